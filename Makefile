@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 PYRIGHT := tests/typing/node_modules/.package-lock.json
-OTHERS := $(addsuffix /node_modules/.package-lock.json,tests/toolsets/mcp tests/toolsets/openapi tests/web/dashboard)
+OTHERS := $(addsuffix /node_modules/.package-lock.json,tests/interop/node tests/toolsets/mcp tests/toolsets/openapi tests/web/dashboard)
 # What flake8-async finds and ruff does not. ASYNC910-912 are left out: they want a checkpoint in every
 # private async function, and a checkpoint costs more than most of these steps.
 ASYNC_RULES := ASYNC102,ASYNC103,ASYNC104,ASYNC112,ASYNC121,ASYNC210,ASYNC913
@@ -17,13 +17,13 @@ SOAKED := tests/journal tests/mutation \
 	tests/agents/properties/test_control_property.py tests/agents/properties/test_each_step.py \
 	tests/agents/properties/test_named_types.py \
 	tests/agents/properties/test_session_log.py \
-	tests/agents/turns/test_double_texting.py tests/cluster/nodes \
-	tests/memory/longterm tests/memory/test_histories.py
+	tests/agents/turns/test_double_texting.py tests/cluster/nodes tests/cluster/test_takeover.py \
+	tests/memory/longterm tests/memory/test_histories.py tests/simulation
 
 # What `make check` runs, two at a time and the longest first. Each version of Python has its own cache of types.
 CHECKS := check-types check-types-3.12 check-types-3.13 check-async check-layers check-lint check-format
 
-.PHONY: help demo test matrix lock soak check docs format bench material clean $(CHECKS)
+.PHONY: help demo test core matrix lock soak check docs format bench material clean $(CHECKS)
 .DEFAULT_GOAL := help
 
 help: ## what there is
@@ -43,7 +43,14 @@ demo: $(INSTALLED) ## the main job: agents, tools and 1,000 sessions against a m
 	$(BIN)/actgent demo
 
 test: $(INSTALLED) $(PYRIGHT) $(OTHERS) ## all tests, on two cores; ARGS="tests/journal -x"
+ifdef ARGS
 	$(BIN)/python -m pytest -n 2 --dist worksteal --durations 10 --durations-min 5 $(ARGS)
+else
+	$(BIN)/python tests/run.py
+endif
+
+core: $(INSTALLED) ## the tests of the core in a copy without cli, client, cluster, evaluation, interop, observe, portal and web
+	$(BIN)/python tests/run.py --core
 
 matrix: $(INSTALLED) ## a part of the tests on other versions of Python and on the lowest versions of dependencies; ARGS="3.13 lowest"
 	$(BIN)/python tests/matrix.py $(ARGS)

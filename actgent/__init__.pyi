@@ -8,6 +8,9 @@ from .actors.inbox import (
 from .agents.agent import (
     Agent as Agent,
 )
+from .agents.bare import (
+    BareAgent as BareAgent,
+)
 from .agents.builder import (
     AgentBuilder as AgentBuilder,
     SchemaBuilder as SchemaBuilder,
@@ -47,7 +50,6 @@ from .agents.plan import (
     PlanAgent as PlanAgent,
 )
 from .agents.presets import (
-    BareAgent as BareAgent,
     ReActAgent as ReActAgent,
     RouterAgent as RouterAgent,
     SimpleAgent as SimpleAgent,
@@ -93,7 +95,7 @@ from .approvals import (
 from .client.agent import (
     RemoteAgent as RemoteAgent,
 )
-from .client.connecting import (
+from .client.client import (
     Client as Client,
     connect as connect,
 )
@@ -132,7 +134,6 @@ from .errors import (
     AskPerson as AskPerson,
     BadRequest as BadRequest,
     BrokenAnswer as BrokenAnswer,
-    BrokerLost as BrokerLost,
     ConfigurationError as ConfigurationError,
     ContentFiltered as ContentFiltered,
     ContextOverflow as ContextOverflow,
@@ -244,13 +245,9 @@ from .llm.retry import (
 from .llm.scripted import (
     ScriptedLLM as ScriptedLLM,
 )
-from .llm.wrapped.cached import (
+from .llm.wrappers import (
     Cached as Cached,
-)
-from .llm.wrapped.governed import (
     Governed as Governed,
-)
-from .llm.wrapped.retried import (
     Retried as Retried,
 )
 from .memory.base import (
@@ -310,28 +307,28 @@ from .modes.mode import (
 from .modes.modes import (
     Modes as Modes,
 )
-from .portal.blocking import (
-    Portal as Portal,
-    PortalAgent as PortalAgent,
-    PortalSession as PortalSession,
+from .portal.asyncio_client import (
+    AsyncPortalClient as AsyncPortalClient,
 )
-from .portal.cooperative import (
+from .portal.asyncio_portal import (
     AsyncPortal as AsyncPortal,
     AsyncPortalAgent as AsyncPortalAgent,
     AsyncPortalSession as AsyncPortalSession,
 )
-from .portal.opening import (
+from .portal.portal_block import (
     open_portal as open_portal,
-)
-from .portal.remote_blocking import (
-    PortalClient as PortalClient,
-)
-from .portal.remote_cooperative import (
-    AsyncPortalClient as AsyncPortalClient,
 )
 from .portal.streams import (
     AsyncPortalStream as AsyncPortalStream,
     PortalStream as PortalStream,
+)
+from .portal.sync_client import (
+    PortalClient as PortalClient,
+)
+from .portal.sync_portal import (
+    Portal as Portal,
+    PortalAgent as PortalAgent,
+    PortalSession as PortalSession,
 )
 from .protocols.base import (
     CallTools as CallTools,
@@ -360,7 +357,7 @@ from .protocols.renderings import (
     conversation_text as conversation_text,
     tool_documentation as tool_documentation,
 )
-from .runtime.directory import (
+from .runtime.agent_directory import (
     AgentCard as AgentCard,
 )
 from .runtime.retention import (
@@ -389,9 +386,6 @@ from .tools.outputs.envelope import (
 from .tools.registry import (
     ToolRegistry as ToolRegistry,
 )
-from .toolsets.deferred import (
-    Deferred as Deferred,
-)
 from .toolsets.discovery import (
     Discovery as Discovery,
     discover as discover,
@@ -419,6 +413,7 @@ from .toolsets.openapi.toolset import (
     OpenAPI as OpenAPI,
 )
 from .toolsets.toolset import (
+    Deferred as Deferred,
     StaticToolset as StaticToolset,
     Toolset as Toolset,
     open_toolset as open_toolset,
@@ -426,17 +421,17 @@ from .toolsets.toolset import (
 from .turns.core import (
     AgentCore as AgentCore,
 )
-from .web.bounds import (
-    GatewayLimits as GatewayLimits,
-)
-from .web.opening import (
+from .web.gateway import (
     Gateway as Gateway,
     open_gateway as open_gateway,
+)
+from .web.gateway_limits import (
+    GatewayLimits as GatewayLimits,
 )
 from .web.tokens import (
     AccessToken as AccessToken,
 )
-from .web.webhooks.signing import (
+from .web.webhooks.signatures import (
     new_webhook_secret as new_webhook_secret,
 )
 from .web.webhooks.webhook import (

@@ -1,7 +1,8 @@
-"""What a person is asked before a tool runs, and what they may decide.
+"""Approval requests for tool calls, and the decisions of approvers.
 
-An approval stands for one call of one tool with these arguments in this session: its id follows from them, so a
-decision can never serve for anything else. A decision is a typed value; no text that a tool or a model writes is one.
+An approval belongs to one call of one tool with fixed arguments in one session. The approval id is a digest of
+these, so a decision cannot be used for another call. A decision is a typed object: text of a tool or a model is
+never taken as a decision.
 """
 
 import hashlib
@@ -29,8 +30,9 @@ def _seconds(_: object, field: "attrs.Attribute[Any]", value: object) -> None:
 
 
 Risk = Literal["", "low", "medium", "high", "critical"]
-"""How much harm a call may do, for whoever decides; empty: nobody said."""
+"""Rating of the damage that a call can do, shown to the approver; empty if not rated."""
 RISKS: tuple[Risk, ...] = get_args(Risk)
+"""All values of `Risk`."""
 
 
 def _risk(_: object, field: "attrs.Attribute[Any]", value: object) -> None:
@@ -54,58 +56,62 @@ def _to_form(form: Mapping[str, Any] | Field | Iterable[Field] | None) -> Mappin
 
 @attrs.frozen
 class Ask:
-    """That a person has to be asked, and how.
+    """Result of an approval rule: the tool call needs an approval, with the question for the approver.
 
     Raises:
-        ConfigurationError: a field makes no sense; the text names it.
+        ConfigurationError: A field has an invalid value. The text names the field.
     """
 
     question: str = attrs.field(default="", validator=_text)
-    """For the person; empty asks whether the tool may run."""
+    """Question for the approver; empty asks whether the tool may run."""
     form: Mapping[str, Any] | None = attrs.field(
         default=None, kw_only=True, converter=_to_form, validator=_mapping
     )
-    """JSON Schema of what `Respond` may carry, or fields (`Field`); None takes anything."""
+    """JSON Schema, or `Field` objects of `actgent.forms`, of the content of a `Respond` decision; None accepts any content."""
     risk: Risk = attrs.field(default="", kw_only=True, validator=_risk)
-    """How much harm it may do, for whoever decides."""
+    """Risk rating that is shown to the approver; empty if not rated."""
     timeout: float | None = attrs.field(default=None, kw_only=True, validator=_seconds)
-    """Seconds to answer; None is the agent's `Limits(approval_timeout=...)`."""
+    """Seconds until the request expires and the call is rejected; None uses `Limits(approval_timeout=...)` of the agent."""
 
 
 @attrs.frozen(kw_only=True)
 class Approval(Serializable):
-    """A call that waits for a person."""
+    """A tool call that waits for the decision of an approver."""
 
     id: str
-    """What it is answered by: a digest of all that it stands for, a dot, and the session's id."""
+    """Id of the approval: a digest of the call, a dot, and the session id."""
     session_id: str
-    """The session whose turn waits."""
+    """Id of the session whose turn waits."""
     agent: str
-    """The name of the agent that it belongs to."""
+    """Name of the agent of the session."""
     call_id: str
-    """The `ToolCall.id` of the call."""
+    """Id of the tool call (`ToolCall.id`)."""
     tool_name: str
-    """The tool that would run."""
+    """Name of the tool to run."""
     arguments: Mapping[str, Any] = attrs.field(repr=False, hash=False)
-    """As the tool would get them."""
+    """Arguments of the tool call."""
     question: str = ""
-    """In words for the person; empty where the tool asked nothing itself."""
+    """Question for the approver; empty if the question is only whether the tool may run."""
     form: Mapping[str, Any] | None = attrs.field(default=None, hash=False)
-    """JSON Schema of what is to be filled in; None where a yes or no is all."""
+    """JSON Schema of the content that the approver fills in; None if a yes or no is enough."""
     again: bool = True
-    """True if an approved call runs (once more); else what is decided is its result."""
+    """True if an approved call runs (again); False if the decision itself becomes the result of the call."""
     created_at: float = attrs.field(factory=time.time)
-    """Unix time in seconds."""
+    """Unix time of the request in seconds."""
     risk: str = ""
-    """`low`, `medium`, `high` or `critical`: how much harm it may do; empty: nobody said."""
+    """Risk rating: `low`, `medium`, `high` or `critical`; empty if not rated."""
     deadline: float = math.inf
-    """Unix time in seconds; nobody having answered by then, it has expired."""
+    """Unix time in seconds at which the approval expires without a decision; infinite if it never expires."""
     owner: str = ""
-    """Name of the owner of the session; of the topmost session where agents ask agents."""
+    """Name of the session's owner. For a session that works for another agent: name of the owner of the topmost session."""
+    state: str = attrs.field(default="", repr=False)
+    """Private state that the tool passed to `AskPerson` for its next run; empty if none. Clients do not receive this field."""
+    for_caller: bool = False
+    """True if the caller of the turn runs the tool: it decides by `Respond` with the result, or by `Reject`."""
 
     @property
     def is_genuine(self) -> bool:
-        """Return True if the id stands for these arguments of this tool in this session of this agent."""
+        """True if `id` is the digest of this call: session, agent, tool and arguments are unchanged."""
         known = (self.session_id, self.call_id, self.tool_name, self.arguments, self.question)
         return self.id in (approval_id(*known, agent=self.agent), approval_id(*known))
 
@@ -119,9 +125,10 @@ def approval_id(
     *,
     agent: str = "",
 ) -> str:
-    """The id of the approval of a call: the same after a restart, another for anything else.
+    """Return the id of the approval of a call: the digest of all arguments, a dot, and the session id.
 
-    Without an agent it is that of a session from before ids were unique for their agent only.
+    Equal arguments give equal ids, also after a restart. An empty `agent` gives the id format of old journals, in
+    which session ids were unique across agents.
     """
     words = [session_id, call_id, tool_name, arguments, question, *([agent] if agent else [])]
     known = json.dumps(words, sort_keys=True, default=repr)
@@ -130,7 +137,7 @@ def approval_id(
 
 
 def session_of(approval: str) -> str:
-    """The id of the session in which an approval waits; empty for what is no approval's id."""
+    """Return the session id in an approval id; an empty text if `approval` is not an approval id."""
     return approval.partition(".")[2]
 
 
@@ -139,68 +146,75 @@ def session_of(approval: str) -> str:
 
 @attrs.frozen
 class Approve(Serializable):
-    """The tool runs with the arguments that it was called with."""
+    """Decision: run the tool with the arguments of the call."""
 
     reason: str = attrs.field(default="", validator=_text)
-    """Why; empty: nothing was said."""
+    """Reason of the approver; empty if not given."""
     content: Mapping[str, Any] | None = attrs.field(
         default=None, kw_only=True, validator=attrs.validators.optional(_mapping), hash=False
     )
-    """What the form asked for, where the tool that runs now has asked for something."""
+    """Content that the approver filled into the form of the request; None without a form."""
 
 
 @attrs.frozen
 class FormAnswer(Approve):
-    """An `Approve` with content as the tool finds it in `context.approval`: with the question that it answers."""
+    """`Approve` decision as `context.approval` of a tool that raised `AskPerson`: with the question and state of that request."""
 
     question: str = attrs.field(default="", kw_only=True, validator=_text)
-    """As the person read it."""
+    """Question that the approver answered."""
+    state: str = attrs.field(default="", kw_only=True, repr=False, validator=_text)
+    """State that the tool passed to `AskPerson`, unchanged; empty if none."""
 
 
 @attrs.frozen
 class Reject(Serializable):
-    """The tool does not run, and the model reads why."""
+    """Decision: do not run the tool. The model receives the reason."""
 
     reason: str = attrs.field(default="", validator=_text)
-    """Why, in words for the model; empty: nothing was said."""
+    """Reason for the model; empty if not given."""
 
 
 @attrs.frozen
 class Edit(Serializable):
-    """The tool runs with these arguments instead, which have to fit its schema. The model is told."""
+    """Decision: run the tool with other arguments, which must match the tool's schema. The model is informed of the change."""
 
     arguments: Mapping[str, Any] = attrs.field(validator=_mapping)
-    """All of them, in place of those that the model gave."""
+    """New arguments of the call. They replace all original arguments."""
     reason: str = attrs.field(default="", validator=_text)
-    """Why, in words for the model; empty: nothing was said."""
+    """Reason for the model; empty if not given."""
 
 
 @attrs.frozen
 class Respond(Serializable):
-    """The tool does not run: this is its result."""
+    """Decision: do not run the tool; `content` becomes the result of the call."""
 
     content: Any = ""
-    """Text as it is; anything else becomes JSON."""
+    """Result of the call. A text is used unchanged; other values are encoded as JSON."""
 
 
 @attrs.frozen
 class Expire(Serializable):
-    """Nobody decided in time, so the tool does not run. The clock's decision: no caller can make it."""
+    """Decision of the timeout: the approval expired, and the tool does not run. Callers cannot make this decision."""
 
 
 @attrs.frozen
 class Withdraw(Serializable):
-    """The turn was stopped before anybody decided. Not for callers either: see `session.interrupt`."""
+    """Decision of a stopped turn: the approval is withdrawn, and the tool does not run.
+
+    Callers use `session.interrupt` instead.
+    """
 
 
 Decision = Approve | Reject | Edit | Respond | Expire | Withdraw
+"""Any decision about an approval."""
 BY_PEOPLE = (Approve, Reject, Edit, Respond)
+"""Decision classes that an approver can make."""
 Grant = Approve | Edit
-"""A decision that lets the tool run."""
+"""Decision that allows the tool to run."""
 
 
-def word_for(decision: Decision) -> str:
-    """Name a decision in one word."""
+def decision_name(decision: Decision) -> str:
+    """Return the name of a decision: `approved`, `rejected`, `edited`, `responded`, `expired` or `withdrawn`."""
     return _WORDS[type(decision)]
 
 

@@ -1,7 +1,7 @@
-"""What observers may see: frozen event classes and the bounded stream that carries them.
+"""Observation events of a runtime, and the bounded stream that delivers them to readers.
 
-Events tell what happened, never steer, and carry no contents: ids, counts and durations only.
-Without a reader an event is not even built.
+Events are immutable. They contain ids, counts and durations, and no contents of messages. Reading events does not
+influence the runtime. An event is created only if a reader is open.
 """
 
 import time
@@ -20,370 +20,379 @@ from actgent.support.tracing import Tracing
 
 @attrs.frozen(kw_only=True)
 class Observation(Serializable):
-    """Something that happened."""
+    """Base class of all events."""
 
     at: float = attrs.field(factory=time.time)
-    """Unix time in seconds."""
+    """Unix time of the event in seconds."""
 
 
 @attrs.frozen(kw_only=True)
 class ActorStarted(Observation):
-    """An actor is at work under its name."""
+    """Event: an actor started under its name."""
 
     actor: str
-    """Its name."""
+    """Name of the actor."""
 
 
 @attrs.frozen(kw_only=True)
 class ActorRestarted(Observation):
-    """An actor failed and begins again with a new object."""
+    """Event: an actor failed and is restarted with a new object."""
 
     actor: str
-    """Its name."""
+    """Name of the actor."""
     error: str
-    """The class of the exception."""
+    """Class name of the exception."""
     delay: float
-    """Seconds until it runs again."""
+    """Seconds until the restart."""
 
 
 @attrs.frozen(kw_only=True)
 class ActorStopped(Observation):
-    """An actor has ended; its name is free."""
+    """Event: an actor stopped; its name can be used again."""
 
     actor: str
-    """Its name."""
+    """Name of the actor."""
 
 
 @attrs.frozen(kw_only=True)
 class DeadLettered(Observation):
-    """A message was given up."""
+    """Event: a message could not be delivered or processed and became a dead letter."""
 
     actor: str
-    """The name of the actor or agent that it was sent to."""
+    """Name of the actor or agent that was the recipient."""
     reason: str
-    """Why nobody deals with it, in words."""
+    """Reason, as text."""
 
 
 @attrs.frozen(kw_only=True)
 class ToolsetConnected(Observation):
-    """A toolset published its tools, for the first time, again after it was lost, or because they changed."""
+    """Event: a toolset published its tools: after it connected, after it reconnected, or because its tools changed."""
 
     toolset: str
-    """Its name."""
+    """Name of the toolset."""
     tools: int
-    """The number of tools that it has."""
+    """Number of its tools."""
 
 
 @attrs.frozen(kw_only=True)
 class ToolsetLost(Observation):
-    """A toolset could not be connected, or its connection ended; its tools fail until it is back."""
+    """Event: a toolset could not connect, or its connection ended. Calls of its tools fail until it reconnects."""
 
     toolset: str
-    """Its name."""
+    """Name of the toolset."""
     error: str
-    """The class of the exception; `silent` where it did not answer in time."""
+    """Class name of the exception; `silent` if the toolset did not respond in time."""
     delay: float
-    """Seconds until it is tried again."""
+    """Seconds until the next connection attempt."""
 
 
 @attrs.frozen(kw_only=True)
 class PartitionsTaken(Observation):
-    """A node of a cluster serves partitions that another one had, or nobody."""
+    """Event: a cluster node acquired partitions and now serves their sessions."""
 
     node: str
-    """The name of the node that has them now."""
+    """Name of the node that acquired the partitions."""
     before: str
-    """The name of the one that had them; empty: nobody had."""
+    """Name of the previous owner; empty if there was none."""
     partitions: int
-    """How many they are."""
+    """Number of partitions."""
     reason: str
-    """`new`, `given_back`, or `died`, also where that node was only cut off."""
+    """Reason: `new` (no previous owner), `given_back` (released by its owner), or `died` (the owner died or was cut off)."""
     seconds: float
-    """From when the broker handed them over until their requests are answered, at most."""
+    """Seconds from the first attempt to acquire a partition until requests for it were answered; the maximum over the
+    partitions.
+    """
 
 
 @attrs.frozen(kw_only=True)
 class SessionObservation(Observation):
-    """Something that happened in a session."""
+    """Base class of events of one session."""
 
     agent: str
-    """The name of the session's agent."""
+    """Name of the session's agent."""
     session_id: str
-    """The id of the session, unique within its agent."""
+    """Id of the session, unique for its agent."""
     turn: str = ""
-    """The id of the outside message whose turn it belongs to; empty where it belongs to none."""
+    """Id of the outside message whose turn the event belongs to; empty if it belongs to no turn."""
 
 
 @attrs.frozen(kw_only=True)
 class SessionOpened(SessionObservation):
-    """A session takes messages."""
+    """Event: a session was created or loaded and accepts messages."""
 
     owner: str
-    """The name of its owner."""
+    """Name of the session's owner."""
     parent_id: str | None = None
-    """The session that it is a child of; None for one that stands below no other."""
+    """Id of the parent session; None for a session without a parent."""
     parent_agent: str | None = None
-    """Whose session the parent is: an id alone is that of one session for each agent."""
+    """Name of the parent session's agent; None for a session without a parent."""
 
 
 @attrs.frozen(kw_only=True)
 class SessionEnded(SessionObservation):
-    """The session was closed."""
+    """Event: a session was closed."""
 
 
 @attrs.frozen(kw_only=True)
 class MessageAccepted(SessionObservation):
-    """The inbox took a message."""
+    """Event: a message was accepted into the inbox."""
 
     message_id: str
-    """The message."""
+    """Id of the message."""
     priority: Priority
-    """The level at which it waits."""
+    """Priority of the message."""
 
 
 @attrs.frozen(kw_only=True)
 class MessageRefused(SessionObservation):
-    """A message did not get in; its sender has the error."""
+    """Event: a message was rejected; its sender received the error."""
 
     message_id: str
-    """The message."""
+    """Id of the message."""
     error: str
-    """Its class."""
+    """Class name of the error."""
 
 
 @attrs.frozen(kw_only=True)
 class TurnStarted(SessionObservation):
-    """A turn begins, or goes on after a restart."""
+    """Event: a turn started, or resumed after a restart of the process."""
 
     queued: float
-    """Seconds since its message was made."""
+    """Seconds since the creation of the turn's message."""
     again: bool = False
-    """True: it goes on with what it had done when its process ended."""
+    """True if the turn resumes work that an earlier process began."""
 
 
 @attrs.frozen(kw_only=True)
 class TurnSuspended(SessionObservation):
-    """A turn waits for something outside, and holds no task until then."""
+    """Event: a turn was suspended until approvals arrive. It has no running task meanwhile."""
 
     ids: tuple[str, ...]
-    """What it waits for: approvals."""
+    """Ids of the approvals that the turn waits for."""
 
 
 @attrs.frozen(kw_only=True)
 class TurnResumed(SessionObservation):
-    """A turn that was suspended goes on."""
+    """Event: a suspended turn resumed."""
 
 
 @attrs.frozen(kw_only=True)
 class ScheduleFired(SessionObservation):
-    """The time of a schedule has come."""
+    """Event: a schedule fired."""
 
     schedule_id: str
-    """The schedule, as `session.schedule` returned it."""
+    """Id of the schedule, as returned by `session.schedule`."""
     message_id: str
-    """What it says; empty where it was passed over, as what it had said before still waits."""
+    """Id of the sent message; empty if no message was sent because the previous one is still queued."""
 
 
 @attrs.frozen(kw_only=True)
 class ModeChanged(SessionObservation):
-    """The mode of a session is another one, as its model is about to be told."""
+    """Event: the mode of a session changed; the model is notified with its next request."""
 
     previous: str
-    """The name of the mode until now."""
+    """Name of the previous mode."""
     current: str
-    """The name of the mode from now on."""
+    """Name of the new mode."""
     by: str
-    """Who wanted it: `user`, `agent`, `admin` or `system`."""
+    """Initiator of the change: `user`, `agent`, `admin` or `system`."""
 
 
 @attrs.frozen(kw_only=True)
 class ModelStarted(SessionObservation):
-    """A model call begins: its provider's limits may let it wait, and it may take several attempts."""
+    """Event: a model call started. It may wait for rate limits and may take several attempts."""
 
     message_id: str
-    """The message that the call answers: the turn's, or tool results."""
+    """Id of the message that the call answers: the turn's message or tool results."""
     model: str
-    """The name of the model that is asked first."""
+    """Name of the model for the first attempt."""
 
 
 @attrs.frozen(kw_only=True)
 class AdmissionWaited(SessionObservation):
-    """An attempt at a model call has waited for the provider's limits."""
+    """Event: an attempt at a model call waited for rate limits."""
 
     model: str
-    """The name of the model."""
+    """Name of the model."""
     seconds: float
-    """Seconds that the attempt waited."""
+    """Waiting time in seconds."""
 
 
 @attrs.frozen(kw_only=True)
 class ModelFailed(SessionObservation):
-    """An attempt at a model call has failed."""
+    """Event: an attempt at a model call failed."""
 
     model: str
-    """The name of the model."""
+    """Name of the model."""
     error: str
-    """The class of the error."""
+    """Class name of the error."""
     again: float | None = None
-    """Seconds to the next attempt; None: this model is not asked again in this call."""
+    """Seconds until the next attempt with this model; None if this call does not try it again."""
 
 
 @attrs.frozen(kw_only=True)
 class PassStarted(SessionObservation):
-    """A message left the inbox, or followed up in its turn, and is processed."""
+    """Event: the protocol started to process a message: the turn's message, or tool results within the turn."""
 
     message_id: str
-    """The message that is processed: the turn's, or tool results."""
+    """Id of the message."""
     stage: str | None = None
-    """The protocol's stage that it goes on with; None at the turn's first message."""
+    """Stage of the protocol; None for the first message of the turn."""
 
 
 @attrs.frozen(kw_only=True)
 class ModelAnswered(SessionObservation):
-    """A model call ended with an answer."""
+    """Event: a model call ended with an answer."""
 
     message_id: str
-    """The message that the call answers."""
+    """Id of the message that the call answers."""
     model: str
-    """The name of the model that answered."""
+    """Name of the model that answered."""
     seconds: float
-    """Seconds since the call began, with waiting and failed attempts."""
+    """Duration of the call in seconds, including waits and failed attempts."""
     usage: Usage
     """Tokens and cost of the call."""
     stop: str
-    """Why the model ended, as `Answer.stop`."""
+    """Stop reason of the model; see `Answer.stop`."""
     first_chunk: float | None = None
-    """Seconds from the begin of the call to the first piece of this answer; None where nobody read along, or it came whole."""
+    """Seconds from the start of the call to the first piece of this answer; None if the answer was not streamed."""
 
 
 @attrs.frozen(kw_only=True)
 class ToolStarted(SessionObservation):
-    """A tool call runs."""
+    """Event: a tool call started."""
 
     call_id: str
-    """The call; its result has the same id."""
+    """Id of the call."""
     tool_name: str
-    """The tool's name."""
+    """Name of the tool."""
 
 
 @attrs.frozen(kw_only=True)
 class ToolProgressed(SessionObservation):
-    """A tool call has come further."""
+    """Event: a tool reported the progress of a call."""
 
     call_id: str
-    """The call."""
+    """Id of the call."""
     tool_name: str
-    """The tool's name."""
+    """Name of the tool."""
     done: float | None
-    """How much is done, in the tool's own measure; None where it says only words."""
+    """Finished amount in a unit that the tool chooses; None if the report is only a text."""
     total: float | None
-    """How much there is in all; None where that is not known."""
+    """Total amount in the same unit; None if unknown."""
 
 
 @attrs.frozen(kw_only=True)
 class ToolFinished(SessionObservation):
-    """A tool call has its result."""
+    """Event: a tool call ended with a result."""
 
     call_id: str
-    """The call."""
+    """Id of the call."""
     tool_name: str
-    """The tool's name."""
+    """Name of the tool."""
     status: ToolStatus
-    """As `ToolResult.status`."""
+    """Status of the result."""
 
 
 @attrs.frozen(kw_only=True)
 class ApprovalAsked(SessionObservation):
-    """A tool call waits for a person."""
+    """Event: a tool call waits for an approval."""
 
     approval_id: str
-    """The approval, as `session.answer` takes it."""
+    """Id of the approval, for `session.answer`."""
     call_id: str
-    """The call that waits."""
+    """Id of the waiting call."""
     tool_name: str
-    """The tool's name."""
+    """Name of the tool."""
 
 
 @attrs.frozen(kw_only=True)
 class ApprovalDecided(SessionObservation):
-    """A person, or the clock, decided over a call."""
+    """Event: an approval was decided by an approver, or expired."""
 
     approval_id: str
-    """The approval."""
+    """Id of the approval."""
     call_id: str
-    """The call that waited."""
+    """Id of the call."""
     tool_name: str
-    """The tool's name."""
+    """Name of the tool."""
     decision: str
-    """`approved`, `rejected`, `edited`, `responded` or `expired`."""
+    """Decision: `approved`, `rejected`, `edited`, `responded` or `expired`."""
 
 
 @attrs.frozen(kw_only=True)
 class TurnEnded(SessionObservation):
-    """An outside message was dealt with."""
+    """Event: a turn ended, with an answer or a failure."""
 
     message_id: str
-    """The outside message that began the turn."""
+    """Id of the outside message that began the turn."""
     seconds: float
-    """Seconds since the turn began, in this process."""
+    """Duration of the turn in this process in seconds."""
     calls: int
-    """Model calls that the turn took."""
+    """Number of model calls."""
     tool_calls: int = 0
-    """Tool calls that it made."""
+    """Number of tool calls."""
     failed: str | None = None
-    """The kind of its failure."""
+    """Kind of the failure; None if the turn was answered."""
 
 
 @attrs.frozen(kw_only=True)
 class LimitMet(SessionObservation):
-    """A turn ended because a limit was used up: its own, its session's, or that of the turn that asked for it."""
+    """Event: a turn ended because it reached a usage limit of the turn, of its session, or of the turn that requested it."""
 
     limit: str
-    """A name of `Limits`."""
+    """Name of the limit in `Limits`."""
     value: float
-    """The limit's value, in its own unit."""
+    """Value of the limit, in the unit of that field of `Limits`."""
     owner_agent: str
-    """The agent of the session whose limit it was."""
+    """Name of the agent whose session has the limit."""
     owner_session_id: str
-    """Whose limit it was."""
+    """Id of the session that has the limit."""
 
 
 @attrs.frozen(kw_only=True)
 class MessageFailed(SessionObservation):
-    """A message that ended as a failure: not read as an event, but kept for `Runtime.failures`, since it has words."""
+    """A message ended with a failure.
+
+    `Runtime.failures` keeps these objects; event readers do not receive them, as they contain error texts.
+    """
 
     message_id: str
-    """The message."""
+    """Id of the message."""
     kind: str
-    """As in `Failure.kind`."""
+    """Kind of the failure; see `Failure.kind`."""
     error: str
-    """The class of the error."""
+    """Class name of the exception."""
     words: str
-    """What actgent says of it; empty for errors of foreign code, and where the runtime redacts texts."""
+    """Error text of actgent; empty for exceptions of user code, and if the runtime redacts texts."""
     cause: str = ""
-    """Class and words of the foreign exception that it comes from; empty where the runtime redacts texts."""
+    """Class and text of the third-party exception that caused the failure; empty if there was none or the runtime
+    redacts texts.
+    """
 
 
 @attrs.frozen(kw_only=True)
 class ToolFailed(SessionObservation):
-    """A tool call that failed: not read as an event, but kept, as `MessageFailed` is."""
+    """A tool call failed. Kept like `MessageFailed`, and not delivered to event readers."""
 
     call_id: str
-    """The call."""
+    """Id of the call."""
     tool_name: str
-    """The tool's name."""
+    """Name of the tool."""
     raised: str
-    """Class of the foreign exception whose words these are; empty for a `ToolError`, or an error of actgent."""
+    """Class name of the user code's exception whose text `words` contains; empty if `words` is a text of actgent or of a
+    `ToolError`.
+    """
     words: str
-    """`ToolResult.error`; empty where the runtime redacts texts."""
+    """Error text (`ToolResult.error`); empty if the runtime redacts texts."""
 
 
 FAILURES = 1000
-"""How many failures of each kind are kept, the newest."""
+"""Number of newest failures of each kind that a runtime keeps."""
 
 
 class _Backlog:
-    """The events that a reader has not read yet: the stream puts them in, the reader takes them out."""
+    """Unread events of one reader. The stream appends, the reader removes."""
 
     def __init__(self, capacity: int) -> None:
         self.events: deque[Observation] = deque(maxlen=capacity)
@@ -393,7 +402,7 @@ class _Backlog:
         self.is_closed = False
 
     def put(self, event: Observation) -> None:
-        """Add an event; the oldest one is lost if there is no room."""
+        """Append an event. If the backlog is full, drop the oldest event and count it as lost."""
         if self.has_ended:
             return
         if len(self.events) == self.events.maxlen:
@@ -402,22 +411,22 @@ class _Backlog:
         self.parked.unpark()
 
     def end(self) -> None:
-        """Take no further event; those that are there can be read."""
+        """Reject further events. The reader can still read the events in the backlog."""
         self.has_ended = True
         self.parked.unpark_all()
 
     def close(self) -> None:
-        """Drop all events, and take no further one."""
+        """Drop all events and reject further events."""
         self.is_closed = True
         self.events.clear()
         self.end()
 
     def check_open(self) -> None:
-        """Refuse to read on.
+        """Raise if there is nothing more to read.
 
         Raises:
-            trio.ClosedResourceError: the reader was closed.
-            trio.EndOfChannel: the stream has ended.
+            trio.ClosedResourceError: The reader was closed.
+            trio.EndOfChannel: The stream has ended, and all events were read.
         """
         if self.is_closed:
             raise trio.ClosedResourceError
@@ -426,22 +435,25 @@ class _Backlog:
 
 
 class EventReader(trio.abc.ReceiveChannel[Observation]):
-    """One reader's end of a stream. A slow reader loses the oldest events; `lost` counts them."""
+    """Receive channel of a reader of an `EventStream`.
+
+    If the reader is too slow, the oldest events are dropped; `lost` counts them.
+    """
 
     def __init__(self, backlog: _Backlog) -> None:
         self._backlog = backlog
 
     @property
     def lost(self) -> int:
-        """The number of events that came while there was no room."""
+        """Number of events that were dropped because the reader was too slow."""
         return self._backlog.lost
 
     async def receive(self) -> Observation:
-        """The next event.
+        """Return the next event; wait until there is one.
 
         Raises:
-            trio.EndOfChannel: the stream has ended and all was read.
-            trio.ClosedResourceError: the reader was closed.
+            trio.EndOfChannel: The stream has ended, and all events were read.
+            trio.ClosedResourceError: The reader was closed.
         """
         await trio.lowlevel.checkpoint()
         backlog = self._backlog
@@ -451,12 +463,12 @@ class EventReader(trio.abc.ReceiveChannel[Observation]):
         return backlog.events.popleft()
 
     def receive_nowait(self) -> Observation:
-        """The next event, if there is one.
+        """Return the next event without waiting.
 
         Raises:
-            trio.WouldBlock: there is none yet.
-            trio.EndOfChannel: the stream has ended and all was read.
-            trio.ClosedResourceError: the reader was closed.
+            trio.WouldBlock: No event is available.
+            trio.EndOfChannel: The stream has ended, and all events were read.
+            trio.ClosedResourceError: The reader was closed.
         """
         backlog = self._backlog
         if not backlog.events:
@@ -465,13 +477,13 @@ class EventReader(trio.abc.ReceiveChannel[Observation]):
         return backlog.events.popleft()
 
     async def aclose(self) -> None:
-        """Stop reading; later events are not kept."""
+        """Close the reader. Unread and later events are dropped."""
         self._backlog.close()
         await trio.lowlevel.checkpoint()
 
 
 class EventStream:
-    """Carries the events of one runtime to any number of readers."""
+    """Delivers the events of one runtime to any number of readers."""
 
     def __init__(self, tracing: Tracing | None = None) -> None:
         self.watched = False
@@ -489,7 +501,7 @@ class EventStream:
         self._ended = False
 
     def publish(self, event: Observation) -> None:
-        """Give an event to all readers and counters."""
+        """Deliver an event to all readers and counters."""
         for backlog in self._backlogs:
             backlog.put(event)
         for count in self._counters:
@@ -497,7 +509,10 @@ class EventStream:
 
     @contextmanager
     def counting(self, count: Callable[[Observation], object]) -> Iterator[None]:
-        """Call `count` with each event that is counted, for the block. Turns run as if nobody read the events."""
+        """Call `count` with each countable event while the `with` block runs.
+
+        Counting does not enable the creation of other events.
+        """
         self._counters.append(count)
         self.active = True
         try:
@@ -507,12 +522,12 @@ class EventStream:
             self.active = bool(self._backlogs or self._counters)
 
     def keep_failure(self, failure: MessageFailed) -> None:
-        """Keep a failure for those who look later; readers hear of it by `TurnEnded`."""
+        """Store a failure for `Runtime.failures`. Readers receive the `TurnEnded` event instead."""
         self.failures.append(failure)
 
     @asynccontextmanager
     async def read(self, capacity: int = 1000) -> AsyncGenerator[EventReader, None]:
-        """Open a reader that keeps at most `capacity` events.
+        """Open a reader that buffers at most `capacity` unread events.
 
         Raises:
             ConfigurationError: `capacity` is less than 1.
@@ -533,7 +548,7 @@ class EventStream:
             backlog.close()
 
     def end(self) -> None:
-        """No further event will come: readers get what is left, then `trio.EndOfChannel`."""
+        """End the stream: readers receive the remaining events and then `trio.EndOfChannel`."""
         self._ended = True
         for backlog in self._backlogs:
             backlog.end()

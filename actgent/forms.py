@@ -1,7 +1,8 @@
-"""Forms: what a person is asked to fill in, field by field, as JSON Schema that every client can draw and check.
+"""Forms for human input: fields as JSON Schema, which every client can display and validate.
 
-A `Field` has a kind, by which terminals and pages know how to ask for it. In JSON it is a member of an object's schema whose
-keyword `x-input` names the kind; a form from elsewhere, e.g. of an MCP server, has none, and its kinds follow from its types.
+Each `Field` has a kind, such as `date`, by which terminals and web pages choose the input control. In JSON Schema,
+a field is a property whose keyword `x-input` names the kind. Forms from other sources, such as MCP servers, lack
+the keyword; their kinds are derived from the types.
 """
 
 import base64
@@ -28,11 +29,17 @@ FieldKind = Literal[
     "confirm",
     "custom",
 ]
+"""Kind of a field, which determines the input control.
+
+Dates are texts in the format of RFC 3339. A `file` is an object with `name`, `media_type` and `data` (base64).
+`confirm` must be True. `custom` is described by its own JSON Schema.
+"""
 KINDS: tuple[FieldKind, ...] = get_args(FieldKind)
+"""All kinds of fields."""
 INPUT = "x-input"
-"""The keyword that names the kind of a field."""
-MAX_FILE = 1_000_000
-"""Bytes of a file that a field takes where it says nothing else."""
+"""JSON Schema keyword for the kind of a field."""
+MAX_FILE_BYTES = 1_000_000
+"""Default maximum size of a file in bytes."""
 _BOUNDED: Mapping[str, tuple[str, str]] = {
     "text": ("minLength", "maxLength"),
     "number": ("minimum", "maximum"),
@@ -42,32 +49,35 @@ _BOUNDED: Mapping[str, tuple[str, str]] = {
 
 @attrs.frozen
 class Field:
-    """One thing that a person is asked for.
+    """One input field of a form.
 
     Raises:
-        ConfigurationError: the fields make no sense together; the text says why.
+        ConfigurationError: The arguments are invalid or contradict each other. The text gives the reason.
     """
 
     name: str
-    """The member of the answer that holds it."""
+    """Name of the property that holds the value."""
     kind: FieldKind = "text"
-    """How it is asked for: see `FieldKind`. Dates are texts as RFC 3339 has them; a file is an object with `name`, `media_type`
-    and `data` in base64; `confirm` has to be True; a `custom` one has the `schema` that it is given."""
+    """Kind of the field; see `FieldKind`."""
     label: str = attrs.field(default="", kw_only=True)
-    """For the person; empty is the name."""
+    """Label that is displayed; empty displays the name."""
     help: str = attrs.field(default="", kw_only=True)
-    """A further sentence for the person."""
+    """Additional help text that is displayed; empty for none."""
     required: bool = attrs.field(default=True, kw_only=True)
+    """True if a value is required."""
     options: Sequence[str] = attrs.field(default=(), converter=tuple, kw_only=True)
-    """Of `select` and `multiselect`: what there is to choose from."""
+    """Values to choose from, for the kinds `select` and `multiselect`."""
     minimum: float | None = attrs.field(default=None, kw_only=True)
-    """Of a number; of a text its characters, of a `multiselect` how many are chosen at least."""
+    """Minimum: of a number its value, of a text its length in characters, of a `multiselect` the number of chosen options.
+
+    None has no minimum.
+    """
     maximum: float | None = attrs.field(default=None, kw_only=True)
-    """The same at most; of a file its bytes, 1,000,000 where nothing is said."""
+    """Maximum, like `minimum`; of a file its size in bytes (default 1,000,000). None has no maximum."""
     default: Any = attrs.field(default=None, kw_only=True)
-    """What is filled in already; None is nothing."""
+    """Initial value; None leaves the field empty."""
     schema: Mapping[str, Any] | None = attrs.field(default=None, kw_only=True)
-    """Of `custom`: the JSON Schema of the value."""
+    """JSON Schema of the value, for the kind `custom` only."""
 
     def __attrs_post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name.strip():  # type: ignore[redundant-expr]
@@ -85,7 +95,7 @@ class Field:
 
     @property
     def member(self) -> Mapping[str, Any]:
-        """The JSON Schema of its value."""
+        """JSON Schema of the field's value."""
         said = {"title": self.label, "description": self.help, "default": self.default}
         about = {name: value for name, value in said.items() if value not in ("", None)}
         return {INPUT: self.kind, **about, **self._type(), **self._bounds()}
@@ -100,7 +110,7 @@ class Field:
             "multiselect": {"type": "array", "items": chosen, "uniqueItems": True},
             "date": {"type": "string", "format": "date"},
             "datetime": {"type": "string", "format": "date-time"},
-            "file": _file(int(self.maximum or MAX_FILE)),
+            "file": _file(int(self.maximum or MAX_FILE_BYTES)),
             "custom": self.schema or {},
         }
         return types.get(self.kind, {"type": "string"})
@@ -135,10 +145,10 @@ def _file(most: int) -> Mapping[str, Any]:
 
 
 def to_form(fields: "Mapping[str, Any] | Field | Iterable[Field] | None") -> Mapping[str, Any] | None:
-    """Fields as JSON Schema of an object; a schema stays as it is, and None is none.
+    """Return a form as JSON Schema of an object. A schema and None are returned unchanged.
 
     Raises:
-        ConfigurationError: it is something else, or two fields have one name.
+        ConfigurationError: The value is neither a schema nor fields, or two fields have the same name.
     """
     if fields is None or isinstance(fields, Mapping):
         return fields
@@ -170,21 +180,31 @@ def _checked(given: tuple[object, ...]) -> list[Field]:
 
 @attrs.frozen
 class Asked:
-    """A member of a form, wherever it came from, as a person is asked for it."""
+    """Display properties of one field of a form, from `Field` or from a form of another source."""
 
     name: str
+    """Name of the property that holds the value."""
     kind: FieldKind
+    """Kind of the field, given or derived from the type."""
     label: str
+    """Label to display."""
     help: str
+    """Help text to display; empty for none."""
     is_required: bool
+    """True if a value is required."""
     options: Sequence[str]
+    """Values to choose from; empty for other kinds than `select` and `multiselect`."""
     default: Any
+    """Initial value; None for none."""
     is_whole: bool
-    """True for a number without a fraction."""
+    """True if the number must be an integer."""
 
 
 def fields_of(form: Mapping[str, Any] | None) -> tuple[Asked, ...]:
-    """What a form asks for; empty where it is no object with members, which is filled in as JSON then."""
+    """Return the display properties of a form's fields.
+
+    Empty if the form is not an object schema; clients then ask for JSON text.
+    """
     members = (form or {}).get("properties")
     if not isinstance(members, Mapping):
         return ()
@@ -230,7 +250,7 @@ _BY_TYPE: Mapping[str, FieldKind] = {"boolean": "boolean", "number": "number", "
 
 
 def form_misfit(form: Mapping[str, Any] | None, content: object) -> str | None:
-    """Explain what of an answer JSON Schema lets pass and is none: a date that there is not, a file that is no base64."""
+    """Return the error of a form value that JSON Schema cannot detect: an impossible date or invalid base64. None if valid."""
     if not isinstance(content, Mapping):
         return None
     for field in fields_of(form):
@@ -241,14 +261,14 @@ def form_misfit(form: Mapping[str, Any] | None, content: object) -> str | None:
 
 
 def value_misfit(kind: FieldKind, value: object) -> str | None:
-    """The same of one value."""
+    """Return the error of one field value that JSON Schema cannot detect: an impossible date or invalid base64. None if valid."""
     check = _CHECKS.get(kind)
     return None if check is None else check(value)
 
 
 _DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 _DATETIME = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d(?::\d\d(?:\.\d+)?)?(?:[Zz]|[+-]\d\d:\d\d)", re.ASCII)
-"""RFC 3339, where Python reads weeks and more; seconds may be left out."""
+"""Pattern of RFC 3339 times; Python's parser also accepts week dates, for example. Seconds may be omitted."""
 
 
 def _no_date(value: object) -> str | None:
@@ -264,7 +284,7 @@ def _no_datetime(value: object) -> str | None:
 
 
 def _reads(read: Callable[[str], object], form: re.Pattern[str], value: object) -> bool:
-    """Return True for a text in this form, which also stands for a day and a time that there are."""
+    """Return True if the value is a text in this format and `read` accepts it, so the date or time exists."""
     if not isinstance(value, str) or form.fullmatch(value) is None:
         return False
     try:

@@ -1,8 +1,7 @@
-"""What is said: messages, their parts, and what handlers get.
+"""Messages of sessions, the parts of a message, and the outcomes that handlers receive.
 
-Everything here is an immutable value that knows nothing of agents, models or APIs. A
-`Message` is what waits in an inbox and what stands in a session's record; its parts are what
-a model reads and writes.
+All classes are immutable values that depend on no agent, model or API. A `Message` waits in an inbox and is stored
+in a session's records; a model reads and writes its parts.
 """
 
 import enum
@@ -23,20 +22,20 @@ from typing_extensions import TypeVar
 from actgent.approvals import Approval
 from actgent.errors import ConfigurationError, SessionClosed, meant, nearest
 from actgent.errors.printable import shown
-from actgent.errors.sentences import sentence_for
-from actgent.support.leads import (
-    for_failures,
-    for_media,
-    for_messages,
-    for_replies,
-    for_results,
-    for_tokens,
-    for_tool_calls,
-    for_usage,
+from actgent.errors.user_messages import sentence_for
+from actgent.support.misuse_hints import (
+    hints_for_failures,
+    hints_for_media,
+    hints_for_messages,
+    hints_for_replies,
+    hints_for_results,
+    hints_for_tokens,
+    hints_for_tool_calls,
+    hints_for_usage,
 )
-from actgent.support.outside_text import between_marks
 from actgent.support.quick_init import EXACT, maker, quick_init
 from actgent.support.serializable import Serializable
+from actgent.support.untrusted_text import between_marks
 
 # --- identifiers -------------------------------------------------------------------------
 
@@ -44,12 +43,12 @@ _log = logging.getLogger(__name__)
 _serial = itertools.count()
 _process = ""
 _secrets: list[str] = []
-"""Some that nobody has got yet: one call of the system for many costs hardly more than for one."""
+"""Generated secrets that were not handed out yet. One system call that generates many costs hardly more than for one."""
 _SECRETS = 64
 
 
 def _begin_process() -> None:
-    """Give this process its own prefix and secrets, so that a forked one never repeats an id."""
+    """Give this process its own id prefix and no secrets, so that a forked process never repeats an id."""
     global _process  # noqa: PLW0603 - one prefix a process is the point
     _process = secrets.token_hex(6)
     _secrets.clear()
@@ -60,20 +59,20 @@ os.register_at_fork(after_in_child=_begin_process)
 
 
 def new_id() -> str:
-    """A fresh identifier, unique over processes; ids of one process sort by age.
+    """Return a new id, unique across processes. Ids of one process sort by age.
 
-    About ten times as fast as `str(uuid4())`. Not a secret: whoever has seen one can guess the next.
+    About ten times as fast as `str(uuid4())`. Ids are not secret: the next id can be guessed from any other.
     """
     return f"{_process}-{next(_serial):08x}"
 
 
 def is_id_of_process(text: str) -> bool:
-    """Return True if `new_id` may have made this id in this process."""
+    """Return True if `new_id` in this process may have created this id."""
     return text.startswith(f"{_process}-")
 
 
 def new_secret() -> str:
-    """A fresh identifier of 128 random bits, in hexadecimal, that nobody can guess."""
+    """Return an unguessable id: 128 random bits in hexadecimal."""
     try:
         return _secrets.pop()
     except IndexError:  # one call of its own fills a list of its own: threads may come here together
@@ -86,29 +85,33 @@ def new_secret() -> str:
 
 
 OnBusy = Literal["queue", "collect", "interrupt", "reject"]
-"""What a message does while its session works: wait its turn; be answered in one turn with others that do so;
-stop what runs and go next; or not get in. An URGENT message does what URGENT means."""
+"""Handling of a message that arrives while its session runs a turn.
+
+`queue`: the message waits for its turn. `collect`: one turn answers it together with other collected messages.
+`interrupt`: it stops the running turn and is processed next. `reject`: it is rejected. An URGENT message always
+interrupts.
+"""
 
 
 PriorityName = Literal["urgent", "high", "normal", "low", "URGENT", "HIGH", "NORMAL", "LOW"]
-"""The name of a priority as a program writes it; any other case is read, too."""
+"""Name of a priority in program code; other spellings in upper and lower case are accepted at run time."""
 
 
 class Priority(enum.IntEnum):
-    """How soon a message is taken. Text is read in any case; unknown text is NORMAL."""
+    """Processing order of messages: lower values first. `Priority(text)` ignores case; unknown text is NORMAL."""
 
     URGENT = 0
-    """Stops what its session is doing and goes before everything else."""
+    """Stops the running turn of the session, and is processed before all other messages."""
     HIGH = 1
     NORMAL = 2
     LOW = 3
 
     @classmethod
     def of(cls, value: "Priority | int | str") -> "Priority":
-        """A priority from its name or number.
+        """Return the priority with this name or number. Unknown text is NORMAL.
 
         Raises:
-            ConfigurationError: a number, or something else, that is no priority.
+            ConfigurationError: The value is a number or an object that is not a priority.
         """
         if isinstance(value, str):
             return cls.__members__.get(value.strip().upper(), cls.NORMAL)
@@ -119,10 +122,10 @@ class Priority(enum.IntEnum):
 
     @classmethod
     def named(cls, value: "Priority | int | str") -> "Priority":
-        """A priority as a caller says it: a name in any case, or its number.
+        """Return the priority with this name (in any case) or number.
 
         Raises:
-            ConfigurationError: there is no such priority; the text says the nearest.
+            ConfigurationError: The priority is unknown; the text suggests the nearest name.
         """
         if type(value) is cls:
             return value
@@ -138,10 +141,10 @@ class Priority(enum.IntEnum):
 
     @classmethod
     def of_chat(cls, value: "Priority | int | str") -> "Priority":
-        """Return the priority of a chat message. Unknown text is NORMAL, and the log has a warning.
+        """Return the priority of a chat message. Unknown text is NORMAL, and a warning is logged.
 
         Raises:
-            ConfigurationError: The value is a misspelt name, or a number that is no priority.
+            ConfigurationError: The value is a misspelt name, or a number that is not a priority.
         """
         if isinstance(value, str):
             name = value.strip().upper()
@@ -160,21 +163,22 @@ class Priority(enum.IntEnum):
 
 
 SenderKind = Literal["user", "assistant", "agent", "tool", "system"]
+"""Kind of a sender: end user, this agent's model, another agent, tool, or the framework (`system`)."""
 _KINDS: tuple[SenderKind, ...] = ("user", "assistant", "agent", "tool", "system")
 
 
 @attrs.frozen
 class Sender(Serializable):
-    """Who says a message; the kind decides the role that a model sees.
+    """Sender of a message, or owner of a session. The kind determines the role that a model sees.
 
     Raises:
-        ConfigurationError: the name is empty, or there is no such kind.
+        ConfigurationError: The name is empty, or the kind is unknown.
     """
 
     name: str
-    """Of the person, agent, tool or timer; an owner of sessions is known by it."""
+    """Name of the user, agent, tool or timer. An owner of sessions is identified by name and kind."""
     kind: SenderKind = "user"
-    """Who it is; see the class."""
+    """Kind of the sender; see `SenderKind`."""
 
     def __str__(self) -> str:
         return self.name
@@ -187,9 +191,9 @@ class Sender(Serializable):
 
     @classmethod
     def named(cls, name: str) -> "Sender":
-        """A plain name is a user's, except exactly `assistant`, `agent`, `tool` in any case.
+        """Return the sender with this name: kind `assistant`, `agent` or `tool` for exactly these names in any case, else `user`.
 
-        No name speaks for the system, since people choose theirs: that takes a `Sender(name, "system")`.
+        A name never selects the kind `system`, because users choose their names: use `Sender(name, "system")`.
         """
         kind = name.strip().lower()
         return cls(name, kind if kind in _KINDS and kind != "system" else "user")
@@ -200,10 +204,10 @@ class Sender(Serializable):
 
 @attrs.frozen
 class Text(Serializable):
-    """Plain text."""
+    """Text part of a message."""
 
     text: str
-    """In Unicode, as it was said."""
+    """The text content, in Unicode."""
 
 
 make_text = maker(Text)
@@ -211,14 +215,14 @@ make_text = maker(Text)
 
 @attrs.frozen(kw_only=True)
 class Media(Serializable):
-    """Bytes, or the address of bytes, with their media type (RFC 6838, e.g. `image/png`)."""
+    """Base class of message parts with binary data, given as bytes or as a URL."""
 
     media_type: str
-    """What the bytes are; nobody looks into them to check it."""
+    """Media type of the data (RFC 6838), e.g. `image/png`. It is not checked against the data."""
     data: bytes | None = attrs.field(default=None, repr=False)
-    """The bytes themselves; None where there is an address."""
+    """The data; None if `url` is set."""
     url: str | None = None
-    """Where the provider finds the bytes; None where they are given."""
+    """URL from which the provider downloads the data; None if `data` is set."""
 
     def __attrs_post_init__(self) -> None:
         if (self.data is None) == (self.url is None):
@@ -230,114 +234,119 @@ class Media(Serializable):
             )
 
 
-@for_media
+@hints_for_media
 @attrs.frozen(kw_only=True)
 class Image(Media):
-    """A picture."""
+    """Image part of a message."""
 
 
-@for_media
+@hints_for_media
 @attrs.frozen(kw_only=True)
 class File(Media):
-    """A document, e.g. `application/pdf`."""
+    """File part of a message, e.g. `application/pdf`."""
 
     name: str = "file"
-    """Sent along where the API takes one."""
+    """File name, sent to the provider if its API accepts one."""
 
 
 Medium = Image | File
+"""Message parts with binary data."""
 MEDIA_TAGS: Mapping[str, type] = {"image": Image, "file": File}
-"""What they are called in storage."""
+"""Class of each medium, by its tag in stored records."""
 
 
 @attrs.frozen
 class Thinking(Serializable):
-    """A model's reasoning before its answer. Clients send it back unchanged, and only to its source."""
+    """Reasoning that a model produced before its answer. Model clients return it unchanged, and only to the same provider."""
 
     text: str
-    """The readable reasoning; empty if the provider hides it."""
+    """Readable reasoning; empty if the provider hides it."""
     dialect: str
-    """The API format of the answer: `openai`, `openai-responses` or `anthropic`."""
+    """API format of the provider: `openai`, `openai-responses` or `anthropic`."""
     data: Mapping[str, Any] = attrs.field(factory=dict, repr=False)
-    """The provider's block, with its signature or encrypted content."""
+    """Content block of the provider, including its signature or encrypted content."""
     source: str = attrs.field(default="", eq=False, repr=False)
-    """The provider that sent the block, see `Remote.source`; empty: any provider of the dialect may get it."""
+    """Provider that produced the block, as `Remote.source`; empty if any provider with this API format may receive the block."""
 
 
 @attrs.frozen
 class Opaque(Serializable):
-    """A provider's block that actgent stores and sends back: a server tool's call, citations, unknown fields."""
+    """Content block of a provider that actgent only stores and returns, such as a server tool's call or citations."""
 
     dialect: str
-    """The API format of the answer; the block goes to no other format."""
+    """API format of the provider; only providers with this format receive the block."""
     data: Mapping[str, Any] = attrs.field(repr=False)
-    """The provider's block, unchanged."""
+    """Content block of the provider, unchanged."""
     source: str = attrs.field(default="", eq=False, repr=False)
-    """As `Thinking.source`."""
+    """Provider that produced the block; empty if any provider with this API format may receive the block."""
 
 
-@for_tool_calls
+@hints_for_tool_calls
 @quick_init
 @attrs.frozen
 class ToolCall(Serializable):
-    """A model's wish to run a tool."""
+    """Request of a model to run a tool."""
 
     name: str
-    """Of the tool, as the model wrote it; there may be none of that name."""
+    """Name of the tool as the model wrote it. The tool may not exist."""
     arguments: Mapping[str, Any] | str
-    """The decoded object; a str is what could not be decoded, and never runs."""
+    """Decoded arguments. A text could not be decoded: a call with such arguments never runs."""
     id: str = ""
-    """Ours, unique in the session; it is also what goes back to the provider."""
+    """Id that actgent assigned, unique in the session. The provider receives it with the result."""
     provider_id: str | None = None
-    """Theirs; may repeat or be missing."""
+    """Id that the provider assigned; None if there is none. It may repeat."""
     native: bool = True
-    """False: the call stood in the text of the answer, so its result goes back as user text."""
+    """True for a call of the provider's tool API.
+
+    False if the model wrote the call as text: the result is then sent as user text.
+    """
     mapped: bool = False
-    """True: made from a validated instruction, the only way to run an instruction's tool."""
+    """True if the call was created from a validated instruction that is mapped to a tool."""
 
 
 ToolStatus = Literal["success", "error", "cancelled", "outcome_unknown"]
+"""Status of a tool result."""
 
 
-@for_results
+@hints_for_results
 @quick_init
 @attrs.frozen(kw_only=True)
 class ToolResult(Serializable):
-    """What came of one tool call; there is exactly one for each."""
+    """Result of one tool call. Each call has exactly one result."""
 
     id: str = ""
-    """Of this delivery, and the same where it is delivered once more."""
+    """Id of the result for handlers. A repeated delivery has the same id."""
     call_id: str
-    """The `ToolCall.id` that it answers."""
+    """Id of the tool call (`ToolCall.id`)."""
     tool_name: str
-    """As the call has it."""
+    """Name of the tool, as in the call."""
     status: ToolStatus = "success"
-    """`outcome_unknown`: the call may have taken effect, and nobody knows."""
+    """Status of the call. `outcome_unknown`: the call may or may not have taken effect."""
     content: str = ""
-    """What the tool returned, as text (other values as JSON)."""
+    """Value that the tool returned: a text unchanged, other values as JSON."""
     error: str | None = None
-    """What went wrong, worded for the model; None on success."""
+    """Error text for the model; None if the call succeeded."""
     native: bool = True
-    """As `ToolCall.native`."""
+    """True for a call of the provider's tool API; False if the model wrote the call as text."""
     origin: str = ""
-    """The toolset or tool through which its words came from outside; empty: the program's own tool wrote them."""
+    """Name of the toolset or tool that fetched untrusted external text; empty if the program's own tool wrote the text."""
     mark: str = ""
-    """What the model reads behind words from outside, which do not contain it; empty: they are not from there."""
+    """Random delimiter around untrusted text for the model, which the text does not contain; empty for trusted text."""
     media: tuple[Medium, ...] = ()
-    """Pictures and files that the tool returned, each of which `content` names; models are shown what their API takes."""
+    """Images and files that the tool returned; `content` names each. A model receives those that its API supports."""
     raised: str = ""
-    """Class of the exception of foreign code whose words `error` has; empty if actgent, or a `ToolError`, worded the error."""
+    """Class name of the user code's exception whose text `error` contains; empty if actgent or a `ToolError` worded `error`."""
 
     @property
     def text(self) -> str:
-        """The text that the model reads; words from outside stand between marks, which say so."""
+        """Text for the model: content or error. Untrusted text is enclosed in delimiters."""
         if self.error is None:
             return self.fenced(self.content) if self.mark else self.content
         error = f"Error: {self.error}"
         return self.fenced(f"{error}\n{self.content}" if self.content else error)
 
     def fenced(self, words: str) -> str:
-        """Put words of this result between its marks, if it came from outside."""
+        """Return a text of this result, enclosed in delimiters if the result is untrusted."""
         if not self.mark:
             return words
         return between_marks(words, self.origin, self.mark)
@@ -345,6 +354,7 @@ class ToolResult(Serializable):
 
 make_result = maker(ToolResult)
 Part = Text | Image | File | Thinking | Opaque | ToolCall | ToolResult
+"""Any part of a message."""
 PART_TAGS: Mapping[str, type] = {
     "text": Text,
     "image": Image,
@@ -354,14 +364,14 @@ PART_TAGS: Mapping[str, type] = {
     "call": ToolCall,
     "result": ToolResult,
 }
-"""What they are called in storage. Tags are for ever: a new class gets a new one, and none is given twice."""
+"""Class of each message part, by its tag in stored records. A tag never gets another meaning; a new class needs a new tag."""
 
 
 def to_parts(content: "str | Part | Sequence[str | Part]") -> tuple[Part, ...]:
-    """Text, one part or several, as a tuple of parts.
+    """Return content as a tuple of message parts.
 
     Raises:
-        TypeError: for anything else; the text names what was given.
+        TypeError: The content is neither a text, a part, nor a sequence of these. The text names its type.
     """
     if isinstance(content, str):
         return (Text(content),)
@@ -382,42 +392,44 @@ _CONTENT: Mapping[type, str] = {
     bytes: ": decode it, or wrap it as Image(...) or File(...)",
     dict: ": pass the text alone; the session remembers the conversation, and says who spoke by sender=",
 }
+"""Hint in the error message, by type of the rejected content."""
 
 
 # --- usage -------------------------------------------------------------------------------
 
 
-@for_usage
+@hints_for_usage
 @quick_init
 @attrs.frozen(kw_only=True)
 class Usage(Serializable):
-    """What model calls took. Adds up with `+`.
+    """Tokens and cost of model calls. Usages are added with `+`.
 
-    Input tokens include the cached ones, as in the OpenTelemetry GenAI conventions, whatever the provider counts.
+    As in the OpenTelemetry GenAI conventions, input tokens always include cached tokens, even if the provider
+    counts them separately.
     """
 
     input_tokens: int = 0
-    """Of the prompts, cached or not."""
+    """Number of prompt tokens, cached or not."""
     output_tokens: int = 0
-    """Of the answers, with what was thought."""
+    """Number of answer tokens, reasoning included."""
     cached_tokens: int = 0
-    """Of the input tokens, those read from the provider's prompt cache."""
+    """Number of the input tokens that were read from the provider's prompt cache."""
     cache_write_tokens: int = 0
-    """Of the input tokens, those written to it."""
+    """Number of the input tokens that were written to the provider's prompt cache."""
     reasoning_tokens: int = 0
-    """Of the output tokens, those spent on thinking."""
+    """Number of the output tokens that were used for reasoning."""
     cost: float | None = 0.0
-    """In US dollars; None as soon as the price of one part is not known."""
+    """Cost in US dollars; None if the price of any part is unknown."""
     children: "Usage | None" = None
-    """What sessions took that worked for this one; None: there were none. `total` has it, too."""
+    """Usage of the sessions that worked for this one; None if there were none. `total` includes it."""
 
     @property
     def total(self) -> "Usage":
-        """All of it: its own, and that of the sessions that worked for it."""
+        """Usage of the session itself plus that of the sessions that worked for it."""
         return self if self.children is None else attrs.evolve(self, children=None) + self.children
 
     def with_child(self, usage: "Usage") -> "Usage":
-        """The same, with what a session took that works for this one."""
+        """Return this usage with the usage of a session that worked for it added to `children`."""
         return attrs.evolve(self, children=usage if self.children is None else self.children + usage)
 
     def __add__(self, other: "Usage") -> "Usage":
@@ -437,7 +449,7 @@ class Usage(Serializable):
         return self.children + other.children
 
     def __sub__(self, earlier: "Usage") -> "Usage":
-        """Return what came since an earlier count of the same."""
+        """Return the usage since an `earlier` total of the same counter."""
         before = earlier.children or NO_USAGE
         return Usage(
             input_tokens=self.input_tokens - earlier.input_tokens,
@@ -457,7 +469,7 @@ NO_USAGE = Usage()
 
 
 class _NoMetadata(Mapping[str, Any]):
-    """An empty mapping that stays so, and is itself in every copy."""
+    """Immutable empty mapping; copies and pickles are the same object."""
 
     __slots__ = ()
 
@@ -471,7 +483,7 @@ class _NoMetadata(Mapping[str, Any]):
         return 0
 
     def __eq__(self, other: object) -> bool:
-        """As of any mapping, without a copy of both: each message that is written is asked whether it has some."""
+        """Compare like any mapping, without copying. Each written message is compared with it."""
         if other is self:
             return True
         return len(other) == 0 if isinstance(other, Mapping) else NotImplemented
@@ -486,17 +498,19 @@ class _NoMetadata(Mapping[str, Any]):
 
 
 NO_METADATA: Mapping[str, Any] = _NoMetadata()
+"""Default metadata of messages: an empty mapping."""
 INTERMEDIATE = "intermediate"
-"""The key in the metadata of an agent's message that is a step to the answer, such as a plan, and no answer itself."""
-MAX_METADATA = 16_000
-"""Characters of the metadata of a message as JSON."""
+"""Metadata key of an agent's message that is an intermediate step, such as a plan, and not an answer."""
+MAX_METADATA_CHARS = 16_000
+"""Maximum length of a message's metadata as JSON, in characters."""
 
 
 def checked_metadata(value: object) -> Mapping[str, Any]:
-    """Copy metadata of a message: a mapping with names that JSON can carry, of at most 16,000 characters.
+    """Return a copy of a message's metadata after validation.
 
     Raises:
-        ConfigurationError: it is something else, or too long.
+        ConfigurationError: The value is not a mapping with text keys, is not JSON data, or exceeds 16,000
+            characters as JSON.
     """
     if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
         raise ConfigurationError(f"metadata= is a mapping with texts as names, not {value!r:.200}")
@@ -504,21 +518,24 @@ def checked_metadata(value: object) -> Mapping[str, Any]:
         text = json.dumps(dict(value), ensure_ascii=False, allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
         raise ConfigurationError(f"metadata= holds what JSON cannot carry: {error}") from None
-    if len(text) > MAX_METADATA:
+    if len(text) > MAX_METADATA_CHARS:
         raise ConfigurationError(
-            f"metadata= is {len(text)} characters as JSON, of at most {MAX_METADATA}: keep the rest elsewhere, and note its id"
+            f"metadata= is {len(text)} characters as JSON, of at most {MAX_METADATA_CHARS}: keep the rest elsewhere, and note its id"
         )
     copy: Mapping[str, Any] = json.loads(text)
     return copy or NO_METADATA
 
 
 traceparent: ContextVar[str | None] = ContextVar("traceparent", default=None)
-"""The W3C Trace Context in which the program works: messages that it sends carry it, and their turns have it."""
+"""W3C Trace Context of the current program code.
+
+Messages that it sends carry this context, and their turns continue the trace.
+"""
 _TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}(-[\x21-\x7e]{0,100})?")
 
 
 def valid_traceparent(value: object) -> str | None:
-    """A `traceparent` as the standard has it; anything else is None, which starts a trace of its own."""
+    """Return a valid W3C `traceparent` unchanged; None for any other value, which starts a new trace."""
     return value if isinstance(value, str) and _TRACEPARENT.fullmatch(value) else None
 
 
@@ -534,50 +551,56 @@ def _to_sender(value: Sender | str) -> Sender:
     return value
 
 
-@for_messages
+@hints_for_messages
 @quick_init
 @attrs.frozen(kw_only=True)
 class Message(Serializable):
-    """One thing said in one session: a user's words, a model's answer, tool results, a timer."""
+    """One message of a session: user input, an answer of the model, tool results, or a timer's message."""
 
     id: str = attrs.field(factory=new_id)
-    """Chosen by the sender, or new; a repetition of it is said once."""
+    """Id of the message, chosen by the sender or generated.
+
+    A second message with this id is a repetition and is not processed again.
+    """
     session_id: str
-    """The session that it is said in."""
+    """Id of the session."""
     sender: Sender = attrs.field(converter=_to_sender, metadata={EXACT: Sender})
-    """Who says it; a name is taken, too, as by `Sender.named`."""
+    """Sender of the message; a name is converted with `Sender.named`."""
     parts: tuple[Part, ...] = attrs.field(converter=to_parts, metadata={EXACT: tuple})
-    """Text and lists of parts are taken, too."""
+    """Content of the message; a text or a list of parts is converted with `to_parts`."""
     priority: Priority = attrs.field(
         default=Priority.NORMAL, converter=_to_priority, metadata={EXACT: Priority}
     )
-    """Who goes first where an agent has more messages than it can deal with."""
+    """Priority in the inbox of the agent."""
     deadline: float | None = None
-    """Seconds that it may wait for a place in the inbox; None is the inbox's default."""
+    """Maximum seconds to wait for room in the inbox; None uses the default of the inbox."""
     correlation_id: str | None = None
-    """The outside message that began the turn."""
+    """Id of the outside message that began the turn; None for an outside message."""
     causation_id: str | None = None
-    """The message that led to this one."""
+    """Id of the message that caused this one; None for an outside message."""
     traceparent: str | None = None
-    """W3C Trace Context of the sender."""
+    """W3C Trace Context of the sender; None without a trace."""
     created_at: float = attrs.field(factory=time.time)
-    """Unix time in seconds."""
+    """Unix time of creation in seconds."""
     stage: str | None = None
-    """The protocol's stage that this message goes on with; None begins a turn."""
+    """Stage of the protocol that processes this message; None if the message begins a turn."""
     on_busy: "OnBusy" = "queue"
-    """What is to happen with it where its session is busy."""
+    """Handling of the message if its session runs a turn."""
     cut: bool = False
-    """True: an answer that was stopped on the way; its text is what had come until then."""
+    """True for an interrupted answer: the text is what was received until the interruption."""
     metadata: Mapping[str, Any] = attrs.field(default=NO_METADATA, hash=False)
-    """What its sender noted beside it, for programs: kept with it, and never shown to a model."""
+    """Data of the sender for programs. It is stored with the message and never shown to a model."""
     text_calls: tuple[ToolCall, ...] = ()
-    """The calls whose results this message holds, if the model wrote them as text. Native calls are parts of the answer."""
+    """Tool calls, written as text by the model, whose results this message contains.
+
+    Native calls are parts of the answer instead.
+    """
     origin: str = ""
-    """The tools and toolsets whose text from outside its words may repeat, such as `page, memories`; empty if none."""
+    """Tools and toolsets whose untrusted text the message may repeat, such as `page, memories`; empty if none."""
 
     @property
     def text(self) -> str:
-        """The text parts, joined."""
+        """Concatenation of all text parts."""
         parts = self.parts
         if len(parts) == 1 and isinstance(parts[0], Text):
             return parts[0].text
@@ -585,7 +608,7 @@ class Message(Serializable):
 
     @property
     def is_note(self) -> bool:
-        """True for a notice of something that happened beside the conversation and was caused by no turn."""
+        """True for a system notice that belongs to no turn."""
         return self.sender.kind == "system" and self.correlation_id is None and self.causation_id is not None
 
     def caused(
@@ -596,7 +619,7 @@ class Message(Serializable):
         stage: str | None,
         text_calls: tuple[ToolCall, ...] = (),
     ) -> "Message":
-        """Return a follow-up of this message in the same turn."""
+        """Return a new message of the same turn, caused by this one."""
         return make_message(
             session_id=self.session_id,
             sender=sender,
@@ -610,10 +633,12 @@ class Message(Serializable):
 
     @property
     def tool_calls(self) -> tuple[ToolCall, ...]:
+        """Tool calls among the parts."""
         return tuple(part for part in self.parts if isinstance(part, ToolCall))
 
     @property
     def tool_results(self) -> tuple[ToolResult, ...]:
+        """Tool results among the parts."""
         return tuple([part for part in self.parts if isinstance(part, ToolResult)])
 
 
@@ -621,16 +646,17 @@ make_message = maker(Message)
 
 
 Role = Literal["user", "assistant", "tool"]
+"""Role of a message for a model."""
 
 
 @attrs.frozen
 class ChatMessage(Serializable):
-    """One message as a model sees it: a role and its parts."""
+    """A message in a model request: a role and content parts."""
 
     role: Role
-    """Who says it, for the model."""
+    """Role of the message."""
     parts: tuple[Part, ...]
-    """In the order in which they were said."""
+    """Content of the message, in order."""
 
 
 make_chat_message = maker(ChatMessage)
@@ -638,43 +664,45 @@ make_chat_message = maker(ChatMessage)
 
 @attrs.frozen
 class ToolSpec(Serializable):
-    """A tool as a model sees it."""
+    """Description of a tool for a model."""
 
     name: str
-    """What the model calls it by."""
+    """Name by which the model calls the tool."""
     description: str
-    """When to call it, in words for the model."""
+    """Explanation for the model: what the tool does, and when to call it."""
     parameters: Mapping[str, Any]
-    """JSON Schema of the arguments, an object."""
+    """JSON Schema of the arguments, of type object."""
 
 
 # --- what handlers get -------------------------------------------------------------------
 
 DataT_co = TypeVar("DataT_co", covariant=True, default=Any)
-"""The type of what an agent answers, as `output=` declares it."""
+"""Type of the structured answer, as declared with `output=`."""
 _NO_DATA: Any = None
 
 
-@for_replies
+@hints_for_replies
 @quick_init
 @attrs.frozen(kw_only=True)
 class Reply(Serializable, Generic[DataT_co]):
-    """An answer for the user; `str(reply)` is its text."""
+    """Answer of an agent to a user; `str(reply)` is its text."""
 
     id: str = ""
-    """Of this delivery, and the same where it is delivered once more."""
+    """Id of the outcome. A repeated delivery has the same id."""
     text: str
-    """What the user reads."""
+    """Text of the answer."""
     data: DataT_co = attrs.field(default=_NO_DATA)
-    """The structured answer, where the protocol or `output=` has one; else None."""
+    """Structured answer of the protocol or of `output=`; None without one."""
     message_type: str | None = None
-    """The type that the model chose among those of the profile; None where the protocol has no types."""
+    """Message type that the model chose from the agent's profile; None if the protocol has no message types."""
     reasoning: Mapping[str, Any] | None = None
-    """What the model said about its answer, e.g. ReAct's `question_nature`, `context` and `additional_info`; else None."""
+    """Model's explanation of its answer, e.g. ReAct's `question_nature`, `context` and `additional_info`; None if the
+    protocol has none.
+    """
     usage: Usage = NO_USAGE
-    """Of the turn so far; `usage.total` is that with the sessions that worked for it."""
+    """Usage of the turn so far; `usage.total` includes the sessions that worked for it."""
     origin: str = ""
-    """The tools and toolsets whose text from outside the answer may repeat, such as `page, memories`; empty if none."""
+    """Tools and toolsets whose untrusted text the answer may repeat, such as `page, memories`; empty if none."""
 
     def __str__(self) -> str:
         return self.text
@@ -685,69 +713,70 @@ make_reply = maker(Reply)
 
 @attrs.frozen
 class Refuse:
-    """What a guard returns for a message or an answer that it does not let through: see `Agent.guard`."""
+    """Return value of a guard function (see `Agent.guard`) that rejects a message or an answer."""
 
     reason: str
-    """For whoever said the message; it is in the error, and in the journal."""
+    """Reason for the sender of the message; it becomes part of the error and of the journal."""
 
 
 @attrs.frozen(kw_only=True)
 class Event(Serializable):
-    """The structured result of an instruction."""
+    """Structured result of an instruction, for event handlers."""
 
     id: str = ""
-    """Of this delivery, and the same where it is delivered once more."""
+    """Id of the outcome. A repeated delivery has the same id."""
     name: str
-    """Of the instruction."""
+    """Name of the instruction."""
     data: Any = None
-    """What the model gave for it, decoded from JSON."""
+    """Data that the model gave for the instruction, decoded from JSON."""
 
 
 @attrs.frozen(kw_only=True)
 class Route(Serializable):
-    """The model's wish that someone else goes on."""
+    """Request of a model to pass the conversation to another agent or department."""
 
     id: str = ""
-    """Of this delivery, and the same where it is delivered once more."""
+    """Id of the outcome. A repeated delivery has the same id."""
     action: str
-    """Where it is to go, as the model wrote it."""
+    """Target of the routing, as the model wrote it."""
     data: Any = None
-    """What the model said besides."""
+    """Additional data from the model; None without data."""
 
 
-@for_failures
+@hints_for_failures
 @quick_init
 @attrs.frozen(kw_only=True)
 class Failure(Serializable):
-    """A message that ended without an answer, or a handler that failed."""
+    """Outcome of a message that ended without an answer, or of a handler that raised an exception."""
 
     id: str = ""
-    """Of this delivery, and the same where it is delivered once more."""
+    """Id of the outcome. A repeated delivery has the same id."""
     kind: str
-    """`parse`, `model`, `limit`, `context`, `handler`, `refusal`, `filter`, `length`, `empty`, `interrupted`, `deadline`, `stopped`,
-    `guard`, `journal`, `moved`, `deps`, `pool`, `internal`."""
+    """Kind of the failure: `parse`, `model`, `limit`, `context`, `handler`, `refusal`, `filter`, `length`, `empty`,
+    `interrupted`, `deadline`, `stopped`, `guard`, `journal`, `moved`, `deps`, `pool` or `internal`.
+    """
     error: Exception
-    """What was raised."""
+    """The exception."""
     message_id: str
-    """The outside message that it ended."""
+    """Id of the outside message that failed."""
     raw: str = ""
-    """The model's text, where there was one."""
+    """Text of the model's answer that could not be used; empty if there was none."""
 
     def __str__(self) -> str:
         return f"{self.kind}: {self.error}"
 
     @property
     def user_message(self) -> str:
-        """A sentence for end users, without technical details. It depends on the provider's status or on the kind."""
+        """Sentence for end users, without technical details, chosen by the provider's HTTP status or the kind."""
         return sentence_for(self.kind, self.error)
 
     @property
     def may_continue(self) -> bool:
-        """True if the failure may not be the outcome of the message, which is still to come.
+        """True if this failure may not be the final outcome of the message.
 
-        True for the kinds `journal` and `moved`, where the same `message_id` may be sent again and is answered then, for
-        `stopped` in a session with a journal whose agent stops, and for a caller whose own time was over before the turn's. The
-        `id` of such a failure is not that of the outcome.
+        True for the kinds `journal` and `moved`: a message sent again with the same `message_id` is answered. True
+        for `stopped` in a session with a journal: the next start resumes the turn. True for a caller that timed out
+        before the turn ended. The final outcome has another `id`.
         """
         is_open = is_open_failure(self.kind, self.error)
         return is_open or self.id.startswith(f"{_failure_id(self.message_id)}/")
@@ -757,7 +786,7 @@ _OPEN_KINDS = ("journal", "moved", "stopped")
 
 
 def is_open_failure(kind: str, error: Exception) -> bool:
-    """Return True if the message of a failure of this kind may still be answered: by the next start, or when it is sent again."""
+    """Return True if the message may still be answered after a failure of this kind: after a restart, or when sent again."""
     return kind in _OPEN_KINDS and not isinstance(error, SessionClosed)
 
 
@@ -768,14 +797,14 @@ def _failure_id(message_id: str) -> str:
 def message_failure(
     message_id: str, kind: str, error: Exception, *, raw: str = "", is_outcome: bool = True
 ) -> Failure:
-    """Make the failure of a message.
+    """Create the failure of a message.
 
     Args:
-        message_id: The outside message.
-        kind: As in `Failure.kind`.
+        message_id: Id of the outside message.
+        kind: Value of `Failure.kind`.
         error: The exception.
-        raw: The model's text, if there is one.
-        is_outcome: False: the message may still be answered for others, as of a caller that stops waiting.
+        raw: Text of the model's answer; empty if there was none.
+        is_outcome: False if the message may still be answered for other callers, as after a timeout of one caller.
     """
     failure_id = _failure_id(message_id)
     if not is_outcome or is_open_failure(kind, error):
@@ -783,17 +812,17 @@ def message_failure(
     return Failure(id=failure_id, kind=kind, error=error, message_id=message_id, raw=raw)
 
 
-@for_tokens
+@hints_for_tokens
 @attrs.frozen
 class Token(Serializable):
-    """A piece of a growing answer, as far as the protocol shows it."""
+    """A piece of a streamed answer, as far as the protocol shows it to users."""
 
     text: str
-    """To be put behind the former pieces of the same reply and attempt."""
+    """Text to append to the earlier pieces of the same reply and attempt."""
     reply_id: str
-    """The `Reply.id` that it will belong to."""
+    """Id of the final reply (`Reply.id`)."""
     attempt: int = 0
-    """Rises with each retry or fallback, and voids the text of the former attempts."""
+    """Number of the attempt. A higher number (after a retry or fallback) voids the text of earlier attempts."""
 
 
 make_token = maker(Token)
@@ -801,33 +830,39 @@ make_token = maker(Token)
 
 @attrs.frozen(kw_only=True)
 class CallProgress(Serializable):
-    """How far a tool call has come, as its tool says; only the latest of each call waits for its readers."""
+    """Progress of a running tool call, as reported by the tool.
+
+    An unread progress report is replaced by the next one of the call.
+    """
 
     call_id: str
-    """The `ToolCall.id` of the call."""
+    """Id of the tool call (`ToolCall.id`)."""
     tool_name: str
-    """As the call has it."""
+    """Name of the tool."""
     done: float | None = None
-    """How much is done, in a unit of the tool's; None: it did not say."""
+    """Finished amount in a unit that the tool chooses; None if not reported."""
     total: float | None = None
-    """How much there is to do, in the same unit; None: not known."""
+    """Total amount in the same unit; None if unknown."""
     text: str = ""
-    """What it does, in words of the tool's."""
+    """Current activity as text; empty if not reported."""
 
     @property
     def id(self) -> str:
-        """The same for all progress of a call."""
+        """Id of the progress reports of this call; the same for all of them."""
         return f"{self.call_id}/progress"
 
 
 Delivery = Reply[DataT_co] | Event | Route | Failure | ToolResult | Token | Approval | CallProgress
-"""Something that a stream tells; `Delivery[Offer]` where `Reply.data` is an `Offer`."""
+"""Item of a session's stream; with `Delivery[Offer]`, `Reply.data` is an `Offer`."""
 
 
 def message_bytes(message: Message) -> int:
-    """Return the size of a message: its texts as UTF-8, and the data of its pictures and files, in bytes."""
+    """Return the size of a message in bytes: its texts in UTF-8 and the data of its images and files."""
+    parts = message.parts
+    if len(parts) == 1 and type(part := parts[0]) is Text and part.text.isascii():  # the usual case
+        return len(part.text)
     total = 0
-    for part in message.parts:
+    for part in parts:
         if isinstance(part, Text):
             text = part.text
             total += len(text) if text.isascii() else _text_bytes(text)

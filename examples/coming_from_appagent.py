@@ -17,7 +17,7 @@ from actgent import (
     scheduling_tools,
     tool,
 )
-from actgent.toolsets.ready import current_time
+from actgent.toolsets.builtin import current_time
 
 TABLE = "CREATE TABLE deployments (id INTEGER PRIMARY KEY, owner TEXT NOT NULL, service TEXT NOT NULL);"
 INSERT = "INSERT INTO deployments (owner, service) VALUES (?, ?)"

@@ -1,46 +1,163 @@
-"""A cluster of a test's own at the broker and the database on loopback: its queues and its schema go with it."""
+"""A cluster for one test: PostgreSQL on loopback with a schema of its own, nodes with gateways, and one address before them."""
 
 import itertools
 import os
-from contextlib import asynccontextmanager, suppress
+import random
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from functools import partial
 
 import attrs
 import pytest
 import trio
 
-from actgent import BrokerLost, ConfigurationError, connect, open_runtime
+from actgent import AccessToken, GatewayLimits, connect, open_gateway, open_runtime
+from actgent.support.concurrency import plain_nursery
+from actgent.web.tokens import token_digest
 
-BROKER = "amqp://guest:guest@127.0.0.1:5672/"
 DATABASE = "postgresql://postgres@127.0.0.1:5432/test"
+TOKEN = "act_tests"
+TOKENS = (AccessToken(name="tests", owner="user", scopes=("admin",), digest=token_digest(TOKEN)),)
+MANY = 1_000_000
+CONNECT_SECONDS = 2
+PROBE_SECONDS, ANSWER_SECONDS = 1, 4
+"""Seconds between two probes of a gateway, and for its answer, on a machine that does much else."""
+LIMITS = GatewayLimits(requests=MANY, messages=None, rate=float(MANY), burst=MANY, streams=MANY, grace=1.0)
 _names = itertools.count()
+_dice = random.Random(1)
 
 
-@attrs.frozen
+@attrs.define(eq=False)
+class Balancer:
+    """One TCP address before the gateways of nodes, as a load balancer has it.
+
+    A connection goes to a node that takes it. A node that does not answer probes loses its connections and gets none.
+    """
+
+    ports: list = attrs.field(factory=list)
+    """Ports of gateways on loopback, or pairs of host and port."""
+    port: int = 0
+    _turn: int = 0
+    _down: set = attrs.field(factory=set)
+    _scopes: dict = attrs.field(factory=dict)
+    """Those of connections, by the port of their gateway."""
+
+    @property
+    def url(self):
+        return f"http://127.0.0.1:{self.port}"
+
+    async def carry(self, client):
+        async with client:
+            server, port = await self._open()
+            if server is None:
+                return
+            async with server, trio.open_nursery() as nursery:
+                self._scopes.setdefault(port, set()).add(nursery.cancel_scope)
+                nursery.start_soon(self._forget, port, nursery.cancel_scope)
+                nursery.start_soon(self._pump, client, server, nursery.cancel_scope)
+                nursery.start_soon(self._pump, server, client, nursery.cancel_scope)
+
+    async def _open(self):
+        """Return a connection to the next gateway that takes one, and its port; None if no gateway does."""
+        self._turn += 1
+        ports = [each for each in self.ports if each not in self._down]
+        for each in range(len(ports)):
+            port = ports[(self._turn + each) % len(ports)]
+            with suppress(OSError), trio.move_on_after(CONNECT_SECONDS):
+                return await trio.open_tcp_stream(*address_of(port)), port
+        return None, None
+
+    async def _forget(self, port, scope):
+        try:
+            await trio.sleep_forever()
+        finally:
+            self._scopes[port].discard(scope)
+
+    async def probe(self):
+        """Look again and again which gateways answer."""
+        while True:
+            await trio.sleep(PROBE_SECONDS)
+            async with trio.open_nursery() as nursery:
+                for port in tuple(self.ports):
+                    nursery.start_soon(self._probe, port)
+
+    async def _probe(self, port):
+        is_up = False
+        with suppress(OSError, trio.BrokenResourceError), trio.move_on_after(ANSWER_SECONDS):
+            async with await trio.open_tcp_stream(*address_of(port)) as stream:
+                await stream.send_all(
+                    b"GET /v1/health/live HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\n\r\n"
+                )
+                is_up = bool(await stream.receive_some(1))
+        if is_up:
+            self._down.discard(port)
+            return
+        self._down.add(port)
+        for scope in tuple(self._scopes.get(port, ())):
+            scope.cancel()
+
+    async def _pump(self, source, target, scope):
+        with suppress(trio.BrokenResourceError, trio.ClosedResourceError, OSError):
+            while data := await source.receive_some():
+                await target.send_all(data)
+        scope.cancel()
+
+
+def address_of(port):
+    """Return the host and the port of a gateway."""
+    return port if isinstance(port, tuple) else ("127.0.0.1", port)
+
+
+@asynccontextmanager
+async def open_balancer():
+    """A `Balancer` that listens."""
+    balancer = Balancer()
+    async with plain_nursery() as nursery:
+        serve = partial(trio.serve_tcp, balancer.carry, 0, host="127.0.0.1")
+        listeners = await nursery.start(serve)
+        balancer.port = listeners[0].socket.getsockname()[1]
+        nursery.start_soon(balancer.probe)
+        yield balancer
+        nursery.cancel_scope.cancel()
+
+
+@attrs.define(eq=False)
 class Cluster:
-    """The addresses of a cluster, and the name of its pool."""
+    """The journal and the name of a cluster, and the address of its gateways."""
 
     pool: str
     journal: str
-    broker: str = BROKER
+    balancer: Balancer
+
+    @property
+    def url(self):
+        """Address of a gateway of any node that runs."""
+        return self.balancer.url
 
     @asynccontextmanager
     async def node(self, *agents, **options):
-        """A node in this process."""
-        given = {"journal": self.journal, "broker": self.broker, "pool": self.pool, **options}
+        """A node in this process, with a gateway."""
+        given = {"journal": self.journal, "cluster": self.pool, **options}
         async with open_runtime(**given) as runtime:
             async with runtime.starting():
                 for agent in agents:
                     await runtime.start(agent)
-            yield runtime
+            async with open_gateway(
+                runtime, bind="127.0.0.1:0", hosts=["127.0.0.1"], tokens=TOKENS, limits=LIMITS
+            ) as gateway:
+                port = int(gateway.url.rpartition(":")[2])
+                self.balancer.ports.append(port)
+                try:
+                    yield runtime
+                finally:
+                    self.balancer.ports[:] = [each for each in self.balancer.ports if each != port]
 
     def connect(self, **options):
-        """A client."""
-        return connect(options.pop("url", self.broker), **{"pool": self.pool, "name": "tests", **options})
+        """A client of all nodes."""
+        return connect(options.pop("url", self.url), **{"token": TOKEN, **options})
 
 
-def skip_without_services(database=DATABASE):
-    """Skip the test where the broker or the database lets nobody in."""
-    pytest.importorskip("pamqp", reason="the extra `cluster` is not installed")
+def skip_without_database(database=DATABASE):
+    """Skip the test if the database cannot be reached."""
     psycopg = pytest.importorskip("psycopg", reason="the extra `postgres` is not installed")
     try:
         psycopg.connect(database.replace("postgresql", "postgres"), connect_timeout=3).close()
@@ -48,45 +165,22 @@ def skip_without_services(database=DATABASE):
         pytest.skip(f"no PostgreSQL server at {database}: {error}")
 
 
-async def check_broker(broker=BROKER):
-    """Skip the test where no RabbitMQ lets its guest in."""
-    from actgent.cluster.amqp import open_connection, parse_broker
-
-    try:
-        async with open_connection(parse_broker(broker)):
-            pass
-    except (BrokerLost, ConfigurationError) as error:
-        pytest.skip(f"no RabbitMQ with its guest: {error}")
-
-
 @asynccontextmanager
-async def open_cluster(database=DATABASE, broker=BROKER):
+async def open_cluster(database=DATABASE):
     """A `Cluster` without nodes."""
-    skip_without_services(database)
-    await check_broker(broker)
+    skip_without_database(database)
     name = f"test-{os.getpid()}-{next(_names)}"
-    try:
-        yield Cluster(name, f"{database}?schema={name.replace('-', '_')}", broker)
-    finally:
-        with trio.CancelScope(shield=True):
-            await remove(name, database, broker)
+    async with AsyncExitStack() as opened:
+        balancer = await opened.enter_async_context(open_balancer())
+        try:
+            yield Cluster(name, f"{database}?schema={name.replace('-', '_')}", balancer)
+        finally:
+            remove(name, database)
 
 
-async def remove(pool, database=DATABASE, broker=BROKER):
-    """Delete the queues, the exchanges and the schema of a cluster."""
+def remove(pool, database=DATABASE):
+    """Delete the schema of a cluster."""
     import psycopg
 
-    from actgent.cluster.amqp import ChannelClosed, open_connection, parse_broker
-    from actgent.cluster.opening import PARTITIONS
-    from actgent.cluster.queues import beacon_exchange, owner_exchange
-
-    async with open_connection(parse_broker(broker)) as connection:
-        channel = await connection.open_channel()
-        generations = [f"g{each}.{number}" for each in (1, 2) for number in range(PARTITIONS)]
-        for queue in ("any", *generations):
-            with suppress(ChannelClosed):
-                await channel.delete_queue(f"actgent.{pool}.{queue}")
-        for exchange in (beacon_exchange(pool), owner_exchange(pool)):
-            await channel.delete_exchange(exchange)
     with psycopg.connect(database, autocommit=True) as opened:
         opened.execute(f"DROP SCHEMA IF EXISTS {pool.replace('-', '_')} CASCADE")

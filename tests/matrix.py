@@ -22,7 +22,7 @@ TESTS = (
     # Tasks, groups of exceptions, threads, signals and garbage collection.
     "tests/actors/test_ctrl_c.py",
     "tests/actors/test_gc_tuning.py",
-    "tests/actors/test_side_by_side.py",
+    "tests/actors/test_concurrent_messages.py",
     "tests/actors/test_supervision.py",
     "tests/actors/test_system.py",
     "tests/actors/test_workers.py",
@@ -31,9 +31,9 @@ TESTS = (
     "tests/agents/turns/test_turns.py",
     # Annotations, and the schemas that are made of them.
     "tests/structured/test_schemas.py",
-    "tests/tools/test_foreign_types.py",
+    "tests/tools/test_placeholders.py",
     "tests/tools/test_function.py",
-    "tests/tools/test_schema.py",
+    "tests/tools/test_python_types.py",
     "tests/state/test_patches.py",
     # The SDKs of the providers.
     "tests/llm/test_anthropic.py",

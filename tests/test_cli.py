@@ -33,9 +33,9 @@ from actgent import (
     tool,
 )
 from actgent.cli.chat import ChatOptions, answer, load_agent, open_agent
-from actgent.cli.demos.load_demo import crowd, percentile
-from actgent.cli.demos.offline import TOOLS
+from actgent.cli.demos.load_test import percentile, run_load_test
 from actgent.cli.demos.script_process import open_script_process
+from actgent.cli.demos.scripted_models import TOOLS
 from actgent.cli.main import app, main
 from actgent.cli.models import open_models
 from actgent.cli.signals import Shutdown, run_until_signalled
@@ -127,15 +127,15 @@ def read_until(stream, text):
     ("arguments", "said"),
     [
         (["--help"], ["chat", "demo"]),
-        (["demo", "--help"], ["--sessions", "--agents", "--live", "no key"]),
+        (["demo", "--help"], ["--sessions", "--agents", "--live", "no API key"]),
         (["chat", "--help"], ["--model", "--base-url", "--offline", "Ctrl-C", "--limit-cost"]),
         (["run", "--help"], ["--limit-model-calls", "--limit-tokens", "--limit-seconds"]),
         ([], ["chat", "demo"]),
         (["--version"], ["0."]),
     ],
 )
-def test_help(arguments, said, command):
-    """Every command says what it does and takes, without loading an SDK for it."""
+def test_each_command_has_help(arguments, said, command):
+    """Every command has help text, which is printed without importing a provider's SDK."""
     done = command(*arguments)
     assert (done.returncode, done.stderr) == (0, "")
     assert [word for word in said if word not in done.stdout] == []
@@ -160,8 +160,8 @@ def test_help(arguments, said, command):
         (["chat", "missing.py"], "missing.py"),
     ],
 )
-def test_wrong_use_is_one_line_and_2(arguments, named, command):
-    """The line says what is wrong or what to do; there is no traceback."""
+def test_usage_error_is_one_line_with_exit_code_2(arguments, named, command):
+    """The line states the mistake or the remedy, without a traceback."""
     done = command(*arguments)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("actgent: ")
@@ -169,8 +169,8 @@ def test_wrong_use_is_one_line_and_2(arguments, named, command):
     assert named in done.stderr
 
 
-def test_help_loads_no_sdk():
-    """What costs seconds is loaded by the command that needs it."""
+def test_help_imports_no_sdk():
+    """Slow imports happen only in the command that needs them."""
     code = (
         "import sys, actgent.cli.main; print(*sorted({'openai', 'anthropic', 'httpx2'} & set(sys.modules)))"
     )
@@ -186,13 +186,13 @@ def demonstration(actgent):
     return actgent("demo", "--sessions", "30", "--agents", "3")
 
 
-def test_demo_plays_three_acts(demonstration):
-    """Without a key it talks through both SDKs, lets an urgent message overtake, and runs the crowd."""
+def test_demo_runs_its_three_parts(demonstration):
+    """Without an API key it uses both SDKs, lets an urgent message overtake, and runs the load test."""
     assert (demonstration.returncode, demonstration.stderr) == (0, "")
     shown = demonstration.stdout
     assert shown.count("17 * 23 = 391, and 1969-07-20 is a Sunday.") == 2
     order = [
-        "one more is refused",
+        "another note is rejected",
         "urgent message",
         "interrupted",
         "Leave by the stairs",
@@ -202,7 +202,7 @@ def test_demo_plays_three_acts(demonstration):
     second = shown[shown.index("\n2. ") : shown.index("\n3. ")]
     assert re.search(".*".join(order), second, re.DOTALL), second
     rows = dict(re.findall(r"^ +(\S.*?)  +(\S.*?) *$", shown[shown.index("\n3. ") :], re.MULTILINE))
-    assert rows["turns answered"] == rows["of them with the right result"] == rows["tool calls"] == "60"
+    assert rows["turns answered"] == rows["turns with the correct result"] == rows["tool calls"] == "60"
     assert rows["turns failed"] == "0"
     assert {
         "turns per second",
@@ -216,7 +216,7 @@ def test_demo_plays_three_acts(demonstration):
         for name in ("with SDK and HTTP", "the engine alone")
     }
     assert 0 < cost["the engine alone"] < cost["with SDK and HTTP"]
-    beyond = milliseconds(rows["beyond its model calls, p50"])
+    beyond = milliseconds(rows["latency without model calls, p50"])
     assert 0 < beyond < milliseconds(rows["latency of a turn, p50"])
     assert rows["memory of the process"].endswith(" MB")
 
@@ -225,7 +225,7 @@ def milliseconds(text):
     return float(text.removesuffix(" ms").replace(",", ""))
 
 
-async def test_the_scripted_provider_in_a_process_of_its_own():
+async def test_scripted_provider_runs_in_a_separate_process():
     """It answers on each wire while the block lasts, and is gone afterwards, also where it is killed."""
     chat = Chat(messages=[ChatMessage("user", (Text("Who are you?"),))])
     async with open_script_process() as models:
@@ -247,29 +247,29 @@ def children():
     return [pid for pid, command in commands.items() if b"script_process" in command]
 
 
-def test_demo_is_plain_in_a_pipe(demonstration):
-    """No colour, no redrawn line, nothing that is not text."""
+def test_demo_prints_plain_text_in_a_pipe(demonstration):
+    """No colour, no redrawn line, only text."""
     assert CONTROLS.findall(demonstration.stdout) == []
 
 
-def test_live_demo_asks_the_given_provider(loopback_url, command):
-    """With an address in the environment the same acts run against a provider outside."""
+def test_live_demo_uses_the_configured_provider(loopback_url, command):
+    """With an address in the environment, the same parts run with an external provider."""
     done = command("demo", "--live", "--sessions", "4", "--agents", "2", LLM_PROVIDER_URL=loopback_url)
     assert (done.returncode, done.stderr) == (0, "")
     assert "(openai:gpt-5.2)" in done.stdout
     assert "4 sessions on 2 agents" in done.stdout
 
 
-def test_a_demo_that_fails_says_so(command):
-    """Where nobody answers, a line on standard error says who, and the exit code is 1."""
+def test_failed_demo_reports_the_error(command):
+    """If the provider does not answer, a line on standard error names it, and the exit code is 1."""
     done = command("demo", "--live", LLM_PROVIDER_URL="http://127.0.0.1:9/v1")
     assert done.returncode == 1
     assert "no connection to 127.0.0.1" in done.stderr
     assert "Traceback" not in done.stderr
 
 
-def test_a_reader_that_goes_away_is_no_error(started):
-    """`actgent demo | head -1` ends as any other program does; here by real processes."""
+def test_closed_output_pipe_is_no_error(started):
+    """`actgent demo | head -1` ends like other programs, tested with real processes."""
     with started("demo", "--sessions", "10", popen=subprocess.Popen) as process:
         read_until(process.stdout, b"conversation")
         process.stdout.close()
@@ -277,8 +277,8 @@ def test_a_reader_that_goes_away_is_no_error(started):
         assert process.stderr.read() == b""
 
 
-def test_ctrl_c_while_libraries_are_loaded_is_no_traceback():
-    """It comes in the first half of a second, before anything listens."""
+def test_ctrl_c_during_imports_prints_no_traceback():
+    """Ctrl-C arrives in the first half second, before a signal handler is installed."""
     code = (
         "import sys\n"
         "class Finder:\n"
@@ -291,8 +291,8 @@ def test_ctrl_c_while_libraries_are_loaded_is_no_traceback():
     assert (done.returncode, done.stderr) == (130, b"")
 
 
-def test_a_full_disk_is_one_line(commands):
-    """Output that cannot be written is the machine's fault, and told without a traceback."""
+def test_full_disk_is_one_line(commands):
+    """Output that cannot be written is reported without a traceback."""
     with open("/dev/full", "w") as full:  # noqa: PTH123 - a device
         command = [ACTGENT, "chat", "--offline"]
         done = commands.run(command, input=b"Hello\n", stdout=full, stderr=subprocess.PIPE, env=environment())
@@ -300,8 +300,8 @@ def test_a_full_disk_is_one_line(commands):
     assert done.stderr == b"actgent: [Errno 28] No space left on device\n"
 
 
-def test_a_file_that_cannot_be_written_is_named(commands, tmp_path):
-    """In the words of the system."""
+def test_unwritable_file_is_named(commands, tmp_path):
+    """With the text of the operating system."""
     run = partial(
         commands.run, stderr=subprocess.PIPE, stdout=subprocess.PIPE, env=environment(), cwd=tmp_path
     )
@@ -332,8 +332,8 @@ def loopback_url(lives):
             process.kill()
 
 
-def test_chat_in_a_pipe(actgent):
-    """Each line is a message; empty ones are none; answers and tool calls come out as plain lines."""
+def test_chat_reads_lines_of_a_pipe(actgent):
+    """Each line is a message, and empty lines are ignored. Answers and tool calls are printed as plain lines."""
     done = actgent(
         "chat", "--offline", said="What is 17 * 23?\n\n   \nWhat is 2 * 2?\n/quit\nWhat is 3 * 3?\n"
     )
@@ -346,8 +346,8 @@ def test_chat_in_a_pipe(actgent):
     ]
 
 
-def test_chat_keeps_to_the_limits_it_is_given(actgent):
-    """They hold for the conversation: the second answer would be the third model call."""
+def test_chat_limits_apply_to_the_conversation(actgent):
+    """The second answer would be the third model call, so it is rejected."""
     said = "What is 17 * 23?\nWhat is 2 * 2?\n"
     done = actgent("chat", "--offline", "--limit-model-calls", "2", "--limit-seconds", "60", said=said)
     assert done.returncode == 1
@@ -356,7 +356,7 @@ def test_chat_keeps_to_the_limits_it_is_given(actgent):
 
 
 def test_chat_reads_a_file(tmp_path, commands):
-    """A plain file as input, which no event loop can wait for; the last line needs no end."""
+    """A plain file as standard input, which an event loop cannot wait for. The last line needs no line end."""
     (tmp_path / "said").write_text("What is 17 * 23?", encoding="utf-8")
     with (tmp_path / "said").open() as said:
         done = commands.run(
@@ -370,38 +370,38 @@ def test_chat_reads_a_file(tmp_path, commands):
     assert done.stdout.endswith("17 * 23 = 391.\n")
 
 
-def test_chat_with_any_model(loopback_url, actgent):
-    """A model by name and address, the key left out as on one's own server."""
+def test_chat_with_a_model_by_name_and_address(loopback_url, actgent):
+    """Without an API key, as on a local server."""
     done = actgent("chat", "--model", "openai:any", "--base-url", loopback_url, said="Tea, please.\n")
     assert (done.returncode, done.stdout, done.stderr) == (0, "Certainly, sir.\n", "")
 
 
-def test_chat_in_a_small_alphabet(loopback_url, actgent):
-    """What the output has no character for becomes a question mark; it is no error."""
+def test_chat_replaces_unencodable_characters(loopback_url, actgent):
+    """Characters that the output encoding lacks become question marks."""
     options = ["--model", "openai:any", "--base-url", loopback_url]
     done = actgent("chat", *options, said="Umlaut\n", run=subprocess.run, PYTHONIOENCODING="ascii:strict")
     assert (done.returncode, done.stdout, done.stderr) == (0, "Sch?n.\n", "")
 
 
-def test_chat_without_an_input():
-    """A closed standard input is told, not stumbled over."""
+def test_chat_reports_closed_standard_input():
+    """A closed standard input is an error message, not a traceback."""
     command = f"exec {ACTGENT} chat --offline <&-"
     done = subprocess.run(
         ["sh", "-c", command], capture_output=True, text=True, check=False, env=environment()
     )
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "actgent: there is no standard input to read messages from\n"
+    assert done.stderr == "actgent: standard input is closed: pass the message with -m TEXT\n"
 
 
-def test_chat_goes_on_after_a_failure_and_ends_with_1(actgent):
+def test_chat_continues_after_a_failure_and_exits_with_1(actgent):
     """An unanswered message of a pipe is one line on standard error each, and exit code 1."""
     done = actgent("chat", "--model", "openai:any", "--base-url", "http://127.0.0.1:9/v1", said="One\nTwo\n")
     assert (done.returncode, done.stdout) == (1, "")
     assert [line[:19] for line in done.stderr.splitlines()] == ["actgent: openai:any"] * 2
 
 
-def test_json_is_an_object_a_line(actgent):
-    """With the tool call, the reply and what it took; a failure is one, too."""
+def test_json_output_has_one_object_per_line(actgent):
+    """Tool call, reply with usage, and failure."""
     done = actgent("chat", "--offline", "--json", said="What is 17 * 23?\nHello\n")
     assert (done.returncode, done.stderr) == (0, "")
     call, reply, second = map(json.loads, done.stdout.splitlines())
@@ -416,16 +416,16 @@ def test_json_is_an_object_a_line(actgent):
     assert json.loads(done.stdout)["kind"] == "model"
 
 
-def test_one_message_as_an_argument_or_as_a_whole_pipe(actgent):
-    """Nothing else is read, and a message may be given once."""
+def test_single_message_from_argument_or_pipe(actgent):
+    """Nothing else is read, and a message given twice is an error."""
     done = actgent("chat", "What is 17 * 23?", "--offline", said="What is 2 * 2?\n")
     assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "17 * 23 = 391.")
     done = actgent("chat", "-m", "-", "--offline", said="What is 2 * 3,\nand 4 * 5?\n")
     assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "2 * 3 = 6, and 4 * 5 = 20.")
 
 
-async def test_a_picture_goes_with_the_first_message(commands, tmp_path):
-    """As the provider's wire carries it; a text file stands in the message."""
+async def test_attachment_is_sent_with_the_first_message(commands, tmp_path):
+    """A picture in the provider's format, and a text file as text of the message."""
     picture = b"\x89PNG\r\n\x1a\n" + bytes(20)
     (tmp_path / "photo.png").write_bytes(picture)
     (tmp_path / "notes.txt").write_text("milk", encoding="utf-8")
@@ -457,7 +457,7 @@ async def test_a_picture_goes_with_the_first_message(commands, tmp_path):
     [
         (["--continue"], "--journal"),
         (["--session", "ada"], "--journal"),
-        (["--journal", "x.db", "--continue", "--session", "ada"], "give one of them"),
+        (["--journal", "x.db", "--continue", "--session", "ada"], "exclude each other"),
         (["Hello there", "-m", "Hello"], "given twice"),
         (["Hello there", "--attach", "nothing.png"], "nothing.png"),
         (["Hello there", "--journal", "no/such/folder.db"], "folder.db"),
@@ -465,8 +465,8 @@ async def test_a_picture_goes_with_the_first_message(commands, tmp_path):
         (["nodir", "Hello"], "no such file or folder"),
     ],
 )
-def test_wrong_ways_to_talk(arguments, named, command, tmp_path, monkeypatch):
-    """The line says what is wrong or what to do."""
+def test_chat_usage_errors(arguments, named, command, tmp_path, monkeypatch):
+    """The line states the mistake or the remedy."""
     monkeypatch.chdir(tmp_path)
     offline = [] if arguments[0] == "nodir" else ["--offline"]
     done = command("chat", *arguments, *offline)
@@ -476,11 +476,11 @@ def test_wrong_ways_to_talk(arguments, named, command, tmp_path, monkeypatch):
     assert done.stderr.count("\n") == 1
 
 
-def test_nothing_to_continue(command, tmp_path, monkeypatch):
-    """A new journal has no session yet."""
+def test_continue_without_a_session_is_an_error(command, tmp_path, monkeypatch):
+    """A new journal has no session."""
     monkeypatch.chdir(tmp_path)
     done = command("chat", "Hello there", "--offline", "--journal", "x.db", "--continue")
-    assert (done.returncode, "no session of 'assistant' to continue" in done.stderr) == (2, True)
+    assert (done.returncode, "no open session of agent 'assistant' to continue" in done.stderr) == (2, True)
 
 
 def talk_on_a_terminal(popen, *arguments, keys, **variables):
@@ -508,7 +508,7 @@ def talk_on_a_terminal(popen, *arguments, keys, **variables):
 
 
 def test_chat_on_a_terminal(commands):
-    """A prompt, the growing answer, tool calls; /quit ends it."""
+    """A prompt, the streamed answer and tool calls. /quit ends the conversation."""
     keys = [(b">", b"What is 17 * 23?\n"), (b"391.", b"/quit\n")]
     code, shown = talk_on_a_terminal(commands.popen, "chat", "--offline", keys=keys)
     assert code == 0
@@ -517,8 +517,8 @@ def test_chat_on_a_terminal(commands):
     assert "\x1b[" in shown  # the tool call is dimmed
 
 
-def test_chat_without_colour(commands):
-    """NO_COLOR leaves no colour, only what is bold or dim."""
+def test_no_color_disables_colours(commands):
+    """Only bold and dim text remain."""
     _, shown = talk_on_a_terminal(commands.popen, "chat", "--offline", keys=[(b">", b"\x04")], NO_COLOR="1")
     assert re.findall(r"\x1b\[[\d;]*m", shown.replace("\x1b[0m", "").replace("\x1b[2m", "")) in (
         [],
@@ -530,8 +530,8 @@ def test_chat_without_colour(commands):
 
 
 @pytest.mark.parametrize("number", SIGNALS)
-def test_a_signal_ends_a_chat_that_waits(number, started):
-    """Nothing runs, so the first signal ends it at once; here by real processes."""
+def test_signal_ends_an_idle_chat(number, started):
+    """No turn runs, so the first signal ends the process at once, tested with real processes."""
     with started("chat", "--offline", popen=subprocess.Popen) as process:
         process.stdin.write(b"Hello\n")
         process.stdin.flush()
@@ -542,8 +542,8 @@ def test_a_signal_ends_a_chat_that_waits(number, started):
 
 
 @pytest.mark.parametrize("number", SIGNALS)
-def test_the_first_signal_drains(number, started):
-    """An answer that has begun is given whole; the next line is not taken up."""
+def test_first_signal_drains(number, started):
+    """A running answer is completed, and the next line is not processed."""
     with started("chat", "--offline") as process:
         process.stdin.write(b"What is 17 * 23?\nWhat is 2 * 2?\n")
         process.stdin.flush()
@@ -554,8 +554,8 @@ def test_the_first_signal_drains(number, started):
 
 
 @pytest.mark.parametrize("number", SIGNALS)
-def test_the_second_signal_cancels(number, started):
-    """A long answer is cut off, without a traceback."""
+def test_second_signal_cancels(number, started):
+    """A long answer is interrupted, without a traceback."""
     with started("demo") as process:
         read_until(process.stdout, b"writing a long report")
         process.send_signal(number)
@@ -565,15 +565,15 @@ def test_the_second_signal_cancels(number, started):
         assert b"Traceback" not in process.stderr.read()
 
 
-async def test_a_drain_has_an_end(autojump_clock):
-    """What does not end within the grace is cancelled."""
+async def test_drain_ends_after_the_grace(autojump_clock):
+    """Turns that do not end within the grace are cancelled."""
     noticed = []
 
     async def command(shutdown: Shutdown) -> int:
         signal.raise_signal(signal.SIGTERM)
-        with shutdown.waiting():
+        with shutdown.interruptible():
             await trio.sleep_forever()
-        assert shutdown.is_asked
+        assert shutdown.is_requested
         await trio.sleep_forever()
 
     assert await run_until_signalled(command, notice=noticed.append) == 143
@@ -581,14 +581,14 @@ async def test_a_drain_has_an_end(autojump_clock):
     assert noticed
 
 
-async def test_a_command_may_need_longer_to_end(autojump_clock):
-    """It says so, and the user hears how long."""
+async def test_command_reports_a_longer_shutdown(autojump_clock):
+    """The user sees how long it takes."""
     noticed = []
 
     async def command(shutdown: Shutdown) -> int:
         shutdown.grace = 40
         signal.raise_signal(signal.SIGTERM)
-        with shutdown.waiting():
+        with shutdown.interruptible():
             await trio.sleep_forever()
         await trio.sleep_forever()
 
@@ -597,8 +597,8 @@ async def test_a_command_may_need_longer_to_end(autojump_clock):
     assert "for at most 40 s" in noticed[0]
 
 
-async def test_without_a_signal_the_code_is_the_commands():
-    """So is its error, which is not wrapped into a group."""
+async def test_exit_code_without_a_signal_is_the_commands():
+    """Its exception is also raised without a group."""
 
     async def command(shutdown: Shutdown) -> int:
         return 3
@@ -622,8 +622,8 @@ def live(capsys):
     return terminal, lambda: capsys.readouterr().out
 
 
-async def test_a_new_attempt_voids_the_text_before_it(live):
-    """A retried answer begins on a line of its own, and is shown once."""
+async def test_retried_answer_starts_a_new_line(live):
+    """It is shown once."""
     terminal, shown = live
     conversation = ConversationView(terminal)
     for token in (Token("Good mo", "r"), Token("Good ", "r", 1), Token("evening", "r", 1)):
@@ -633,8 +633,8 @@ async def test_a_new_attempt_voids_the_text_before_it(live):
     assert shown() == "Good mo\nGood evening\nNext\n"
 
 
-async def test_a_tool_call_after_text(live):
-    """Text that a tool call cuts off keeps its line."""
+async def test_tool_call_after_text_starts_a_new_line(live):
+    """The interrupted text keeps its line."""
     terminal, shown = live
     conversation = ConversationView(terminal)
     conversation.token("Let me see", ("r", 0))
@@ -642,15 +642,15 @@ async def test_a_tool_call_after_text(live):
     assert shown() == "Let me see\ntool: find(what='x\\x1b[2J') = a b\n"
 
 
-def test_control_characters_are_spelled_out():
-    """No model can move the cursor, ring, or write over a line; text in all scripts stays."""
+def test_control_characters_are_escaped():
+    """A model cannot move the cursor, ring the bell or overwrite a line. Text in all scripts is unchanged."""
     assert printable("\x1b[2Jhi\r\x07\x9b\x00") == "\\x1b[2Jhi\\x0d\\x07\\x9b\\x00"
     assert printable("größer\n\t日本 🙂") == "größer\n\t日本 🙂"
     assert one_line("a\n  b" + "c" * 10, limit=8) == "a bcc..."
 
 
-async def test_lines_of_a_pipe():
-    """Lines come as they are written, in any portions; bytes that are no UTF-8 do no harm."""
+async def test_pipe_lines_are_split_and_decoded():
+    """Lines arrive in any portions, and invalid UTF-8 is replaced."""
     reading, writing = os.pipe()
     lines, received = Lines(reading), []
 
@@ -668,16 +668,16 @@ async def test_lines_of_a_pipe():
     assert received == ["one", "two", "", "th\ufffdree"]
 
 
-async def test_a_line_without_end_is_refused():
-    """Memory is bounded, whatever is piped in."""
+async def test_line_without_end_is_rejected():
+    """Memory use is bounded, whatever is piped in."""
     endless = os.open("/dev/zero", os.O_RDONLY)
     with pytest.raises(ConfigurationError, match="1,000,000 bytes"):
         await Lines(endless).receive()
     os.close(endless)
 
 
-async def test_a_failure_is_shown_and_told(live, capsys):
-    """The answer that did not come is a line on standard error."""
+async def test_failure_is_printed_on_standard_error(live, capsys):
+    """A missing answer is a line on standard error."""
     terminal, _ = live
     async with BareAgent("a", llm=ScriptedLLM([NotAuthorized("the key is wrong")])) as agent:
         session = await agent.create_session("ada")
@@ -693,11 +693,11 @@ async def test_a_failure_is_shown_and_told(live, capsys):
         (["n not today"], [], "not today"),
         (["e [1]", 'e {"path": 3}', 'e {"path": "/var"}'], ["/var"], "swept /var"),
         (["a it is clean"], [], "it is clean"),
-        ([], [], "nobody is there to ask"),
+        ([], [], "no user is available to approve"),
     ],
 )
-async def test_a_person_at_the_terminal_decides(live, typed, ran, said):
-    """In place, while the answer waits; what is no clear yes is none, and what it shows is data."""
+async def test_approval_is_decided_in_the_terminal(live, typed, ran, said):
+    """While the answer waits. An unclear line does not approve, and the arguments are shown as data."""
     terminal, shown = live
     swept, lines = [], iter([*typed, None, None])
 
@@ -721,8 +721,8 @@ async def test_a_person_at_the_terminal_decides(live, typed, ran, said):
     assert "[red]now[/red]\\x1b[2J?" in text
 
 
-async def test_nobody_in_a_pipe_is_asked(live):
-    """Where nobody can be asked, the call is rejected, and the message counts as not answered."""
+async def test_approval_is_rejected_in_a_pipe(live):
+    """Without a user, the call is rejected, and the message counts as not answered."""
     terminal, _ = live
     ran = []
 
@@ -737,8 +737,8 @@ async def test_nobody_in_a_pipe_is_asked(live):
     assert ran == []
 
 
-async def test_calls_of_agents_that_are_tools_are_asked_in_place(live):
-    """While their agent waits for them."""
+async def test_approvals_of_agent_tools_are_decided_in_place(live):
+    """While the parent turn waits for the child agent."""
     terminal, shown = live
     ran = []
 
@@ -763,7 +763,7 @@ async def test_calls_of_agents_that_are_tools_are_asked_in_place(live):
     assert "sweep({})" in shown()
 
 
-async def test_the_crowd_counts_wrong_and_failed_turns(capsys):
+async def test_load_test_counts_wrong_and_failed_turns(capsys):
     """A turn that failed and an answer that is wrong are told apart, and the first error is named."""
     script = [
         ToolCall("multiply", {"a": 2, "b": 11}),
@@ -772,7 +772,7 @@ async def test_the_crowd_counts_wrong_and_failed_turns(capsys):
         "23",
         "I pass",
     ]
-    ok = await crowd([ScriptedLLM(script)], Terminal(), Shutdown(print), sessions=2, agents=1)
+    ok = await run_load_test([ScriptedLLM(script)], Terminal(), Shutdown(print), sessions=2, agents=1)
     printed = capsys.readouterr()
     assert not ok
     rows = dict(re.findall(r"^ +(\S.*?)  +(\S.*?) *$", printed.out, re.MULTILINE))
@@ -781,22 +781,24 @@ async def test_the_crowd_counts_wrong_and_failed_turns(capsys):
     assert "the key is wrong" in printed.err
 
 
-async def test_the_crowd_on_a_terminal_has_a_bar(live):
-    """Who looks sees how far it is."""
+async def test_load_test_shows_a_progress_bar(live):
+    """On a terminal, the bar shows the progress."""
     terminal, shown = live
-    assert await crowd([ScriptedLLM(["22"], repeat=True)], terminal, Shutdown(print), sessions=3, agents=2)
+    assert await run_load_test(
+        [ScriptedLLM(["22"], repeat=True)], terminal, Shutdown(print), sessions=3, agents=2
+    )
     assert re.search(r"turns .* \d/6 ", shown())
 
 
-async def test_a_signal_in_the_crowd(capsys):
-    """The turns under way end; no session begins another one."""
+async def test_signal_during_the_load_test(capsys):
+    """The running turns end, and no session starts another turn."""
     shutdown = Shutdown(print)
 
     def reply(chat: Chat) -> str:
         shutdown.signal = signal.SIGTERM
         return "22"
 
-    assert await crowd([ScriptedLLM(reply)], Terminal(), shutdown, sessions=3, agents=3)
+    assert await run_load_test([ScriptedLLM(reply)], Terminal(), shutdown, sessions=3, agents=3)
     assert re.search(r"turns answered +3 ", capsys.readouterr().out)
 
 
@@ -823,8 +825,8 @@ def test_percentiles():
         ("\0", "", "team.py cannot be run: (SyntaxError|ValueError): source code"),
     ],
 )
-def test_files_that_define_no_agent(code, place, wanted, tmp_path):
-    """The error says what the file defines, or where it is broken."""
+def test_file_without_an_agent_is_an_error(code, place, wanted, tmp_path):
+    """The error states what the file defines, or where it is broken."""
     (tmp_path / "team.py").write_text(code, encoding="utf-8")
     with pytest.raises(ConfigurationError, match=wanted):
         load_agent(f"{tmp_path}/team.py{place}")
@@ -833,33 +835,39 @@ def test_files_that_define_no_agent(code, place, wanted, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("chat", "hi", "--offline"), "no such file or folder: hi; name a Python file that makes an agent"),
-        (("chat", "hi", "--model", "openai:gpt-5.2"), "one word to be said is written as `-m WORD`"),
+        (
+            ("chat", "hi", "--offline"),
+            "no such file or folder: hi; expected a Python file that defines an agent",
+        ),
+        (("chat", "hi", "--model", "openai:gpt-5.2"), "to send a single word as a message, write `-m WORD`"),
         (
             ("chat", "team.py", "how", "are"),
-            "there is no place for 'are': words that belong together stand in quotes",
+            "unexpected argument 'are': quote text that has spaces",
         ),
         (
             ("serve", "team.py", "--port", "80"),
-            "Unknown option: --port. A server listens at --bind HOST:PORT. See",
+            "Unknown option: --port. Set the listening address of a server with --bind HOST:PORT. See",
         ),
-        (("top", "--server", "http://h"), "Unknown option: --server. A running server is named by --at URL"),
-        (("node", "hi"), "(`actgent new NAME` makes one)\n"),
-        (("node", "helper"), "no model to ask: set OPENAI_API_KEY, ANTHROPIC_API_KEY or LLM_PROVIDER_URL"),
-        (("run", "helper", "hi"), "no model to ask: name one with --model, set OPENAI_API_KEY"),
+        (("top", "--server", "http://h"), "Unknown option: --server. Name a running server with --at URL"),
+        (("serve", "hi"), "(`actgent new NAME` creates one)\n"),
+        (
+            ("serve", "helper"),
+            "no model is configured: set OPENAI_API_KEY, ANTHROPIC_API_KEY or LLM_PROVIDER_URL",
+        ),
+        (("run", "helper", "hi"), "no model is configured: name one with --model, set OPENAI_API_KEY"),
         (("journal", "export", "a.db"), "See `actgent journal export --help`."),
-        (("token", "list"), "there is no token in tokens.toml: `actgent token new` makes one"),
+        (("token", "list"), "tokens.toml has no tokens: `actgent token new` creates one"),
         (("new", "My Agent"), "a letter first, not 'My Agent': write my-agent"),
-        (("eval", "nothing"), "no such file or folder: nothing; name cases"),
+        (("eval", "nothing"), "no such file or folder: nothing; expected a case file"),
         (("tools", "team.py"), "no tools in team.py"),
         (
             ("chat", "team.py:clrk"),
-            "say which agent of team.py you mean, as team.py:NAME; did you mean 'clerk'?",
+            "choose an agent of team.py with team.py:NAME; did you mean 'clerk'?",
         ),
     ],
 )
-def test_what_newcomers_type(arguments, words, tmp_path, no_keys, capsys):
-    """The line says what was looked for, and what to type."""
+def test_typical_mistakes_name_the_remedy(arguments, words, tmp_path, no_keys, capsys):
+    """The line states what was searched, and what to type."""
     no_keys.chdir(tmp_path)
     (tmp_path / "helper").mkdir()
     (tmp_path / "helper" / "brain.md").write_text("---\nname: helper\n---\n", encoding="utf-8")
@@ -870,8 +878,8 @@ def test_what_newcomers_type(arguments, words, tmp_path, no_keys, capsys):
     assert words in " ".join(capsys.readouterr().err.split()) + "\n"
 
 
-async def test_an_agent_from_a_file(tmp_path):
-    """The only agent of a file needs no name; several names of one agent are one."""
+async def test_agent_is_loaded_from_a_file(tmp_path):
+    """The only agent of a file needs no name. Several names of one agent count as one."""
     code = "from actgent import *\nagent = BareAgent('poet', llm=ScriptedLLM(['x']))\nsame = agent\n"
     (tmp_path / "poet.py").write_text(code, encoding="utf-8")
     async with open_agent(ChatOptions(file=f"{tmp_path}/poet.py")) as agent:
@@ -879,26 +887,26 @@ async def test_an_agent_from_a_file(tmp_path):
     assert load_agent(f"{tmp_path}/poet.py:same").name == "poet"
 
 
-async def test_a_system_prompt_is_taken_as_it_stands(no_keys):
-    """Braces in it are text, never a template."""
+async def test_system_prompt_is_not_a_template(no_keys):
+    """Braces in it are plain text."""
     options = ChatOptions(offline=True, system="Say {{ nothing }} {% else.")
     async with open_agent(options) as agent:
         assert agent.system_prompt == "Say {{ nothing }} {% else."
 
 
 async def test_models_by_name_are_closed(no_keys):
-    """The clients belong to the block."""
+    """The block closes the clients."""
     async with open_models(["openai:any"], base_url="http://127.0.0.1:9/v1") as models:
         assert models[0].name == "openai:any"
 
 
-def test_the_tools_of_the_script():
-    """They compute; a wrong date is the tool's error."""
+def test_tools_of_the_demo_script():
+    """They compute results. An invalid date is an error of the tool."""
     multiply, weekday = TOOLS
     assert multiply(6, 7) == "6 * 7 = 42"
     assert weekday("2000-01-01") == "2000-01-01 is a Saturday"
 
 
-def test_the_app_has_the_commands_of_the_readme():
-    """What the documentation names is there."""
+def test_documented_commands_exist():
+    """Each command that the documentation names exists."""
     assert {"demo", "chat"} <= set(app)

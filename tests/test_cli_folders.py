@@ -34,7 +34,7 @@ SCRIPTS = {
 
 @pytest.mark.parametrize("protocol", SCRIPTS)
 async def test_new_check_and_run(protocol, tmp_path, no_keys, commands):
-    """The folder that `new` makes is fine to `check`, and `run` answers with its tool."""
+    """`check` accepts the folder that `new` creates, and `run` answers with its tool."""
 
     async def actgent(*arguments):
         with trio.fail_after(60):
@@ -45,7 +45,7 @@ async def test_new_check_and_run(protocol, tmp_path, no_keys, commands):
         return done.stdout.decode()
 
     no_keys.setenv("PYTHONPATH", os.pathsep.join(sys.path))
-    assert "made helper" in await actgent("new", "helper", "--protocol", protocol)
+    assert "created helper" in await actgent("new", "helper", "--protocol", protocol)
     assert "agent 'helper' is fine" in (checked := await actgent("check", "helper"))
     assert "cases: 1" in checked
     async with open_provider(SCRIPTS[protocol]) as provider:
@@ -56,7 +56,7 @@ async def test_new_check_and_run(protocol, tmp_path, no_keys, commands):
     assert [line.startswith("tool: add(") and "= 3" in line for line in said.splitlines()].count(True) == 1
 
 
-async def test_folders_in_a_folder_are_made_and_checked(tmp_path, commands):
+async def test_nested_folders_are_created_and_checked(tmp_path, commands):
     """As the guide to deployment does it: `new` takes a path, and `check` names what is wrong in any of several."""
     team = tmp_path / "team"
 
@@ -66,7 +66,7 @@ async def test_folders_in_a_folder_are_made_and_checked(tmp_path, commands):
         return done.returncode, done.stdout.decode(), done.stderr.decode()
 
     code, _, complained = await actgent("new", team / "helper")
-    assert (code, f"no such folder: {team}; make it first" in complained) == (2, True)
+    assert (code, f"no such folder: {team}; create it first" in complained) == (2, True)
     team.mkdir()
     for name in ("helper", "clerk"):
         assert (await actgent("new", team / name))[0] == 0
@@ -83,8 +83,8 @@ async def test_folders_in_a_folder_are_made_and_checked(tmp_path, commands):
     ]
 
 
-async def test_the_path_of_a_folder_may_have_a_colon(tmp_path, no_keys, commands):
-    """It parts a file from the name of an agent in it; a folder has one agent."""
+async def test_folder_path_may_contain_a_colon(tmp_path, no_keys, commands):
+    """In a file path, a colon separates the agent's name. A folder has one agent."""
     no_keys.setenv("PYTHONPATH", os.pathsep.join(sys.path))
     (tmp_path / "at:9").mkdir()
     for place, command in (
@@ -98,7 +98,7 @@ async def test_the_path_of_a_folder_may_have_a_colon(tmp_path, no_keys, commands
         assert done.returncode == 0, done.stderr.decode()
 
 
-async def test_a_model_of_an_unknown_provider_does_not_pass(tmp_path, no_keys, commands):
+async def test_unknown_provider_is_reported(tmp_path, no_keys, commands):
     """`check` and `run` say the known providers, and the nearest; a plain misspelling has its line."""
     for model, says in (("foo:bar", "choose one of openai"), ("opnai:gpt-5.2", "did you mean 'openai'")):
         folder = tmp_path / model.partition(":")[0]
@@ -113,8 +113,8 @@ async def test_a_model_of_an_unknown_provider_does_not_pass(tmp_path, no_keys, c
             assert ("brain.md:3" in done.stderr.decode()) == (model == "opnai:gpt-5.2")
 
 
-async def test_a_case_of_a_folder_that_is_wrong_does_not_pass(tmp_path, commands):
-    """`check` names the file and what is wrong; what is no case is left alone."""
+async def test_invalid_case_is_reported(tmp_path, commands):
+    """`check` names the file and the mistake. Other files are ignored."""
     tests = tmp_path / "clerk" / "tests"
     tests.mkdir(parents=True)
     (tmp_path / "clerk" / "brain.md").write_text("---\nname: x\nllm: openai:gpt-5.2\n---\n", encoding="utf-8")

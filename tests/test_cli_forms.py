@@ -6,8 +6,8 @@ import pytest
 import trio
 
 from actgent import Ask, BareAgent, ScriptedLLM, ToolCall, ToolContext, tool
-from actgent.cli.console.answering import answer
-from actgent.cli.console.filling import fill_form
+from actgent.cli.console.exchange import answer
+from actgent.cli.console.form_input import fill_form
 from actgent.cli.terminal import Terminal
 from actgent.forms import Field, fields_of, to_form
 
@@ -27,7 +27,7 @@ def typing(*lines):
     return receive
 
 
-async def test_a_call_runs_with_what_was_typed(shown):
+async def test_form_values_are_passed_to_the_call(shown):
     """Question, risk, options and defaults are shown as data; wrong lines are asked again, empty ones left out."""
     got = []
     form = [
@@ -53,12 +53,12 @@ async def test_a_call_runs_with_what_was_typed(shown):
     assert "Risk: high" in text
     assert "1=single, 2=double" in text
     assert "\x1b[2J" not in text
-    assert "'many' is no number" in text
+    assert "'many' is not a number" in text
     assert "does not fit" in text  # a yes alone, and no nights
 
 
-async def test_each_kind_is_read(shown, tmp_path):
-    """Options by number or word, several of them, dates, files and JSON; a default stands for an empty line."""
+async def test_each_field_kind_is_parsed(shown, tmp_path):
+    """Options by number or text, several options, dates, files and JSON. An empty line selects the default."""
     (tmp_path / "p.txt").write_bytes(b"hello")
     form = to_form(
         [
@@ -95,8 +95,8 @@ async def test_each_kind_is_read(shown, tmp_path):
         "name": "Ada",
     }
     text = shown()
-    assert "'²' is none of them" in text
-    assert f"{'9' * 50!r} is none of them" in text
+    assert "'²' is not one of the options" in text
+    assert f"{'9' * 50!r} is not one of the options" in text
     assert "no date" in text
     assert "cannot be read" in text
 
@@ -115,16 +115,16 @@ async def test_each_kind_is_read(shown, tmp_path):
     ],
     ids=lambda value: value.kind if isinstance(value, Field) else "",
 )
-async def test_what_no_answer_can_hold_is_asked_again(field, lines, values, shown):
-    """Each line but the last one, and the person keeps the fields that they have filled in."""
+async def test_invalid_form_is_asked_again(field, lines, values, shown):
+    """Each line except the last is invalid. The fields that were filled in are kept."""
     asked = fields_of(to_form([Field("name"), field]))
     assert await fill_form(asked, Terminal(), typing("Ada", *lines)) == {"name": "Ada", **values}
     assert shown().count(f"{field.name} (") == len(lines)
 
 
 @pytest.mark.parametrize("line", [".", None])
-async def test_who_leaves_off_decides_nothing(line, shown):
+async def test_cancelled_form_makes_no_decision(line, shown):
     """A dot, or the end of the input."""
     values = await fill_form(fields_of(to_form([Field("a"), Field("b")])), Terminal(), typing("x", line))
     assert values is None
-    assert "leaves off" in shown()
+    assert "cancels the form" in shown()

@@ -85,14 +85,14 @@ def run(capsys, *arguments):
     return ended.value.code, told.out, told.err
 
 
-def test_a_goal_that_is_achieved(folder, capsys):
-    """The answer alone is printed, and the code is 0."""
+def test_achieved_goal_exits_with_0(folder, capsys):
+    """Only the answer is printed."""
     code, out, err = run(capsys, "goal", "how deep?", "--tools", "lakes.tools.py", "--model", "toy:good")
     assert (code, out) == (0, "1642 m\n")
     assert "decides" not in err
 
 
-def test_a_goal_that_is_not_achieved(folder, capsys):
+def test_unachieved_goal_exits_with_1(folder, capsys):
     """What was found is printed, and what is missing; the code is 1, and the limit is the one that was set."""
     code, out, err = run(
         capsys, "goal", "how deep?", "--tools", "lakes.tools.py", "--model", "toy:bad", "--max-iterations", "2"
@@ -105,8 +105,8 @@ def test_a_goal_that_is_not_achieved(folder, capsys):
     assert "actgent: completed_with_summary_fallback: the limit of 2" in err
 
 
-def test_verbose(folder, capsys):
-    """All that goes on is told on standard error, and the answer stays alone on standard output."""
+def test_verbose_prints_progress(folder, capsys):
+    """All progress goes to standard error, and standard output has only the answer."""
     code, out, err = run(
         capsys, "goal", "how deep?", "--tools", "lakes.tools.py", "--model", "toy:good", "--verbose"
     )
@@ -119,8 +119,8 @@ def test_verbose(folder, capsys):
 
 
 @pytest.mark.parametrize("named", [True, False])
-def test_the_form_of_the_answer(folder, capsys, named):
-    """`--output FILE` names it, or a folder has it; the answer is JSON of that form."""
+def test_output_schema_of_a_file_or_folder(folder, capsys, named):
+    """`--output FILE` names it, or a folder has it. The answer is JSON that matches the schema."""
     if not named:
         (folder / "sub").mkdir()
         (folder / "lake_output.py").rename(folder / "sub" / "lake.output.py")
@@ -131,8 +131,8 @@ def test_the_form_of_the_answer(folder, capsys, named):
     assert (code, json.loads(out)) == (0, {"lake": "Baikal", "metres": 1642}), err
 
 
-def test_no_recursive(folder, capsys):
-    """Folders below are left alone; without the form the answer is text."""
+def test_no_recursive_ignores_subfolders(folder, capsys):
+    """Without a schema the answer is text."""
     (folder / "sub").mkdir()
     (folder / "lake_output.py").rename(folder / "sub" / "lake.output.py")
     code, out, _ = run(
@@ -147,8 +147,8 @@ def test_no_recursive(folder, capsys):
     }  # fmt: skip
 
 
-def test_a_schema_in_json(folder, capsys):
-    """A JSON Schema in a file is a form, too."""
+def test_output_schema_in_json(folder, capsys):
+    """`--output` also accepts a JSON Schema in a file."""
     schema = {"type": "object", "properties": {"metres": {"type": "integer"}}, "required": ["metres"]}
     (folder / "lake.json").write_text(json.dumps(schema), encoding="utf-8")
     code, out, _ = run(
@@ -166,7 +166,7 @@ def test_models_of_the_environment(folder, capsys, monkeypatch):
     assert run(capsys, *arguments, "--max-iterations", "2")[0] == 1
     monkeypatch.setenv("LLM_EVALUATOR_MODEL", "acne:strict")
     code, _, err = run(capsys, *arguments, "--model", "toy:good")
-    assert (code, "'acne:strict' is of no known provider" in err) == (2, True)
+    assert (code, "'acne:strict' names an unknown provider" in err) == (2, True)
 
 
 @pytest.mark.parametrize(
@@ -178,18 +178,18 @@ def test_models_of_the_environment(folder, capsys, monkeypatch):
             ("--tools", "bad.py"),
             "bad.py:3: the code cannot be run",
         ),
-        ({"bad.py": "def depth(a): ...\n"}, ("--tools", "bad.py"), "no tools in bad.py"),
+        ({"bad.py": "def depth(a): ...\n"}, ("--tools", "bad.py"), "bad.py defines no tools"),
         ({}, ("--tools", "nothing.py"), "nothing.py:1: No such file"),
-        ({}, ("--search-dir", "nowhere"), "no such folder to look for tools in: nowhere"),
-        ({"out.py": "x = 1"}, ("--output", "out.py"), "out.py:1: it has no variable output_schema"),
+        ({}, ("--search-dir", "nowhere"), "the folder to search for tools does not exist: nowhere"),
+        ({"out.py": "x = 1"}, ("--output", "out.py"), "out.py:1: the variable output_schema is missing"),
         ({"out.json": "{"}, ("--output", "out.json"), "out.json:1: no JSON"),
         ({}, ("--output", "out.json"), "out.json cannot be read"),
-        ({}, (), "no model to ask"),
-        ({}, ("--model", "acne:x"), "of no known provider"),
+        ({}, (), "no model is configured"),
+        ({}, ("--model", "acne:x"), "names an unknown provider"),
         ({}, ("--max-iterations", "0"), "max-iterations"),
     ],
 )
-def test_wrong_use(folder, capsys, caplog, *, files, arguments, words):
+def test_usage_errors(folder, capsys, caplog, *, files, arguments, words):
     """One line says what is wrong, with file and line where there is one, and the code is 2; the log does not say it, too."""
     for name, text in files.items():
         (folder / name).write_text(text, encoding="utf-8")
@@ -199,23 +199,23 @@ def test_wrong_use(folder, capsys, caplog, *, files, arguments, words):
     assert words not in caplog.text
 
 
-def test_a_goal_has_to_be_said(folder, capsys):
-    """An empty one is wrong use."""
+def test_empty_goal_is_a_usage_error(folder, capsys):
+    """The exit code is 2."""
     assert run(capsys, "goal", " ")[0] == 2
 
 
-def test_a_broken_file_of_a_folder_is_passed_over(folder, capsys, caplog):
+def test_broken_tool_file_is_a_warning(folder, capsys, caplog):
     """In a folder that is searched, a file that is broken or has the wrong signatures is a warning with its line."""
     (folder / "broken.tools.py").write_text("def depth(state, args:\n", encoding="utf-8")
     code, out, _ = run(capsys, "goal", "how deep?", "--search-dir", ".", "--model", "toy:good")
     assert (code, out) == (0, "1642 m\n")
     assert "broken.tools.py:1: syntax error" in caplog.text
     assert "lakes.tools.py" in caplog.text
-    assert "'helper': a tool has @tool, or the parameters (state, args)" in caplog.text
+    assert "'helper': a tool needs @tool or the parameters (state, args)" in caplog.text
 
 
-def test_as_a_module_and_ctrl_c(folder):
-    """`python -m actgent` is the command; Ctrl-C stops it cleanly, with 130 and no traceback."""
+def test_module_command_and_ctrl_c(folder):
+    """`python -m actgent` runs the command. Ctrl-C stops it with exit code 130 and no traceback."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     command = [sys.executable, "-m", "actgent", "goal", "how deep?", "--tools", "lakes.tools.py", "--model"]
     done = subprocess.run(

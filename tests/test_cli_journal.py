@@ -29,17 +29,17 @@ from actgent.cli.journals.replay import ReplayOptions, fork
 from actgent.cli.main import main
 from actgent.cli.terminal import Terminal
 from actgent.journal.base import Entry
-from actgent.journal.opening import open_journal
+from actgent.journal.journal_url import open_journal
 from actgent.journal.records import (
     RECORD_TAGS,
-    Accepted,
-    Answered,
-    Decided,
-    Due,
-    Opened,
-    PersonAsked,
-    Spent,
-    SuspendedRecord,
+    ApprovalDecisionRecord,
+    ApprovalRequestRecord,
+    MessageAcceptedRecord,
+    NextTimerRecord,
+    SessionCreatedRecord,
+    SuspensionRecord,
+    TaskOutcomeRecord,
+    UsageRecord,
 )
 from actgent.journal.sqlite.schema import MIGRATIONS
 from actgent.messages import Message
@@ -109,12 +109,12 @@ def good(*arguments):
     return out
 
 
-def test_inspect_shows_dates_and_suspensions(folder):
-    """In the list, in the transcript, and step by step."""
+def test_inspect_shows_times_and_suspensions(folder):
+    """In the list, in the transcript, and record by record."""
 
     async def suspend():
         async with open_journal(f"sqlite:///{folder}/a.db") as journal:
-            records = (Due(at=86400.0), SuspendedRecord(message_id="m", ids=("w1", "w2")))
+            records = (NextTimerRecord(at=86400.0), SuspensionRecord(message_id="m", ids=("w1", "w2")))
             entry = Entry(session_id="s2", agent="clerk", records=records)
             await journal.commit(entry, epoch=await journal.acquire())
 
@@ -123,12 +123,12 @@ def test_inspect_shows_dates_and_suspensions(folder):
     assert listed.endswith("suspended, due 1970-01-02 00:00:00")
     assert "suspended: w1, w2" in good("inspect", folder / "a.db", "s2")
     steps = good("inspect", folder / "a.db", "s2", "--steps")
-    assert "Due: at 1970-01-02 00:00:00" in steps
-    assert "Suspended: m waits for w1, w2" in steps
+    assert "NextTimer: at 1970-01-02 00:00:00" in steps
+    assert "Suspension: m waits for w1, w2" in steps
 
 
-def test_inspect_lists_sessions_and_tells_what_was_said(folder):
-    """A row for each session; a transcript is data, whatever stands in it."""
+def test_inspect_lists_sessions_and_prints_transcripts(folder):
+    """One row for each session. A transcript is shown as data, whatever it contains."""
     listed = good("inspect", folder / "a.db").splitlines()
     assert re.fullmatch(r"s1 +clerk +ada +[0-9-]{10} [0-9:]{8} +16 +idle", listed[1])
     assert [line.split()[0] for line in listed] == ["session", "s1", "s2"]
@@ -142,8 +142,8 @@ def test_inspect_lists_sessions_and_tells_what_was_said(folder):
     assert len(good("inspect", folder / "a.db", "--agent", "nobody").splitlines()) == 1
 
 
-def test_replay_gives_the_same_digest_every_time(folder):
-    """Each step has its own, and the state is shown."""
+def test_replay_gives_a_stable_digest(folder):
+    """Each record has a digest, and the state is shown."""
     whole = good("replay", folder / "a.db", "s1")
     assert whole == good("replay", folder / "a.db", "s1", "--to", 16)
     assert "state     n = [1]" in whole
@@ -153,53 +153,53 @@ def test_replay_gives_the_same_digest_every_time(folder):
 
 
 def test_replay_names_the_first_difference(folder):
-    """The same code does the same; another name in the file is another agent."""
-    same = good("replay", folder / "a.db", "s1", "--agent", folder / "clerk.py")
+    """The same code gives no difference. Another agent name in the file is another agent."""
+    same = good("replay", folder / "a.db", "s1", "--code", folder / "clerk.py")
     assert same.endswith("clerk does the same\n")
     other = AGENT.replace("BareAgent", "SimpleAgent")
     (folder / "clerk.py").write_text(other)
-    code, _, complaint = actgent("replay", folder / "a.db", "s1", "--agent", folder / "clerk.py")
+    code, _, complaint = actgent("replay", folder / "a.db", "s1", "--code", folder / "clerk.py")
     assert code == 1
     assert "record 4: recorded system prompt and tools" in complaint
     assert "record 9: recorded outcome reply" in complaint
 
 
 @pytest.mark.parametrize("llm", ["", "llm: openai:gpt-5.2\n"])
-def test_what_asks_no_model_wants_no_key(folder, no_keys, llm):
+def test_commands_without_a_model_need_no_key(folder, no_keys, llm):
     """Neither the name of a model nor its key: an agent's folder is compared, shown and checked where nobody has them."""
     brain = folder / "clerk" / "brain.md"
     brain.parent.mkdir()
     brain.write_text(f"---\nname: clerk\n{llm}---\nBe kind.", encoding="utf-8")
     journal, clerk = folder / "a.db", folder / "clerk"
-    code, out, complaint = actgent("replay", journal, "s1", "--agent", clerk)
+    code, out, complaint = actgent("replay", journal, "s1", "--code", clerk)
     assert (code, "digest" in out, "agent clerk differs" in complaint) == (1, True, True), complaint
     step = good("inspect", journal, "s1", "--context").split()[0]
     assert "Be kind." in good("inspect", journal, "s1", "--context", "--step", step, "--code", clerk)
     assert "0 sessions in the middle" in good("check", clerk, "--journal", journal)
-    code, _, complaint = actgent("replay", journal, "s1", "--fork", "f", "--agent", clerk)
-    assert (code, "API key" in complaint or "no model to ask" in complaint) == (2, True)
+    code, _, complaint = actgent("replay", journal, "s1", "--fork", "f", "--code", clerk)
+    assert (code, "API key" in complaint or "no model is configured" in complaint) == (2, True)
 
 
-def test_a_fork_goes_on_from_a_step(folder):
-    """The copy asks its agent's model and runs tools; the recorded session stays as it is."""
+def test_fork_continues_from_a_record(folder):
+    """The copy calls its agent's model and runs tools. The recorded session is unchanged."""
     before = good("inspect", folder / "a.db", "s1", "--steps")
-    fork = ("replay", folder / "a.db", "s1", "--to", 2, "--fork", "f", "--agent", folder / "clerk.py")
+    fork = ("replay", folder / "a.db", "s1", "--to", 2, "--fork", "f", "--code", folder / "clerk.py")
     assert good(*fork) == "tool: add(a=2, b=2) = 4\nIt is 4.\n"
     assert "clerk: It is 4." in good("inspect", folder / "a.db", "f")
     assert before == good("inspect", folder / "a.db", "s1", "--steps")
     code, _, complaint = actgent(*fork)
-    assert (code, "has a session 'f' already" in complaint) == (2, True)
+    assert (code, "already has a session 'f'" in complaint) == (2, True)
 
 
-async def test_a_fork_may_ask_another_model(tmp_path, no_keys, capsys):
-    """A plain agent with a prompt of its own goes on, with all that was said until then."""
+async def test_fork_with_another_model(tmp_path, no_keys, capsys):
+    """A plain agent with its own prompt continues with the history up to the record."""
     await talk(tmp_path)
     no_keys.setenv("OPENAI_API_KEY", "loopback")
     async with open_provider(["Kind regards."]) as provider:
         who = ChatOptions(
             model="openai:x", base_url=provider.openai_url, system="Be kind.", message="And now?"
         )
-        options = ReplayOptions(journal=f"{tmp_path}/a.db", session="s1", to=10, fork="f", agent=who)
+        options = ReplayOptions(journal=f"{tmp_path}/a.db", session="s1", to=10, fork="f", code=who)
         assert await fork(options, Terminal()) == 0
         asked = json.loads(provider.requests[-1].body)["messages"]
     assert capsys.readouterr().out == "Kind regards.\n"
@@ -227,7 +227,7 @@ async def in_a_journal(folder, work):
         await work(await runtime.start(agent))
 
 
-async def test_a_fork_and_its_original_spend_from_one_budget(tmp_path):
+async def test_fork_shares_the_budget_of_the_original(tmp_path):
     """What both spend counts for both: while the fork is made, and later side by side in one runtime."""
     (tmp_path / "clerk.py").write_text(SPENDER)
     options = {"journal": f"{tmp_path}/b.db", "session": "s", "to": None}
@@ -254,18 +254,18 @@ async def test_a_fork_and_its_original_spend_from_one_budget(tmp_path):
                 nursery.start_soon(ask, session)
 
     await in_a_journal(tmp_path, begin)
-    assert await fork(ReplayOptions(fork="f", agent=who, **options), Terminal()) == 0
-    assert await fork(ReplayOptions(fork="g", agent=who, **options), Terminal()) == 0
+    assert await fork(ReplayOptions(fork="f", code=who, **options), Terminal()) == 0
+    assert await fork(ReplayOptions(fork="g", code=who, **options), Terminal()) == 0
     await in_a_journal(tmp_path, race)
     assert sorted(ended) == ["fine"] * 6 + ["limit of s"] * 6  # after three before
-    assert await fork(ReplayOptions(fork="h", agent=who, **options), Terminal()) == 1
+    assert await fork(ReplayOptions(fork="h", code=who, **options), Terminal()) == 1
     async with open_journal(f"sqlite:///{tmp_path}/b.db") as journal:
         await journal.acquire()
-        spent = [record for record in await journal.load("s") if isinstance(record, Spent)]
+        spent = [record for record in await journal.load("s") if isinstance(record, UsageRecord)]
         assert sum(record.model_calls for record in spent if not record.turn) == 9
 
 
-async def test_a_fork_of_a_delegated_task_is_a_conversation(tmp_path, capsys):
+async def test_fork_of_a_delegated_task_is_independent(tmp_path, capsys):
     """It is not closed because nobody waits for it, and reports to nobody; other sessions of the agent stay asleep."""
     (tmp_path / "clerk.py").write_text(SPENDER)
 
@@ -281,12 +281,14 @@ async def test_a_fork_of_a_delegated_task_is_a_conversation(tmp_path, capsys):
     async with open_journal(f"sqlite:///{tmp_path}/b.db") as journal:
         epoch = await journal.acquire()
         ada = Message(id="m", session_id="unfinished", sender=Sender("ada"), parts="wait")
-        opened = Opened(owner=ada.sender, created_at=1.0)
-        entry = Entry(session_id="unfinished", agent="clerk", records=(opened, Accepted(message=ada)))
+        opened = SessionCreatedRecord(owner=ada.sender, created_at=1.0)
+        entry = Entry(
+            session_id="unfinished", agent="clerk", records=(opened, MessageAcceptedRecord(message=ada))
+        )
         await journal.commit(entry, epoch=epoch)
         before = await journal.load("s")
     who = ChatOptions(file=f"{tmp_path}/clerk.py", message="And now?")
-    options = ReplayOptions(journal=f"{tmp_path}/b.db", session="task", to=None, fork="f", agent=who)
+    options = ReplayOptions(journal=f"{tmp_path}/b.db", session="task", to=None, fork="f", code=who)
     assert await fork(options, Terminal()) == 0
     assert capsys.readouterr().out == "fine\n"
     async with open_journal(f"sqlite:///{tmp_path}/b.db") as journal:
@@ -297,8 +299,8 @@ async def test_a_fork_of_a_delegated_task_is_a_conversation(tmp_path, capsys):
         assert (summary.closed, summary.parent_id) == (False, None)
 
 
-def test_sessions_travel(folder):
-    """Exported from one journal, imported into another."""
+def test_sessions_are_exported_and_imported(folder):
+    """From one journal to another."""
     good("journal", "export", folder / "a.db", folder / "case", "--session", "s1")
     good("journal", "import", folder / "b.db", folder / "case")
     assert good("replay", folder / "a.db", "s1") == good("replay", folder / "b.db", "s1")
@@ -310,8 +312,8 @@ def test_sessions_travel(folder):
     assert shown[0].splitlines()[2:] == shown[1].splitlines()[2:]  # the digest is of another session
 
 
-def test_a_damaged_journal_is_checked_and_salvaged(folder):
-    """What is wrong is named; the rest is carried over."""
+def test_damaged_journal_is_checked_and_recovered(folder):
+    """The damage is named, and all other records are copied."""
     assert "is OK" in good("journal", "check", folder / "a.db")
     with contextlib.closing(sqlite3.connect(folder / "a.db")) as database:
         database.execute(
@@ -320,7 +322,7 @@ def test_a_damaged_journal_is_checked_and_salvaged(folder):
         database.commit()
     code, _, complaint = actgent("journal", "check", folder / "a.db")
     assert (code, "'s1'" in complaint) == (1, True)
-    code, saved, complaint = actgent("journal", "salvage", folder / "a.db", folder / "b.db")
+    code, saved, complaint = actgent("journal", "recover", folder / "a.db", folder / "b.db")
     assert (code, "'s1'" in complaint) == (1, True)
     assert "2 sessions" in saved
     assert "1 + 2?" in good("inspect", folder / "b.db", "s1")
@@ -332,30 +334,33 @@ def test_a_damaged_journal_is_checked_and_salvaged(folder):
         (("inspect", "missing.db"), "missing.db"),
         (("inspect", "a.db", "s3"), "'s3'"),
         (("replay", "a.db", "s1", "--to", "17"), "1 to 16"),
-        (("replay", "a.db", "s1", "--agent", "clerk.py", "--message", "x"), "--fork"),
-        (("replay", "a.db", "s1", "--agent", "clerk.py", "--fork", "f", "--system", "x"), "--system"),
-        (("replay", "a.db", "s1", "--agent", "clerk.py", "--fork", "f", "--model", "x"), "--model"),
+        (("replay", "a.db", "s1", "--code", "clerk.py", "--message", "x"), "--fork"),
+        (("replay", "a.db", "s1", "--code", "clerk.py", "--fork", "f", "--system", "x"), "--system"),
+        (("replay", "a.db", "s1", "--code", "clerk.py", "--fork", "f", "--model", "x"), "--model"),
         (("journal", "export", "a.db", "a.db"), "exists"),
         (("journal", "import", "b.db", "clerk.py"), "first line"),
         (("journal", "check", "postgres://h/d"), "SQLite"),
         (("inspect", "."), "is a folder"),
         (("inspect", "postgres://ada:s3cret@h/d?shema=x"), "parameter 'shema': did you mean 'schema'?"),
-        (("inspect", "postgres://ada:s3cret@h/d?x=s3cret"), "parameter 'x': schema= is ours"),
+        (
+            ("inspect", "postgres://ada:s3cret@h/d?x=s3cret"),
+            "unknown parameter 'x': use schema= or a parameter of libpq",
+        ),
         (("journal", "import", "a.db", "all.sessions"), "--new-ids"),
         (("inspect", "clerk.py"), "not the file of a journal"),
         (("inspect", "empty"), "empty"),
         (("inspect", "all.sessions"), "journal import"),
         (("journal", "check", "clerk.py"), "not the file of a journal"),
-        (("journal", "salvage", "clerk.py", "b.db"), "not the file of a journal"),
+        (("journal", "recover", "clerk.py", "b.db"), "not the file of a journal"),
         (("journal", "import", "clerk.py", "all.sessions"), "not the file of a journal"),
-        (("journal", "export", "a.db", "b.sessions", "--agent", "nobody"), "no such sessions"),
+        (("journal", "export", "a.db", "b.sessions", "--agent", "nobody"), "no matching session"),
         (("replay", "a.db", "s1", "--message", "x"), "--fork"),
-        (("replay", "a.db", "s1", "--to", "17", "--agent", "clerk.py"), "1 to 16"),
-        (("replay", "a.db", "s1", "--agent", "missing.py"), "missing.py"),
+        (("replay", "a.db", "s1", "--to", "17", "--code", "clerk.py"), "1 to 16"),
+        (("replay", "a.db", "s1", "--code", "missing.py"), "missing.py"),
     ],
 )
-def test_wrong_use_is_one_line_and_2(folder, monkeypatch, arguments, named):
-    """The line says what is wrong, and nothing is made or changed."""
+def test_usage_error_is_one_line_with_exit_code_2(folder, monkeypatch, arguments, named):
+    """The line states the mistake or the remedy, and nothing is created or changed."""
     monkeypatch.chdir(folder)
     Path("empty").touch()
     good("journal", "export", "a.db", "all.sessions")
@@ -368,7 +373,7 @@ def test_wrong_use_is_one_line_and_2(folder, monkeypatch, arguments, named):
     assert after == before
 
 
-def test_a_journal_that_lost_its_log_says_what_to_do(folder):
+def test_journal_without_its_log_names_the_remedy(folder):
     """A second line names the commands that help. Its lock, which counts the commits, is lost with the log here."""
     (folder / "a.db-lock").unlink()
     with contextlib.closing(sqlite3.connect(folder / "a.db")) as database:
@@ -376,10 +381,10 @@ def test_a_journal_that_lost_its_log_says_what_to_do(folder):
         database.commit()
     code, _, complaint = actgent("inspect", folder / "a.db")
     assert (code, complaint.count("\n")) == (1, 2)
-    assert f"journal salvage {folder / 'a.db'} NEW" in complaint
+    assert f"journal recover {folder / 'a.db'} NEW" in complaint
 
 
-def test_a_journal_in_use_is_looked_at_beside_its_owner(folder, tmp_path, commands):
+def test_journal_in_use_can_be_read(folder, tmp_path, commands):
     """Its sessions, a transcript, a replay and an export; a fork would write, and says who has it."""
     place, exported = folder / "a.db", tmp_path / "out.sessions"
 
@@ -396,12 +401,12 @@ def test_a_journal_in_use_is_looked_at_beside_its_owner(folder, tmp_path, comman
         assert (done.returncode, done.stderr) == (0, ""), arguments
         assert done.stdout == alone or arguments[0] != "inspect"
     assert exported.exists()
-    done = trio.run(look_meanwhile, "replay", place, "s1", "--fork", "s9", "--agent", folder / "clerk.py")
+    done = trio.run(look_meanwhile, "replay", place, "s1", "--fork", "s9", "--code", folder / "clerk.py")
     assert (done.returncode, "owned by process" in done.stderr) == (1, True)
 
 
-def test_a_journal_of_an_earlier_version_is_read_from_a_copy(folder, monkeypatch, tmp_path):
-    """Which is brought up to date; the file itself is not changed."""
+def test_older_journal_is_read_from_a_migrated_copy(folder, monkeypatch, tmp_path):
+    """The file itself is not changed."""
     old = tmp_path / "old.db"
     with monkeypatch.context() as patched:
         patched.setattr("actgent.journal.sqlite.schema.MIGRATIONS", MIGRATIONS[:-1])
@@ -416,13 +421,13 @@ def test_a_journal_of_an_earlier_version_is_read_from_a_copy(folder, monkeypatch
     assert old.read_bytes() == before
 
 
-def test_every_record_has_words():
-    """`inspect --steps` shows whatever a journal holds."""
-    assert set(journal_cli._WORDS) == set(RECORD_TAGS.values())
+def test_every_record_type_has_a_description():
+    """`inspect --steps` shows all types of records."""
+    assert set(journal_cli._DESCRIPTIONS) == set(RECORD_TAGS.values())
 
 
-def test_what_people_decided_is_shown():
-    """Who was asked for what, and who decided how."""
+def test_inspect_shows_decisions():
+    """The approver, the request and the decision."""
     asked = Approval(
         id="1.s",
         session_id="s",
@@ -432,12 +437,12 @@ def test_what_people_decided_is_shown():
         arguments={"n": 5},
         question="May it?",
     )
-    decided = Decided(approval_id="1.s", decision=Reject("no"), by="ada", at=0.0)
+    decided = ApprovalDecisionRecord(approval_id="1.s", decision=Reject("no"), by="ada", at=0.0)
     records = [
-        PersonAsked(approval=asked),
+        ApprovalRequestRecord(approval=asked),
         decided,
-        Spent(model_calls=2),
-        Answered(message_id="m", text="done"),
+        UsageRecord(model_calls=2),
+        TaskOutcomeRecord(message_id="m", text="done"),
     ]
     shown = [line.show(200) for line in journal_cli._transcript(records)]
     assert "asked: May it? pay(n=5)" in shown[0]
@@ -456,7 +461,7 @@ async def talk_twice(path):
             await session.wait_idle()
 
 
-def test_a_session_is_named_by_its_agent_where_several_have_its_id(tmp_path):
+def test_agent_option_selects_among_equal_ids(tmp_path):
     """Commands that take one say so, and all of them travel."""
     trio.run(talk_twice, tmp_path / "a.db")
     for command in ("inspect", "replay"):
@@ -465,7 +470,7 @@ def test_a_session_is_named_by_its_agent_where_several_have_its_id(tmp_path):
     assert "I am bank." in good("inspect", tmp_path / "a.db", "ada", "--agent", "bank")
     assert "I am shop." in good("inspect", tmp_path / "a.db", "ada", "--agent", "shop")
     digests = {
-        good("replay", tmp_path / "a.db", "ada", "--of", name).splitlines()[1] for name in ("bank", "shop")
+        good("replay", tmp_path / "a.db", "ada", "--agent", name).splitlines()[1] for name in ("bank", "shop")
     }
     assert len(digests) == 2
     good("journal", "export", tmp_path / "a.db", tmp_path / "all", "--session", "ada")
@@ -475,7 +480,7 @@ def test_a_session_is_named_by_its_agent_where_several_have_its_id(tmp_path):
     assert sorted(row.split()[1] for row in rows) == ["bank", "bank", "shop", "shop"]
     assert sum(row.split()[0] == "ada" for row in rows) == 2
     code, _, complaint = actgent("journal", "import", tmp_path / "b.db", tmp_path / "all")
-    assert (code, "'ada' already" in complaint) == (2, True)
+    assert (code, "already contains session 'ada'" in complaint) == (2, True)
 
 
 SHOWING = """
@@ -498,7 +503,7 @@ async def talk_until_it_is_cut(path):
     return llm.chats
 
 
-def test_inspect_shows_what_a_model_was_shown_and_why(tmp_path):
+def test_inspect_shows_model_requests_and_cuts(tmp_path):
     """Each request with its length and what was cut; with the agent's code every word of it, as it was sent then."""
     path, code = tmp_path / "a.db", tmp_path / "clerk.py"
     code.write_text(SHOWING)
@@ -520,6 +525,6 @@ def test_inspect_shows_what_a_model_was_shown_and_why(tmp_path):
     last = good("inspect", path, "s", "--context", "--step", cut[0], "--code", code)
     assert "fitting   cut: up to" in last
     failed, _, complaint = actgent("inspect", path, "s", "--context", "--step", "2", "--code", code)
-    assert (failed, "record 2 is no answer of a model" in complaint) == (2, True)
+    assert (failed, "record 2 is not an answer of a model" in complaint) == (2, True)
     assert actgent("inspect", path, "s", "--step", "4")[0] == 2
     assert actgent("inspect", path, "--context")[0] == 2

@@ -10,7 +10,7 @@ import trio
 
 from actgent import BareAgent, Memories, ScriptedLLM, Sender, open_runtime
 from actgent.cli.main import main
-from actgent.journal.opening import open_journal
+from actgent.journal.journal_url import open_journal
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def run(capsys, *words):
 
 
 def test_memories_are_listed_by_owner(place, capsys):
-    """One owner's alone, those that count now; without an owner, the owners."""
+    """Only current memories of one owner. Without an owner, the owners are listed."""
     path, ids = place
     code, out, _ = run(capsys, "memory", "list", path, "--owner", "ada")
     assert code == 0
@@ -50,7 +50,7 @@ def test_memories_are_listed_by_owner(place, capsys):
     assert sorted(out.split()) == sorted("ada 2 bob 1 agent:ada 1".split())
 
 
-def test_a_memory_is_shown_with_its_past_and_its_links(place, capsys):
+def test_memory_is_shown_with_history_and_links(place, capsys):
     """What it replaced, where it comes from, and what it is linked to; not to another owner."""
     path, ids = place
     _, out, _ = run(capsys, "memory", "show", path, ids["Ada lives in Paris"], "--owner", "ada")
@@ -60,11 +60,11 @@ def test_a_memory_is_shown_with_its_past_and_its_links(place, capsys):
     code, out, err = run(capsys, "memory", "show", path, ids["Ada lives in Paris"], "--owner", "bob")
     assert code != 0
     assert out == ""
-    assert "no memory" in err
+    assert "does not exist" in err
 
 
-def test_a_memory_is_corrected(place, capsys):
-    """The new text counts from then on."""
+def test_memory_is_corrected(place, capsys):
+    """The new text is current from then on."""
     path, ids = place
     code, *_ = run(
         capsys, "memory", "correct", path, ids["Ada lives in Paris"], "Ada lives in Nice", "--owner", "ada"
@@ -76,7 +76,7 @@ def test_a_memory_is_corrected(place, capsys):
 
 
 def test_memories_are_exported_with_their_history(place, capsys):
-    """Each line is a memory as JSON; nobody else's is among them."""
+    """Each line is a memory of this owner as JSON."""
     path, _ = place
     _, out, _ = run(capsys, "memory", "export", path, "--owner", "ada")
     rows = [json.loads(line) for line in out.splitlines()]
@@ -85,8 +85,8 @@ def test_memories_are_exported_with_their_history(place, capsys):
     assert {row["owner"]["kind"] for row in rows} == {"user"}
 
 
-def test_memories_are_forgotten_by_their_ids(place, capsys):
-    """Only the owner's own; the code says whether all were there."""
+def test_memories_are_forgotten_by_id(place, capsys):
+    """Only memories of the owner. The exit code tells whether all ids existed."""
     path, ids = place
     code, out, _ = run(capsys, "memory", "forget", path, ids["It rained"], "--owner", "ada")
     assert (code, out) == (0, "forgotten: 1 of 1\n")
@@ -95,10 +95,10 @@ def test_memories_are_forgotten_by_their_ids(place, capsys):
     for wrong in ((), (ids["Bob lives in Rome"], "--all"), ("--journal", "x.db")):
         code, _, err = run(capsys, "memory", "forget", path, *wrong, "--owner", "ada")
         assert code != 0
-        assert "say which" in err
+        assert "give either ids" in err
 
 
-def test_an_owner_is_erased_everywhere(place, tmp_path, capsys):
+def test_owner_is_erased_from_memories_and_journal(place, tmp_path, capsys):
     """Memories and sessions of this owner are gone, with what another agent did for them; others' stay."""
     path, _ = place
     journal = tmp_path / "journal.db"
@@ -128,8 +128,8 @@ def test_an_owner_is_erased_everywhere(place, tmp_path, capsys):
     assert sorted(out.split()) == sorted("bob 1 agent:ada 1".split())
 
 
-def test_a_file_that_is_not_there_is_named(tmp_path, capsys):
-    """Nothing is made in its place."""
+def test_missing_file_is_named(tmp_path, capsys):
+    """No file is created."""
     code, _, err = run(capsys, "memory", "list", tmp_path / "none.db")
     assert code != 0
     assert "no such file" in err
@@ -142,10 +142,10 @@ def test_a_file_that_is_not_there_is_named(tmp_path, capsys):
         ("journal", "is a journal"),
         ("killed", "is a journal"),
         ("other", "database of another program"),
-        ("text", "damaged, or none"),
+        ("text", "damaged, or not a SQLite file"),
     ],
 )
-def test_what_is_no_file_of_memories_is_named_and_stays(tmp_path, capsys, kind, complaint):
+def test_wrong_file_type_is_named_and_unchanged(tmp_path, capsys, kind, complaint):
     """A journal, also one whose process died, another program's database, and no database at all: each stays byte by byte."""
     path, log = tmp_path / "file.db", tmp_path / "file.db-wal"
     if kind == "journal":

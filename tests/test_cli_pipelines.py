@@ -71,7 +71,7 @@ def calls(place):
     return (place / "calls").read_text().splitlines()
 
 
-def test_a_pipeline_of_a_program_or_a_file_runs(place, capsys):
+def test_pipeline_of_a_program_or_a_file_runs(place, capsys):
     """The file gets the agents of the program; inputs are texts, or JSON with its types."""
     code, out, _ = run(capsys, "run", place / "team.py", "--input", "topic=tea")
     assert code == 0
@@ -84,8 +84,8 @@ def test_a_pipeline_of_a_program_or_a_file_runs(place, capsys):
     assert told["steps"]["never"]["status"] == "skipped"
 
 
-def test_a_run_is_kept_shown_and_gone_on_with(place, capsys):
-    """What failed runs again, or what is named; the exit code says whether all is done."""
+def test_run_is_stored_shown_and_resumed(place, capsys):
+    """Failed or named steps run again. The exit code tells whether the run succeeded."""
     journal = ["--journal", place / "runs.db"]
     (place / "broken").touch()
     code, out, err = run(capsys, "run", place / "team.py", "--input", "topic=tea", *journal, "--run", "r1")
@@ -104,8 +104,8 @@ def test_a_run_is_kept_shown_and_gone_on_with(place, capsys):
     assert (code, len(calls(place))) == (0, 5)
 
 
-def test_a_run_goes_on_in_the_next_process(place, capsys, commands):
-    """One that was killed is finished, and what had ended is not asked again."""
+def test_killed_run_is_resumed_in_the_next_process(place, capsys, commands):
+    """Completed steps do not run again."""
     (place / "hang").touch()
     words = ["actgent", "pipeline", "run", place / "team.py", "--input", "topic=tea"]
     with commands.popen(
@@ -125,8 +125,8 @@ def test_a_run_goes_on_in_the_next_process(place, capsys, commands):
     assert calls(place) == ["find tea ", "write <find tea >", "write <find tea >"]
 
 
-def test_a_pipeline_is_checked_and_drawn_without_its_agents(place, capsys):
-    """All that is wrong is told, each in its line."""
+def test_pipeline_is_checked_and_drawn_without_agents(place, capsys):
+    """All errors are printed, one per line."""
     code, out, _ = run(capsys, "check", place / "report.json")
     assert (code, "pipeline 'report' is fine (3 steps in 2 groups; inputs: topic)" in out) == (0, True)
     assert run(capsys, "draw", place / "report.json")[1].splitlines()[0] == "  1 ─ find   clerk"
@@ -143,12 +143,12 @@ def test_a_pipeline_is_checked_and_drawn_without_its_agents(place, capsys):
     ("words", "told"),
     [
         (["run", "team.py"], "the input 'topic' is missing"),
-        (["run", "team.py", "--input", "topic"], "--input is NAME=VALUE"),
-        (["run", "team.py", "--inputs", "[1]"], "--inputs is a JSON object"),
-        (["run", "team.py", "--inputs", "{"], "--inputs is a JSON object"),
-        (["run", "team.py", "--input", "topic=x", "--run", "r"], "--run goes with --journal"),
+        (["run", "team.py", "--input", "topic"], "--input must be NAME=VALUE"),
+        (["run", "team.py", "--inputs", "[1]"], "--inputs must be a JSON object"),
+        (["run", "team.py", "--inputs", "{"], "--inputs must be a JSON object"),
+        (["run", "team.py", "--input", "topic=x", "--run", "r"], "--run requires --journal"),
         (["run", "team.py:other", "--input", "topic=x"], "did you mean"),
-        (["run", "report.json", "--input", "topic=x"], "none were given: pass agents="),
+        (["run", "report.json", "--input", "topic=x"], "no agents were passed: pass agents="),
         (["run", "none.json"], "none.json cannot be read: there is no such file"),
         (["run", "none"], "none cannot be read: there is no such file"),
         (["check", "list.json"], "the file is an object, not [1]"),
@@ -158,8 +158,8 @@ def test_a_pipeline_is_checked_and_drawn_without_its_agents(place, capsys):
         (["show", "team.py", "r", "--journal", "none.db"], "none.db"),
     ],
 )
-def test_wrong_use(place, capsys, words, told, monkeypatch):
-    """Told with what is wrong; nothing has run."""
+def test_usage_errors(place, capsys, words, told, monkeypatch):
+    """The mistake is named, and nothing has run."""
     monkeypatch.chdir(place)
     (place / "list.json").write_text("[1]", encoding="utf-8")
     (place / "calls.txt").write_text("", encoding="utf-8")

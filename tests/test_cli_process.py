@@ -35,7 +35,7 @@ def run(arguments, *, cwd, preparation, **options):
 
 @pytest.mark.parametrize("closed", [[0], [1], [2], [0, 1, 2]])
 @pytest.mark.parametrize("arguments", [["--version"], ["chat", "--offline"], ["token", "list"]])
-def test_a_command_with_closed_standard_streams_ends_without_a_traceback(tmp_path, closed, arguments):
+def test_closed_standard_streams_cause_no_traceback(tmp_path, closed, arguments):
     """The closed streams are replaced by /dev/null."""
 
     def close():
@@ -48,7 +48,7 @@ def test_a_command_with_closed_standard_streams_ends_without_a_traceback(tmp_pat
     assert b"Traceback" not in done.stderr
 
 
-def test_too_few_open_files_are_refused_with_the_remedy(tmp_path):
+def test_low_limit_of_open_files_is_an_error(tmp_path):
     """The command ends with code 2 and one line."""
 
     def lower():
@@ -152,7 +152,7 @@ def test_sighup_drains_a_server(serve, options):
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGHUP])
-def test_the_server_of_reload_ends_with_its_parent(serve, number):
+def test_reload_server_ends_with_its_parent(serve, number):
     """After the parent process has ended in any way, the journal can be opened again."""
     process, url, _ = serve("--reload")
     process.send_signal(number)
@@ -184,7 +184,7 @@ def test_an_ignored_sighup_stays_ignored(serve):
         (1, ["journal", "check", "agents.db"]),
     ],
 )
-def test_a_command_against_a_server_that_was_never_used(unused, commands, code, arguments):
+def test_commands_against_an_unused_server(unused, commands, code, arguments):
     """Agents have real clients and no session. The command ends with 0, or with 1 and one line."""
     url, token, folder = unused
     done = commands.run(

@@ -32,8 +32,8 @@ def talking(place, **options):
     return open_conversation(ChatOptions(file=place, **options), TextView(Terminal()))
 
 
-async def test_the_programs_of_the_readme(tmp_path, monkeypatch, no_keys):
-    """Each of them can be talked to; nothing of its own conversation takes place."""
+async def test_programs_of_the_readme_can_be_used(tmp_path, monkeypatch, no_keys):
+    """Each can be used for a conversation. Its own conversation does not run."""
     no_keys.setenv("OPENAI_API_KEY", "none")
     monkeypatch.chdir(tmp_path)
     programs = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
@@ -47,8 +47,8 @@ async def test_the_programs_of_the_readme(tmp_path, monkeypatch, no_keys):
             assert agent.name in code
 
 
-async def test_what_a_program_has_opened_stays_open(program):
-    """Its block is left when the conversation ends, and not before."""
+async def test_resources_of_a_program_stay_open(program):
+    """Its block exits when the conversation ends."""
     place = program("""
 class Shop:
     is_open = False
@@ -91,8 +91,8 @@ if __name__ == "__main__":
         ("await other.run('x'); await agent.run('x')", "other"),
     ],
 )
-async def test_the_agent_that_is_talked_to_first(program, talk, name):
-    """Whatever begins the conversation; a name chooses another one."""
+async def test_first_used_agent_is_selected(program, talk, name):
+    """Whichever call starts the conversation. A name selects another agent."""
     place = program(f"""
 async def main(word):
     other = BareAgent("other", llm=ScriptedLLM(["I am other."]))
@@ -112,7 +112,7 @@ sys.exit(trio.run(main, "word"))
     ("code", "said"),
     [
         ("async def main():\n    1 / 0\ntrio.run(main)", "ZeroDivisionError in line 4"),
-        ("async def main():\n    pass\ntrio.run(main)", "ran to its end without a conversation"),
+        ("async def main():\n    pass\ntrio.run(main)", "ended without starting a conversation"),
         ("x = 1", "defines no agent at its top level: write `agent = BareAgent"),
         ("import asyncio\nasync def main():\n    pass\nasyncio.run(main())", "runs on asyncio"),
         ("raise SystemExit(3)", "SystemExit in line 3"),
@@ -122,20 +122,20 @@ sys.exit(trio.run(main, "word"))
         ),
     ],
 )
-async def test_programs_that_cannot_be_talked_to(program, code, said):
-    """The line says why."""
+async def test_unusable_programs_are_reported(program, code, said):
+    """The line states the reason."""
     with pytest.raises((ConfigurationError, NotRunning), match=said):
         async with talking(program(code)):
             pass
 
 
-async def test_options_that_a_program_does_not_take(program):
-    """It opens its own journal, names its own model, and cannot be taken apart."""
+async def test_options_not_supported_for_programs(program):
+    """A program opens its own journal and selects its own model."""
     place = program(
         "async def main():\n    async with BareAgent('a', llm=ScriptedLLM(['x'])) as a:\n        await a.run('x')\ntrio.run(main)"
     )
     for options in ({"journal": "x.db"}, {"offline": True}, {"model": "openai:x"}):
-        with pytest.raises(ConfigurationError, match=r"itself|own model"):
+        with pytest.raises(ConfigurationError, match=r"its own agent|own model"):
             async with talking(place, **options):
                 pass
     with pytest.raises(ConfigurationError, match="top level"):

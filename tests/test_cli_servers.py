@@ -37,8 +37,8 @@ def configure(folder, **modes):
     (folder / "mcp_config.json").write_text(json.dumps({"mcpServers": servers}), encoding="utf-8")
 
 
-async def test_list(tmp_path, actgent):
-    """Tools with short schemas or whole ones; a server that fails is named, and the others are listed."""
+async def test_list_shows_tools_of_servers(tmp_path, actgent):
+    """Tools with short or complete schemas. A failed server is named, and the others are listed."""
     configure(tmp_path, good="", bad="broken")
     code, said, complained = await actgent("mcp", "list")
     assert code == 1
@@ -60,14 +60,14 @@ async def test_list(tmp_path, actgent):
         (("good", "echo", "hi"), 2, "not JSON"),
         (("good", "echo", "[1]"), 2, "a JSON object"),
         (("good", "fail"), 1, "it went wrong"),
-        (("good", "die"), 1, "nobody knows whether the call took effect"),
-        (("good", "ask"), 1, "asks a person"),
+        (("good", "die"), 1, "the outcome of the call is unknown"),
+        (("good", "ask"), 1, "requests user input"),
         (("good", "none"), 1, "no tool 'none'"),
         (("none", "echo"), 2, "choose one of good"),
     ],
 )
-async def test_call(tmp_path, actgent, arguments, code, words):
-    """The result is printed; what goes wrong is said in one line."""
+async def test_call_prints_the_result(tmp_path, actgent, arguments, code, words):
+    """An error is one line."""
     configure(tmp_path, good="")
     ended, said, complained = await actgent("mcp", "call", ".", *arguments)
     assert (ended, words in said + complained) == (code, True), said + complained
@@ -75,7 +75,7 @@ async def test_call(tmp_path, actgent, arguments, code, words):
 
 
 async def test_lock_and_check(tmp_path, actgent):
-    """A lock is written with what differs, checked, and what changed since is withheld until it is locked again."""
+    """A lock file is written with its differences, and checked. Changed tools are withheld until the next lock."""
     configure(tmp_path, good="")
     code, said, _ = await actgent("mcp", "check")
     assert (code, "not locked" in said) == (0, True)
@@ -85,7 +85,7 @@ async def test_lock_and_check(tmp_path, actgent):
     assert "good: + prompt greet0\n" in said
     assert "10 tools and 3 prompts of 1 server locked" in said
     code, said, _ = await actgent("mcp", "check")
-    assert (code, "10 tools and 3 prompts, as they were locked" in said) == (0, True)
+    assert (code, "10 tools and 3 prompts, all as locked" in said) == (0, True)
     lock = tmp_path / "mcp.lock.json"
     data = json.loads(lock.read_text(encoding="utf-8"))
     data["servers"]["good"]["echo"] = "0" * 64
@@ -109,29 +109,29 @@ async def test_lock_and_check(tmp_path, actgent):
         "good: + env",
         "good: - older",
         "good: ~ prompt greet1",
-        "gone: - the server is not in the file any more",
+        "gone: - the server was removed from the file",
     ]
     assert (await actgent("mcp", "check"))[0] == 0
 
 
-async def test_a_server_that_fails_keeps_its_lock(tmp_path, actgent):
-    """Otherwise an hour without the network would open the door to whatever comes after it."""
+async def test_failed_server_keeps_its_locked_entries(tmp_path, actgent):
+    """Otherwise a short network failure would accept any later change."""
     configure(tmp_path, good="")
     await actgent("mcp", "lock")
     before = (tmp_path / "mcp.lock.json").read_text(encoding="utf-8")
     configure(tmp_path, good="broken")
     code, _, complained = await actgent("mcp", "lock")
-    assert (code, "keeps what was locked" in complained) == (1, True)
+    assert (code, "keeps its locked digests" in complained) == (1, True)
     assert (tmp_path / "mcp.lock.json").read_text(encoding="utf-8") == before
     assert (await actgent("mcp", "check"))[0] == 1
 
 
-async def test_no_file(actgent):
-    """The error names it, and says what it holds."""
+async def test_missing_configuration_is_an_error(actgent):
+    """The error names the file and its expected content."""
     code, _, complained = await actgent("mcp", "list")
     assert code == 2
     assert (
-        'mcp_config.json cannot be read: No such file or directory; a file of MCP servers holds {"mcpServers": '
+        'mcp_config.json cannot be read: No such file or directory; the expected form is {"mcpServers": '
         in complained
     )
 
@@ -149,7 +149,7 @@ FOLDER = {
 }
 
 
-async def test_tools_of_a_folder(tmp_path, actgent):
+async def test_tools_of_a_folder_are_listed(tmp_path, actgent):
     """Its own, those of an API and of servers, with effects, approvals and places; one that fails is named."""
     for path, text in FOLDER.items():
         (tmp_path / path).parent.mkdir(exist_ok=True)
@@ -158,7 +158,7 @@ async def test_tools_of_a_folder(tmp_path, actgent):
     code, said, complained = await actgent("tools", ".")
     assert code == 1
     assert said.startswith(
-        "add(a: integer, b?: integer)\n  Add.\n  effect pure; a person approves; from tools.py:3\n"
+        "add(a: integer, b?: integer)\n  Add.\n  effect pure; needs approval; from tools.py:3\n"
     )
     assert "echo(text?: string, bytes?: integer)" in said
     assert "tools of bad are not available" in complained
@@ -170,8 +170,8 @@ async def test_tools_of_a_folder(tmp_path, actgent):
     assert told["find_tools"]["toolset"] is None
 
 
-async def test_tools_of_files(tmp_path, actgent):
-    """A Python file with agents, and a folder of tools, of which a broken one is named."""
+async def test_tools_of_files_are_listed(tmp_path, actgent):
+    """A Python file with agents, and a folder of tools with one broken file, which is named."""
     agents = (
         "from actgent import BareAgent, ScriptedLLM, StaticToolset, tool\n\n@tool\ndef one() -> str:\n    return ''\n\n"
         "agent = BareAgent('x', llm=ScriptedLLM([]), tools=[StaticToolset('s', [one]).prefixed('p_').approved()])\n"
@@ -183,7 +183,7 @@ async def test_tools_of_files(tmp_path, actgent):
         "p_one()",
         "read_result(id: string, start?: integer, length?: integer, search?: string)",
     ]
-    assert "effect once; a person approves; from agents.py:3" in said
+    assert "effect once; needs approval; from agents.py:3" in said
     (tmp_path / "actgent_tools.py").write_text(FOLDER["tools.py"], encoding="utf-8")
     (tmp_path / "sub").mkdir()
     (tmp_path / "sub" / "actgent_tools.py").write_text("1 / 0\n", encoding="utf-8")
@@ -192,8 +192,8 @@ async def test_tools_of_files(tmp_path, actgent):
     assert "sub/actgent_tools.py:1: the code cannot be run: ZeroDivisionError" in complained
 
 
-async def test_two_that_lock_at_once(tmp_path, actgent):
-    """Each writes the lock whole, one after the other, and neither loses what a server of the other had."""
+async def test_concurrent_locks_keep_both_servers(tmp_path, actgent):
+    """Each writes the complete lock file after the other, and no entry is lost."""
     configure(tmp_path, good="")
     done = []
 
@@ -209,8 +209,8 @@ async def test_two_that_lock_at_once(tmp_path, actgent):
     assert len(locked["servers"]["good"]) == 10
 
 
-async def test_prompts(tmp_path, actgent):
-    """All of all servers, or one with its arguments; mistakes are named."""
+async def test_prompts_are_listed_and_printed(tmp_path, actgent):
+    """All prompts of all servers, or one with its arguments. Mistakes are named."""
     configure(tmp_path, good="", other="")
     code, said, _ = await actgent("mcp", "prompts")
     assert code == 0
@@ -224,7 +224,7 @@ async def test_prompts(tmp_path, actgent):
     assert said.splitlines()[-1] == "user: Greet Ada."
     code, _, complained = await actgent("mcp", "prompts", ".", "nobody")
     assert code == 2
-    assert "there is no server 'nobody'" in complained
+    assert "unknown MCP server 'nobody'" in complained
 
 
 def leaking(folder):
@@ -236,7 +236,7 @@ def leaking(folder):
 
 
 @pytest.mark.parametrize("command", [("tools", "."), ("mcp", "list"), ("mcp", "check"), ("mcp", "lock")])
-async def test_a_file_of_servers_gets_only_variables_that_are_allowed(tmp_path, actgent, command):
+async def test_configuration_gets_only_allowed_variables(tmp_path, actgent, command):
     """The error names the variable, the command that would get it, and the option; nothing is started."""
     leaking(tmp_path)
     code, _, complained = await actgent(*command)
@@ -250,8 +250,8 @@ async def test_a_file_of_servers_gets_only_variables_that_are_allowed(tmp_path, 
     assert (tmp_path / "got").read_text() == os.environ["HOME"]
 
 
-async def test_a_variable_that_is_not_set_has_its_default(tmp_path, actgent):
-    """It is nobody's secret."""
+async def test_unset_variable_has_its_default(tmp_path, actgent):
+    """A default value is not a secret."""
     leaking(tmp_path)
     text = (tmp_path / "mcp_config.json").read_text().replace("${HOME}", "${NO_SUCH_VARIABLE:-there}")
     (tmp_path / "mcp_config.json").write_text(text)

@@ -57,32 +57,32 @@ def end(child, code=0):
     return rest
 
 
-def test_a_conversation_with_commands(terminal, tmp_path):
-    """Each command says what it does or did, and a message that only looks like one is said."""
+def test_slash_commands_in_a_conversation(terminal, tmp_path):
+    """Each command prints its effect. A message that only looks like a command is sent."""
     (tmp_path / "notes.txt").write_text("What is 6 * 7?", encoding="utf-8")
     (tmp_path / "data.bin").write_bytes(b"\xff\x00")
     chat = terminal("chat", "--offline")
     say(chat, "What is 17 * 23?", expect=r"= 391\.")
     say(chat, "/help", expect=r"/stop.*/attach FILE.*Ctrl-D ends")
     say(chat, "/tools", expect=r"multiply: Multiply two integers\.\s+weekday")
-    say(chat, "/usage", expect=r"\d+ tokens in, \d+ out, cost not known; 4 messages")
-    say(chat, "/attach data.bin", expect="neither a picture, nor sound")
+    say(chat, "/usage", expect=r"\d+ tokens in, \d+ out, cost unknown; 4 messages")
+    say(chat, "/attach data.bin", expect="expected an image, audio")
     say(chat, "/attach nothing.png", expect="No such file")
-    say(chat, "/attach", expect="nothing is attached")
+    say(chat, "/attach", expect="no attachments")
     say(chat, "/attach notes.txt", expect=r"notes\.txt, .*next message")
     say(chat, "Read it", expect=r"6 \* 7 = 42\.")
-    say(chat, "/stop", expect="nothing runs")
+    say(chat, "/stop", expect="no answer is running")
     say(chat, "/new", expect="a new session: ")
     say(chat, "/usage", expect="0 tokens in, 0 out.*0 messages")
-    say(chat, "/nonsense", expect="no command /nonsense")
+    say(chat, "/nonsense", expect="unknown command /nonsense")
     say(chat, "/etc/hosts has 3 * 5", expect=r"= 15\.")
     chat.expect(PROMPT)
     chat.send("/quit\r")
     end(chat)
 
 
-def test_ctrl_c_stops_the_answer_and_the_conversation_stays(terminal):
-    """So does /stop; another line that is typed meanwhile is said afterwards, and Ctrl-C at the prompt throws away what is typed."""
+def test_ctrl_c_stops_only_the_answer(terminal):
+    """/stop does the same. Another line that is typed during the answer is sent afterwards."""
     chat = terminal("chat", "--offline")
     say(chat, "long report", expect="Chapter 3 ")
     chat.send(CTRL_C)
@@ -92,7 +92,7 @@ def test_ctrl_c_stops_the_answer_and_the_conversation_stays(terminal):
     chat.expect("stopped")
     say(chat, "long report", expect="Chapter 3 ")
     chat.send("What is 3 * 4?\r")
-    chat.expect("said when the answer has ended")
+    chat.expect("queued until the running answer ends")
     chat.send(CTRL_C)
     chat.expect(r"= 12\.")
     chat.expect(PROMPT)
@@ -103,14 +103,14 @@ def test_ctrl_c_stops_the_answer_and_the_conversation_stays(terminal):
     chat.expect(r"\n5 \* 5 = 25\.")
     chat.expect(PROMPT)
     chat.send(CTRL_C)
-    chat.expect("Ctrl-C once more")
+    chat.expect("press Ctrl-C again")
     chat.expect(PROMPT)
     chat.send(CTRL_C)
     end(chat)
 
 
-def test_a_second_ctrl_c_ends_the_conversation(terminal):
-    """Where the first one is still at it, or the signal is SIGTERM."""
+def test_second_ctrl_c_ends_the_conversation(terminal):
+    """If the first one has not finished, or the signal is SIGTERM."""
     chat = terminal("chat", "--offline")
     chat.expect(PROMPT)
     chat.kill(signal.SIGTERM)
@@ -124,7 +124,7 @@ def test_a_second_ctrl_c_ends_the_conversation(terminal):
 
 
 def test_pasted_lines_are_one_message(terminal):
-    """Nothing is sent before Enter; a backslash and Alt-Enter begin a new line, too."""
+    """Nothing is sent before Enter. A backslash and Alt-Enter also start a new line."""
     chat = terminal("chat", "--offline")
     chat.expect(PROMPT)
     chat.send("\x1b[200~first 2 * 3\nsecond 4 * 5\x1b[201~")
@@ -139,7 +139,7 @@ def test_pasted_lines_are_one_message(terminal):
     end(chat)
 
 
-def test_history_outlives_the_conversation(terminal, tmp_path):
+def test_line_history_is_stored(terminal, tmp_path):
     """Up brings back what was typed, here and in the next conversation, in a file of this user alone."""
     for typed in ("What is 17 * 23?\r", f"{UP}\r"):
         chat = terminal("chat", "--offline")
@@ -158,8 +158,8 @@ def test_history_outlives_the_conversation(terminal, tmp_path):
     chat.expect(r"= 391\.")
 
 
-def test_a_terminal_may_change_its_size(terminal):
-    """A line is drawn again for the new width, and what is typed stays."""
+def test_terminal_can_be_resized(terminal):
+    """The line is redrawn for the new width, and the typed text is kept."""
     chat = terminal("chat", "--offline", columns=100)
     chat.expect(PROMPT)
     chat.send("What is " + "1" * 50)
@@ -169,8 +169,8 @@ def test_a_terminal_may_change_its_size(terminal):
     chat.expect(r"2 \* 3 = 6\.")
 
 
-def test_an_approval_explains_itself(terminal, tmp_path):
-    """What may be answered stands there; `edit` begins with the arguments that were asked for."""
+def test_approval_shows_the_choices(terminal, tmp_path):
+    """`edit` starts with the requested arguments."""
     (tmp_path / "agent.py").write_text(
         """
 from actgent import *
@@ -197,13 +197,13 @@ agent = BareAgent("cleaner", llm=ScriptedLLM(script, repeat=True), tools=[sweep]
     chat.expect("swept /tmpx")
     say(chat, "Go", expect="yes, no, edit or answer")
     chat.send(CTRL_C)
-    chat.expect("once more")
+    chat.expect("press Ctrl-C again")
     chat.send("no\r")
     chat.expect("REJECTED|rejected")
 
 
-def test_a_conversation_goes_on_in_the_next_process(terminal, tmp_path):
-    """With its journal: what was said last is shown, and the session is the same."""
+def test_conversation_resumes_in_the_next_process(terminal, tmp_path):
+    """With a journal, the last messages are shown, and the session is the same."""
     chat = terminal("chat", "--offline", "--journal", "talk.db")
     say(chat, "What is 17 * 23?", expect=r"= 391\.")
     chat.expect(PROMPT)
@@ -214,8 +214,8 @@ def test_a_conversation_goes_on_in_the_next_process(terminal, tmp_path):
     say(chat, "/usage", expect="4 messages")
 
 
-def test_without_a_place_for_history(terminal, tmp_path):
-    """What cannot be written is no reason not to talk."""
+def test_unwritable_history_does_not_prevent_a_chat(terminal, tmp_path):
+    """The history is then kept in memory."""
     (tmp_path / "state").write_text("a file", encoding="utf-8")
     chat = terminal("chat", "--offline")
     say(chat, "What is 17 * 23?", expect=r"= 391\.")

@@ -4,7 +4,7 @@ import pytest
 import trio
 
 from actgent import BareAgent, ScriptedLLM, ToolCall, open_runtime, tool
-from actgent.cli.journals import upgrades
+from actgent.cli.journals import upgrade_check
 from actgent.cli.main import main
 
 NEW = '''
@@ -62,8 +62,8 @@ def new(tmp_path):
     return path
 
 
-def test_sessions_that_change_are_named(tmp_path, new, capsys):
-    """With what happens to them, in how many, and an exit code; the journal is not changed."""
+def test_affected_sessions_are_named(tmp_path, new, capsys):
+    """With the effect, the number of sessions, and an exit code. The journal is not changed."""
     path = tmp_path / "agents.db"
     trio.run(lambda: leave(path, calls=1))
     before = path.read_bytes()
@@ -75,8 +75,8 @@ def test_sessions_that_change_are_named(tmp_path, new, capsys):
     assert path.read_bytes() == before
 
 
-def test_nothing_to_say_is_0(tmp_path, new, capsys):
-    """Sessions that go on as they would, or are in the middle of nothing."""
+def test_unaffected_sessions_exit_with_0(tmp_path, new, capsys):
+    """Sessions that resume unchanged, or have no unfinished work."""
     path = tmp_path / "agents.db"
     trio.run(lambda: leave(path, calls=0, waiting=2))
     assert check(new, "--journal", f"sqlite:///{path}") == 0
@@ -91,10 +91,10 @@ def test_sessions_of_other_agents_are_counted(tmp_path, new, capsys):
     assert "agent former is not among these: 3 unfinished sessions wait for it" in capsys.readouterr().out
 
 
-def test_what_is_said_is_bounded(tmp_path, new, capsys, monkeypatch):
-    """Of many sessions the first are named, and all are counted."""
-    monkeypatch.setattr(upgrades, "SHOWN", 5)
-    monkeypatch.setattr(upgrades, "PROGRESS", 10)
+def test_report_is_bounded(tmp_path, new, capsys, monkeypatch):
+    """The first affected sessions are named, and all are counted."""
+    monkeypatch.setattr(upgrade_check, "MAX_SHOWN", 5)
+    monkeypatch.setattr(upgrade_check, "PROGRESS_INTERVAL", 10)
     path = tmp_path / "agents.db"
     trio.run(lambda: leave(path, calls=20, waiting=20))
     assert check(new, "--journal", path) == 1
@@ -104,7 +104,7 @@ def test_what_is_said_is_bounded(tmp_path, new, capsys, monkeypatch):
     assert "40 sessions looked at" in err
 
 
-def test_wrong_use(tmp_path, new, capsys):
+def test_usage_errors(tmp_path, new, capsys):
     """No journal, no agents."""
     assert check(new, "--journal", tmp_path / "none.db") == 2
     path = tmp_path / "agents.db"

@@ -53,7 +53,6 @@ def some(cls):
         "AddressRefused": ("localhost", "loopback"),
         "FeedLagged": (3,),
         "CursorUnknown": ("s", 7, 1),
-        "BrokerLost": ("mq1:5671", "it closed the connection"),
         "SessionMoved": ("tutor", "s"),
         "MemoryReplaced": ("old", "new"),
         "MemoriesFull": ("ada", 100),

@@ -27,10 +27,10 @@ from actgent import (
     tool,
 )
 from actgent.agents.teams.pool_agent import PoolAgent
-from actgent.toolsets.ready.files import file_tools
-from actgent.toolsets.ready.process import process_tool
-from actgent.toolsets.ready.python_code import python_tool
-from actgent.toolsets.ready.sql import sql_tool
+from actgent.toolsets.builtin.files import file_tools
+from actgent.toolsets.builtin.process import process_tool
+from actgent.toolsets.builtin.python_code import python_tool
+from actgent.toolsets.builtin.sql import sql_tool
 from actgent.web.tokens import AccessToken
 
 
@@ -174,7 +174,7 @@ def test_flags_of_a_file_of_servers_are_no_texts(tmp_path, key):
     """The text "false" counts as true in Python: a server stayed enabled, or its hints were believed."""
     path = tmp_path / "mcp.json"
     path.write_text(json.dumps({"mcpServers": {"x": {"command": "x", key: "false"}}}))
-    with pytest.raises(ConfigurationError, match=f"{key} ?=? ?is true or false|{key}= is true or false"):
+    with pytest.raises(ConfigurationError, match=f"{key}=? must be [Tt]rue or [Ff]alse"):
         mcp_servers(path)
 
 
@@ -223,8 +223,8 @@ def test_a_guard_of_modes_returns_a_reason_or_none(answer):
     """A guard that returns False meant to refuse the switch, which went ahead."""
     modes = Modes(guard=lambda *_: answer, initial="plan")
     with pytest.raises(ConfigurationError, match="return None to allow the switch"):
-        modes.why_not({}, "act", by="user")
-    assert Modes(guard=lambda *_: "", initial="plan").why_not({}, "act", by="user") == ""
+        modes.rejection_reason({}, "act", by="user")
+    assert Modes(guard=lambda *_: "", initial="plan").rejection_reason({}, "act", by="user") == ""
 
 
 async def test_a_guard_with_an_empty_reason_refuses():

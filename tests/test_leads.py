@@ -106,7 +106,7 @@ def test_streams_of_portals_in_the_wrong_world():
     """Unentered, by `async with`, or by `async for`."""
     with open_portal() as portal:
         agent = portal.start(clerk())
-        with pytest.raises(TypeError, match=r"entered before it is read: `with agent.stream"):
+        with pytest.raises(TypeError, match=r"enter the stream before reading it: `with agent.stream"):
             next(agent.stream("hi"))
 
         async def wrong():
@@ -342,7 +342,7 @@ async def test_a_journal_by_its_path():
     with pytest.raises(ConfigurationError, match=r"write 'sqlite:////var/agents\.db'"):
         async with open_runtime(journal=path):
             pass
-    with pytest.raises(ConfigurationError, match=r"a text such as 'sqlite:///agents\.db', not 7"):
+    with pytest.raises(ConfigurationError, match=r"a string such as 'sqlite:///agents\.db', not 7"):
         async with open_runtime(journal=7):
             pass
 
@@ -417,9 +417,11 @@ async def test_sessions_and_agents_that_are_not_there():
         agent = await runtime.start(clerk())
         await runtime.start(BareAgent("writer", llm=ScriptedLLM([])))
         session = await agent.create_session("ada", session_id="s")
-        with pytest.raises(SessionNotFound, match=r"ensure_session\(owner, session_id\) makes it") as missing:
+        with pytest.raises(
+            SessionNotFound, match=r"ensure_session\(owner, session_id\) creates it"
+        ) as missing:
             await agent.open_session("t")
-        with pytest.raises(WrongOwner, match=r"ensure_session\(owner, session_id\) makes it"):
+        with pytest.raises(WrongOwner, match=r"ensure_session\(owner, session_id\) creates it"):
             await agent.open_session("s", owner="eve")
         assert "runtime.sessions()" in str(missing.value)
         with pytest.raises(NotRunning, match=r"'wirter' is not running: did you mean 'writer'\?"):

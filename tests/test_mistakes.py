@@ -60,7 +60,7 @@ from actgent import (
 )
 from actgent.protocols.bare import Bare
 from actgent.protocols.prompt_layers import PromptLayer
-from actgent.turns.watchdog import INTERVAL, LIMIT
+from actgent.turns.watchdog import BLOCKED_SECONDS, INTERVAL_SECONDS
 
 
 @pytest.fixture
@@ -224,7 +224,7 @@ async def test_a_tool_that_awaits_asyncio(told, use):
     session = await chat_once(agent_with(ToolCall("asleep", {}), "done", tools=[asleep]))
     (record,) = told()
     for words in (record, result_of(session)):
-        assert "agents run on trio, so write trio.sleep() for asyncio.sleep()" in words
+        assert "agents run on trio, so write trio.sleep() instead of asyncio.sleep()" in words
 
 
 def _hold(told) -> None:
@@ -292,7 +292,7 @@ async def test_a_tool_that_awaits_holds_nothing(told):
     @tool
     async def busy() -> str:
         """Work for longer than may be blocked, and let others run."""
-        over = time.monotonic() + LIMIT + 3 * INTERVAL
+        over = time.monotonic() + BLOCKED_SECONDS + 3 * INTERVAL_SECONDS
         while time.monotonic() < over:
             await trio.lowlevel.checkpoint()
         return "done"
@@ -851,7 +851,7 @@ def test_an_output_that_is_no_type():
     """Its name or an object of it were meant as the type."""
     with pytest.raises(ConfigurationError, match="not the text 'Offer'"):
         agent_with(output="Offer")
-    with pytest.raises(ConfigurationError, match="not an object of it: write Offer"):
+    with pytest.raises(ConfigurationError, match="not an instance: write Offer"):
         agent_with(output=Offer(price=1))
 
 
@@ -864,7 +864,9 @@ def test_a_method_without_its_object():
             """Add up a day."""
             return 0
 
-    with pytest.raises(ConfigurationError, match=r"tool 'total' is a method.*as in Shelf\(\)\.total"):
+    with pytest.raises(
+        ConfigurationError, match=r"tool 'total' is an unbound method.*as in Shelf\(\)\.total"
+    ):
         agent_with(tools=[Till.total])
     agent_with(tools=[Till().total])
 
@@ -894,7 +896,7 @@ async def test_a_journal_that_cannot_be():
     with pytest.raises(ConfigurationError, match=r"'agents\.db' is not a journal URL; use 'sqlite:///FILE'"):
         async with open_runtime(journal="agents.db"):
             pass
-    with pytest.raises(JournalFailed, match=r"no lock file can be written into the folder .*: make it"):
+    with pytest.raises(JournalFailed, match=r"cannot write a lock file into the folder .*: create it"):
         async with open_runtime(journal="sqlite:////nonexistent/folder/agents.db"):
             pass
 
@@ -933,7 +935,7 @@ def test_a_tool_without_annotations(told):
         return place
 
     (record,) = told()
-    assert "tool look: the type of place is not known, so a model may pass anything" in record
+    assert "tool look: place has no type annotation, so a model may pass any value" in record
     assert "`place: str`" in record
 
 

@@ -211,18 +211,18 @@ def test_files_of_the_public_host_can_be_read(name):
 
 LOADED = {
     "": ["actgent.journal.sqlite", "actgent.testing.provider"],
-    "cli": ["actgent.cli.main", "actgent.cli.commands.agents", "actgent.cli.console.prompt"],
+    "cli": ["actgent.cli.main", "actgent.cli.commands.agents", "actgent.cli.console.line_editor"],
     "cluster": ["actgent.cluster.opening", "actgent.cluster.node"],
     "encryption": ["actgent.journal.encryption"],
-    "mcp": ["actgent.toolsets.mcp.link"],
+    "mcp": ["actgent.toolsets.mcp.connection"],
     "otel": ["actgent.observe"],
     "postgres": ["actgent.journal.postgres"],
-    "web": ["actgent.web.gateway"],
+    "web": ["actgent.web.gateway_setup"],
 }
 """What is loaded by those who installed an extra, or none."""
 CHECKS = {
-    "cluster": "from actgent.journal.membership import check_cluster_extra as check; check()",
-    "web": "from actgent.web.opening import check_extra as check; check()",
+    "cluster": "from actgent.journal.cluster_membership import check_cluster_extra as check; check()",
+    "web": "from actgent.web.gateway import check_extra as check; check()",
 }
 """What says which extra is missing."""
 

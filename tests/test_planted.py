@@ -42,13 +42,13 @@ first = source.index("    tool_calls: int | None = ")
 planted = '    planted: int | None = _bound(None, _Count(1), shared="What was planted.")\\n'
 exec(compile(source[:first] + planted + source[first:], sys.argv[1], "exec"), vars(module))
 
-from actgent.cli.commands.limits import Bounds
+from actgent.cli.commands.options import LimitOptions
 from actgent.cli.main import app
 from actgent.definitions.instructions import read_folder
 
 Path("brain.md").write_text("---\\nname: x\\nlimits: {planted: 3}\\n---\\n")
 assert read_folder(".").limits.planted == 3
-assert Bounds(limit_planted=4).limits.planted == 4
+assert LimitOptions(limit_planted=4).limits.planted == 4
 app(["run", "--help"])
 """
 

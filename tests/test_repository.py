@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import tomllib
+import types
 import typing
 from pathlib import Path
 
@@ -195,7 +196,7 @@ FACE = [
 ]
 
 FAMILIES = {
-    "llm": "clients.openai clients.openai_responses clients.anthropic scripted fallback wrapped.governed wrapped.cached wrapped.retried",
+    "llm": "clients.openai clients.openai_responses clients.anthropic scripted fallback wrappers",
     "protocols": " ".join(place.partition(":")[0].rpartition(".")[2] for place in PROTOCOLS.values()),
 }
 """The members that can replace each other, by family."""
@@ -336,14 +337,17 @@ def test_private_imports_are_found(source, found):
 
 
 def test_no_private_module_of_another_package_is_imported():
-    """A release of another package may move its private modules without notice."""
+    """A release of another package may move its private modules without notice.
+
+    One exception: the simulation drives trio's loop step by step, which no public function does. Its tests notice a move.
+    """
     files = [*sources().values(), *sorted((ROOT / "examples").rglob("*.py"))]
     found = {
         f"{path.relative_to(ROOT)}: {name}"
         for path in files
         for name in private_imports(path.read_text(encoding="utf-8"))
     }
-    assert found == set()
+    assert found == {"actgent/simulation/world.py: trio._core"}
 
 
 def test_whoever_has_its_task_woken_is_not_cut_before_it_waits(modules):
@@ -506,7 +510,7 @@ SAID = (
     "events",
     "actors.dead_letters",
     "actors.supervision",
-    "agents.goal.report",
+    "agents.goal.metrics",
     "agents.goal.run",
     "agents.processing",
     "agents.steps.answer",
@@ -518,12 +522,12 @@ SAID = (
     "evaluation.report",
     "journal.base",
     "journal.feed",
-    "journal.listing",
-    "journal.transfer.exporting",
+    "journal.session_lists",
+    "journal.transfer.export_file",
     "llm.base",
     "llm.retry",
     "llm.settings",
-    "memory.longterm.unit",
+    "memory.longterm.records",
     "memory.short_term",
     "memory.sliding",
     "modes.changes",
@@ -532,9 +536,9 @@ SAID = (
     "protocols.base",
     "protocols.plan.todo",
     "protocols.prompt_layers",
-    "runtime.directory",
-    "runtime.insight",
-    "sessions.mail",
+    "runtime.agent_directory",
+    "runtime.introspection",
+    "sessions.mailbox",
     "state.handover",
     "tools.base",
     "toolsets.http.auth",
@@ -565,7 +569,7 @@ def test_each_field_of_data_says_what_it_is(modules):
     assert found == {}
 
 
-UNSAID = {"AccessToken", "AgentCore", "GatewayLimits", "Webhook"}
+UNSAID = {"AgentCore", "Webhook"}
 """Public classes with a field that does not say what it is. It only gets shorter."""
 
 
@@ -682,10 +686,18 @@ def test_each_public_name_can_be_loaded(name):
 
 def test_type_checkers_see_the_same_names():
     """`__init__.pyi` names what `__init__.py` loads, from the same modules."""
-    stub = ast.parse((ROOT / "actgent" / "__init__.pyi").read_text(encoding="utf-8"))
+    assert names_in_stub(actgent) == actgent._HOMES
+    schemas = importlib.import_module("actgent.tools.schemas")
+    at_once = {"plain_form": "actgent.tools.schemas.plain_forms"}
+    assert names_in_stub(schemas) == schemas._HOMES | at_once
+    assert set(schemas.__all__) == {*schemas._HOMES, *at_once}
+
+
+def names_in_stub(package: types.ModuleType) -> dict[str, str]:
+    """The names that a package imports in its `__init__.pyi`, with their modules."""
+    stub = ast.parse(Path(package.__file__).with_suffix(".pyi").read_text(encoding="utf-8"))
     imports = [node for node in stub.body if isinstance(node, ast.ImportFrom)]
-    homes = {alias.asname: f"actgent.{node.module}" for node in imports for alias in node.names}
-    assert homes == actgent._HOMES
+    return {alias.asname: f"{package.__name__}.{node.module}" for node in imports for alias in node.names}
 
 
 def test_a_wrong_name_is_an_attribute_error():
@@ -822,7 +834,7 @@ def test_each_dependency_has_a_job_in_the_docs():
 
 
 PLANNED = {"cattrs", "msgpack"}
-"""For support/wire.py, which comes with the journal."""
+"""For support/tagged_codec.py, which comes with the journal."""
 
 
 def test_each_dependency_is_imported():

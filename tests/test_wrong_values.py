@@ -49,7 +49,7 @@ async def test_a_gateway_of_something_else():
     """It serves a runtime, not one agent."""
     async with clerk() as agent:
         with pytest.raises(
-            ConfigurationError, match=r"takes a Runtime, not <BareAgent 'clerk'>: async with open_runtime"
+            ConfigurationError, match=r"must be a Runtime, not <BareAgent 'clerk'>: async with open_runtime"
         ):
             async with open_gateway(agent):
                 pass
@@ -115,7 +115,7 @@ def test_media_of_text():
 async def test_what_is_evaluated():
     """Cases come in a list, and agents are made."""
     case = Case(input="hi", expected="Yes.")
-    with pytest.raises(ConfigurationError, match=r"a list of cases: write \[case\]"):
+    with pytest.raises(ConfigurationError, match=r"a list of cases, not a Case: write \[case\]"):
         await evaluate(case, clerk())
     with pytest.raises(ConfigurationError, match=r"not the class BareAgent: write BareAgent\(\.\.\.\)"):
         await evaluate([case], BareAgent)
@@ -127,7 +127,7 @@ async def test_an_approval_that_nobody_asked_for():
     async with clerk() as agent:
         with pytest.raises(ApprovalNotFound) as caught:
             await agent.resume({"abc": Approve()})
-    assert "nothing waits for approval 'abc'; see session.approvals, or await agent.approvals()" in str(
+    assert "approval 'abc' is not pending; see session.approvals, or await agent.approvals()" in str(
         caught.value
     )
 
@@ -135,10 +135,10 @@ async def test_an_approval_that_nobody_asked_for():
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"timeout": -1}, "timeout= is a number of seconds above 0, not -1"),
-        ({"retries": -1}, "retries= is 0 or more, not -1"),
-        ({"cache": -1}, "cache= is a number of results, 0 or more, not -1"),
-        ({"effect": "read"}, "effect= is one of pure, idempotent, once, not 'read'"),
+        ({"timeout": -1}, "timeout= must be a number of seconds above 0, not -1"),
+        ({"retries": -1}, "retries= must be 0 or more, not -1"),
+        ({"cache": -1}, "cache= must be a number of results, 0 or more, not -1"),
+        ({"effect": "read"}, "effect= must be one of pure, idempotent, once, not 'read'"),
     ],
 )
 def test_options_of_tools_name_what_was_given(options, words):
@@ -254,18 +254,21 @@ async def test_what_a_session_is_asked(call, words):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"command": 5}, "command= is the name of a program, not 5"),
-        ({"command": ""}, "command= is the name of a program, not ''"),
-        ({"url": "tools.example.com"}, "url= is the address of a server"),
-        ({"url": "http://["}, "url= is the address of a server"),
-        ({"url": 5}, "url= is the address of a server"),
+        ({"command": 5}, "command= must be the name of a program, not 5"),
+        ({"command": ""}, "command= must be the name of a program, not ''"),
+        ({"url": "tools.example.com"}, "url= must be the URL of a server"),
+        ({"url": "http://["}, "url= must be the URL of a server"),
+        ({"url": 5}, "url= must be the URL of a server"),
         ({"url": "ws://h/mcp"}, "such as https://tools.example.com/mcp, not 'ws://h/mcp'"),
-        ({"command": "npx", "args": "-y server"}, "args= is a list: args=['-y', 'server']"),
-        ({"command": "npx", "args": ["-p", 80]}, "args= is a list of texts, and 80 is not a text"),
-        ({"command": "npx", "args": 5}, "args= is a list of texts, not 5"),
-        ({"command": "npx", "env": ["A=1"]}, "env= is a dict, such as env={'NAME': 'value'}, not a list"),
+        ({"command": "npx", "args": "-y server"}, "args= must be a list: args=['-y', 'server']"),
+        ({"command": "npx", "args": ["-p", 80]}, "args= must be a list of texts, but 80 is not text"),
+        ({"command": "npx", "args": 5}, "args= must be a list of texts, not 5"),
+        (
+            {"command": "npx", "env": ["A=1"]},
+            "env= must be a dict, such as env={'NAME': 'value'}, not a list",
+        ),
         ({"command": "npx", "env": {"KEY": 5}}, "the value of 'KEY' is of type int"),
-        ({"command": "npx", "cwd": 5}, "cwd= is the path of a folder, not 5"),
+        ({"command": "npx", "cwd": 5}, "cwd= must be the path of a folder, not 5"),
         ({"url": "http://h/mcp", "headers": {"A": None}}, "the value of 'A' is of type NoneType"),
     ],
 )

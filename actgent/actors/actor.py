@@ -9,8 +9,8 @@ import trio
 
 from actgent.errors import ActorFailed
 from actgent.errors.printable import counted
-from actgent.support.foreign import failure_of
 from actgent.support.logs import logger_of
+from actgent.support.user_code import convert_user_error
 
 from .cell import Cell, Siblings
 from .dead_letters import DeadLetter
@@ -93,7 +93,7 @@ class ActorContext:
             context.timer,
             groups,
             stop=self.stop,
-            bury=context.bury,
+            dead_letter=context.dead_letter,
             find_waiter=context.find_waiter,
         )
 
@@ -153,28 +153,30 @@ class ActorContext:
     # --- for the cell ------------------------------------------------------------------------
 
     def cut(self) -> None:
-        """Do nothing: a cancelled message is processed again after the restart."""
+        """Does nothing: a cancelled message is processed again after the restart."""
 
     def drain(self) -> None:
-        """Do nothing: the actor keeps processing messages, since other actors may still send some."""
+        """Does nothing: the actor keeps processing messages, because other actors may still send messages."""
 
     async def finish(self, reason: str) -> None:
-        """Turn all messages into dead letters, also those of senders that wait for room. Each removal admits the next sender."""
+        """Turn all queued messages into dead letters, including messages of senders that wait for room."""
         self.ref.close(reason)
         self.task = None
         for envelope in tuple(self._taken.values()):
-            self._bury(envelope, reason)
+            self._dead_letter(envelope, reason)
             self._done(envelope)
         while left := [each for group in self.inbox.sessions() for each in self.inbox.withdraw(group)]:
             for envelope in left:
-                self._bury(envelope, reason)
+                self._dead_letter(envelope, reason)
 
-    def _bury(self, envelope: Envelope, reason: str, *, error: Exception | None = None) -> None:
+    def _dead_letter(self, envelope: Envelope, reason: str, *, error: Exception | None = None) -> None:
         """Keep a message as a dead letter and send the failure to its waiting caller."""
         failure = ActorFailed(self.name, reason)
         failure.__cause__ = error
         envelope.fail(failure)
-        self._context.bury(DeadLetter(self.name, envelope.payload, reason, error, priority=envelope.priority))
+        self._context.dead_letter(
+            DeadLetter(self.name, envelope.payload, reason, error, priority=envelope.priority)
+        )
 
     async def live(self) -> None:
         """Run one incarnation: make a new actor object and process messages until a failure."""
@@ -194,7 +196,7 @@ class ActorContext:
             try:
                 await actor.stopped()
             except BaseException as raised:  # noqa: ASYNC103, BLE001 - the actor has ended, so the error is only logged
-                failure_of(raised, "actor", self.name)
+                convert_user_error(raised, "actor", self.name)
                 _log.exception("actor %s raised in stopped()", self.name)
         if scope.cancelled_caught:
             _log.warning("actor %s did not return from stopped() within %g s", self.name, STOP_GRACE)
@@ -238,7 +240,7 @@ class ActorContext:
         try:
             answer = await actor.receive(envelope.payload)
         except BaseException as raised:  # noqa: ASYNC103, BLE001 - the edge to foreign code
-            error = failure_of(raised, "actor", self.name)
+            error = convert_user_error(raised, "actor", self.name)
         else:
             self._done(envelope)
             envelope.answer(answer)
@@ -259,7 +261,7 @@ class ActorContext:
         if envelope.failures >= self._policy.deliveries:
             self._done(envelope)
             reason = f"it failed {counted(envelope.failures, 'time')}, last with {type(error).__name__}"
-            self._bury(envelope, reason, error=error)
+            self._dead_letter(envelope, reason, error=error)
 
 
 def _is_cancelled() -> bool:

@@ -15,7 +15,7 @@ import attrs
 import trio
 
 from actgent.messages import Priority
-from actgent.support.rotation import Rotation, Ticket
+from actgent.support.fair_queue import FairQueue, QueueEntry
 
 
 class InboxItem(typing.Protocol):
@@ -43,7 +43,7 @@ INBOX_BOUNDS = (None, URGENT_BYTES)
 
 
 class Unbounded(enum.Enum):
-    """The type of `UNBOUNDED`."""
+    """Type of the constant `UNBOUNDED`, an inbox bound without limit."""
 
     UNBOUNDED = enum.auto()
 
@@ -51,7 +51,7 @@ class Unbounded(enum.Enum):
 UNBOUNDED = Unbounded.UNBOUNDED
 """Result of `reached_bound` if the inbox has room."""
 LEVELS = len(Priority)
-"""Number of priority levels."""
+"""Number of message priority levels."""
 
 
 @attrs.define(eq=False)
@@ -64,7 +64,7 @@ class WaitingSender(Generic[M]):
     """True if the sender only reserves a place and enqueues its message later."""
     bound: Bound = None
     """The bound that keeps the message out."""
-    ticket: "Ticket[WaitingSender[M]] | None" = None
+    ticket: "QueueEntry[WaitingSender[M]] | None" = None
     """Position in the queue of that bound."""
 
 
@@ -78,15 +78,15 @@ class BoundedInbox(typing.Protocol[M]):
         """Enqueue the message of a sender, or reserve its place."""
 
     def enter(
-        self, rotation: Rotation[WaitingSender[M]], sender: WaitingSender[M]
-    ) -> Ticket[WaitingSender[M]]:
+        self, rotation: FairQueue[WaitingSender[M]], sender: WaitingSender[M]
+    ) -> QueueEntry[WaitingSender[M]]:
         """Add a sender to the queue of its bound."""
 
     def leave(self, sender: WaitingSender[M]) -> None:
-        """Undo `enter`."""
+        """Remove a sender from the counts that `enter` changed."""
 
     def is_kept_out(self, sender: WaitingSender[M]) -> bool:
-        """True if the bound that a sender waits for is still reached."""
+        """Return True if the bound that a sender waits for is still reached."""
 
     def forget(self, sender: WaitingSender[M]) -> None:
         """Drop the session queue of a sender that gave up, if the queue is empty."""
@@ -99,7 +99,7 @@ class WaitingSenders(Generic[M]):
     """The senders that wait for room in one inbox."""
 
     def __init__(self, inbox: BoundedInbox[M]) -> None:
-        self.queues: dict[Bound, Rotation[WaitingSender[M]]] = {}
+        self.queues: dict[Bound, FairQueue[WaitingSender[M]]] = {}
         """Senders by the bound that keeps them out. No queue is empty."""
         self._inbox = inbox
 
@@ -136,7 +136,7 @@ class WaitingSenders(Generic[M]):
         sender.bound = bound
         queue = self.queues.get(bound)
         if queue is None:
-            queue = self.queues[bound] = Rotation(LEVELS)
+            queue = self.queues[bound] = FairQueue(LEVELS)
         sender.ticket = self._inbox.enter(queue, sender)
 
     def _unqueue(self, sender: WaitingSender[M]) -> None:

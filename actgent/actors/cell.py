@@ -26,8 +26,8 @@ import trio
 from actgent.errors import ActorFailed, ConfigurationError
 from actgent.errors.printable import counted
 from actgent.events import ActorRestarted, ActorStarted, ActorStopped, DeadLettered, EventStream
-from actgent.support.foreign import failure_of
 from actgent.support.logs import logger_of
+from actgent.support.user_code import convert_user_error
 
 from .dead_letters import DeadLetter, DeadLetters
 from .inbox import PriorityInbox
@@ -79,7 +79,7 @@ class SystemContext:
     running: "dict[str, Cell]" = attrs.field(factory=dict)
     serial: "itertools.count[int]" = attrs.field(factory=lambda: itertools.count(1))
 
-    def bury(self, letter: DeadLetter, *, is_told: bool = False) -> None:
+    def dead_letter(self, letter: DeadLetter, *, is_told: bool = False) -> None:
         """Keep a dead letter and publish an event. Log a warning, unless the sender has received an error."""
         self.dead_letters.add(letter)
         level = logging.DEBUG if is_told else logging.WARNING
@@ -189,7 +189,7 @@ class Siblings:
 
 
 class Cell:
-    """One running actor."""
+    """Supervised run of one actor: start, restart after failures, escalation and stop."""
 
     def __init__(self, body: Body, siblings: Siblings, *, grace: float) -> None:
         self.body = body
@@ -225,9 +225,9 @@ class Cell:
         self.is_stopping = True
         self._scope.cancel()
 
-    def bury(self, letter: DeadLetter, *, is_told: bool = False) -> None:
-        """Keep a message of this actor as a dead letter; see `SystemContext.bury`."""
-        self._siblings.context.bury(letter, is_told=is_told)
+    def dead_letter(self, letter: DeadLetter, *, is_told: bool = False) -> None:
+        """Store a message of this actor as a dead letter; `is_told` is True if the message's caller already knows the failure."""
+        self._siblings.context.dead_letter(letter, is_told=is_told)
 
     def drain(self) -> None:
         """Notify the body that the system block is ending."""
@@ -282,7 +282,7 @@ class Cell:
             try:
                 await self.body.live()
             except BaseException as raised:  # noqa: ASYNC103, BLE001 - the supervisor handles all failures of user code
-                self._fail(root_cause(failure_of(raised, "actor", self.name)))
+                self._fail(root_cause(convert_user_error(raised, "actor", self.name)))
             else:
                 return self._incarnation.cancel_called
         return True

@@ -1,7 +1,7 @@
-"""Dead letters: undeliverable or repeatedly failed messages, kept for inspection and for sending again.
+"""Dead letters: undeliverable or repeatedly failed messages, kept for inspection and redelivery.
 
-A letter that is sent again stays in the list until the inbox has accepted it, so a failure loses no letter. A second,
-concurrent attempt with the same letter is refused, so the message is delivered once.
+A redelivered letter stays in the list until the inbox has accepted it, so a failure loses no letter. A second,
+concurrent attempt with the same letter is rejected, so the message is delivered once.
 """
 
 import time
@@ -15,7 +15,7 @@ from actgent.errors import DeadLetterGone
 from actgent.messages import Priority
 
 DEAD_LETTERS = 1000
-"""Maximum number of dead letters that are kept; older ones are dropped."""
+"""Maximum number of stored dead letters; older letters are dropped."""
 
 
 @attrs.frozen
@@ -27,7 +27,7 @@ class DeadLetter:
     payload: Any
     """The message, or any other value that was sent."""
     reason: str
-    """Reason as a text."""
+    """Reason why the message was not processed, as text."""
     error: Exception | None = None
     """Exception of the last attempt; None if there was no attempt."""
     at: float = attrs.field(factory=time.time, eq=False, kw_only=True)

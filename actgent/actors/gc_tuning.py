@@ -4,8 +4,8 @@ With the default thresholds the collector runs after every 700 new objects and s
 sessions that takes half of the CPU time. While a runtime is open, the collector runs less often. Reference counting frees
 almost all objects without it.
 
-Reference cycles need the collector: sessions whose handlers refer to them, and exceptions with tracebacks. The thresholds of
-the older generations bound how many of these pile up.
+Objects that exist when the first runtime is opened are frozen: imports leave about 80,000 of them, and each full collection
+would scan them.
 """
 
 import gc
@@ -25,12 +25,13 @@ _former = gc.get_threshold()
 
 @contextmanager
 def tuned_gc() -> Iterator[None]:
-    """Raise the thresholds inside this block. Thresholds that the program has changed stay unchanged."""
+    """Raise the thresholds and freeze the existing objects inside this block, unless the program has changed the thresholds."""
     global _open, _former  # noqa: PLW0603 - the process has one collector
     if _open == 0:
         _former = gc.get_threshold()
         if _former[0] == PYTHON_DEFAULT:
             gc.set_threshold(*THRESHOLDS)
+            gc.freeze()
     _open += 1
     try:
         yield
@@ -38,3 +39,4 @@ def tuned_gc() -> Iterator[None]:
         _open -= 1
         if _open == 0 and gc.get_threshold() == THRESHOLDS:
             gc.set_threshold(*_former)
+            gc.unfreeze()

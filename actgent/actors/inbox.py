@@ -5,8 +5,8 @@ Each session has a *queue* of waiting messages, a heap sorted by key. The key of
 and no message starves. URGENT has the key minus infinity. A message enqueued with `first=True` is the next one of its session
 after URGENT ones; between sessions it keeps its normal key.
 
-A session is *ready* if it has messages and no message of it is claimed. `Rotation` holds the ready sessions, each with the
-key of its first message; see `actgent/support/rotation.py`. Ready sessions of one owner are sorted by key. Different owners
+A session is *ready* if it has messages and no message of it is claimed. `FairQueue` holds the ready sessions, each with the
+key of its first message; see `actgent/support/fair_queue.py`. Ready sessions of one owner are sorted by key. Different owners
 alternate within a level. `owner_of(session_id)` returns the owner; by default all sessions have the same owner. Taking a
 message *claims* its session: follow-up messages of the claimed turn wait in a separate queue, and `release` makes the session
 ready again. `try_claim` skips all of this if no other message waits.
@@ -52,8 +52,8 @@ import trio
 from actgent.errors import ConfigurationError, InboxFull, MessageTooLarge, UsageError
 from actgent.errors.printable import shown
 from actgent.messages import Priority
+from actgent.support.fair_queue import FairQueue, QueueEntry
 from actgent.support.quick_init import maker
-from actgent.support.rotation import Rotation, Ticket
 
 from .backpressure import (
     LEVELS,
@@ -80,7 +80,7 @@ _FIRST_NORMAL_LEVEL = _URGENT + 1
 _MAX_URGENT_RUN = 2
 """Maximum number of consecutive URGENT turns in a flooded inbox."""
 DEFAULT_WAIT = 30.0
-"""Seconds that `put` waits for room if the message has no deadline."""
+"""Default seconds that `put` waits for room if the message has no deadline."""
 DEFAULT_BYTES = 100_000_000
 """Default maximum of the bytes of all waiting messages of an inbox."""
 DEFAULT_MESSAGE_BYTES = 25_000_000
@@ -115,7 +115,7 @@ class _SessionQueue(Generic[M]):
     """True if the claimed message is URGENT."""
     owner: str | None = None
     """Cached owner of the session; None until it is needed."""
-    listing: "Ticket[_SessionQueue[M]] | None" = None
+    listing: "QueueEntry[_SessionQueue[M]] | None" = None
 
     @property
     def is_empty(self) -> bool:
@@ -133,11 +133,11 @@ class _Urgency:
     waiting: int = 0
     """Number of waiting URGENT messages, reserved places included."""
     bytes: int = 0
-    """Bytes of these messages."""
+    """Bytes of the queued URGENT messages."""
     out: int = 0
-    """Number of claimed sessions with an URGENT message, lent ones excluded."""
+    """Number of claimed sessions with an URGENT message, lent sessions excluded."""
     out_of: dict[str, int] = attrs.field(factory=dict)
-    """The same number by owner."""
+    """Owner -> number of claimed sessions with an URGENT message."""
     run: int = 0
     """Number of URGENT turns since the last other turn."""
     is_flooded: bool = False
@@ -228,7 +228,9 @@ class PriorityInbox(Generic[M]):
         """Ids of parked sessions."""
         self._parked = 0
         """Number of queues in the state PARKED."""
-        self._ready: Rotation[_SessionQueue[M]] = Rotation(LEVELS)
+        self._ready: FairQueue[_SessionQueue[M]] = FairQueue(LEVELS)
+        self.owners: Collection[Hashable] = self._ready.owners
+        """Owners with a ready session."""
         self._waiting = 0
         self._reserved = 0
         """Number of reserved places among the waiting messages."""
@@ -245,11 +247,6 @@ class PriorityInbox(Generic[M]):
     def __len__(self) -> int:
         """Return the number of waiting messages, reserved places excluded."""
         return self._waiting + self._urgency.waiting - self._reserved
-
-    @property
-    def owners(self) -> Collection[Hashable]:
-        """Owners with a ready session."""
-        return self._ready.owners
 
     def __repr__(self) -> str:
         waiting = f"{self._waiting:,} of {self.capacity:,} waiting"
@@ -286,7 +283,7 @@ class PriorityInbox(Generic[M]):
         return [] if queue is None else [entry[2] for entry in queue.waiting]
 
     def is_full(self, message: M) -> bool:
-        """True if there is no room for a message now."""
+        """Return True if the inbox has no room for a message now."""
         return self.reached_bound(message) is not UNBOUNDED
 
     def check_room(self, message: M) -> None:
@@ -472,13 +469,13 @@ class PriorityInbox(Generic[M]):
         return UNBOUNDED
 
     def _lacks_bytes(self, message: M, waiting: int) -> bool:
-        """True if a message exceeds the byte bound together with `waiting` bytes. A single message always has room."""
+        """Return True if a message exceeds the byte bound together with `waiting` bytes. A single message always has room."""
         if not waiting or self._size_of is None:
             return False
         return waiting + self._size_of(message) > self.capacity_bytes
 
     def is_kept_out(self, sender: WaitingSender[M]) -> bool:
-        """True if the bound that a sender waits for is still reached."""
+        """Return True if the bound that a sender waits for is still reached."""
         message, bound = sender.place[2], sender.bound
         if bound is None:
             return self._waiting >= self.capacity or self._lacks_bytes(message, self._bytes)
@@ -553,7 +550,9 @@ class PriorityInbox(Generic[M]):
         if self._getters:
             self._wake_getter(None)
 
-    def _add(self, rotation: Rotation[T], item: T, place: Place[M], queue: _SessionQueue[M]) -> Ticket[T]:
+    def _add(
+        self, rotation: FairQueue[T], item: T, place: Place[M], queue: _SessionQueue[M]
+    ) -> QueueEntry[T]:
         """Add an item to a rotation of owners, sorted by the key of a message."""
         _, serial, message, key = place
         owner, turn = self._owner(queue), next(self._serial)
@@ -589,8 +588,8 @@ class PriorityInbox(Generic[M]):
             self._push(queue, sender.place)
 
     def enter(
-        self, rotation: Rotation[WaitingSender[M]], sender: WaitingSender[M]
-    ) -> Ticket[WaitingSender[M]]:
+        self, rotation: FairQueue[WaitingSender[M]], sender: WaitingSender[M]
+    ) -> QueueEntry[WaitingSender[M]]:
         """Add a sender to the queue of its bound. A sender that waits for the whole inbox takes a slot of its session."""
         queue = self._queue_of(sender.place[2].session_id)
         if sender.bound is None:
@@ -643,7 +642,7 @@ class PriorityInbox(Generic[M]):
             self._change_urgent(queue, 1)
         return self._pop(queue)
 
-    def _next(self) -> "Ticket[_SessionQueue[M]] | None":
+    def _next(self) -> "QueueEntry[_SessionQueue[M]] | None":
         """Return the ticket of the session that is next, or None if there is no slot for it."""
         if self._claimed >= self.concurrency + self.urgent_concurrency:
             return None
@@ -665,12 +664,15 @@ class PriorityInbox(Generic[M]):
         return self._claimed - self._urgency.out
 
     def _is_alone(self, owner: str) -> bool:
-        """True if all ready sessions and all URGENT turns belong to this owner."""
+        """Return True if all ready sessions and all URGENT turns belong to this owner."""
         is_own = self._urgency.out_of.get(owner, 0) == self._urgency.out
         return is_own and not self._ready.waits_other(owner)
 
     def _is_throttled(self, claimed: int, others: int) -> bool:
-        """True if messages below URGENT are next. `claimed` and `others` are the claimed sessions, all and without URGENT ones."""
+        """Return True if messages below URGENT go next, because URGENT turns took too many slots.
+
+        `claimed` is the number of claimed sessions, `others` the number without URGENT sessions.
+        """
         if not self._urgency.is_flooded or self._urgency.run < _MAX_URGENT_RUN:
             return False
         is_full = claimed >= self.concurrency
@@ -769,7 +771,7 @@ class PriorityInbox(Generic[M]):
         return self._pop(queue)
 
     def _must_release(self, queue: _SessionQueue[M]) -> bool:
-        """True if the session must release its slot: other owners need it, or messages below URGENT are next."""
+        """Return True if the session must release its slot: other owners need it, or messages below URGENT are next."""
         if not self._ready.owners and not self._urgency.is_flooded:
             return False
         is_crowded = self._claimed >= self.concurrency + self.urgent_concurrency
@@ -781,7 +783,7 @@ class PriorityInbox(Generic[M]):
         )
 
     def has_first(self, session_id: str) -> bool:
-        """True if the next message of the session was enqueued with `first=True`."""
+        """Return True if the next message of the session was enqueued with `first=True`."""
         queue = self._queues.get(session_id)
         return queue is not None and bool(queue.waiting) and queue.waiting[0][0] == _FIRST
 
@@ -876,7 +878,7 @@ class PriorityInbox(Generic[M]):
         self._claim_queue(self._queue_of(session_id))
 
     def is_wanted_by_others(self, session_id: str) -> bool:
-        """True if messages of other owners wait."""
+        """Return True if messages of other owners wait."""
         return self._ready.waits_other(self.owner_of(session_id))
 
     def forget_parked(self, session_id: str) -> None:
@@ -884,12 +886,12 @@ class PriorityInbox(Generic[M]):
         self._held.discard(session_id)
 
     def is_parked(self, session_id: str) -> bool:
-        """True if the session is parked and has waiting messages."""
+        """Return True if the session is parked and has waiting messages."""
         queue = self._queues.get(session_id)
         return queue is not None and queue.state is _PARKED
 
     def has_urgent(self, session_id: str) -> bool:
-        """True if the session has a waiting URGENT message."""
+        """Return True if the session has a waiting URGENT message."""
         queue = self._queues.get(session_id)
         return queue is not None and self._is_urgent(queue)
 

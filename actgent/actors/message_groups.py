@@ -27,7 +27,7 @@ _ONLY_GROUP = ""
 
 @attrs.define(eq=False)
 class MessageGroups:
-    """The message groups of one actor, with the nodes of the wait graph that stand for them."""
+    """Message groups of one actor, each with its node in the wait graph."""
 
     name: str
     """Name of the actor."""

@@ -53,7 +53,7 @@ class Promise:
 
 @attrs.define(eq=False, kw_only=True)
 class Envelope:
-    """A payload in the inbox of an actor. `session_id` is its message group; see `message_groups.py`."""
+    """A payload in the inbox of an actor. `session_id` is the message group, whose messages are processed in order."""
 
     payload: Any
     priority: Priority = Priority.NORMAL
@@ -68,7 +68,7 @@ class Envelope:
             self.promise.settle(outcome.Value(value))
 
     def fail(self, error: Exception) -> None:
-        """Settle the promise with an error. A message without a promise has no effect here."""
+        """Settle the promise with an error, which the waiting caller raises. Ignored if the message was sent without waiting."""
         if self.promise is not None:
             self.promise.settle(outcome.Error(error))
 
@@ -87,7 +87,7 @@ def payload_bytes(envelope: Envelope) -> int:
 
 
 class Address(ABC):
-    """Address of an actor or an agent, with `tell` and `ask`."""
+    """Address of an actor or an agent: `tell` sends a message, `ask` also waits for the answer."""
 
     name: str
 
@@ -118,14 +118,14 @@ class ActorRef(Address):
         groups: MessageGroups,
         *,
         stop: Callable[[], None],
-        bury: Callable[[DeadLetter], None],
+        dead_letter: Callable[[DeadLetter], None],
         find_waiter: Callable[[], WaitNode | None],
     ) -> None:
         self.name = name
         self._inbox = inbox
         self._timer = timer
         self._stop = stop
-        self._bury = bury
+        self._dead_letter = dead_letter
         self._find_waiter = find_waiter
         self._groups = groups
         self._gone: str | None = None
@@ -238,5 +238,5 @@ class ActorRef(Address):
             ActorFailed: Always.
         """
         reason = self._gone or "it is gone"
-        self._bury(DeadLetter(self.name, payload, reason, priority=priority))
+        self._dead_letter(DeadLetter(self.name, payload, reason, priority=priority))
         raise ActorFailed(self.name, reason)

@@ -2,7 +2,6 @@
 
 import math
 import typing
-from collections import deque
 
 import attrs
 
@@ -62,8 +61,8 @@ class Restarts:
     """The recent restarts of one actor, or of one group of siblings."""
 
     policy: Supervision
-    """The policy with the bounds."""
-    _times: deque[float] = attrs.field(factory=deque)
+    """Policy with the maximum number of restarts and the time window."""
+    _times: list[float] = attrs.field(factory=list)
 
     @property
     def count(self) -> int:
@@ -72,8 +71,7 @@ class Restarts:
 
     def next_delay(self, now: float) -> float | None:
         """Count a restart at `now` and return the pause before it in seconds; None if there were too many."""
-        while self._times and self._times[0] <= now - self.policy.within:
-            self._times.popleft()
+        self._times = [each for each in self._times if each > now - self.policy.within]
         if len(self._times) >= self.policy.max_restarts:
             return None
         delay = self.policy.backoff * 2.0 ** min(len(self._times), _MAX_DOUBLINGS)

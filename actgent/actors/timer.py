@@ -1,8 +1,8 @@
 """A timer: one task that watches many deadlines.
 
 Entering and leaving a cancel scope with a deadline costs several microseconds, a call of `Timer.call_at` less than one. Most
-timers never fire, since the answer arrives in time. Cancelled entries stay in the heap until the heap has doubled; then they
-are removed.
+timers never fire, since the answer arrives in time. Cancelled entries at the end of the heap are removed at once, which are
+most of them, since equal timeouts end in the order in which they began. The others stay until the heap has doubled.
 """
 
 import heapq
@@ -19,21 +19,29 @@ MIN_COMPACT_ENTRIES = 1000
 class TimerHandle:
     """A scheduled call, which can be cancelled."""
 
-    __slots__ = ("fn",)
+    __slots__ = ("_heap", "fn")
 
-    def __init__(self, fn: Callable[[], object]) -> None:
+    def __init__(self, fn: Callable[[], object], heap: "list[_Entry]") -> None:
         self.fn: Callable[[], object] | None = fn
+        self._heap = heap
+        """The heap of the timer."""
 
     def cancel(self) -> None:
         """Cancel the call. A call that has fired is unaffected."""
         self.fn = None
+        heap = self._heap
+        while heap and heap[-1][2].fn is None:  # without its last entries, a heap is still a heap
+            heap.pop()
+
+
+_Entry = tuple[float, int, TimerHandle]
 
 
 class Timer:
     """Schedules function calls. The functions are called by the task that executes `run`."""
 
     def __init__(self) -> None:
-        self._heap: list[tuple[float, int, TimerHandle]] = []
+        self._heap: list[_Entry] = []
         self._serial = itertools.count()
         self._compact_at = MIN_COMPACT_ENTRIES
         self._wakes_at = math.inf
@@ -47,7 +55,7 @@ class Timer:
 
     def call_at(self, deadline: float, fn: Callable[[], object]) -> TimerHandle:
         """Schedule `fn` for a time of trio's clock. `fn` must neither block nor raise."""
-        handle = TimerHandle(fn)
+        handle = TimerHandle(fn, self._heap)
         if len(self._heap) >= self._compact_at:
             self._compact()
         heapq.heappush(self._heap, (deadline, next(self._serial), handle))
@@ -77,6 +85,6 @@ class Timer:
 
     def _compact(self) -> None:
         """Remove cancelled entries from the heap."""
-        self._heap = [entry for entry in self._heap if entry[2].fn is not None]
+        self._heap[:] = [entry for entry in self._heap if entry[2].fn is not None]
         heapq.heapify(self._heap)
         self._compact_at = max(MIN_COMPACT_ENTRIES, 2 * len(self._heap))

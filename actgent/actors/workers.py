@@ -80,6 +80,11 @@ class Workers(Generic[*Args]):
 
     async def _work(self, job: tuple[*Args] | None) -> None:
         task, wake = trio.lowlevel.current_task(), _Wake()
+
+        def leave(_: object) -> trio.lowlevel.Abort:
+            del self._idle[task]
+            return trio.lowlevel.Abort.SUCCEEDED
+
         while job is not None:
             try:
                 with trio.CancelScope() as scope:
@@ -89,7 +94,7 @@ class Workers(Generic[*Args]):
                             break
                         await self._finish(*job)
                         job = None  # a parked worker keeps no reference to a job
-                        job = await self._wait_job(task, wake)
+                        job = await self._wait_job(task, wake, leave)
                         if job is None:
                             return
                 if job is not None:  # it was stopped
@@ -101,16 +106,13 @@ class Workers(Generic[*Args]):
                     await self._abandon(*job)  # noqa: ASYNC102 - it shields itself, with a time limit
                 raise
             job = None
-            job = await self._wait_job(task, wake)
+            job = await self._wait_job(task, wake, leave)
 
     @trio.lowlevel.enable_ki_protection  # an interrupt after the entry would give the next job to an ended worker
-    async def _wait_job(self, task: trio.lowlevel.Task, wake: _Wake) -> tuple[*Args] | None:
-        """Park until a job arrives and return it; None ends the worker."""
-
-        def leave(_: object) -> trio.lowlevel.Abort:
-            del self._idle[task]
-            return trio.lowlevel.Abort.SUCCEEDED
-
+    async def _wait_job(
+        self, task: trio.lowlevel.Task, wake: _Wake, leave: Callable[[object], trio.lowlevel.Abort]
+    ) -> tuple[*Args] | None:
+        """Park until a job arrives and return it; None ends the worker. trio calls `leave` if the worker is cancelled."""
         task.context = _NOTHING  # takes effect with the next step of the task, which belongs to its next job
         self._idle[task] = wake
         if len(self._idle) > KEPT_IDLE_WORKERS and not self._is_watched:

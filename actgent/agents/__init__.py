@@ -1,1 +1,1 @@
-"""What a developer writes and holds: agents, their builders and sessions. Nothing is decided here."""
+"""Agents and their sessions, builders, teams, pipelines and goals: the classes that programs use directly."""

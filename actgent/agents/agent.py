@@ -1,4 +1,4 @@
-"""The agent as a developer writes it: who it is, what it talks to, and how it is talked to."""
+"""`Agent`: an LLM agent with its sessions, hooks, guards, runs and tools."""
 
 import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
@@ -32,21 +32,19 @@ from actgent.errors import (
 )
 from actgent.llm.adapters import ModelLike
 from actgent.llm.settings import LLMSettings
-from actgent.memory.base import MemoryLike
-from actgent.memory.lasting import LastingMemories
+from actgent.memory.base import LongTermMemory, MemoryLike
 from actgent.memory.short_term import ShortTermMemory
 from actgent.messages import DataT_co, Delivery, Message, OnBusy, Priority, PriorityName, Reply, Route, Sender
 from actgent.modes.modes import Modes
 from actgent.modes.prompt import prompt_of
-from actgent.modes.tools import equip
 from actgent.protocols.bare import Bare
 from actgent.protocols.base import (
     ClassificationType,
     Instruction,
     Profile,
     Protocol,
-    checked_types,
     types_from,
+    validate_types,
 )
 from actgent.protocols.prompt_layers import Prompt, SystemPrompt, to_layer
 from actgent.protocols.prompts import PromptManager
@@ -54,54 +52,55 @@ from actgent.runtime.actor import AgentActor
 from actgent.runtime.approval_decisions import list_approvals
 from actgent.runtime.runtime import Host, Runtime, open_runtime
 from actgent.runtime.sessions.new_session import OnSession
-from actgent.runtime.sessions.opener import SessionOpener
-from actgent.runtime.sessions.recovering import recover
-from actgent.runtime.starting import wait_started
+from actgent.runtime.sessions.recovery import recover
+from actgent.runtime.sessions.session_opener import SessionOpener
+from actgent.runtime.start_phase import wait_started
 from actgent.sessions.context import SessionContext
 from actgent.sessions.handlers import Handler, check_called
-from actgent.sessions.history import Former
-from actgent.sessions.incoming import Content, check_rule, sayable_parts
+from actgent.sessions.imported_history import ImportedMessage
+from actgent.sessions.incoming_messages import Content, check_rule, message_parts
+from actgent.sessions.pending.turn_future import CallOptions
+from actgent.sessions.pending.turn_reader import TurnReader, TurnStream
 from actgent.sessions.turn import Turn
-from actgent.sessions.waiting.turn_future import CallOptions
-from actgent.sessions.waiting.turn_reader import TurnReader, TurnStream
 from actgent.state.reducers import Reducer
-from actgent.support.hints import async_block, unknown_argument
-from actgent.support.leads import OF_NEW_SESSIONS, OF_RUNS, OF_STREAMS, for_agents
 from actgent.support.logs import logger_of
-from actgent.tools.adapters import ToolShape
-from actgent.tools.base import DepsT, Tool, innermost
-from actgent.tools.outputs.kept import offer_read_result
-from actgent.tools.threads import ALL_THREADS, DEFAULT_THREADS
-from actgent.toolsets.gateway import registry_of
+from actgent.support.misuse_hints import OF_NEW_SESSIONS, OF_RUNS, OF_STREAMS, hints_for_agents
+from actgent.support.name_hints import async_block, unknown_argument
+from actgent.tools.adapters import ToolProtocol
+from actgent.tools.base import DepsT, Tool, unwrap_tool
+from actgent.tools.caller_tools import CallerTools, check_caller_tools
+from actgent.tools.outputs.oversized_results import offer_read_result
+from actgent.tools.threads import AGENT_THREADS, RUNTIME_THREADS
+from actgent.toolsets.tool_search import build_registry
 from actgent.toolsets.toolset import Toolset, static_tools
 from actgent.turns.calls.approval_requests import NeedsPerson
 from actgent.turns.calls.tool_calls import Access
 from actgent.turns.core import AgentCore
+from actgent.turns.failure_logging import FailureLogger
 from actgent.turns.guards import GuardedKind, Guards
 from actgent.turns.hooks import Hooks
-from actgent.turns.reports import Reports
 
 from .assembly import AgentDeps, AgentModels, build_actor, build_core, build_opener
-from .model_tools import lasting_of, with_database
+from .model_tools import long_term_memory_parts, with_database
 from .narration import Narration, Verbose, writer_of
 from .options import AgentOptions, FormT, MessageOptions, ProcessOptions, RunOptions
 from .processing import ProcessResult, process_turn
 from .runs import (
     STREAM_CAPACITY,
-    Enhanced,
-    Question,
+    RewrittenMessage,
     RunDefaults,
-    agent_elsewhere,
-    answer_to,
-    enhance,
-    moved_of,
-    outcome_elsewhere,
-    read_along,
-    read_suspended,
+    RunRequest,
+    convert_reply,
+    moved_error,
+    open_resumed_stream,
+    open_stream,
+    remote_agent,
+    remote_outcome,
     resume,
-    run_elsewhere,
-    stream_elsewhere,
-    typed,
+    rewrite_message,
+    run_remotely,
+    send_and_wait,
+    stream_remotely,
 )
 from .session import Hears, HearsIn, Session, context_of, face_of
 from .teams import AgentRef, AgentTool, HandoffTool, limited
@@ -121,16 +120,16 @@ from .validation import (
 
 R = TypeVar("R")
 Query = str | None | Awaitable[str | None]
-"""The text that a function of `on_query` adds to a message."""
+"""Return value of a function of `on_query`: the text that is added to a model call, or None."""
 Q = TypeVar("Q", bound=Query)
-_CLOSING = 5.0
-"""Seconds to close a session that `process` opened, also when it is cancelled."""
+_CLOSE_TIMEOUT_SECONDS = 5.0
+"""Maximum seconds to close a session that `process` opened, also after a cancellation."""
 GuardT = TypeVar("GuardT", bound=Handler)
 
 _log = logger_of(__name__)
 
 
-@for_agents
+@hints_for_agents
 class Agent(Generic[DataT_co, DepsT]):
     """An LLM agent: an actor that talks to a model.
 
@@ -203,13 +202,13 @@ class Agent(Generic[DataT_co, DepsT]):
 
     default_protocol: Callable[[], Protocol] = Bare
     core_type: type[AgentCore] = AgentCore
-    """The pipeline of its messages: `AgentCore`, or a class made from it that does one of its steps in another way."""
+    """Class that processes the messages: `AgentCore`, or a subclass that replaces one of its steps."""
     narration_type: type[Narration] = Narration
-    """The class that words the lines of `verbose=`."""
+    """Class that formats the lines of `verbose=`."""
     database: Database | None
-    """Tables of its own; None if it has none."""
-    _beside: "tuple[Agent[Any, Any], ...]" = ()
-    """Agents that are started together with it, besides those that its tools call."""
+    """Database with the tables of this agent; None if the agent has none."""
+    _extra_companions: "tuple[Agent[Any, Any], ...]" = ()
+    """Agents that start together with this agent, in addition to the agents that its tools call."""
 
     @overload
     def __init__(
@@ -234,7 +233,7 @@ class Agent(Generic[DataT_co, DepsT]):
         user_prompt: str = "",
         instructions: Iterable[Instruction | Mapping[str, Any] | str] = (),
         types: Iterable[ClassificationType | Mapping[str, Any]] = (),
-        tools: Iterable[Tool[DepsT] | ToolShape | Toolset] = (),
+        tools: Iterable[Tool[DepsT] | ToolProtocol | Toolset] = (),
         protocol: Protocol | None = None,
         models: Mapping[str, ModelLike | LLMSettings | str] | None = None,
         output: Any = None,
@@ -244,7 +243,7 @@ class Agent(Generic[DataT_co, DepsT]):
         state: type | None = None,
         reducers: Mapping[str, Reducer] | None = None,
         memory: MemoryLike | None = None,
-        memories: LastingMemories | None = None,
+        memories: LongTermMemory | None = None,
         recall_before_answer: bool | int = False,
         database: Database | None = None,
         modes: Modes | None = None,
@@ -258,7 +257,7 @@ class Agent(Generic[DataT_co, DepsT]):
         inbox_bytes: int = DEFAULT_BYTES,
         message_bytes: int = DEFAULT_MESSAGE_BYTES,
         parallel_tools: bool = False,
-        threads: int = DEFAULT_THREADS,
+        threads: int = AGENT_THREADS,
         handler_timeout: float = 30.0,
         grace: float = 10.0,
         thread_grace: float = 5.0,
@@ -271,7 +270,7 @@ class Agent(Generic[DataT_co, DepsT]):
         )
         check_each_seconds(handler_timeout=handler_timeout, grace=grace, thread_grace=thread_grace)
         self.name = name
-        self._reports = Reports(name, debug=debug)
+        self._failure_logger = FailureLogger(name, debug=debug)
         self.limits = limits or Limits()
         self.grace, self._thread_grace = grace, thread_grace
         self.on_busy = check_rule(on_busy)
@@ -288,9 +287,11 @@ class Agent(Generic[DataT_co, DepsT]):
             "message_bytes": at_least_one("message_bytes", message_bytes),
         }
         known = forms_of(instructions)
-        all_types = checked_types((*types_from(known), *types_of(types)))
-        lasting = lasting_of(with_database(tools, database), memories, recall_before_answer)
-        self.toolsets, self.tools = registry_of(lasting.tools, mapped=[t.tool for t in all_types if t.tool])
+        all_types = validate_types((*types_from(known), *types_of(types)))
+        memory_parts = long_term_memory_parts(with_database(tools, database), memories, recall_before_answer)
+        self.toolsets, self.tools = build_registry(
+            memory_parts.tools, mapped=[t.tool for t in all_types if t.tool]
+        )
         self.database, self.modes = database, modes
         check_call_rule("approval", approval)
         self.approval_rule = approval
@@ -311,7 +312,7 @@ class Agent(Generic[DataT_co, DepsT]):
         templates = own_templates(assistant=assistant_prompt, user=user_prompt)
         self.prompts = self._make_prompts(prompt, system_prompt, templates)
         self.system_prompt = self.prompts.system_prompt()
-        """The same for all sessions and turns that have no layer of their own, or how it begins where it says something of sessions."""
+        """System prompt of sessions without a layer. Of a prompt that changes with the session, only its fixed beginning."""
         check_reducers(reducers)
         self._reducers, self._state_check = reducers, None if state is None else _state_check_of(state)
         self._memory = ShortTermMemory() if memory is None else memory_of(memory)
@@ -319,33 +320,36 @@ class Agent(Generic[DataT_co, DepsT]):
         self._models = AgentModels({**(models or {}), "default": llm})
         self._defaults = RunDefaults(
             self.profile, self.protocol, self.prompts, self._deps, roles=self._models.named.keys()
-        ).with_own(output, temperature=temperature, max_tokens=max_tokens)
+        ).with_agent_options(output, temperature=temperature, max_tokens=max_tokens)
         self._on_session: list[OnSession] = self._deps.first_hooks(modes)
-        self._hooks, self._guards = Hooks(queries=list(lasting.queries)), Guards()
+        self._hooks, self._guards = Hooks(queries=list(memory_parts.queries)), Guards()
         self._opener: SessionOpener | None = None
-        """While it runs."""
-        self._bury: Callable[[DeadLetter], None] | None = None
-        """Keeps messages for an agent that is gone, in the runtime that it was in last."""
+        """Opens sessions while the agent runs; None while it does not run."""
+        self._dead_letter: Callable[[DeadLetter], None] | None = None
+        """Stores dead letters in the last runtime of the agent; None before the first start."""
         self._block: AsyncExitStack | None = None
         write = writer_of(verbose)
         self.narration = None if write is None else self.narration_type(write)
-        """Writes the steps of its sessions; None without `verbose=`."""
+        """Writes a line for each step of a session; None without `verbose=`."""
         if self.narration is not None:
             self.narration.attach(self)
 
     def _make_prompts(
         self, prompt: Prompt | None, written: str | None, templates: Mapping[str, str]
     ) -> PromptManager:
-        """Put together what renders the prompts: protocol, profile and modes, or what was written, with `prompt` laid round it.
+        """Return the `PromptManager` of the agent, after a check of all templates.
+
+        The system prompt is `written`, or is rendered from the protocol, the profile and the modes. The layer `prompt` is then
+        applied to it.
 
         Raises:
-            ConfigurationError: a template is broken, or does not fit the profile.
+            ConfigurationError: A template is invalid, or does not fit the profile.
         """
         of_modes = prompt_of(self.modes, self.tools) if self.modes is not None and written is None else ""
         system = SystemPrompt(
             PromptManager(self.protocol, self.profile),
-            written=written,
-            of_modes=of_modes,
+            replacement=written,
+            mode_text=of_modes,
             layer=None if prompt is None else to_layer(prompt),
         )
         prompts = PromptManager(
@@ -374,30 +378,40 @@ class Agent(Generic[DataT_co, DepsT]):
         on_busy: OnBusy | None = None,
         limits: Limits | None = None,
         deps: DepsT | None = None,
-        history: Iterable[Former] = (),
+        history: Iterable[ImportedMessage] = (),
         enhance_prompt: bool | str = False,
         **unknown: Never,
     ) -> Session[DataT_co]:
-        """Open a conversation; a `description` that is not empty is its first message.
+        """Create a session of an owner, which is one conversation. A `description` that is not empty is its first message.
 
-        That message goes into the inbox as the last act, without a pause after it: handlers attached
-        straight after this call miss nothing. Waits up to 30 s for room. `on_busy` is the session's own rule.
+        The call returns directly after it has put the first message into the inbox, without another checkpoint. Handlers that
+        are attached right after the call receive all deliveries. If the inbox is full, the call waits up to 30 seconds.
 
-        `limits` bound the session as a whole, with its children: of them the calls, tokens, cost and seconds count.
-        `deps` are those of this session's tools, instead of the agent's.
-        `history` is what was said elsewhere: `ChatMessage`s, another session's messages, or `{"role": ..., "content": ...}`
-        of users and assistants. The model is shown it as if it had been said here; no turn answers it, and no hook is called with it.
-        With `enhance_prompt` one model call words the description anew before it is said, of the model `enhancer` if the agent has
-        one; a text says how. The message's metadata has the words of its owner as `enhanced_from`.
+        Args:
+            owner: User that the session belongs to: a name, or a `Sender`. Not empty.
+            description: First message of the session; empty creates a session without a message.
+            session_id: Id of the session; None creates a random id.
+            parent: Session that this session works for. Usage and limits of a child session also count for its parent.
+            prompt: Layer on the system prompt, for this session only.
+            on_busy: Treatment of messages while the session is busy; None uses the rule of the agent.
+            limits: Limits of the whole session, child sessions included: calls, tokens, cost and seconds.
+            deps: Dependencies of the tools in this session; None uses those of the agent.
+            history: Messages of an earlier conversation: `ChatMessage`s, messages of another session, or dicts `{"role": ...,
+                "content": ...}` with the roles user and assistant. The model sees them, but no turn answers them and no hook is
+                called with them.
+            enhance_prompt: True rewrites the description with one model call before it is sent; a text is the instruction for
+                that call. The call uses the model with the role `enhancer`, or the default model. The original text is in the
+                message's metadata as `enhanced_from`.
+            **unknown: Misspelt arguments, raised as an error that suggests the right name.
 
         Raises:
-            NotRunning: the agent's block is not open.
-            ActgentError: with `enhance_prompt`, what the model raised; no session was made.
-            ConfigurationError: the owner is empty or has NUL or half of a surrogate pair in the name, the id is no printable text
-                of at most 200 characters, or the history is none that a model takes, e.g. a tool call without its result.
-            SessionExists: this agent has a session of this id already; other agents may have one.
-            WrongOwner: the parent is another user's.
-            InboxFull: the inbox was full, so the description was not taken.
+            NotRunning: The agent is not running.
+            ActgentError: The model call of `enhance_prompt` failed; no session was created.
+            ConfigurationError: The owner is empty or contains NUL or a lone surrogate, the id is not a printable text of at
+                most 200 characters, or the history is invalid, e.g. a tool call without its result.
+            SessionExists: The agent already has a session with this id. Other agents may have a session with the same id.
+            WrongOwner: The parent session belongs to another owner.
+            InboxFull: The inbox stayed full, so the description was not accepted.
         """
         if unknown:
             raise unknown_argument(Agent.create_session, unknown, OF_NEW_SESSIONS)
@@ -407,17 +421,17 @@ class Agent(Generic[DataT_co, DepsT]):
         first = None
         if enhance_prompt and description:
             instruction = enhance_prompt if isinstance(enhance_prompt, str) else None
-            first = await self._enhanced(opener, description, instruction, owner)
+            first = await self._rewrite_message(opener, description, instruction, owner)
         try:
             context = await opener.create(
                 owner,
                 description if first is None else first.parts,
                 session_id=session_id,
                 parent=None if parent is None else _below(parent),
-                system=self._defaults.layered(prompt),
+                system=self._defaults.session_prompt(prompt),
                 limits=limits,
                 on_busy=on_busy,
-                deps=self._defaults.checked(deps),
+                deps=self._defaults.check_deps(deps),
                 history=history,
                 metadata=None if first is None else first.metadata,
             )
@@ -429,7 +443,7 @@ class Agent(Generic[DataT_co, DepsT]):
                 "history": history,
                 "enhance_prompt": first,
             }
-            remote = agent_elsewhere(opener, moved, **stays)
+            remote = remote_agent(opener, moved, **stays)
             made: Session[DataT_co] = await remote.create_session(
                 owner, description, session_id=session_id, on_busy=on_busy, limits=limits
             )
@@ -438,11 +452,11 @@ class Agent(Generic[DataT_co, DepsT]):
             context.conversation.add_child_usage(first.usage)
         return face_of(context)
 
-    async def _enhanced(
+    async def _rewrite_message(
         self, opener: SessionOpener, content: Content, instruction: str | None, owner: Sender | str
-    ) -> Enhanced:
-        """A first message in a model's words."""
-        return await enhance(
+    ) -> RewrittenMessage:
+        """Rewrite the first message of a session with one model call."""
+        return await rewrite_message(
             opener.running.core.models.models,
             content,
             instruction,
@@ -453,21 +467,25 @@ class Agent(Generic[DataT_co, DepsT]):
     async def open_session(
         self, session_id: str, *, owner: Sender | str | None = None, deps: DepsT | None = None
     ) -> Session[DataT_co]:
-        """The session of this agent that has this id, and belongs to this owner if one is given.
+        """Return an existing session of this agent, from memory or from the journal.
 
-        `deps` are those of its tools from now on.
+        Args:
+            session_id: Id of the session.
+            owner: Expected owner of the session; None accepts any owner.
+            deps: Dependencies of the session's tools from now on; None keeps those of the session.
 
         Raises:
-            SessionNotFound: there is none; another agent's session of this id is another one.
-            WrongOwner: it is another owner's. It is a `SessionNotFound`, so that services may answer both alike.
-            SessionClosed: it was closed.
-            DepsMissing: it was left out after a restart, since its tools need deps: pass them here, and it goes on.
+            SessionNotFound: The agent has no session with this id. A session of another agent with the same id does not count.
+            WrongOwner: The session belongs to another owner. The class is a `SessionNotFound`, so a service can answer both
+                errors alike.
+            SessionClosed: The session was closed.
+            DepsMissing: The session was not resumed after a restart because its tools need deps. Pass `deps=` to resume it.
         """
         opener = await self._await_opener()
         try:
-            context = await opener.open(session_id, owner=owner, deps=self._defaults.checked(deps))
+            context = await opener.open(session_id, owner=owner, deps=self._defaults.check_deps(deps))
         except Fenced as moved:
-            remote = agent_elsewhere(opener, moved, deps=deps)
+            remote = remote_agent(opener, moved, deps=deps)
             there: Session[DataT_co] = await remote.open_session(session_id, owner=owner)
             return there
         return _with_deps(context, deps)
@@ -482,35 +500,35 @@ class Agent(Generic[DataT_co, DepsT]):
         on_busy: OnBusy | None = None,
         limits: Limits | None = None,
         deps: DepsT | None = None,
-        history: Iterable[Former] = (),
+        history: Iterable[ImportedMessage] = (),
         **unknown: Never,
     ) -> Session[DataT_co]:
-        """This agent's session of this id, in memory or in the journal, created if there is none.
+        """Return the session with this id, from memory or from the journal, and create it if it does not exist.
 
-        The rest is what `create_session` gives it then; a session that is there keeps what it was created with, but for
-        `deps`, which are those of its tools from now on. Callers that come together get the same session.
+        The arguments are those of `create_session`, and apply only when the session is created. An existing session keeps its
+        values, except `deps`, which replace its deps. Concurrent calls with the same id return the same session.
 
         Raises:
-            ConfigurationError: see `create_session`; also where there is such a session.
-            WrongOwner: the session of this id is another owner's; names and kinds are compared.
-            SessionClosed: it was closed.
+            ConfigurationError: See `create_session`; raised for existing sessions as well.
+            WrongOwner: The existing session belongs to another owner; name and kind of the owner are compared.
+            SessionClosed: The session was closed.
         """
         if unknown:
             raise unknown_argument(Agent.ensure_session, unknown, OF_NEW_SESSIONS)
-        opener, given = await self._await_opener(), self._defaults.checked(deps)
+        opener, given = await self._await_opener(), self._defaults.check_deps(deps)
         try:
             context = await opener.ensure(
                 owner,
                 session_id,
                 parent=_below(parent),
-                system=self._defaults.layered(prompt),
+                system=self._defaults.session_prompt(prompt),
                 on_busy=on_busy,
                 limits=limits,
                 deps=given,
                 history=history,
             )
         except Fenced as moved:
-            remote = agent_elsewhere(opener, moved, parent=parent, prompt=prompt, deps=deps, history=history)
+            remote = remote_agent(opener, moved, parent=parent, prompt=prompt, deps=deps, history=history)
             there: Session[DataT_co] = await remote.ensure_session(
                 owner, session_id, on_busy=on_busy, limits=limits
             )
@@ -518,34 +536,37 @@ class Agent(Generic[DataT_co, DepsT]):
         return _with_deps(context, deps)
 
     async def receive(self, message: Message, *, enqueue_timeout: float = 30) -> str:
-        """Send what `Session.create_message` made; with that it is `Session.chat`. Returns the message's id.
+        """Enqueue a message created by `Session.create_message`, and return its id. Both calls together equal one `Session.chat`.
 
-        The message goes to the session whose id it bears, and is accepted once.
+        The message goes to the session in `message.session_id`. A repeated call with the same message has no effect.
 
         Raises:
-            ConfigurationError: it is no message that can be said.
-            SessionNotFound: this agent has no session of that id.
-            InboxFull, SessionBusy, SessionClosed, NotRunning: see `Session.chat`.
+            ConfigurationError: The value is not a `Message`, or has no content that can be sent.
+            SessionNotFound: The agent has no session with the id in the message.
+            InboxFull: The inbox had no room within `enqueue_timeout` seconds.
+            SessionBusy: The session is busy, and the message's rule is `reject`.
+            SessionClosed: The session was closed.
+            NotRunning: The agent is not running.
         """
         if not isinstance(message, Message):
             raise ConfigurationError(
                 f"agent.receive() takes a Message: session.create_message(...), not {message!r:.200}"
             )
-        sayable_parts(message.parts)
+        message_parts(message.parts)
         check_seconds("enqueue_timeout", enqueue_timeout)
         opener = await self._await_opener()
         try:
             context = await opener.open(message.session_id)
-            await opener.intake.accept(context, attrs.evolve(message, deadline=enqueue_timeout), once=True)
+            await opener.admission.accept(context, attrs.evolve(message, deadline=enqueue_timeout), once=True)
         except Fenced as moved:
-            await agent_elsewhere(opener, moved).receive(message, enqueue_timeout=enqueue_timeout)
+            await remote_agent(opener, moved).receive(message, enqueue_timeout=enqueue_timeout)
         return message.id
 
     async def open_toolsets(self, runtime: Runtime) -> None:
-        """Connect its toolsets, after which it serves; `Runtime.start` is the way to call it.
+        """Connect the toolsets of the agent. `Runtime.start` calls this method; messages are processed after it.
 
         Raises:
-            ToolsetUnavailable: a required one could not be connected.
+            ToolsetUnavailable: A required toolset could not be connected.
         """
         if self.toolsets:
             await runtime.toolsets.open(self.tools, self.toolsets)
@@ -553,14 +574,14 @@ class Agent(Generic[DataT_co, DepsT]):
             self._opener.running.equipped.set()
 
     async def __actgent_recover__(self) -> None:
-        """Go on with the sessions whose messages were accepted and not dealt with when the last process ended.
+        """Resume the sessions that had unfinished messages when the previous process ended.
 
-        A session whose records are damaged is named in the log, and left alone.
+        A session with damaged records is logged and skipped.
         """
         await recover(self._require_opener())
 
     def on_session(self, fn: Hears[Session[DataT_co], R]) -> Hears[Session[DataT_co], R]:
-        """Have `fn(session)` called, and awaited if it is async, before the first message of every session."""
+        """Register `fn(session)`, sync or async, to be called before the first message of every session."""
         check_called("on_session()", fn, is_alone=True)
         self._on_session.append(fn)
         return fn
@@ -574,15 +595,16 @@ class Agent(Generic[DataT_co, DepsT]):
     @overload
     def on_query(self, *, stage: str) -> Callable[[GuardT], GuardT]: ...
     def on_query(self, fn: Any = None, *, stage: str | None = None) -> Any:
-        """Have `fn(message)` called, and awaited if it is async, before a user's message is answered.
+        """Register `fn(message)`, sync or async, to be called before the agent answers a user's message.
 
-        The text that it returns goes with the model call that answers the message, as context, and is not
-        remembered; None adds nothing. With a second parameter it gets the session, too.
-        `@agent.on_query(stage="synthesis")` has it called before each call of that stage of the protocol instead, with the
-        user's message: of `plan` these are `execution` and `synthesis`, of which `session.state` has the results by then.
+        The returned text is added to the model calls that answer this message, as context, and is not added to the history.
+        None adds no text. A function with a second parameter also gets the session.
+        `@agent.on_query(stage="synthesis")` registers a function that is called with the user's message before each model call
+        of that stage. The protocol `plan` has the stages `execution` and `synthesis`; `session.state` has the results of the
+        plan by then.
 
         Raises:
-            ConfigurationError: `fn` is no function that takes something, or the protocol has no such stage.
+            ConfigurationError: `fn` is not a function with a parameter, or the protocol has no such stage.
         """
         if fn is None:
             return partial(self.on_query, stage=stage)
@@ -598,10 +620,10 @@ class Agent(Generic[DataT_co, DepsT]):
         self, fn: HearsIn[Message, R], *, priority: float | None = None
     ) -> HearsIn[Message, R]: ...
     def on_message(self, fn: Any, *, priority: float | None = None) -> Any:
-        """Have `fn(message)` called with what users, models and tools say, as it enters a session's record.
+        """Register `fn(message)` to be called with each message of users, models and tools when it is added to a session's history.
 
-        The lowest priority is called first, those without one last. What one does wrong is a `Failure` of the kind
-        `handler`, and the others are called all the same.
+        Functions are called in ascending order of `priority`; functions without a priority are called last. An exception of a
+        function is reported as a `Failure` of the kind `handler`, and the other functions are still called.
         """
         self._hooks.add_listener(fn, priority)
         return fn
@@ -611,23 +633,23 @@ class Agent(Generic[DataT_co, DepsT]):
     @overload
     def guard(self, fn: None = None, *, on: GuardedKind = "message") -> Callable[[GuardT], GuardT]: ...
     def guard(self, fn: Any = None, *, on: GuardedKind = "message") -> Any:
-        """Have `fn` look at each message from outside, or with `on="answer"` at each reply, before handlers and callers get it.
+        """Register `fn` as a guard, which checks messages, or with `on="answer"` replies, before handlers and callers receive them.
 
-        It returns None where it agrees, or `Refuse(reason)`: the turn ends with `GuardRefused`, a `Failure` of the kind
-        `guard`; or `Ask(question)`: a person decides, by an approval that the turn waits for. One of answers may also return
-        a text, which is said instead; the record keeps what the model said. With a second parameter it gets the session,
-        too; it is awaited if it is async, for `handler_timeout` seconds.
+        A guard returns None to accept, or `Refuse(reason)` to end the turn with `GuardRefused`, a `Failure` of the kind
+        `guard`. It returns `Ask(question)` to suspend the turn until a person has approved. A guard of answers may also return
+        a text that replaces the answer; the history keeps the model's answer. A function with a second parameter also gets the
+        session. An async guard may take `handler_timeout` seconds.
 
-        With `on="input"` a plain function looks at each message before it is in the inbox, and may also return a text, which
-        is said in place of the message's own: neither the model nor the journal has that. What it refuses or raises is
-        raised where the message was sent. Schedules, results of tasks and `history=` do not pass it.
+        With `on="input"`, a sync function checks each message before it enters the inbox. It may return a text that replaces
+        the text of the message; the model and the journal get only the new text. A refusal or an exception is raised at the
+        sender. Schedules, results of tasks and `history=` are not checked.
 
-        Guards of messages run beside the model call, whose answer is held until they agree, and which a refusal cancels.
-        With one of answers there are no tokens. With a journal a decision is not made again after a crash. One that raises
-        lets nothing through: the turn ends with `HandlerFailed`.
+        Guards of messages run concurrently with the model call. The answer is held until all guards accept, and a refusal
+        cancels the call. An agent with guards of answers does not stream tokens. With a journal, decisions of guards are
+        recorded and not repeated after a crash. If a guard raises, the turn ends with `HandlerFailed`.
 
         Raises:
-            ConfigurationError: `on` is none of these, or `fn` is no function that takes something.
+            ConfigurationError: `on` is not one of the three values, or `fn` is not a function with a parameter.
         """
         if fn is None:
             return partial(self.guard, on=on)
@@ -636,7 +658,7 @@ class Agent(Generic[DataT_co, DepsT]):
         return fn
 
     def remove_hook(self, fn: Handler) -> None:
-        """Call a function of `on_session`, `on_query`, `on_message` or `guard` no more, however often it was given."""
+        """Unregister a function from `on_session`, `on_query`, `on_message` and `guard`, all of its registrations."""
         self._hooks.remove(fn)
         self._guards.remove(fn)
         self._on_session[:] = [
@@ -674,24 +696,43 @@ class Agent(Generic[DataT_co, DepsT]):
         max_tokens: int | None = None,
         limits: Limits | None = None,
         deps: DepsT | None = None,
+        tools: CallerTools | None = None,
         **unknown: Never,
     ) -> Reply:
-        """Say something and wait for the answer: the turn's last reply.
+        """Send a message and wait for the answer: the last reply of the turn.
 
-        Without a session a fresh one, closed after. A cancelled run stops the turn, and so does one that took `timeout`
-        seconds; in a tool or handler, time in which the turn waits for people does not count. `sender` and `priority`
-        are those of `Session.chat`, as `metadata` is. `deps` are those of this turn's tools alone, and `model` is the role, a key of
-        `models`, that all its calls ask. The same `message_id` is said once: a repetition waits for the same turn, or gets
-        what it came to, where that is known (see `repetitions`).
+        Without `session=`, the message gets a new session, which is closed afterwards. Cancelling the call stops the turn. In a
+        turn of another session, e.g. in a tool, the call also waits while the turn is suspended for an approval; otherwise it
+        raises `Suspended`, and `resume` continues the turn.
 
-        Where a tool call waits for a person, the turn is suspended: it goes on by `resume`. In a turn of another
-        session, e.g. in a tool, that is waited for.
+        Args:
+            content: Text, or a list of parts such as pictures and files.
+            session: Session of this agent; None creates a new session for this message.
+            sender: Sender of the message; None is the owner of the session.
+            priority: Priority of the message in the inbox.
+            message_id: Id of the message, accepted once. A repetition waits for the same turn, or returns its recorded outcome;
+                see `repetitions`. Needs `session=`.
+            metadata: Data for programs, kept with the message and not shown to a model.
+            timeout: Maximum seconds until the answer; None is no limit. In a tool or handler, time in which the turn waits for
+                approvals does not count.
+            model: Role of the model for all calls of the turn: a key of `models`.
+            prompt: Layer on the system prompt, for this turn only.
+            output: Type or JSON Schema of the answer, for this turn only.
+            temperature: Sampling temperature, for this turn only.
+            max_tokens: Maximum tokens of one answer, for this turn only.
+            limits: Limits of the turn, in place of those of the agent.
+            deps: Dependencies of the tools, for this turn only.
+            tools: Tools that the caller runs itself, for this turn only, each a `ToolSpec` or `{"name", "description",
+                "parameters"}`. A call of one raises `Suspended`: `resume` with `{id: Respond(result)}` for each of
+                `session.caller_calls`.
+            **unknown: Misspelt arguments, raised as an error that suggests the right name.
 
         Raises:
-            DeadlineExceeded: there was no answer within `timeout` seconds.
-            Suspended: the turn waits for the approvals of these ids, or one before it does: then nothing was said.
-            AlreadyAnswered: the message was answered before, and the reply is not known any more.
-            ActgentError: the error of the Failure that the turn ended with.
+            DeadlineExceeded: The turn had no answer within `timeout` seconds.
+            Suspended: The turn waits for the approvals with these ids. Or an earlier turn of the session waits for approvals;
+                then the message was not sent.
+            AlreadyAnswered: The message was answered earlier, and the reply is no longer known.
+            ActgentError: The error of the `Failure` that ended the turn.
         """
         if unknown:
             raise unknown_argument(Agent.run, unknown, OF_RUNS)
@@ -704,19 +745,20 @@ class Agent(Generic[DataT_co, DepsT]):
             session=session,
             limits=limits,
             deps=deps,
+            tools=() if tools is None else check_caller_tools(tools, self.tools),
         )
-        said = Question(content, session, sender, priority, message_id, timeout, metadata)
+        request = RunRequest(content, session, sender, priority, message_id, timeout, metadata)
         if timeout is None:
             try:
-                return await answer_to(await self._await_opener(), said, options)
+                return await send_and_wait(await self._await_opener(), request, options)
             except Fenced as moved:
-                return await run_elsewhere(self._require_opener(), said, moved, options, self._own(options))
+                return await run_remotely(self._require_opener(), request, moved, options, self._own(options))
         check_loop(f"agent {self.name!r}")
         with trio.move_on_after(timeout) as limit, limited(limit):
             try:
-                return await answer_to(await self._await_opener(), said, options)
+                return await send_and_wait(await self._await_opener(), request, options)
             except Fenced as moved:
-                return await run_elsewhere(self._require_opener(), said, moved, options, self._own(options))
+                return await run_remotely(self._require_opener(), request, moved, options, self._own(options))
         raise DeadlineExceeded(f"agent {self.name!r}", timeout)
 
     @overload
@@ -734,35 +776,38 @@ class Agent(Generic[DataT_co, DepsT]):
     def run_sync(
         self, content: Content, *, output: Any = None, **options: Unpack[MessageOptions[DepsT]]
     ) -> Reply:
-        """Say something and wait for the answer, in synchronous code: `run` without a session.
+        """Send a message and wait for the answer, in synchronous code. The options are those of `run`, without `session`.
 
-        An agent that was started in a portal answers there, any other one in a block that is opened for this answer alone.
-        In `async def` of asyncio it blocks the event loop, and a warning is logged: use `open_portal` there.
+        If the agent runs in a portal, the portal answers. Otherwise the agent is started for this call and stopped afterwards.
+        In an `async def` function of asyncio the call blocks the event loop and logs a warning: use `open_portal` there.
 
         Raises:
-            UsageError: trio runs here, where `run` is awaited; or the agent runs, but in no portal.
-            ActgentError: what `run` raises.
+            UsageError: The calling thread runs trio, which needs `await agent.run(...)`; or the agent runs in another thread
+                without a portal.
+            ActgentError: The error of the `Failure` that ended the turn.
         """
         if trio.lowlevel.in_trio_run():
-            raise UsageError(f"trio runs here: take `await agent.run(...)` of agent {self.name!r}")
+            raise UsageError(
+                f"run_sync() of agent {self.name!r} was called in trio: write `await agent.run(...)`"
+            )
         if is_asyncio_running():
             _log.warning(
-                "run_sync() of agent %s blocks the event loop of asyncio until the answer: take `async with open_portal()` "
+                "run_sync() of agent %s blocks the event loop of asyncio until the answer: use `async with open_portal()` "
                 "and `await agent.run(...)`, see docs/asyncio.md",
                 self.name,
             )
         running = partial(self.run, content, output=output, **options)
         if self._opener is None:
-            return trio.run(self._alone, running)
+            return trio.run(self._run_standalone, running)
         call = self._opener.running.call_from_outside
         if call is None:
             raise UsageError(
-                f"agent {self.name!r} runs in another thread, and in no portal: see open_portal()"
+                f"agent {self.name!r} runs in another thread without a portal: see open_portal()"
             )
         return call(running)  # type: ignore[no-any-return]
 
-    async def _alone(self, running: Callable[[], Awaitable[Reply]]) -> Reply:
-        """Open the block of this agent for one thing."""
+    async def _run_standalone(self, running: Callable[[], Awaitable[Reply]]) -> Reply:
+        """Start the agent, await `running`, and stop the agent; used by `run_sync` outside of a runtime."""
         async with self:
             return await running()
 
@@ -796,16 +841,17 @@ class Agent(Generic[DataT_co, DepsT]):
         max_tokens: int | None = None,
         limits: Limits | None = None,
         deps: DepsT | None = None,
+        tools: CallerTools | None = None,
     ) -> AsyncGenerator[trio.abc.ReceiveChannel[Delivery], None]:
-        """Say something and read what comes of it: `Token`, `ToolResult`, `Event`, `Route`, `Reply`, `Failure`, `Approval`.
+        """Send a message and receive the deliveries of its turn: `Token`, `ToolResult`, `Event`, `Route`, `Reply`, `Failure`, `Approval`.
 
-        Where the turn waits for people, it ends here, and `follow` reads on. Behind another turn that waits for people nothing
-        is said: that is `Suspended`, or the stream's only delivery, a `Failure` of that kind, where it was queued by then.
-        A slow reader slows the model's stream down. Leaving the block early stops the turn.
+        The arguments are those of `run`. The stream ends if the turn is suspended for an approval; `follow` continues it. If an
+        earlier turn of the session waits for approvals, the message is not sent: the block raises `Suspended`, or, if the
+        message was queued already, the only delivery is a `Failure` of that kind.
 
-        The arguments are those of `run`. After `timeout` seconds the turn ends with a
-        `Failure` of the kind `deadline`, the last delivery. A repetition of a `message_id` reads the rest of the turn, or
-        what it came to alone.
+        A slow reader slows down the model's stream. Leaving the block before the end stops the turn. After `timeout` seconds
+        the turn ends with a `Failure` of the kind `deadline`, the last delivery. A repeated `message_id` receives the rest of
+        the turn, or only its outcome.
         """
         options = self._defaults.options_for(
             output,
@@ -816,13 +862,14 @@ class Agent(Generic[DataT_co, DepsT]):
             session=session,
             limits=limits,
             deps=deps,
+            tools=() if tools is None else check_caller_tools(tools, self.tools),
         )
-        said = Question(content, session, sender, priority, message_id, timeout, metadata)
+        request = RunRequest(content, session, sender, priority, message_id, timeout, metadata)
         reader = TurnReader[Delivery](STREAM_CAPACITY)
         future = TurnStream(options, reader=reader)
         has_begun = False
         try:
-            async with read_along(await self._await_opener(), said, future, reader):
+            async with open_stream(await self._await_opener(), request, future, reader):
                 has_begun = True
                 yield reader  # noqa: ASYNC119 - the block is a context manager
                 return
@@ -830,12 +877,12 @@ class Agent(Generic[DataT_co, DepsT]):
             if has_begun:
                 raise
             opener = self._require_opener()
-            remote = stream_elsewhere(opener, said, moved, options, self._own(options))
+            remote = stream_remotely(opener, request, moved, options, self._own(options))
         async with remote as deliveries:
             yield deliveries  # noqa: ASYNC119 - the block is a context manager
 
     def _own(self, options: CallOptions) -> list[str]:
-        """Name what of these options was given for one run alone."""
+        """Return the names of the options that were passed to this run and differ from the options of the agent."""
         plain = self._defaults.options
         names = (field.name for field in attrs.fields(CallOptions) if field.name != "journal_form")
         return [name for name in names if getattr(options, name) is not getattr(plain, name)]
@@ -877,13 +924,13 @@ class Agent(Generic[DataT_co, DepsT]):
         output: Any = None,
         **options: Unpack[ProcessOptions[DepsT]],
     ) -> ProcessResult[Any]:
-        """Answer a request, and return a result with its status, tool results, usage and duration, also if it fails.
+        """Answer a request, and return a result with status, tool results, usage and duration. Failures are results too.
 
-        It works the same with every protocol and `core_type`, so that a program can exchange how its agent reasons. Without a
-        session a fresh one is opened, and closed after. The options are those of `run`, for this request alone. `limits` replace
-        those of the agent; reaching one is an error in the result. So is an error that prevents the fresh session, e.g. of an
-        `on_session` function. If a tool call waits for a person, the status is `suspended`
-        and `resume` continues the turn. Answers are streamed to `session.on_token` handlers.
+        The result has the same form for every protocol and `core_type`. Without `session`, a new session is created and closed
+        afterwards. The options are those of `run` and apply to this request only. `limits` replace the agent's limits; a reached
+        limit is an error in the result. An error while the new session is created, e.g. in an `on_session` function, is also an
+        error in the result. If a tool call waits for an approval, the status is `suspended`, and `resume` continues the turn.
+        Answers are streamed to `session.on_token` handlers.
 
         Raises:
             NotRunning: The agent's block is not open.
@@ -902,7 +949,7 @@ class Agent(Generic[DataT_co, DepsT]):
             result = await self._process_in(session, content, output=output, **options)
         finally:
             if (context_of(session).status if result is None else result.status) != "suspended":
-                with trio.move_on_after(_CLOSING, shield=True):
+                with trio.move_on_after(_CLOSE_TIMEOUT_SECONDS, shield=True):
                     await session.aclose()
         return result
 
@@ -910,76 +957,79 @@ class Agent(Generic[DataT_co, DepsT]):
         stream = partial(self.stream, content, session=session)
         return await process_turn(await self._await_opener(), session, self.protocol, stream, options)
 
-    # --- people ------------------------------------------------------------------------------
+    # --- approvals ------------------------------------------------------------------------------
 
     async def answer(
         self, approval: Approval | str, decision: Decision, *, by: Sender | str | None = None
     ) -> None:
-        """Decide over a tool call that waits in any session, which is opened for that; see `Session.answer`."""
+        """Decide the approval of a tool call in any session of the agent. The session is loaded if necessary.
+
+        `approval` is the approval or its id, `by` the user who decides. Raises the errors of `Session.answer`.
+        """
         session = await self._session_of(approval if isinstance(approval, str) else approval.id)
         await session.answer(approval, decision, by=by)
 
     async def resume(
         self, decisions: Mapping[str, Decision], *, by: Sender | str | None = None
     ) -> Reply[DataT_co]:
-        """Decide over tool calls of one suspended turn, by the ids of their approvals, and wait for its answer as `run` does.
+        """Decide the approvals of one suspended turn, by their ids, and wait for the answer as `run` does.
 
-        Others that wait for the turn, e.g. another agent's tool call, get its answer, too. A cancelled call stops the turn
-        if it goes on already and nobody else waits for it.
+        Other callers that wait for the turn, e.g. a tool call of another agent, receive the answer as well. Cancelling the call
+        stops the turn if the turn has resumed and no other caller waits for it.
 
         Raises:
-            Suspended: the turn still waits, or again.
-            UsageError: one of the decisions does not count, see `Session.answer`; those before it do.
-            ActgentError: the error of the Failure that the turn ended with.
+            Suspended: The turn still waits for approvals, or waits for new approvals.
+            UsageError: A decision was rejected by `Session.answer`. Earlier decisions of the mapping stay valid.
+            ActgentError: The error of the `Failure` that ended the turn.
         """
         if not decisions:
-            raise ConfigurationError("decisions= is a mapping of approval ids to decisions, and not empty")
+            raise ConfigurationError("decisions= is empty: pass a mapping of approval ids to decisions")
         session: object = await self._session_of(next(iter(decisions)))
         if not isinstance(session, Session):
             opener = self._require_opener()
-            remote = agent_elsewhere(opener, moved_of(opener, session))
-            return typed(await remote.resume(decisions, by=by), self._defaults.options)
+            remote = remote_agent(opener, moved_error(opener, session))
+            return convert_reply(await remote.resume(decisions, by=by), self._defaults.options)
         try:
             return await resume(session, self._defaults.options, decisions, by=by)
         except SessionMoved as moved:
             if not moved.message_id:
                 raise
-            return await outcome_elsewhere(self._require_opener(), moved, self._defaults.options)
+            return await remote_outcome(self._require_opener(), moved, self._defaults.options)
 
     @async_block()
     async def follow(
         self, session: Session
     ) -> AsyncGenerator[trio.abc.ReceiveChannel[Delivery[DataT_co]], None]:
-        """Read what comes of a suspended turn when it goes on, as `stream` does; decide inside of the block.
+        """Receive the deliveries of a suspended turn after it resumes, as `stream` does. Decide inside the block.
 
-        Any number may follow a turn, and whoever waits for it does not lose it by that. Leaving the block early stops the
-        turn if it goes on already and nobody else waits for it.
+        Several readers may follow one turn, in addition to its caller. Leaving the block before the end stops the turn if it
+        has resumed and no other caller waits for it.
 
         Raises:
-            NotSuspended: no turn of the session waits for a person.
+            NotSuspended: No turn of the session waits for an approval.
         """
         opener, known = self._require_opener(), cast("object", session)
         if not isinstance(known, Session):
-            async with agent_elsewhere(opener, moved_of(opener, known)).follow(known) as deliveries:
+            async with remote_agent(opener, moved_error(opener, known)).follow(known) as deliveries:
                 yield deliveries  # noqa: ASYNC119 - the block is a context manager
             return
         context = context_of(session)
         opener.running.sessions.check_member(context)
         reader = TurnReader[Delivery[DataT_co]](STREAM_CAPACITY)
         future = TurnStream(self._defaults.options, reader=reader)
-        async with read_suspended(context, future, reader):
+        async with open_resumed_stream(context, future, reader):
             yield reader  # noqa: ASYNC119 - the block is a context manager
 
     async def approvals(
         self, *, owner: Sender | str | None = None, after: str = "", limit: int = 100
     ) -> tuple[Approval, ...]:
-        """List the open approvals of this agent's sessions. Sessions that were unloaded to the journal are included.
+        """Return the open approvals of the agent's sessions, unloaded sessions included.
 
         Args:
-            owner: Only approvals of this owner's sessions; None lists those of all owners. A service that shows approvals to
-                its users has to pass it, because approvals have the arguments of the calls.
-            after: The `session_id` of the last approval of the page before; sessions are in the order of their ids.
-            limit: The most sessions of a page. An empty page is the end.
+            owner: Owner of the sessions; None returns approvals of all owners. A service that shows approvals to its users must
+                pass the owner, because approvals contain the arguments of the calls.
+            after: `session_id` of the last approval of the previous page. Sessions are sorted by id.
+            limit: Maximum number of sessions in a page. An empty page is the end.
         """
         return await list_approvals(self._require_opener().running, owner=owner, after=after, limit=limit)
 
@@ -993,15 +1043,17 @@ class Agent(Generic[DataT_co, DepsT]):
 
     @property
     def ref(self) -> AgentRef:
-        """The agent's address for other agents and programs: `tell` and `ask`."""
-        return AgentRef(self.name, run=self.run, opener=self._await_opener, bury=self._keep_dead)
+        """Address of the agent for other agents and programs, with `tell` and `ask`."""
+        return AgentRef(
+            self.name, run=self.run, opener=self._await_opener, dead_letter=self._store_dead_letter
+        )
 
-    def _keep_dead(self, letter: DeadLetter) -> None:
-        if self._bury is not None:
-            self._bury(letter)
+    def _store_dead_letter(self, letter: DeadLetter) -> None:
+        if self._dead_letter is not None:
+            self._dead_letter(letter)
 
     def as_tool(self, name: str | None = None, description: str | None = None) -> Tool:
-        """This agent as a tool of another, which is started together with that one."""
+        """Return a tool for other agents that sends a task to this agent. This agent starts together with the agent that has the tool."""
         default = self.profile.goal or self.profile.capabilities or self.profile.role or self.name
         return AgentTool(
             name or re.sub(r"[^a-zA-Z0-9_-]+", "_", self.name),
@@ -1012,44 +1064,46 @@ class Agent(Generic[DataT_co, DepsT]):
         )
 
     def accompany(self, agent: "Agent[Any, Any]") -> None:
-        """Have another agent started together with this one, unless it runs by then."""
-        self._beside = (*self._beside, agent)
+        """Start another agent whenever this agent starts, unless that agent is running."""
+        self._extra_companions = (*self._extra_companions, agent)
 
     def _companions(self) -> "Iterable[Agent]":
-        """The agents that this one needs to be running."""
-        tools = self._given_tools()
+        """Return the agents that must run while this agent runs."""
+        tools = self._initial_tools()
         called = [tool.agent for tool in tools if isinstance(tool, (AgentTool, HandoffTool))]
-        return [*called, *self._beside]  # type: ignore[list-item]
+        return [*called, *self._extra_companions]  # type: ignore[list-item]
 
     def _complete_tools(self) -> None:
-        """Add the tools that come with others: those of modes, and `read_result`."""
+        """Add the tools that modes need, and `read_result` if the limits keep oversized results."""
         if self.modes is not None:
+            from actgent.modes.tools import equip  # noqa: PLC0415 - compiles ten tools, which takes 15 ms
+
             equip(self.tools, self.modes)
         if self.limits.kept_characters:
             offer_read_result(self.tools)
 
-    def _given_tools(self) -> Iterable[Tool]:
-        """Its tools that are known before it starts, without their wrappers."""
+    def _initial_tools(self) -> Iterable[Tool]:
+        """Return the unwrapped tools that are known before toolsets connect."""
         given = (*self.tools, *(tool for toolset in self.toolsets for tool in static_tools(toolset)))
-        return [innermost(tool) for tool in given]
+        return [unwrap_tool(tool) for tool in given]
 
     def _access_rules(self) -> Iterable[Access]:
-        """Rules that a call has to pass at the moment it is about to start."""
+        """Return the rules that are checked directly before each tool call."""
         return ()
 
     async def _route(self, context: SessionContext, turn: Turn, route: Route) -> Reply | None:
-        """Give the message to the agent of a route; does nothing unless the agent has routes."""
+        """Let the agent of a route answer. Return None if this class of agents has no routes."""
         await trio.lowlevel.checkpoint()
         return None
 
-    # --- life ----------------------------------------------------------------------------
+    # --- start and stop ----------------------------------------------------------------------------
 
     async def __aenter__(self) -> Self:
         check_loop(f"agent {self.name!r}")
         if self._opener is not None:
             raise ConfigurationError(f"agent {self.name!r} runs already: one block at a time")
         async with AsyncExitStack() as block:
-            threads = max(ALL_THREADS, self._threads)
+            threads = max(RUNTIME_THREADS, self._threads)
             runtime = await block.enter_async_context(
                 open_runtime(threads=threads, thread_grace=self._thread_grace)
             )
@@ -1065,7 +1119,11 @@ class Agent(Generic[DataT_co, DepsT]):
         return await block.__aexit__(kind, error, trace)  # noqa: ASYNC102 - the runtime shields what it must
 
     def __actgent_start__(self, host: Host) -> "Sequence[Agent]":
-        """Run in a runtime, companions too; called by `Runtime.start` alone."""
+        """Start the agent and its companions in a runtime, and return them. Only `Runtime.start` calls this method.
+
+        Raises:
+            ConfigurationError: The agent is running already.
+        """
         if self._opener is not None:
             raise ConfigurationError(f"agent {self.name!r} runs already: one block at a time")
         agents = self._with_companions()
@@ -1076,14 +1134,14 @@ class Agent(Generic[DataT_co, DepsT]):
         return agents
 
     def _enter(self, host: Host, running: AgentActor) -> None:
-        """Run as this actor, and be found in the runtime."""
+        """Register the agent and its actor in the runtime."""
         host.run(running, grace=self.grace)
         self._opener = self._build_opener(running, host.runtime)
-        self._bury = host.runtime.bury
+        self._dead_letter = host.runtime.dead_letter
         host.runtime.agents.add(self, self._opener)
 
     def _with_companions(self) -> "list[Agent]":
-        """Itself, its companions, theirs ...: all that do not run yet, each once."""
+        """Return this agent and all direct and indirect companions that are not running, each once."""
         agents: dict[Agent, None] = {self: None}
         waiting = [self]
         while waiting:
@@ -1093,6 +1151,11 @@ class Agent(Generic[DataT_co, DepsT]):
         return list(agents)
 
     def _require_opener(self) -> SessionOpener:
+        """Return the session opener of the running agent.
+
+        Raises:
+            NotRunning: The agent is not running.
+        """
         if self._opener is None:
             check_loop(f"agent {self.name!r}")
             raise NotRunning(self.name)
@@ -1100,7 +1163,7 @@ class Agent(Generic[DataT_co, DepsT]):
         return self._opener
 
     async def _await_opener(self) -> SessionOpener:
-        """The same, for a turn from the journal as soon as its program has started this agent."""
+        """Return the session opener. A turn that was resumed from the journal waits until the program has started this agent."""
         if self._opener is None:
             await wait_started(self.name)
         return self._require_opener()
@@ -1129,11 +1192,11 @@ class Agent(Generic[DataT_co, DepsT]):
             on_session=self._on_session,
             deps=self._deps,
             database=self.database,
-            is_told=self._is_told,
+            runs_session_hooks=self._runs_session_hooks,
         )
 
-    def _is_told(self, context: SessionContext) -> bool:
-        """Return True for a session with which the functions of `on_session` are called."""
+    def _runs_session_hooks(self, context: SessionContext) -> bool:
+        """Return True if the functions of `on_session` are called with this session."""
         return True
 
     def _build_core(self, runtime: Runtime) -> AgentCore:
@@ -1145,7 +1208,7 @@ class Agent(Generic[DataT_co, DepsT]):
             prompts=self.prompts,
             models=self._models.open(),
             tools=self.tools,
-            given_tools=self._given_tools(),
+            given_tools=self._initial_tools(),
             threads=self._threads,
             parallel_tools=self._parallel_tools,
             approval=self.approval_rule,
@@ -1154,7 +1217,7 @@ class Agent(Generic[DataT_co, DepsT]):
             hooks=self._hooks,
             guards=self._guards,
             router=self._route,
-            reports=self._reports,
+            failure_logger=self._failure_logger,
             handler_timeout=self._handler_timeout,
             bounds=self._bounds,
         )
@@ -1166,7 +1229,7 @@ class Agent(Generic[DataT_co, DepsT]):
 
 
 def _with_deps(context: SessionContext, deps: object) -> Session[Any]:
-    """The user's end of a session, which has these deps from now on, if there are any."""
+    """Return the `Session` of a context, and set its deps unless `deps` is None."""
     session = face_of(context)
     if deps is not None:
         session.own_deps = deps
@@ -1174,10 +1237,10 @@ def _with_deps(context: SessionContext, deps: object) -> Session[Any]:
 
 
 def _below(parent: object) -> SessionContext | None:
-    """The agent's end of what is given as a parent.
+    """Return the context of a parent session; None if `parent` is None.
 
     Raises:
-        ConfigurationError: it is no session.
+        ConfigurationError: The value is not a `Session`.
     """
     if parent is None:
         return None

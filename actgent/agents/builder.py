@@ -1,4 +1,4 @@
-"""Agents and classification types, put together step by step. Every step gives a new builder and leaves the old one."""
+"""`AgentBuilder` and `SchemaBuilder`: immutable builders of agents and classification types. Each method returns a new builder."""
 
 import functools
 import os
@@ -17,8 +17,7 @@ from actgent.llm.adapters import ModelLike
 from actgent.llm.base import LLM
 from actgent.llm.models import resolve_model
 from actgent.llm.settings import LLMSettings, load_models, load_settings
-from actgent.memory.base import MemoryLike
-from actgent.memory.lasting import LastingMemories
+from actgent.memory.base import LongTermMemory, MemoryLike
 from actgent.memory.short_term import ShortTermMemory
 from actgent.messages import OnBusy
 from actgent.protocols import PROTOCOLS, make_protocol
@@ -33,8 +32,8 @@ from actgent.protocols.steps import Steps
 from actgent.protocols.strategies import AutoSwitching, KeywordStrategy, Strategy, UserPreference
 from actgent.runtime.sessions.new_session import OnSession
 from actgent.sessions.handlers import Handler
-from actgent.support.leads import for_builders
-from actgent.tools.adapters import ToolShape
+from actgent.support.misuse_hints import hints_for_builders
+from actgent.tools.adapters import ToolProtocol
 from actgent.tools.base import Tool
 from actgent.toolsets.toolset import Toolset
 from actgent.turns.guards import GuardedKind
@@ -46,12 +45,13 @@ from .presets import RouterAgent
 from .validation import forms_of
 
 KINDS: Mapping[type[Protocol], type[Agent]] = {Steps: StepsAgent, Planning: PlanAgent, Goal: GoalAgent}
-"""Agents that can do more than others with their protocol."""
+"""Agent class by protocol class; other protocols use `Agent`."""
 STRATEGIES: Mapping[str, Callable[[], Strategy]] = {
     "keyword": KeywordStrategy,
     "auto": AutoSwitching,
     "preference": UserPreference,
 }
+"""Strategy classes by the names that `AgentBuilder.strategy` accepts."""
 DEFAULT_TYPES = (
     ClassificationType(
         "clarification",
@@ -74,28 +74,28 @@ DEFAULT_TYPES = (
         {"reason": "<why it cannot be done>", "remedy": "<what would help>"},
     ),
 )
-"""Forms of answer that most agents can use."""
+"""Classification types that suit most agents: clarification, confirmation, completion, error."""
 
 
 @attrs.frozen
 class SchemaBuilder:
-    """Classification types from instructions; without any, the default types.
+    """Builder of classification types from instructions. Without instructions, it builds the default types.
 
     Each instruction is an object, a name, or a dict with `name`, `description`, `schema` (or `schemaTemplate`) and `tool`.
     """
 
     instructions: Sequence[Instruction] = attrs.field(default=(), converter=forms_of)
-    """In the order in which the model is shown them."""
+    """Instructions in the order in which the model sees them."""
 
     def add(self, *instructions: Instruction | Mapping[str, Any] | str) -> Self:
-        """Return a builder with these instructions at the end."""
+        """Return a builder with additional instructions at the end."""
         return attrs.evolve(self, instructions=(*self.instructions, *instructions))
 
     def remove(self, *names: str) -> Self:
-        """Without the instructions of these names.
+        """Return a builder without the instructions of these names.
 
         Raises:
-            ConfigurationError: there is none of such a name.
+            ConfigurationError: The builder has no instruction with one of the names.
         """
         known = [instruction.name for instruction in self.instructions]
         if unknown := [name for name in names if name not in known]:
@@ -105,18 +105,18 @@ class SchemaBuilder:
         return attrs.evolve(self, instructions=[i for i in self.instructions if i.name not in names])
 
     def build(self) -> tuple[ClassificationType, ...]:
-        """The types, in the order of their instructions.
+        """Return the classification types, in the order of their instructions.
 
         Raises:
-            ConfigurationError: a name is empty or there twice, or a schema is not usable.
+            ConfigurationError: A name is empty or used twice, or a schema is invalid.
         """
         return types_from(tuple(self.instructions)) if self.instructions else DEFAULT_TYPES
 
 
-@for_builders
+@hints_for_builders
 @attrs.frozen
 class AgentBuilder:
-    """An agent in the making.
+    """Builder of an agent.
 
     ```python
     agent = AgentBuilder("tutor").role("maths tutor").protocol("react").tools(add).llm("openai:gpt-5.2").build()
@@ -124,14 +124,15 @@ class AgentBuilder:
     """
 
     name: str
-    """The agent's name, or that of its folder."""
+    """Name of the agent, or of its folder."""
     _options: Mapping[str, Any] = attrs.field(factory=dict, repr=False)
-    """Arguments of `Agent`, as they were given."""
+    """Arguments of `Agent` that were set."""
     _schemas: SchemaBuilder = attrs.field(factory=SchemaBuilder, repr=False)
+    """Builder with the instructions of the agent."""
     _file: Mapping[str, Any] = attrs.field(factory=dict, repr=False)
-    """Settings of the model in the folder."""
+    """Model settings from the folder."""
     _model: Mapping[str, Any] = attrs.field(factory=dict, repr=False)
-    """Settings of the model by the program."""
+    """Model settings from the program."""
     _strategy: Strategy | None = attrs.field(default=None, repr=False)
     _hooks: tuple[Callable[[Agent], object], ...] = attrs.field(default=(), repr=False)
 
@@ -139,13 +140,13 @@ class AgentBuilder:
     def from_folder(
         cls, path: str | os.PathLike[str] | AgentFolder, *, tools: Iterable[Tool | Toolset] = ()
     ) -> Self:
-        """Start with the definition in a folder, given by its path or as `read_folder` returned it.
+        """Return a builder with the definition of a folder, given by its path or as the result of `read_folder`.
 
-        The code of the folder's tools is run here; `tools` are added to them.
+        The code of the folder's tools is executed. `tools` are added to them.
 
         Raises:
-            InvalidFolder: something is wrong in it; the text has a line for each thing that is.
-            ConfigurationError: a variable that its mcp_config.json names is not set.
+            InvalidFolder: The folder has errors; the text has a line for each.
+            ConfigurationError: A variable in `mcp_config.json` is not set.
         """
         given = tuple(tools)
         names = [tool.name for tool in given if isinstance(tool, Tool)]
@@ -164,49 +165,52 @@ class AgentBuilder:
             builder = builder.strategy(read.strategy)
         return builder if read.protocol is None else builder.protocol(read.protocol)
 
-    # --- who it is -----------------------------------------------------------------------
+    # --- profile -----------------------------------------------------------------------
 
     def role(self, text: str) -> Self:
+        """Set the role of the agent, used in the system prompt."""
         return self._with(role=text)
 
     def goal(self, text: str) -> Self:
+        """Set the goal of the agent, used in the system prompt."""
         return self._with(goal=text)
 
     def capabilities(self, text: str) -> Self:
+        """Set the abilities of the agent."""
         return self._with(capabilities=text)
 
     def body(self, text: str) -> Self:
-        """Set the rest of the system prompt."""
+        """Set further text of the system prompt."""
         return self._with(body=text)
 
     def system_prompt(self, text: str) -> Self:
-        """Set the system prompt; the protocol adds its form of answers after the text."""
+        """Set the whole system prompt. The protocol adds its form of answers after the text."""
         return self._with(system_prompt=text)
 
     def prompt(self, layer: Prompt) -> Self:
-        """A layer round the system prompt, or instead of it."""
+        """Set a layer that extends or replaces the system prompt."""
         return self._with(prompt=layer)
 
     def assistant_prompt(self, template: str) -> Self:
-        """A template said as the agent's own words behind the system prompt."""
+        """Set the template of a message of the agent after the system prompt."""
         return self._with(assistant_prompt=template)
 
     def user_prompt(self, template: str) -> Self:
-        """A template said behind the conversation in each call."""
+        """Set the template of a message after the conversation, in each model call."""
         return self._with(user_prompt=template)
 
-    # --- how it answers ------------------------------------------------------------------
+    # --- answers ------------------------------------------------------------------
 
     def instructions(self, *instructions: Instruction | Mapping[str, Any] | str) -> Self:
-        """Add instructions, as objects, dicts or names; see `SchemaBuilder`."""
+        """Add instructions (forms of answer), as objects, dicts or names."""
         return attrs.evolve(self, schemas=self._schemas.add(*instructions))
 
     def types(self, *types: ClassificationType | Mapping[str, Any]) -> Self:
-        """Add classification types, as objects or dicts; `*DEFAULT_TYPES` are some."""
+        """Add classification types, as objects or dicts. `DEFAULT_TYPES` has common ones."""
         return self._with(types=(*self._options.get("types", ()), *types))
 
     def protocol(self, protocol: str | Protocol) -> Self:
-        """One of `PROTOCOLS` by its name, or a pair of your own; without it `simple` if there are instructions."""
+        """Set the protocol: a name in `PROTOCOLS`, or a protocol object. The default is `simple` with instructions, and plain text without."""
         known = {name: functools.partial(make_protocol, name) for name in PROTOCOLS}
         return self._with(protocol=_named(known, protocol, "protocol"))
 
@@ -215,78 +219,83 @@ class AgentBuilder:
         return attrs.evolve(self, strategy=_named(STRATEGIES, strategy, "strategy"))
 
     def output(self, output: Any) -> Self:
-        """A type or JSON Schema that every final answer has to fit."""
+        """Set a type or JSON Schema that every final answer must fit."""
         return self._with(output=output)
 
-    # --- what it has ---------------------------------------------------------------------
+    # --- model, tools and limits ---------------------------------------------------------------------
 
     def llm(self, model: ModelLike | str | None = None, **settings: Any) -> Self:
-        """The model; the settings are those of `load_settings`, and go before environment and folder."""
+        """Set the model. The settings are those of `load_settings`; they override the environment and the folder."""
         given = {**self._model, **settings}
         return attrs.evolve(self, model=given if model is None else {**given, "model": model})
 
     def deps(self, deps: Any) -> Self:
-        """What the tools find in `ToolContext.deps`: a value, or an async function of the session."""
+        """Set the value that tools get as `ToolContext.deps`, or an async function of the session that returns it."""
         return self._with(deps=deps)
 
-    def tools(self, *tools: Tool | ToolShape | Toolset) -> Self:
-        """Further tools."""
+    def tools(self, *tools: Tool | ToolProtocol | Toolset) -> Self:
+        """Add tools and toolsets to the agent."""
         return self._with(tools=(*self._options.get("tools", ()), *tools))
 
     def memory(self, memory: MemoryLike) -> Self:
+        """Set the memory that selects the messages the model sees."""
         return self._with(memory=memory)
 
-    def memories(self, memories: LastingMemories, *, recall_before_answer: bool | int = False) -> Self:
-        """What it remembers of owners beyond a session; see `Agent`."""
+    def memories(self, memories: LongTermMemory, *, recall_before_answer: bool | int = False) -> Self:
+        """Set the long-term memory of owners, shared by all their sessions. The model gets memory tools.
+
+        With `recall_before_answer`, memories that match the user's message are added to the model call: True for at most 1,000
+        tokens, or the maximum number of tokens.
+        """
         return self._with(memories=memories, recall_before_answer=recall_before_answer)
 
     def database(self, database: Database) -> Self:
-        """Tables of its own, for its tools."""
+        """Set the database of the agent, for its tools."""
         return self._with(database=database)
 
     def limits(self, limits: Limits | None = None, **bounds: Any) -> Self:
-        """The bounds of a turn; single ones change what was there."""
+        """Set the limits of a turn. `bounds` change single limits and keep the others."""
         start = limits or self._options.get("limits") or Limits()
         return self._with(limits=attrs.evolve(start, **bounds))
 
     def handler_timeout(self, seconds: float) -> Self:
-        """Set how many seconds an async handler or hook may take."""
+        """Set the maximum seconds of an async handler or hook."""
         return self._with(handler_timeout=seconds)
 
     def on_busy(self, rule: OnBusy) -> Self:
-        """Set what a message does while its session works: queue, collect, interrupt or reject."""
+        """Set the treatment of messages for a busy session: queue, collect, interrupt or reject."""
         return self._with(on_busy=rule)
 
     def routes(self, routes: Mapping[str, Agent]) -> Self:
-        """For the `router` protocol: who answers for which action."""
+        """Set the agents that answer the actions of the `router` protocol."""
         return self._with(routes=routes)
 
     # --- hooks ---------------------------------------------------------------------------
 
     def on_session(self, fn: OnSession) -> Self:
-        """See `Agent.on_session`."""
+        """Register a function that is called before the first message of each session, as `Agent.on_session` does."""
         return self._hooked(lambda agent: agent.on_session(fn))
 
     def on_query(self, fn: Handler) -> Self:
-        """See `Agent.on_query`."""
+        """Register a function that adds context to the model calls of a user's message, as `Agent.on_query` does."""
         return self._hooked(lambda agent: agent.on_query(fn))
 
     def on_message(self, fn: Handler, *, priority: float | None = None) -> Self:
-        """See `Agent.on_message`."""
+        """Register a function that is called with each message added to a history, as `Agent.on_message` does."""
         return self._hooked(lambda agent: agent.on_message(fn, priority=priority))
 
     def guard(self, fn: Handler, *, on: GuardedKind = "message") -> Self:
-        """See `Agent.guard`."""
+        """Register a guard that checks messages, answers or inputs, as `Agent.guard` does."""
         return self._hooked(lambda agent: agent.guard(fn, on=on))
 
-    # --- the end -------------------------------------------------------------------------
+    # --- building -------------------------------------------------------------------------
 
     def build(self, **options: Any) -> Agent:
-        """The agent; `options` are further arguments of `Agent`, and go before what was said.
+        """Create the agent. `options` are further arguments of `Agent`, and override those of the builder.
 
         Raises:
-            ConfigurationError: one of the parts is wrong, or no model is named.
-            MissingKey: the model needs a key, and there is none.
+            ConfigurationError: An argument is invalid, or no model is set.
+            MissingKey: The model needs an API key, and no key is set.
         """
         known = self._schemas.instructions
         arguments: dict[str, Any] = {"instructions": known, **self._options, **options}
@@ -313,10 +322,10 @@ class AgentBuilder:
         return ReAct(self._strategy)
 
     def settings(self) -> LLM | LLMSettings:
-        """The model as it stands: from arguments, environment and folder.
+        """Return the model, or its settings from arguments, environment and folder.
 
         Raises:
-            ConfigurationError: a variable or an argument is not what it has to be.
+            ConfigurationError: A variable or an argument is invalid.
         """
         model = self._model.get("model")
         if model is None or isinstance(model, str):

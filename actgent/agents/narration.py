@@ -1,4 +1,4 @@
-"""`verbose=`: the steps of an agent's sessions as lines of plain words, while they happen."""
+"""`verbose=`: prints the steps of an agent's sessions as lines of text while they happen."""
 
 import json
 import sys
@@ -13,29 +13,29 @@ from actgent.errors import ConfigurationError, ParseError
 from actgent.errors.printable import shown
 from actgent.messages import Failure, Message
 from actgent.state.store import State
-from actgent.support.foreign import telling_text
 from actgent.support.strict_json import loads
+from actgent.support.user_code import explained_text
 
 Write = Callable[[str], object]
-"""Takes one line."""
-LINE = 300
-"""Characters of a value in a line."""
+"""Function that takes one line."""
+MAX_VALUE_CHARS = 300
+"""Maximum characters of a value in a line."""
 
 
 class TextFile(Protocol):
-    """A file open for text."""
+    """A file that is open for text."""
 
     def write(self, text: str, /) -> object:
-        """Write a text."""
+        """Write a text to the file."""
         ...
 
 
 Verbose = bool | Write | TextFile
-"""The values of `verbose=`: True writes to standard error; otherwise a function that takes a line, or a file."""
+"""Values of `verbose=`: True writes to standard error, False writes nothing; a function or a file receives the lines."""
 
 
 def writer_of(verbose: object) -> Write | None:
-    """Return the function that takes the lines; None if there are to be none.
+    """Return the function that receives the lines; None if `verbose` is False.
 
     Raises:
         ConfigurationError: The value is neither True nor False, a function or a file.
@@ -60,7 +60,7 @@ def to_stderr(line: str) -> None:
 
 
 class Narrated(Protocol):
-    """An agent, as far as a narration uses it."""
+    """Interface of an agent that a narration attaches to."""
 
     def on_session(self, fn: Any, /) -> Any: ...
     def on_message(self, fn: Any, /) -> Any: ...
@@ -71,17 +71,18 @@ class Narration:
     """Writes a line for each message, decision, tool call, result, state change and failure of an agent."""
 
     write: Write
-    """Gets each line."""
+    """Function that receives each line."""
     _begun: float = attrs.field(factory=time.monotonic)
+    """Start time in seconds of the monotonic clock."""
     _changes: dict[str, list[str]] = attrs.field(factory=dict)
-    """By session, the lines of changes that are not written yet: a message is seen after the changes that it leads to."""
+    """Unwritten lines of state changes by session id. They are written after the message that caused them."""
     _last: str = ""
-    """The session of the line before."""
+    """Id of the session of the last line; empty before the first line."""
 
     def attach(self, agent: Narrated) -> None:
-        """Write about all sessions of an agent from now on."""
+        """Start to write lines for all sessions of an agent."""
         agent.on_session(self._watch)
-        agent.on_message(self._tell)
+        agent.on_message(self._narrate)
 
     def _watch(self, session: Session[Any]) -> None:
         known: dict[str, Any] = {}
@@ -92,16 +93,16 @@ class Narration:
                 if not key.startswith("_") and (key not in known or known[key] != state[key]):
                     known[key] = state[key]
                     changes.append(f"  state: {key} = {value_shown(known[key])}")
-            changes.extend(self.ends_of(session, state))
+            changes.extend(self.state_lines(session, state))
 
         session.state.subscribe(changed)
-        session.on_exception(lambda failure: self._tell_failure(failure, session.id))
+        session.on_exception(lambda failure: self._narrate_failure(failure, session.id))
 
-    def ends_of(self, session: Session[Any], state: State) -> Iterable[str]:
-        """Return further lines about a state; none in general."""
+    def state_lines(self, session: Session[Any], state: State) -> Iterable[str]:
+        """Return additional lines for a state; the base class returns none."""
         return ()
 
-    def _tell(self, message: Message) -> None:
+    def _narrate(self, message: Message) -> None:
         match message.sender.kind:
             case "assistant":
                 for line in self.lines_of(message):
@@ -110,22 +111,24 @@ class Narration:
             case "tool":
                 for result in message.tool_results:
                     said = f"failed: {result.error}" if result.error is not None else result.content
-                    self._line(message.session_id, f"  {result.tool_name}: {shown(said, LINE)}")
+                    self._line(message.session_id, f"  {result.tool_name}: {shown(said, MAX_VALUE_CHARS)}")
             case kind:
                 self._flush(message.session_id)
-                self._line(message.session_id, f"{self.name_of(kind)}: {shown(message.text, LINE)}")
+                self._line(
+                    message.session_id, f"{self.name_of(kind)}: {shown(message.text, MAX_VALUE_CHARS)}"
+                )
 
-    def _tell_failure(self, failure: Failure, session_id: str) -> None:
+    def _narrate_failure(self, failure: Failure, session_id: str) -> None:
         self._flush(session_id)
-        words = telling_text(failure.error) or type(failure.error).__name__
-        self._line(session_id, f"failed ({failure.kind}): {shown(words, LINE)}")
+        words = explained_text(failure.error) or type(failure.error).__name__
+        self._line(session_id, f"failed ({failure.kind}): {shown(words, MAX_VALUE_CHARS)}")
 
     def name_of(self, kind: str) -> str:
-        """Return the word for the sender of a message that no model wrote."""
+        """Return the label for a sender kind other than models and tools."""
         return kind
 
     def lines_of(self, message: Message) -> Iterator[str]:
-        """The lines of a model's answer: its native calls, then its text, or the parts of a text that is a decision in JSON."""
+        """Yield the lines of a model's answer: its native tool calls, then its text, or the fields of a JSON decision."""
         for call in message.tool_calls:
             yield f"calls {call.name} {value_shown(call.arguments)}"
         if not message.text.strip():
@@ -134,11 +137,11 @@ class Narration:
             decision = loads(message.text)
         except ParseError:
             decision = None
-        lines = list(self.decided(decision)) if isinstance(decision, dict) else []
-        yield from lines or [f"says: {shown(message.text, LINE)}"]
+        lines = list(self.decision_lines(decision)) if isinstance(decision, dict) else []
+        yield from lines or [f"says: {shown(message.text, MAX_VALUE_CHARS)}"]
 
-    def decided(self, decision: Mapping[str, Any]) -> Iterator[str]:
-        """The lines of an answer in a form of a protocol; none if the form is not known."""
+    def decision_lines(self, decision: Mapping[str, Any]) -> Iterator[str]:
+        """Yield the lines of an answer in the JSON form of a protocol; none if the form is unknown."""
         for key, word in _WORDS.items():
             if decision.get(key):
                 yield f"{word}: {_words(decision[key])}"
@@ -163,22 +166,22 @@ class Narration:
         self.line(text)
 
     def line(self, text: str) -> None:
-        """Write a line, with the seconds since the beginning."""
+        """Write a line, with the seconds since the start."""
         self.write(f"[{time.monotonic() - self._begun:7.2f} s] {text}")
 
 
 _WORDS = {"thought": "thinks", "tool_thought": "thinks", "plan": "plans"}
 _ANSWERS = {"final_answer": "answers", "content": "answers", "primary_action": "decides"}
-"""The words for members of the forms of answers."""
+"""Label by field name in JSON answers."""
 
 
 def _words(value: Any) -> str:
-    return shown(value, LINE) if isinstance(value, str) else value_shown(value)
+    return shown(value, MAX_VALUE_CHARS) if isinstance(value, str) else value_shown(value)
 
 
 def value_shown(value: Any) -> str:
-    """Return a value as one line of JSON."""
+    """Return a value as one line of JSON, shortened."""
     try:
-        return shown(json.dumps(value, ensure_ascii=False), LINE)
+        return shown(json.dumps(value, ensure_ascii=False), MAX_VALUE_CHARS)
     except (TypeError, ValueError):
-        return shown(repr(value), LINE)
+        return shown(repr(value), MAX_VALUE_CHARS)

@@ -1,4 +1,4 @@
-"""What agents and their calls may be told beside what they are asked, for type checkers: the arguments by their names."""
+"""Typed dictionaries of the keyword arguments of agents and runs, for type checkers."""
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Generic, Required, TypeAlias, TypedDict, TypeVar
@@ -7,15 +7,15 @@ from actgent.control.limits import Limits
 from actgent.database.database import Database
 from actgent.llm.adapters import ModelLike
 from actgent.llm.settings import LLMSettings
-from actgent.memory.base import MemoryLike
-from actgent.memory.lasting import LastingMemories
+from actgent.memory.base import LongTermMemory, MemoryLike
 from actgent.messages import OnBusy, Priority, PriorityName, Sender
 from actgent.modes.modes import Modes
 from actgent.protocols.base import ClassificationType, Instruction, Protocol
 from actgent.protocols.prompt_layers import Prompt
 from actgent.state.reducers import Reducer
-from actgent.tools.adapters import ToolShape
+from actgent.tools.adapters import ToolProtocol
 from actgent.tools.base import DepsT, Tool
+from actgent.tools.caller_tools import CallerTools
 from actgent.toolsets.toolset import Toolset
 from actgent.turns.calls.approval_requests import NeedsPerson
 
@@ -23,14 +23,15 @@ from .narration import Verbose
 from .session import Session
 
 FormT = TypeVar("FormT")
-"""The type that is asked for by one call alone."""
+"""Type variable for the output type of one call."""
 ToolLike: TypeAlias = Tool | Toolset | Callable[..., Any]
+"""A tool, a toolset, or a function that becomes a tool."""
 Tools: TypeAlias = Iterable[ToolLike] | Mapping[str, ToolLike]
-"""Tools, functions `(state, args)`, other functions; a mapping names them."""
+"""Tools, functions `(state, args)`, or other functions. A mapping gives their names."""
 
 
 class CommonOptions(TypedDict, Generic[DepsT], total=False):
-    """The arguments of all agents but those that some take in another way; `Agent` says what each is."""
+    """Keyword arguments that all agent classes share. `Agent` documents them."""
 
     llm: Required[ModelLike | LLMSettings | str]
     role: str
@@ -51,7 +52,7 @@ class CommonOptions(TypedDict, Generic[DepsT], total=False):
     state: type | None
     reducers: Mapping[str, Reducer] | None
     memory: MemoryLike | None
-    memories: LastingMemories | None
+    memories: LongTermMemory | None
     database: Database | None
     recall_before_answer: bool | int
     modes: Modes | None
@@ -75,16 +76,16 @@ class CommonOptions(TypedDict, Generic[DepsT], total=False):
 
 
 class AgentOptions(CommonOptions[DepsT], Generic[DepsT], total=False):
-    """The arguments of an `Agent` beside `name` and `output`.
+    """Keyword arguments of `Agent`, except `name` and `output`.
 
     For functions and classes that pass them on: `**options: Unpack[AgentOptions]`.
     """
 
-    tools: Iterable[Tool[DepsT] | ToolShape | Toolset]
+    tools: Iterable[Tool[DepsT] | ToolProtocol | Toolset]
 
 
 class ProcessOptions(TypedDict, Generic[DepsT], total=False):
-    """The arguments of `Agent.process` beside the content, `session` and `output`."""
+    """Keyword arguments of `Agent.process`, except the content, `session` and `output`."""
 
     sender: Sender | str | None
     priority: Priority | PriorityName
@@ -98,13 +99,14 @@ class ProcessOptions(TypedDict, Generic[DepsT], total=False):
 
 
 class MessageOptions(ProcessOptions[DepsT], Generic[DepsT], total=False):
-    """The arguments of `RunOptions` in a session that is known."""
+    """Keyword arguments of a run in a given session."""
 
     message_id: str | None
     timeout: float | None
+    tools: CallerTools | None
 
 
 class RunOptions(MessageOptions[DepsT], Generic[DepsT], total=False):
-    """The arguments of `Agent.run` and `Agent.stream` beside the content and `output`; `run` says what each is."""
+    """Keyword arguments of `Agent.run` and `Agent.stream`, except the content and `output`. `Agent.run` documents them."""
 
     session: Session[Any] | None

@@ -1,4 +1,4 @@
-"""Agents that plan, execute the plan item by item, and answer from what they found."""
+"""`PlanAgent`: plans, executes the plan item by item, and answers from the results."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Unpack, overload
@@ -19,10 +19,10 @@ from .validation import memory_of
 
 
 class PlanAgent(Agent[DataT_co, DepsT]):
-    """An agent that plans first, and says in its reply's `message_type` whether all of the plan was done.
+    """An agent that plans first. Its reply's `message_type` says if the plan was executed completely.
 
-    `models` may name a model for each of `planning`, `execution` and `synthesis`. Handlers are notified of the plan by
-    the events `intent`, `plan`, `plan_update`, `item` and `thoughts`.
+    `models` may name a model for each of the roles `planning`, `execution` and `synthesis`. Handlers receive the plan in the
+    events `intent`, `plan`, `plan_update`, `item` and `thoughts`.
     """
 
     default_protocol = Planning
@@ -99,7 +99,7 @@ class PlanAgent(Agent[DataT_co, DepsT]):
         self._checked_tools(tools)
 
     def enabled_tools(self, session: Session) -> tuple[str, ...]:
-        """The names of the tools that a session may call."""
+        """Return the names of the tools that a session may call."""
         enabled = _enabled_in(session.state)
         return tuple(tool.name for tool in self.tools if _is_enabled(tool, enabled))
 
@@ -126,10 +126,10 @@ class PlanAgent(Agent[DataT_co, DepsT]):
         self.configure(session, tools=[name for name in self.enabled_tools(session) if name not in names])
 
     def _checked_tools(self, names: Iterable[object]) -> list[Tool]:
-        """Return the tools of these names.
+        """Return the tools with these names.
 
         Raises:
-            ConfigurationError: A name is no text, or the agent has no tool of this name.
+            ConfigurationError: A name is not a str, or the agent has no tool with this name.
         """
         found = []
         for name in names:
@@ -163,7 +163,7 @@ def _enabled_in(state: Mapping[str, Any]) -> Sequence[str] | None:
 
 
 def _limit_history(session: Session) -> None:
-    """Show as much of what was said as the session's configuration says, which a journal may have kept."""
+    """Apply the configured history length of a session to its view of the conversation."""
     view = context_of(session).conversation.view
     if isinstance(view, LimitedView):
         view.limit = session.state.get(CONFIG, {}).get("history")

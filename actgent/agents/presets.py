@@ -1,4 +1,4 @@
-"""The built-in agent classes: one per conversational protocol."""
+"""The built-in agent classes with a conversational protocol of their own."""
 
 from collections.abc import Collection, Iterable, Mapping
 from typing import Unpack, overload
@@ -6,7 +6,7 @@ from typing import Unpack, overload
 import attrs
 import trio
 
-from actgent.journal.records import Said
+from actgent.journal.records import AgentMessageRecord
 from actgent.messages import DataT_co, Message, Reply, Route, Sender, to_parts
 from actgent.protocols.base import Instruction
 from actgent.protocols.react import ReAct
@@ -23,10 +23,6 @@ from .session import face_of
 from .validation import check_routes, forms_of, types_of
 
 
-class BareAgent(Agent[DataT_co, DepsT]):
-    """An agent whose answers are plain text."""
-
-
 class SimpleAgent(Agent[DataT_co, DepsT]):
     """An agent that answers with a type and content, or calls a tool."""
 
@@ -34,7 +30,7 @@ class SimpleAgent(Agent[DataT_co, DepsT]):
 
 
 class ReActAgent(Agent[DataT_co, DepsT]):
-    """An agent that thinks, acts and looks at what came of it, until it can answer directly.
+    """An agent that alternates thinking, tool calls and observations until it can answer.
 
     `strategy` chooses between the direct and the react mode for each turn.
     """
@@ -70,10 +66,10 @@ class ReActAgent(Agent[DataT_co, DepsT]):
 
 
 class RouterAgent(Agent[DataT_co, DepsT]):
-    """An agent that answers, or hands the conversation on to another: `routes={action: agent}`.
+    """An agent that answers, or routes the message to another agent: `routes={action: agent}`.
 
-    An action without a route only reaches the `on_routing` handlers. A route that no instruction or type describes is
-    described to the model by its agent's goal, capabilities or role.
+    An action without a route only calls the `on_routing` handlers. A route without an instruction or type is described to the
+    model by its agent's goal, capabilities or role.
     """
 
     default_protocol = Router
@@ -116,15 +112,15 @@ class RouterAgent(Agent[DataT_co, DepsT]):
         return [*super()._companions(), *self.routes.values()]
 
     async def _route(self, context: SessionContext, turn: Turn, route: Route) -> Reply | None:
-        """Let the route's agent answer in a session of its own, which lasts as long as this one."""
+        """Let the agent of the route answer in a child session, which exists as long as this session. Return None for an action without a route."""
         target = self.routes.get(route.action)
         if target is None:
             await trio.lowlevel.checkpoint()
             return None
-        opener = await target._await_opener()  # noqa: SLF001 - an agent, too
+        opener = await target._await_opener()  # noqa: SLF001 - same class
         session = face_of(await opener.ensure_child(context, route.action))
-        said_together = [part for message in (*turn.joined, turn.message) for part in message.parts]
-        reply = await target.run(said_together, session=session)
+        content = [part for message in (*turn.joined, turn.message) for part in message.parts]
+        reply = await target.run(content, session=session)
         said = Message(
             session_id=context.id,
             sender=Sender(target.name, "agent"),
@@ -134,12 +130,12 @@ class RouterAgent(Agent[DataT_co, DepsT]):
         )
         context.conversation.append(said)
         if context.log is not None:
-            context.log.add(Said(message=said, calls=turn.progress.calls))
+            context.log.add(AgentMessageRecord(message=said, calls=turn.progress.calls))
         return attrs.evolve(reply, id=f"{route.id}/reply")
 
 
 def _actions(routes: Mapping[str, Agent], described: Collection[str]) -> list[Instruction]:
-    """Return instructions for the routes that no instruction and no type describes to the model."""
+    """Return instructions for the routes that have no instruction and no type."""
     return [
         Instruction(action, agent.profile.goal or agent.profile.capabilities or agent.profile.role)
         for action, agent in routes.items()

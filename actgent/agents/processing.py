@@ -1,4 +1,4 @@
-"""One request to an agent, and what it came to: the answer, its status and all that the turn did."""
+"""`Agent.process`: runs one turn, and returns its status, answer, tool results and usage."""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -24,8 +24,8 @@ from actgent.messages import (
 from actgent.protocols.base import Protocol
 from actgent.protocols.plan import Plan, plan_of
 from actgent.protocols.tool_status import failures_of_tools, status_of_tools
-from actgent.runtime.sessions.opener import SessionOpener
-from actgent.sessions.waiting.turn_reader import heed
+from actgent.runtime.sessions.session_opener import SessionOpener
+from actgent.sessions.pending.turn_reader import mark_reported
 from actgent.support.serializable import Serializable
 
 from .runs import SessionView, view_session
@@ -42,19 +42,19 @@ class ExecutedCall:
     call_id: str
     """The `ToolCall.id` of the call."""
     tool_name: str
-    """The name of the tool, as the model gave it."""
+    """Name of the tool, as the model wrote it."""
     arguments: Mapping[str, Any] | str | None
-    """As the model gave them; text that is no JSON object never ran. None if the call is not in the record."""
+    """Arguments as the model wrote them. A str is text that is not a JSON object; such a call did not run. None if the history does not have the call."""
     status: ToolStatus
-    """See `ToolResult.status`; all but `success` mean that the call failed."""
+    """Status of the tool result. Every status except `success` is a failure."""
     content: str
-    """What the tool returned, as text; empty if the call failed."""
+    """Returned value as text; empty if the call failed."""
     error: str | None
-    """Why the call failed; None if it had success."""
+    """Error of the call; None if it succeeded."""
 
     @property
     def name(self) -> str:
-        """The name of the tool."""
+        """Name of the tool."""
         return self.tool_name
 
 
@@ -63,22 +63,21 @@ class ProcessResult(Serializable, Generic[DataT_co]):
     """Outcome of `Agent.process`, also of a failed or suspended turn."""
 
     status: Status
-    """`success`; `partial`: some tool calls failed, or something was left out; `error`: there is no answer, or all tool
-    calls failed; `suspended`: the turn waits for approvals or something else from outside."""
+    """`success`; `partial`: some tool calls failed, or the answer is incomplete; `error`: there is no answer, or all tool calls failed; `suspended`: the turn waits for an approval or another external event."""
     reply: Reply[DataT_co] | None = None
-    """The last reply of the turn; None if it has none."""
+    """Last reply of the turn; None if the turn has no reply."""
     error: Exception | None = None
-    """The reason for the status `error` or `suspended`; otherwise None."""
+    """Error of the status `error` or `suspended`; otherwise None."""
     plan: Plan | None = None
-    """The plan with the state of its items; None if the agent made no plan."""
+    """Plan with the state of its items; None if the agent made no plan."""
     tool_results: tuple[ExecutedCall, ...] = ()
-    """All tool calls of the turn with their results, in order."""
+    """Tool calls of the turn with their results, in order."""
     session_id: str = ""
-    """The session of the request. A session that `process` opened is closed by now, unless it is suspended."""
+    """Id of the session. A session that `process` created is closed, unless the turn is suspended."""
     owner: str = ""
-    """The name of the owner of the session."""
+    """Name of the session's owner."""
     turn_id: str = ""
-    """The id of the user's message, and the correlation id of all that it led to."""
+    """Id of the user's message, and correlation id of all messages of the turn."""
     model_calls: int = 0
     """Number of answers that models gave in the turn. Failed model calls are not counted."""
     tool_calls: int = 0
@@ -86,7 +85,7 @@ class ProcessResult(Serializable, Generic[DataT_co]):
     usage: Usage = NO_USAGE
     """Tokens and cost of the turn."""
     seconds: float = 0.0
-    """The duration of the request in seconds, by trio's clock."""
+    """Duration of the request in seconds."""
 
     def __str__(self) -> str:
         return self.text
@@ -109,19 +108,21 @@ async def process_turn(
     stream: Callable[..., AbstractAsyncContextManager[trio.abc.ReceiveChannel[Any]]],
     options: Mapping[str, Any],
 ) -> ProcessResult:
-    """Run one turn, and gather its outcome.
+    """Run one turn and return its outcome.
 
-    `stream` is `Agent.stream` with the content and the session of the request; `options` are its further arguments.
+    `stream` is `Agent.stream`, bound to the content and the session. `options` are its other arguments.
     """
     started = trio.current_time()
     before = await view_session(opener, session)
-    heard = await _hear(stream(**options))
-    if heard.failure is not None and heard.failure.kind == "moved":  # the message moved with its options
-        again = {"metadata": options.get("metadata"), "message_id": heard.failure.message_id}
-        heard = await _hear(stream(**again))
+    outcome = await _read_stream(stream(**options))
+    if (
+        outcome.failure is not None and outcome.failure.kind == "moved"
+    ):  # the message was forwarded with its options
+        again = {"metadata": options.get("metadata"), "message_id": outcome.failure.message_id}
+        outcome = await _read_stream(stream(**again))
     after = await view_session(opener, session)
-    failure = _suspended(after) if after.status == "suspended" else heard.failure
-    reply = heard.reply if failure is not None or heard.reply is not None else _reply_of(heard.event)
+    failure = _suspended(after) if after.status == "suspended" else outcome.failure
+    reply = outcome.reply if failure is not None or outcome.reply is not None else _reply_of(outcome.event)
     turn = _turn_of(after.history[len(before.history) :], reply, failure)
     status = _status(protocol, turn, reply, failure)
     return ProcessResult(
@@ -134,7 +135,7 @@ async def process_turn(
         owner=session.owner.name,
         turn_id=_turn_id(turn, failure),
         model_calls=sum(message.sender.kind == "assistant" for message in turn),
-        tool_calls=heard.tool_calls,
+        tool_calls=outcome.tool_calls,
         usage=reply.usage if reply is not None else after.usage - before.usage,
         seconds=trio.current_time() - started,
     )
@@ -144,19 +145,19 @@ async def process_turn(
 
 
 @attrs.define
-class _Heard:
-    """What the stream of a request delivered."""
+class _StreamOutcome:
+    """Deliveries of a stream that the result needs."""
 
     reply: Reply | None = None
-    """The last reply."""
+    """Last reply; None if there was none."""
     event: Event | None = None
-    """The last event."""
+    """Last event; None if there was none."""
     failure: Failure | None = None
-    """The failure that ended the turn."""
+    """Failure that ended the turn; None if it did not fail."""
     tool_calls: int = 0
-    """The number of tool results."""
+    """Number of tool results received from the stream."""
 
-    def take(self, delivery: Delivery) -> None:
+    def add(self, delivery: Delivery) -> None:
         match delivery:
             case Reply():
                 self.reply = delivery
@@ -168,17 +169,17 @@ class _Heard:
                 self.failure = delivery
 
 
-async def _hear(stream: AbstractAsyncContextManager[trio.abc.ReceiveChannel[Any]]) -> _Heard:
-    heard = _Heard()
+async def _read_stream(stream: AbstractAsyncContextManager[trio.abc.ReceiveChannel[Any]]) -> _StreamOutcome:
+    outcome = _StreamOutcome()
     async with stream as deliveries:
-        heed(deliveries)
+        mark_reported(deliveries)
         async for delivery in deliveries:
-            heard.take(delivery)
-    return heard
+            outcome.add(delivery)
+    return outcome
 
 
 def _reply_of(event: Event | None) -> Reply:
-    """Return the reply of a turn that said nothing: as in `Agent.run`, its last event counts."""
+    """Return a reply for a turn without one: its last event, as in `Agent.run`, or an empty reply."""
     if event is None:
         return Reply(text="")
     return Reply(id=event.id, text="", data=event.data, message_type=event.name)
@@ -196,7 +197,7 @@ def _suspended(session: SessionView) -> Failure:
 
 
 def _turn_of(new: Sequence[Message], reply: Reply | None, failure: Failure | None) -> Sequence[Message]:
-    """Return the messages that the user's message led to, in order."""
+    """Return the messages of the turn, in order."""
     turn_id = ""
     if failure is not None:
         turn_id = failure.message_id

@@ -1,4 +1,4 @@
-"""`Session`, the public handle to a conversation."""
+"""`Session`, the public handle to a conversation with an agent."""
 
 import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -17,7 +17,8 @@ from actgent.control.clock import Clock
 from actgent.control.schedule import Schedule, parse_schedule
 from actgent.database.database import Database
 from actgent.errors import ConfigurationError, SessionMoved, UsageError
-from actgent.journal.listing import SessionKey
+from actgent.journal.records import TurnOptions
+from actgent.journal.session_lists import SessionKey
 from actgent.messages import (
     CallProgress,
     DataT_co,
@@ -42,29 +43,39 @@ from actgent.modes.changes import ModeChange, changes_in
 from actgent.modes.mode import Actor
 from actgent.modes.modes import Modes
 from actgent.runtime.actor import AgentActor
-from actgent.runtime.approval_decisions import decide, open_approvals, session_holding
-from actgent.runtime.delegation.giving import Delegation, find_tasks, stop_tasks, was_told
-from actgent.runtime.following import (
+from actgent.runtime.approval_decisions import caller_calls, decide, open_approvals, session_holding
+from actgent.runtime.delegation.task_delegation import Delegation, find_tasks, has_received_result, stop_tasks
+from actgent.runtime.introspection import need_journal
+from actgent.runtime.message_admission import MessageAdmission
+from actgent.runtime.session_waits import running_session
+from actgent.runtime.sessions.eviction import check_sendable
+from actgent.runtime.sessions.lifecycle import write_end
+from actgent.runtime.sessions.remote_sessions import RemoteSessions
+from actgent.runtime.sessions.tree_close import close_tree
+from actgent.runtime.start_phase import wait_started
+from actgent.runtime.subscriptions import (
+    ObservationFilter,
     ObservationReader,
     SessionFollower,
-    Wanted,
     follow_session,
     list_observations,
     list_recent,
     observe,
     observe_recent,
 )
-from actgent.runtime.insight import need_journal
-from actgent.runtime.intake import Intake
-from actgent.runtime.sessions.closing import close_tree
-from actgent.runtime.sessions.elsewhere import Elsewhere
-from actgent.runtime.sessions.leaving import check_sendable
-from actgent.runtime.sessions.lifecycle import write_end
-from actgent.runtime.slots import running_session
-from actgent.runtime.starting import wait_started
 from actgent.sessions.context import SessionContext, Status, host_of
 from actgent.sessions.conversation import MessagePage
-from actgent.sessions.following import (
+from actgent.sessions.handlers import Handler, HandlerKind
+from actgent.sessions.incoming_messages import Content, message_parts, message_to
+from actgent.sessions.pending.schedules import (
+    TREE_WINDOW_SECONDS,
+    is_over_by_time,
+    schedules,
+    set_schedule,
+    unset_schedule,
+)
+from actgent.sessions.pending.tasks import TASK_DEADLINE_SECONDS, task_key
+from actgent.sessions.subscriptions import (
     MessageFilter,
     MessageLinks,
     Observed,
@@ -72,58 +83,54 @@ from actgent.sessions.following import (
     find_links,
     read_matching,
 )
-from actgent.sessions.handlers import Handler, HandlerKind
-from actgent.sessions.incoming import Content, message_to, sayable_parts
-from actgent.sessions.waiting.schedules import (
-    SOON,
-    is_over_by_time,
-    schedules,
-    set_schedule,
-    unset_schedule,
-)
-from actgent.sessions.waiting.tasks import TASK_DEADLINE, task_key
 from actgent.state.handover import given_back, handover_in
 from actgent.state.store import Store
-from actgent.support.hints import unknown_argument
-from actgent.support.leads import OF_CHATS, for_message_ids, for_sessions
+from actgent.support.misuse_hints import OF_CHATS, hints_for_message_ids, hints_for_sessions
+from actgent.support.name_hints import unknown_argument
+from actgent.tools.caller_tools import CallerTools, check_caller_tools
 
 X = TypeVar("X")
 R = TypeVar("R")
 Hears: TypeAlias = Callable[[X], R]
-"""A handler of what a session tells."""
+"""A handler that takes a delivery, e.g. a `Reply`."""
 HearsIn: TypeAlias = Callable[[X, "Session[Any]"], R]
-"""The same, which wants the session, too."""
+"""A handler that takes a delivery and the session."""
 HandlerOf: TypeAlias = Callable[[X], object] | Callable[[X, "Session[Any]"], object]
+"""A handler with one or two parameters: the delivery, and optionally the session."""
 
 
 @attrs.frozen(eq=False)
 class SessionServices:
-    """What all sessions of one agent at work are served by."""
+    """Services that all sessions of one running agent share."""
 
     running: AgentActor
-    intake: Intake
+    """The running agent."""
+    admission: MessageAdmission
+    """Accepts messages into the inbox."""
     delegation: Delegation
+    """Delegates tasks to other agents."""
     deps: Any
-    """The agent's deps for all of its sessions."""
+    """Deps that the agent shares with all sessions; None if it has no deps or creates them for each session."""
     database: Database | None = None
-    """The agent's tables."""
-    elsewhere: Elsewhere | None = None
-    """The way to sessions that have moved to other processes."""
+    """Database of the agent; None if it has none."""
+    remote_sessions: RemoteSessions | None = None
+    """Access to sessions that moved to other processes; None without a cluster."""
 
 
-@for_message_ids
+@hints_for_message_ids
 class MessageId(str):
-    """Id of a message, as text. Reading attributes of a reply, e.g. `.text`, raises an error that says where to get the reply."""
+    """Id of a message. Reading attributes of a reply, e.g. `.text`, raises an error that explains how to get the reply."""
 
     __slots__ = ()
 
 
-@for_sessions
+@hints_for_sessions
 class Session(Generic[DataT_co]):
     """A conversation with an agent. Its turns are processed one after the other, in order within a priority.
 
-    `Session[Offer]` is one with an agent whose `output=` is `Offer`. Where another process of a cluster goes on with it, what is
-    said to it goes there, and what would tell or hear of it here raises `SessionMoved`; see docs/guides/cluster.md.
+    `Session[Offer]` is a session of an agent with `output=Offer`. If the session moves to another process of a cluster,
+    messages are forwarded to that process. Methods that read the session or attach handlers then raise `SessionMoved`; see
+    docs/guides/cluster.md.
     """
 
     __slots__ = ("__weakref__", "_held", "_made_deps", "_services", "own_deps")
@@ -132,12 +139,12 @@ class Session(Generic[DataT_co]):
         self._held = context
         self._services = services
         self.own_deps = deps
-        """The deps that were given to this session; None if there are none."""
+        """Deps that were passed for this session; None if there are none."""
         self._made_deps: Any = None
-        """The deps that its agent's function returned for it."""
+        """Deps that the agent's function returned for this session; None if it was not called."""
 
     def __actgent_let_go__(self) -> object:
-        """See `SessionContext.let_face_go`."""
+        """Return a weak reference to this handle. The session stores it in place of the handle after the session has ended."""
         return _LetGo(weakref.ref(self), self._services)
 
     def __repr__(self) -> str:
@@ -148,16 +155,16 @@ class Session(Generic[DataT_co]):
 
     @property
     def _context(self) -> SessionContext:
-        """The agent's end, loaded."""
+        """Internal context of the session, loaded from the journal if necessary."""
         held = self._held
-        return held if held.face is not None else context_of(self)
+        return held if held.public_session is not None else context_of(self)
 
     @property
     def _here(self) -> SessionContext:
-        """The same, of a session that lives in this process.
+        """Internal context of a session that is owned by this process.
 
         Raises:
-            SessionMoved: another process goes on with it: what is known here is of before.
+            SessionMoved: Another process owns the session; the context is out of date.
         """
         context = self._context
         if context.has_moved:
@@ -166,16 +173,17 @@ class Session(Generic[DataT_co]):
 
     @property
     def _agent(self) -> AgentActor:
+        """The running agent of the session."""
         return self._services.running
 
-    # --- what it says --------------------------------------------------------------------
+    # --- handlers --------------------------------------------------------------------
 
     @overload
     def on_conversation(self, handler: Hears[Reply[DataT_co], R]) -> Hears[Reply[DataT_co], R]: ...
     @overload
     def on_conversation(self, handler: HearsIn[Reply[DataT_co], R]) -> HearsIn[Reply[DataT_co], R]: ...
     def on_conversation(self, handler: Any = None) -> Any:
-        """Have `handler(reply)` called with each `Reply`."""
+        """Register `handler(reply)` for each `Reply`."""
         return self._on("conversation", handler)
 
     @overload
@@ -183,7 +191,7 @@ class Session(Generic[DataT_co]):
     @overload
     def on_event(self, handler: HearsIn[Event, R]) -> HearsIn[Event, R]: ...
     def on_event(self, handler: Any = None) -> Any:
-        """Have `handler(event)` called with each `Event`, the structured result of an instruction."""
+        """Register `handler(event)` for each `Event`, the structured result of an instruction."""
         return self._on("event", handler)
 
     @overload
@@ -191,7 +199,7 @@ class Session(Generic[DataT_co]):
     @overload
     def on_tool_result(self, handler: HearsIn[ToolResult, R]) -> HearsIn[ToolResult, R]: ...
     def on_tool_result(self, handler: Any = None) -> Any:
-        """Have `handler(result)` called with each `ToolResult`, of failed tools too."""
+        """Register `handler(result)` for each `ToolResult`, also of failed tools."""
         return self._on("tool_result", handler)
 
     @overload
@@ -199,7 +207,7 @@ class Session(Generic[DataT_co]):
     @overload
     def on_tool_progress(self, handler: HearsIn[CallProgress, R]) -> HearsIn[CallProgress, R]: ...
     def on_tool_progress(self, handler: Any = None) -> Any:
-        """Have `handler(progress)` called with the latest `CallProgress` of each call while tools run."""
+        """Register `handler(progress)` for the latest `CallProgress` of each tool call that is running."""
         return self._on("tool_progress", handler)
 
     @overload
@@ -207,7 +215,7 @@ class Session(Generic[DataT_co]):
     @overload
     def on_exception(self, handler: HearsIn[Failure, R]) -> HearsIn[Failure, R]: ...
     def on_exception(self, handler: Any = None) -> Any:
-        """Have `handler(failure)` called with each `Failure`."""
+        """Register `handler(failure)` for each `Failure`."""
         return self._on("exception", handler)
 
     @overload
@@ -215,7 +223,7 @@ class Session(Generic[DataT_co]):
     @overload
     def on_routing(self, handler: HearsIn[Route, R]) -> HearsIn[Route, R]: ...
     def on_routing(self, handler: Any = None) -> Any:
-        """Have `handler(route)` called with each `Route`."""
+        """Register `handler(route)` for each `Route`."""
         return self._on("routing", handler)
 
     @overload
@@ -223,7 +231,7 @@ class Session(Generic[DataT_co]):
     @overload
     def on_token(self, handler: HearsIn[Token, R]) -> HearsIn[Token, R]: ...
     def on_token(self, handler: Any = None) -> Any:
-        """Have `handler(token)` called with each `Token` of a growing answer; from then on answers are streamed."""
+        """Register `handler(token)` for each `Token` of an answer. Later answers are streamed."""
         return self._on("token", handler)
 
     @overload
@@ -231,25 +239,26 @@ class Session(Generic[DataT_co]):
     @overload
     def on_approval(self, handler: HearsIn[Approval, R]) -> HearsIn[Approval, R]: ...
     def on_approval(self, handler: Any = None) -> Any:
-        """Have `handler(approval)` called with each `Approval`: a tool call that waits for a person, see `answer`."""
+        """Register `handler(approval)`, called when a tool call of the session needs approval. `answer` decides the approval."""
         return self._on("approval", handler)
 
     def _on(self, kind: HandlerKind, handler: Handler | None) -> Handler:
         if handler is None:
             raise TypeError(
-                f"on_{kind}() needs the handler: write `@session.on_{kind}` without parentheses, or pass the function "
+                f"on_{kind}() needs a handler: write `@session.on_{kind}` without parentheses, or pass the function "
                 f"itself, without calling it: session.on_{kind}(fn)"
             )
         context = self._here
-        if context.handlers.take_missed(kind):
-            self._agent.core.dispatcher.reports.attached_late(context, kind)
+        if context.handlers.pop_missed(kind):
+            self._agent.core.dispatcher.failure_logger.warn_late_handler(context, kind)
         context.handlers.add(kind, handler, is_outside=True)
         return handler
 
     def remove_handler(self, handler: Handler) -> None:
-        """Call a handler no more, of whatever kinds and however often it was attached; nothing happens if it was not.
+        """Unregister a handler, all of its registrations. An unknown handler is ignored.
 
-        In the middle of a dispatch, too: one that was not called yet is not. A call that has begun goes on.
+        A removal during a dispatch takes effect at once: the handler is not called if it has not been called yet. A call that
+        has started continues.
         """
         self._context.handlers.remove(handler)
 
@@ -266,11 +275,13 @@ class Session(Generic[DataT_co]):
         on_token: HandlerOf[Token] | None = None,
         on_approval: HandlerOf[Approval] | None = None,
     ) -> "Iterator[Session[DataT_co]]":
-        """Have handlers called as long as the block lasts, e.g. for one connection of a user; all or none is attached.
+        """Register handlers for the duration of a `with` block, e.g. for one connection of a user.
+
+        Either all handlers or none are registered.
 
         Raises:
-            ConfigurationError: one is a generator function, which nothing would run.
-            TypeError: one cannot be called.
+            ConfigurationError: A handler is a generator function, which would never run.
+            TypeError: A handler is not callable.
         """
         given: dict[HandlerKind, Handler | None] = {
             "conversation": on_conversation,
@@ -292,18 +303,19 @@ class Session(Generic[DataT_co]):
             handlers.drop(attached)
 
     def follow(self, *, after: int | None = 0) -> AbstractAsyncContextManager[SessionFollower]:
-        """An `async with` block with a receive channel of the session's records, first those that are there, then those that come.
+        """Return an `async with` block with a receive channel of the session's records: existing records first, then new ones.
 
-        Each record behind the number `after` comes once and in order (`Followed`), with its number, which is the cursor to go
-        on from, also in another process: `follow(after=cursor)`. None begins with what comes from now on. In between come the
-        answer that grows (`Growing`; as long as it is followed, answers are streamed) and the progress of calls. A reader that
-        is slow loses no record, and gets what has grown meanwhile at once; nobody waits for it. It ends with the session.
+        Each record after the number `after` is received once and in order, as `Followed` with its number. The number is the
+        cursor to continue from, also in another process: `follow(after=cursor)`. None starts with the next record. Between
+        records, the channel delivers the partial answer (`Growing`) and the progress of tool calls. Answers are streamed while
+        a session is followed. A slow reader receives all records, and only the latest partial answer; it slows down nothing.
+        The channel ends when the session is closed.
 
         Raises:
-            ConfigurationError: the runtime has no journal.
-            CursorUnknown: the session has not so many records: it was made again, or the journal is an older copy.
-            SessionNotFound: the journal has no such session.
-            JournalError: it cannot be read.
+            ConfigurationError: The runtime has no journal.
+            CursorUnknown: The session has fewer records than `after`: it was recreated, or the journal is an older copy.
+            SessionNotFound: The journal has no such session.
+            JournalError: The journal cannot be read.
         """
         self._agent.check_loop("session.follow()")
         key = self._here.key
@@ -318,18 +330,20 @@ class Session(Generic[DataT_co]):
     ) -> AbstractAsyncContextManager[ObservationReader]:
         """Subscribe to the observations of the session: intent, plan, thoughts, tool calls, answers, errors.
 
-        The `async with` block gives a receive channel, and its end ends the subscription. `types` and `turn` (the id of a
+        The `async with` block gives a receive channel, and leaving it ends the subscription. `types` and `turn` (the id of a
         message) select observations. `after=0` starts with the history, None with the next observation. To continue after a
-        restart without gaps, pass the `cursor` of the old reader as `after`. Growing thoughts are received several times.
-        Without a journal, the newest 1,000 records of the session are kept in memory, and older ones are lost.
+        restart without gaps, pass the `cursor` of the old reader as `after`. Partial thoughts are received several times.
+        Without a journal, the newest 1,000 records of the session are kept in memory, and older records are lost.
 
         Raises:
-            CursorUnknown, SessionNotFound, JournalError: see `follow`.
+            CursorUnknown: The session has fewer records than `after`: it was recreated, or the journal is an older copy.
+            SessionNotFound: The journal has no such session.
+            JournalError: The journal cannot be read.
         """
         self._agent.check_loop("session.observe()")
-        wanted = Wanted(types=types, turn=turn)
+        wanted = ObservationFilter(types=types, turn=turn)
         context = self._here
-        if (recent := context.conversation.open_recent()) is not None:
+        if (recent := context.conversation.recent) is not None:
             return observe_recent(context, recent, self._agent.sessions, after=after, wanted=wanted)
         return observe(self._agent.journal, self._agent.sessions, self._here.key, after=after, wanted=wanted)
 
@@ -351,14 +365,14 @@ class Session(Generic[DataT_co]):
             JournalError: The journal cannot be read.
         """
         self._agent.check_loop("session.observations()")
-        key, wanted = SessionKey(self.agent_name, self.id), Wanted(types=types, turn=turn)
-        if (recent := self._context.conversation.open_recent()) is not None:
+        key, wanted = SessionKey(self.agent_name, self.id), ObservationFilter(types=types, turn=turn)
+        if (recent := self._context.conversation.recent) is not None:
             await trio.lowlevel.checkpoint()
             return list_recent(recent, after=after, limit=limit, wanted=wanted)
         journal = need_journal(self._agent.journal)
         return await list_observations(journal, key, after=after, limit=limit, wanted=wanted)
 
-    # --- what it is told -----------------------------------------------------------------
+    # --- messages -----------------------------------------------------------------
 
     async def chat(
         self,
@@ -371,23 +385,28 @@ class Session(Generic[DataT_co]):
         enqueue_timeout: float = 30,
         on_busy: OnBusy | None = None,
         metadata: Mapping[str, Any] | None = None,
+        tools: CallerTools | None = None,
         **unknown: Never,
     ) -> str:
         """Enqueue a message and return its id once the inbox has accepted it. The session's handlers receive the results.
 
-        Without a sender, the message comes from the owner, as a user. The call waits at most `enqueue_timeout` seconds for
-        room in the inbox; in a handler or tool of this session it never waits. An URGENT message stops the running turn. The
-        same `message_id` is accepted once; a repetition does nothing. `on_busy` sets the rule for a busy session; None is the
-        session's rule. `metadata` is kept with the message for programs (`message.metadata`), and never shown to a model.
-        A `priority` in an unknown word is NORMAL, with a warning in the log; a misspelt one is an error.
+        Without a sender, the message comes from the owner, as a user. The call waits at most `enqueue_timeout` seconds for room
+        in the inbox; in a handler or tool of this session it never waits. An URGENT message stops the running turn. The same
+        `message_id` is accepted once; a repetition does nothing. `on_busy` sets the rule for a busy session; None is the
+        session's rule. `metadata` is kept with the message for programs (`message.metadata`), and never shown to a model. A
+        `priority` in an unknown word is NORMAL, with a warning in the log; a misspelt one is an error.
+
+        `tools` are tools of the caller for this turn, each a `ToolSpec` or `{"name", "description", "parameters"}`. A call of
+        one suspends the turn and is listed in `caller_calls`; `answer` it with `Respond(result)` or `Reject(reason)`.
 
         Raises:
-            ConfigurationError: The message is empty, or the priority is misspelt or not a priority.
+            ConfigurationError: The message is empty, the priority is misspelt or not a priority, or a tool is invalid or has the
+                name of a tool of the agent.
             MessageTooLarge: The message has more bytes than the agent takes (`Agent(message_bytes=...)`).
-            InboxFull: there was no room.
-            SessionBusy: the session works, and the rule is `reject`.
-            SessionClosed: the session was closed.
-            NotRunning: the agent's block is not open.
+            InboxFull: The inbox had no room within `enqueue_timeout` seconds.
+            SessionBusy: The session is busy, and the rule is `reject`.
+            SessionClosed: The session was closed.
+            NotRunning: The agent is not running.
         """
         if unknown:
             raise unknown_argument(Session.chat, unknown, OF_CHATS)
@@ -407,7 +426,11 @@ class Session(Generic[DataT_co]):
             metadata=metadata,
         )
         try:
-            await self._services.intake.accept(context, message, once=message_id is not None)
+            specs = check_caller_tools(tools, self._agent.core.calling.registry) if tools is not None else ()
+            options = TurnOptions(tools=specs) if specs else None
+            await self._services.admission.accept(
+                context, message, once=message_id is not None, options=options
+            )
         except SessionMoved as moved:
             await self._elsewhere(moved, sender=sender).chat(
                 message.parts,
@@ -416,6 +439,7 @@ class Session(Generic[DataT_co]):
                 enqueue_timeout=enqueue_timeout,
                 on_busy=on_busy,
                 metadata=metadata,
+                **({} if tools is None else {"tools": tools}),
             )
         return MessageId(message.id)
 
@@ -429,10 +453,10 @@ class Session(Generic[DataT_co]):
         on_busy: OnBusy | None = None,
         metadata: Mapping[str, Any] | None = None,
     ) -> Message:
-        """The message that `chat` would send, for `Agent.receive`; nothing is said by it.
+        """Return the message that `chat` would send, without sending it. Send it with `Agent.receive`.
 
         Raises:
-            ConfigurationError: it is empty, or one of these is none that there is.
+            ConfigurationError: The message is empty, or an argument is invalid.
         """
         if message_id is not None:
             check_id("message_id", message_id)
@@ -447,20 +471,20 @@ class Session(Generic[DataT_co]):
         )
 
     async def deliver(self, delivery: Delivery[DataT_co]) -> None:
-        """Have the handlers of a kind called with a `Reply`, `Event`, `ToolResult`, `Failure`, ..., e.g. in a test or a bridge.
+        """Call the handlers of the session with a `Reply`, `Event`, `ToolResult`, `Failure`, ..., e.g. in a test or a bridge.
 
-        Nothing of it stands in the record or the journal, and no turn begins or ends by it. A reader of the session's running
-        stream gets it, too.
+        The delivery is not added to the history or the journal, and does not start or end a turn. A reader of the session's
+        running stream receives it as well.
 
         Raises:
-            ConfigurationError: it is nothing that handlers get.
+            ConfigurationError: The value is not a delivery.
         """
         self._agent.check_loop("session.deliver()")
         if not isinstance(
             delivery, Reply | Event | Route | Failure | ToolResult | Token | CallProgress | Approval
         ):
             raise ConfigurationError(
-                f"session.deliver() takes what handlers get, e.g. Reply(text='...'), not {delivery!r:.200}"
+                f"session.deliver() takes a delivery, e.g. Reply(text='...'), not {delivery!r:.200}"
             )
         await self._agent.core.dispatcher.dispatch(self._here, delivery)
         await trio.lowlevel.checkpoint()
@@ -468,14 +492,20 @@ class Session(Generic[DataT_co]):
     async def interrupt(
         self, reason: str = "interrupted", *, drop_queued: bool = False, message_id: str | None = None
     ) -> None:
-        """Stop what runs: no model call follows, and the message ends as `Failure(kind="interrupted")`.
+        """Stop the running turn: no further model call is made, and its message ends as `Failure(kind="interrupted")`.
 
-        With `drop_queued` the waiting messages end so, too. With a `message_id` only that message ends so, running or waiting,
-        or when it comes; nothing happens if it has ended. Returns when the turn has ended, which is durable then.
+        Returns when the turn has ended and the end is durable.
+
+        Args:
+            reason: Reason of the failure, as text.
+            drop_queued: True also ends all waiting messages.
+            message_id: Id of the only message to stop, running, waiting or not yet received; None stops the running turn. A
+                message that has ended is ignored.
 
         Raises:
-            JournalError: it has ended, and the journal does not know: a crash before it works again brings it back.
-            NotRunning: its agent stops, and the next start goes on with it.
+            JournalError: The turn has ended, but the journal could not record the end. A crash before the journal recovers
+                resumes the turn.
+            NotRunning: The agent is stopping; the next start resumes the turn.
         """
         self._agent.check_loop("session.interrupt()")
         context, lifecycle = self._context, self._agent.lifecycle
@@ -489,7 +519,7 @@ class Session(Generic[DataT_co]):
         except SessionMoved as moved:
             if (
                 message_id is None and not drop_queued
-            ):  # it may have ended by this, and another one runs there
+            ):  # only this turn: another one may be running at the new owner
                 message_id = running
             remote = self._elsewhere(moved)
             await remote.interrupt(reason, drop_queued=drop_queued, message_id=message_id)
@@ -506,20 +536,29 @@ class Session(Generic[DataT_co]):
         priority: Priority | PriorityName = Priority.NORMAL,
         metadata: Mapping[str, Any] | None = None,
     ) -> Schedule:
-        """Have the session told "Running scheduled task: " and the description: in `after` seconds, at a date, or by a cron line.
+        """Set a schedule, which sends the session the message "Running scheduled task: " with the description.
 
-        A date without a time zone and a cron line are read in `zone` (`Europe/Berlin`; for cron lines UTC by default).
-        With a journal it is durable on return and fires also after a restart, and at the start where its time has
-        passed meanwhile; without one it ends with the agent's block. An unloaded session is reloaded. What was set
-        under a `key` is not set again. The message has this `priority`, and this `metadata`, as that of `chat`. Nobody says it
-        at that moment, so its sender is always the schedule, of the kind system.
+        With a journal the schedule is durable on return and survives restarts. A schedule that was due while the process was
+        down fires at the next start. Without a journal it is lost when the agent stops. A schedule reloads an unloaded session.
+        The sender of the message is the schedule, of the kind system.
+
+        Args:
+            description: Task to do when the schedule fires.
+            after: Delay in seconds. Exactly one of `after`, `at` and `cron` is required.
+            at: Date of the message.
+            cron: Cron line of a repeating schedule.
+            zone: Time zone of a cron line, or of a date without time zone, e.g. `Europe/Berlin`. The default of cron lines is
+                UTC.
+            key: Key of the schedule; a key that was used before sets no second schedule.
+            priority: Priority of the message.
+            metadata: Metadata of the message, as in `chat`.
 
         Raises:
-            ConfigurationError: the time is wrong, in the past by more than a minute, or not exactly one is given; or there is
-                no such priority.
-            TooManySchedules: the session has 100.
-            LimitReached: a turn schedules another one that begins within a minute, and what that one draws on, too, is used up.
-            SessionClosed, NotRunning: nothing can be said to it any more.
+            ConfigurationError: The time is invalid, more than a minute in the past, or not exactly one time was passed; or the
+                priority is unknown.
+            TooManySchedules: The session has 100 schedules.
+            LimitReached: A turn sets a schedule that fires within a minute, and the limits of that turn are used up.
+            SessionClosed, NotRunning: The session cannot receive messages any more.
         """
         self._agent.check_loop("session.schedule()")
         check_id("key", key)
@@ -532,7 +571,7 @@ class Session(Generic[DataT_co]):
             return made
 
     async def unschedule(self, schedule_id: str) -> bool:
-        """Remove a schedule; False where none of this id is set, since it has fired or never was there."""
+        """Remove a schedule. Return False if the session has no schedule with this id, e.g. because it has fired."""
         self._agent.check_loop("session.unschedule()")
         context, was_tried = self._context, False
         with suppress(SessionMoved):
@@ -543,26 +582,26 @@ class Session(Generic[DataT_co]):
                     await write_end(context)
                 return was_here
         there = self._elsewhere(SessionMoved(self.agent_name, self.id))
-        was_set: bool = await there.removed("unschedule", schedule_id, may_be_done=was_tried)
+        was_set: bool = await there.remove("unschedule", schedule_id, may_be_done=was_tried)
         return was_set
 
     @property
     def schedules(self) -> tuple[Schedule, ...]:
-        """The session's schedules, the next first."""
+        """Schedules of the session, sorted by their next time."""
         return schedules(self._here)
 
     @property
     def clock(self) -> Clock:
-        """The clock for schedules and deadlines: `session.clock.now()`."""
+        """Clock for schedules and deadlines: `session.clock.now()`."""
         return self._agent.clock
 
     async def wait_idle(self) -> None:
-        """Wait until nothing is queued or running; a turn that waits for people, and what is queued behind it, count as idle.
+        """Wait until no turn is running and no message is queued. The outcomes are durable on return, unless the journal fails.
 
-        What was answered is in the journal then, unless that fails.
+        A session whose turn waits for an approval counts as idle, also with queued messages.
 
         Raises:
-            WouldDeadlock: called from a handler or tool of this session, which would wait for itself.
+            WouldDeadlock: The call is made by a handler or tool of this session, so it would wait for itself.
         """
         self._agent.check_loop("session.wait_idle()")
         try:
@@ -577,27 +616,30 @@ class Session(Generic[DataT_co]):
         *,
         priority: Priority | PriorityName = Priority.NORMAL,
         task_id: str | None = None,
-        deadline: float = TASK_DEADLINE,
+        deadline: float = TASK_DEADLINE_SECONDS,
         metadata: Mapping[str, Any] | None = None,
     ) -> str:
-        """Give a task to another agent of the runtime, without waiting for it; returns the task's id.
+        """Delegate a task to another agent of the runtime, and return the id of the task without waiting for its outcome.
 
-        What it comes to, an answer or a failure, is a message into this session later (its sender is of the kind
-        agent), which starts a turn here; several that come while a turn runs are answered together. Until then the
-        task is a child session of that id, or of one that is made from it where the agent has another session of that
-        id, and is closed with this one. With a journal both survive the process; a caller that gives the same `task_id`
-        to the same agent again after a crash gets the same task, and other sessions get others. The task's message has this
-        `metadata`, as that of `chat` (an agent of another pool is not told); its sender is this session's agent, and it draws on what
-        this session may use.
+        The outcome, an answer or a failure, is sent to this session as a message of the kind agent, and starts a turn. Outcomes
+        that arrive while a turn is running are answered together. The task runs in a child session with the id of the task, or
+        a derived id if the agent already has such a session. Closing this session closes the child. With a journal, both
+        survive the process. The usage of the task counts for the limits of this session.
 
-        Where nothing has come `deadline` seconds after it was given (a week; `math.inf` is never), the task is stopped and
-        fails with `DeadlineExceeded`, of the kind `deadline`. Time in which it is queued, waits for people or the process
-        is down counts, too.
+        Args:
+            agent: Name of the agent.
+            task: Task, as text or parts.
+            priority: Priority of the task's message.
+            task_id: Id of the task; None creates one. The same agent and id after a crash give the same task; ids of other
+                sessions are independent.
+            deadline: Seconds until the task is stopped and fails with `DeadlineExceeded`, a `Failure` of the kind `deadline`.
+                The default is a week, `math.inf` is no deadline. Time in the queue, in approvals and without a process counts.
+            metadata: Metadata of the task's message, as in `chat`. It is not sent to agents of other pools.
 
         Raises:
-            ConfigurationError: the deadline or the task's id is none, or there is no such priority.
-            NotRunning: no agent of this name runs in the runtime.
-            LimitReached: as many tasks of this session are out as may be.
+            ConfigurationError: The deadline, the id or the priority is invalid.
+            NotRunning: No agent with this name is running in the runtime.
+            LimitReached: The session has reached its limit of open tasks.
         """
         self._agent.check_loop("session.delegate()")
         _check_task(agent, task_id, deadline)
@@ -629,7 +671,7 @@ class Session(Generic[DataT_co]):
         return await delegation.delegate(
             agents.opener(agent),
             context,
-            sayable_parts(task),
+            message_parts(task),
             key=task_key(context.scope, task_id) if task_id else f"{self.id}/task/{new_id()}",
             name=task_id or "",
             priority=priority,
@@ -638,14 +680,14 @@ class Session(Generic[DataT_co]):
         )
 
     async def cancel_task(self, task_id: str) -> bool:
-        """Stop a delegated task and close its session, durable on return; nothing of it is told. False where it is not at work.
+        """Stop a delegated task and close its session, durable on return. The session gets no message about it.
 
-        False, too, where what it came to was told while it was stopped. Where several agents were given a task of this id,
-        all of them are stopped. With children of its own, they are closed, too.
+        Returns False if the task is not running, or if its outcome was sent before it was stopped. If several agents were given
+        a task with this id, all of them are stopped, with their child sessions.
 
         Raises:
-            NotRunning: after a restart, where the task's agent does not run here.
-            JournalError: it is closed, and the journal does not know, or it cannot be looked for.
+            NotRunning: The agent of the task is not running here, e.g. after a restart.
+            JournalError: The task was stopped, but the journal could not record it; or the journal cannot be searched.
         """
         self._agent.check_loop("session.cancel_task()")
         context, known = self._context, self._services.delegation
@@ -658,21 +700,21 @@ class Session(Generic[DataT_co]):
             return await stop_tasks(known.agents, known.journal, context, tasks)
         except SessionMoved as moved:
             there = self._elsewhere(moved)
-            was_at_work: bool = await there.removed("cancel_task", task_id, may_be_done=bool(tasks))
+            was_at_work: bool = await there.remove("cancel_task", task_id, may_be_done=bool(tasks))
             return was_at_work
 
     @property
     def handed_to(self) -> str:
-        """The name of the agent that the session was handed over to, and that answers now; empty where its own one does."""
+        """Name of the agent that answers after a handoff; empty if the session's own agent answers."""
         return handover_in(self._here.seen_state).agent
 
     async def hand_back(self) -> None:
-        """Let the session's own agent answer again, from the next message on; durable on return.
+        """End a handoff: the session's own agent answers from the next message on. Durable on return.
 
-        What the other agent is just answering goes on. Nothing happens where the session was not handed over.
+        An answer that the other agent has started is completed. Without a handoff the call does nothing.
 
         Raises:
-            NotRunning: its agent stops, and the next start goes on as before.
+            NotRunning: The agent is stopping; the handoff stays in place.
         """
         self._agent.check_loop("session.hand_back()")
         context = self._here
@@ -687,14 +729,15 @@ class Session(Generic[DataT_co]):
         await trio.lowlevel.checkpoint()
 
     async def aclose(self) -> None:
-        """Close the session and its children: what runs is interrupted, what waits ends as `Failure(kind="stopped")`.
+        """Close the session and its children. The running turn is interrupted, and queued messages end as `Failure(kind="stopped")`.
 
-        With a journal it is durable on return, and children are closed, too, that only the journal has since a restart; those
-        whose agents do not run here, or that cannot be opened, stay open, which the log says.
+        With a journal the close is durable on return, and includes children that are only in the journal. Children whose agents
+        are not running, or that cannot be loaded, stay open; the log names them.
 
         Raises:
-            JournalError: they are closed, and the journal hears of it when it works: a crash before that opens them, to be closed again.
-            NotRunning: its agent stops, and the next start goes on with it.
+            JournalError: The sessions are closed, but the journal could not record it. A crash before the journal recovers
+                reopens them.
+            NotRunning: The agent is stopping; the next start resumes the session.
         """
         self._agent.check_loop("session.aclose()")
         try:
@@ -704,26 +747,30 @@ class Session(Generic[DataT_co]):
         except SessionMoved as moved:
             await self._elsewhere(moved).aclose()
 
-    # --- what people decide ----------------------------------------------------------------
+    # --- approvals ----------------------------------------------------------------
 
     async def answer(
         self, approval: Approval | str, decision: Decision, *, by: Sender | str | None = None
     ) -> None:
-        """Decide over a tool call that waits, by its approval or the id of that; durable on return.
+        """Decide on a tool call that waits for an approval. Durable on return.
 
-        Those of the sessions that work for this one, e.g. of an agent that is a tool here, are decided here, too.
+        `Approve` and `Edit` run the tool, `Reject` does not, and `Respond` gives the result in place of the tool. The turn
+        resumes after its last approval is decided. Approvals of child sessions, e.g. of an agent that is a tool here, can be
+        decided here as well.
 
-        `Approve` and `Edit` let the tool run, `Reject` does not, `Respond` answers in its place. Each is decided once;
-        when none of the turn waits any more it goes on. `by` is whoever decided, for the journal.
+        Args:
+            approval: The approval, or its id.
+            decision: The decision; an approval is decided once.
+            by: Person or program that decides, for the journal.
 
         Raises:
-            NotSuspended: nothing waits in this session.
-            ApprovalNotFound: nothing of this id waits.
-            ApprovalMismatch: the approval was altered, so it stands for something else.
-            AlreadyDecided: somebody was faster, it has expired, or it was withdrawn.
-            InvalidArguments: what `Edit` or `Respond` carries does not fit; it waits on.
-            NotSerializable: what `Respond` carries is no plain data; it waits on.
-            SessionClosed, NotRunning: nothing is left to resume the turn.
+            NotSuspended: No tool call of this session waits for an approval.
+            ApprovalNotFound: No open approval has this id.
+            ApprovalMismatch: The approval object was altered, so it does not describe the waiting call.
+            AlreadyDecided: The approval was decided by someone else, has expired, or was withdrawn.
+            InvalidArguments: The arguments in `Edit` or `Respond` do not fit the tool. The approval stays open.
+            NotSerializable: The result in `Respond` is not plain data. The approval stays open.
+            SessionClosed, NotRunning: The turn cannot resume any more.
         """
         self._agent.check_loop("session.answer()")
         try:
@@ -734,23 +781,31 @@ class Session(Generic[DataT_co]):
 
     @property
     def approvals(self) -> tuple[Approval, ...]:
-        """The tool calls that wait for a person, oldest first, and those of the open sessions that work for this one."""
+        """Open approvals of the session and of its loaded child sessions, oldest first."""
         return open_approvals(self._here)
 
+    @property
+    def caller_calls(self) -> tuple[Approval, ...]:
+        """Open calls of the caller's own tools, oldest first; see `chat(tools=...)`.
+
+        `answer` each with `Respond(result)` or `Reject(reason)`. After the last one the turn resumes.
+        """
+        return caller_calls(self._here)
+
     def _elsewhere(self, moved: SessionMoved, **given: object) -> Any:
-        """The same session where it lives now, with the names of this class.
+        """Return the session as a remote session of the process that owns it, with the same methods.
 
         Raises:
-            SessionMoved: there is no way to it.
-            ConfigurationError: what was given stays in its process.
+            SessionMoved: The owning process cannot be reached.
+            ConfigurationError: An argument in `given` cannot be sent to another process.
         """
-        known = self._services.elsewhere
+        known = self._services.remote_sessions
         if known is None:
             raise moved
         check_sendable(given, moved)
         return known.session(self.agent_name, self.id, owner=self.owner.name)
 
-    # --- its mode ------------------------------------------------------------------------
+    # --- modes ------------------------------------------------------------------------
 
     async def set_mode(
         self, mode: str, *, by: Actor = "user", reason: str = "", force: bool = False
@@ -775,10 +830,10 @@ class Session(Generic[DataT_co]):
 
     @property
     def mode(self) -> str:
-        """The mode that it is in.
+        """Current mode of the session.
 
         Raises:
-            UsageError: the agent has no modes.
+            UsageError: The agent has no modes.
         """
         return self._modes.mode_of(self._here.seen_state)
 
@@ -794,38 +849,42 @@ class Session(Generic[DataT_co]):
             raise UsageError(f"agent {self._agent.name!r} has no modes: pass modes=Modes(...)")
         return modes
 
-    # --- what it is ----------------------------------------------------------------------
+    # --- properties ----------------------------------------------------------------------
 
     @property
     def id(self) -> str:
+        """Id of the session."""
         return self._context.id
 
     @property
     def agent_name(self) -> str:
+        """Name of the session's agent."""
         return self._agent.name
 
     @property
     def is_durable(self) -> bool:
-        """True if a journal holds the session, so that it survives its process."""
+        """True if the session is stored in a journal and survives its process."""
         return self._agent.journal is not None
 
     @property
     def owner(self) -> Sender:
+        """User that the session belongs to."""
         return self._context.owner
 
     @property
     def description(self) -> str:
-        """What it was opened with, at most 2,000 characters of it; its first message has all of it."""
+        """First 2,000 characters of the text that the session was created with. The first message has the whole text."""
         return self._context.conversation.description
 
     @property
     def parent(self) -> "Session | None":
+        """Session that this session works for; None if it has no parent."""
         parent = self._context.parent
         return None if parent is None else face_of(parent)
 
     @property
     def children(self) -> "tuple[Session, ...]":
-        """The open sessions that were created with this one as parent."""
+        """Open sessions that were created with this session as parent."""
         return tuple(face_of(child) for child in (self._here.children or {}).values())
 
     async def messages(
@@ -836,19 +895,19 @@ class Session(Generic[DataT_co]):
         after: int | datetime | None = None,
         roles: Collection[SenderKind] | None = None,
     ) -> MessagePage:
-        """Read some of the messages, without the others: the newest, those before a place or date, or those behind one.
+        """Return a page of the history: the newest messages, or those before or after a position or date, oldest first.
 
-        `roles` are the kinds of senders whose messages are wanted. `("user", "assistant")` is the conversation as users see it:
-        the user's messages and the final answers. Intermediate answers (plans, tool calls, answers that were asked for again) are
-        left out then; `links` of the final answer has them as `steps`. Without roles all messages are read. Between two dates
-        come the newest.
-        `page.first` is the place of the first one, from 0: `messages(before=page.first)` is the page before. What is not
-        in memory is read from the journal, and not kept.
+        `roles` selects messages by the kind of their sender; None selects all. `("user", "assistant")` is the conversation as
+        users see it: the user's messages and the final answers. It omits intermediate answers (plans, tool calls, invalid
+        answers), which `links` of the final answer returns as `steps`. Between two dates, the newest messages are returned.
+        `page.first` is the position of the first message, from 0; `messages(before=page.first)` returns the previous page.
+        Messages that are not in memory are read from the journal, and not kept.
 
         Raises:
-            ConfigurationError: `limit` is less than 1, two places are given, a date has no time zone, or a role is none.
-            SessionNotFound: the session was erased meanwhile.
-            JournalError: they cannot be read.
+            ConfigurationError: `limit` is less than 1, both `before` and `after` are positions, a date has no time zone, or a
+                role is unknown.
+            SessionNotFound: The session was erased.
+            JournalError: The journal cannot be read.
         """
         self._agent.check_loop("session.messages()")
         conversation = self._here.conversation
@@ -857,14 +916,14 @@ class Session(Generic[DataT_co]):
         return await read_matching(conversation, MessageFilter.of(before, after, roles), limit=limit)
 
     async def links(self, message: Message | str) -> MessageLinks:
-        """Find the turn and trace of a message of the history, its cause, its tool calls, their results and its observations.
+        """Return the turn and trace of a message, its cause, its tool calls, their results and its observations.
 
-        The user's message and the final answer are linked to the whole turn, with its intermediate messages as `steps`.
-        Without a journal, observations are those that are still in memory; see `observations`.
+        The user's message and the final answer are linked to the whole turn, with its intermediate messages as `steps`. Without
+        a journal, only observations that are still in memory are returned; see `observations`.
 
         Raises:
-            ConfigurationError: the history has no such message.
-            JournalError: it cannot be read.
+            ConfigurationError: The history has no such message.
+            JournalError: The journal cannot be read.
         """
         self._agent.check_loop("session.links()")
         known = message if isinstance(message, str) else message.id
@@ -877,33 +936,33 @@ class Session(Generic[DataT_co]):
 
     @property
     def history(self) -> tuple[Message, ...]:
-        """Everything that happened, oldest first.
+        """All messages of the session, oldest first.
 
-        Of a long session that came back from its journal older messages are read when this is first asked for, while all
-        else waits; they stay in memory. `messages` reads some of them.
+        For a long session that was loaded from the journal, the first access reads the older messages, blocks the event loop
+        meanwhile, and keeps them in memory. Use `messages` to read a page.
         """
         return self._here.conversation.history
 
     @property
     def on_busy(self) -> OnBusy:
-        """The rule for messages while the session works: queue, collect, interrupt or reject."""
-        return self._context.mail.on_busy
+        """Treatment of messages while the session is busy: queue, collect, interrupt or reject."""
+        return self._context.mailbox.on_busy
 
     @property
     def state(self) -> Store:
-        """The session's store: a read-only mapping with `dispatch`."""
+        """State of the session: a read-only mapping with `dispatch`."""
         return self._here.state
 
     @property
     def usage(self) -> Usage:
-        """The usage of the session's model calls; `usage.total` is that with the sessions that worked for it."""
+        """Usage of the session's model calls; `usage.total` includes the sessions that worked for it."""
         return self._here.conversation.usage
 
     @property
     def budget(self) -> Budget | None:
-        """The budget of the running turn, or of the session between turns; None if nothing bounds it.
+        """Budget of the running turn, or of the session between turns; None if there is no limit.
 
-        `budget.left` tells what is left of each bound.
+        `budget.left` has the remaining amount of each limit.
         """
         context = self._here
         turn, accounts = context.turn, context.accounts
@@ -913,12 +972,12 @@ class Session(Generic[DataT_co]):
 
     @property
     def database(self) -> Database | None:
-        """The tables of its agent; None if it has none. Tools use `ToolContext.database`."""
+        """Database of the agent; None if it has none. Tools use `ToolContext.database`."""
         return self._services.database
 
     @property
     def deps(self) -> Any:
-        """What tools are given as `ToolContext.deps`: of the run, else of the session, its agent, or the session above; or None."""
+        """Deps that tools get as `ToolContext.deps`: of the run, or else of the session, the agent, or the parent session; None if none are set."""
         held, turn = self._held, self._held.turn
         of_run = None if turn is None else turn.options.deps
         for found in (of_run, self.own_deps, self._made_deps, self._services.deps):
@@ -927,50 +986,52 @@ class Session(Generic[DataT_co]):
         return None if held.parent is None else face_of(held.parent).deps
 
     def take_made_deps(self, deps: Any) -> None:
-        """Use what the agent's function returned, where nothing else was given."""
+        """Set the deps that the agent's function returned. Deps of the run or the session take precedence."""
         self._made_deps = deps
 
     @property
     def status(self) -> Status:
+        """Status of the session: idle, working, suspended or closed."""
         return self._here.status
 
 
-# --- the user's end and the agent's ------------------------------------------------------
+# --- from handle to context and back ------------------------------------------------------
 
 
 @attrs.frozen(eq=False)
 class _LetGo:
-    """The user's end of a session that has ended: as long as somebody holds it, and then another one."""
+    """Weak reference to the `Session` of a closed context, with the services to create a new one."""
 
     held: "weakref.ref[Session]"
     services: SessionServices
 
     def again(self, context: SessionContext) -> Session:
+        """Return the session handle if it is still in use, or a new one."""
         face = self.held()
         if face is None:
             face = Session(context, self.services)
-            context.face = face.__actgent_let_go__()
+            context.public_session = face.__actgent_let_go__()
         return face
 
 
 def face_of(context: SessionContext) -> Session:
-    """The user's end of a session that is loaded, or has ended."""
-    if isinstance(context.face, _LetGo):
-        return context.face.again(context)
-    assert isinstance(context.face, Session)  # noqa: S101 - assembly makes no other
-    return context.face
+    """Return the public `Session` of a context that is loaded or closed."""
+    if isinstance(context.public_session, _LetGo):
+        return context.public_session.again(context)
+    assert isinstance(context.public_session, Session)  # noqa: S101 - assembly makes no other
+    return context.public_session
 
 
 def held_by(session: object) -> SessionContext:
-    """The agent's end of a session, also of one that was unloaded."""
+    """Return the internal context of a `Session` without loading it."""
     assert isinstance(session, Session)  # noqa: S101 - assembly makes no other
     return session._held  # noqa: SLF001 - it is this module that knows both ends
 
 
 def context_of(session: Session) -> SessionContext:
-    """The agent's end of a session, loaded."""
+    """Return the internal context of a `Session`, loaded from the journal if necessary."""
     context = held_by(session)
-    if context.face is None:
+    if context.public_session is None:
         services_of(session).running.sessions.reload(context, session)
     return context
 
@@ -984,26 +1045,31 @@ def _check_task(agent: object, task_id: str | None, deadline: float) -> None:
 
 
 def _not_normal(priority: Priority | PriorityName) -> Priority | None:
-    """A priority that others have to be told of; None for the one that all have."""
+    """Return the priority, or None if it is NORMAL, the default of all calls."""
     named = Priority.named(priority)
     return None if named is Priority.NORMAL else named
 
 
 def services_of(session: Session) -> SessionServices:
-    """Return the services that a session uses."""
+    """Return the shared services of a session's agent."""
     return session._services  # noqa: SLF001 - it is this module that knows both ends
 
 
-def was_task_told(session: Session, task_id: str) -> bool:
-    """Return True if a session was told what a task of this id came to."""
-    return was_told(services_of(session).delegation.agents, context_of(session), task_id)
+async def was_task_told(session: Session, task_id: str) -> bool:
+    """Return True if the session received the result of the task with this id, and that result is not the task's cancellation.
+
+    Raises:
+        JournalError: The journal cannot be read.
+    """
+    known = services_of(session).delegation
+    return await has_received_result(known.agents, known.journal, context_of(session), task_id)
 
 
 async def has_fired(session: Session, schedule_id: str) -> bool:
-    """Return True if a schedule is over because its time came, and nobody removed it; False where no journal knows.
+    """Return True if a schedule has ended because it fired, and was not removed. False without a journal.
 
     Raises:
-        JournalError: it cannot be read.
+        JournalError: The journal cannot be read.
     """
     journal, context = services_of(session).running.journal, context_of(session)
     if journal is None or context.log is None:
@@ -1013,24 +1079,24 @@ async def has_fired(session: Session, schedule_id: str) -> bool:
 
 
 async def schedule_in(session: Session, description: str, *, key: str | None, **times: Any) -> Schedule:
-    """Set a schedule in a session; see `Session.schedule`."""
+    """Set a schedule in a session and return it. Raises the same errors as `Session.schedule`."""
     context, running = context_of(session), services_of(session).running
     running.lifecycle.check_open(context)
     with running.lifecycle.kept(context):
         now, steady = running.clock.now(), running.clock.steady()
         schedule = parse_schedule(description, now=now, steady=steady, key=key, **times)
-        is_soon = schedule.at - (steady if schedule.is_delay else now) < SOON
+        is_soon = schedule.at - (steady if schedule.is_delay else now) < TREE_WINDOW_SECONDS
         fund = partial(_fund_later, running) if is_soon else lambda: None
         return await set_schedule(context, schedule, running.propagation.take, fund)
 
 
 def _fund_later(running: AgentActor) -> Funding | None:
-    """What a turn draws on that the one brings about in which this is called; None where none calls it.
+    """Return the budget sources of the calling turn, which also pay for the turn of a schedule; None outside of a turn.
 
     Raises:
-        LimitReached: see `Accounts.lead_later`.
+        LimitReached: The limits of the calling turn are used up.
     """
     asker = running_session()
     if asker is None or asker.turn is None:
         return None
-    return running.runner.turn_lifecycle.accounts.lead_later(asker, asker.turn, asker.agent)
+    return running.runner.turn_lifecycle.accounts.fund_caused_turn(asker, asker.turn, asker.agent)

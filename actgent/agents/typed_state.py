@@ -1,4 +1,4 @@
-"""`state=`: the type that the state of an agent's sessions has to fit."""
+"""`state=`: checks that state changes fit the declared type of the session state."""
 
 import json
 from collections.abc import Mapping
@@ -7,7 +7,7 @@ from typing import Any
 from actgent.errors import ConfigurationError, InvalidState, meant
 from actgent.errors.printable import quoted
 from actgent.state.store import StateCheck
-from actgent.tools.outputs.results import to_text
+from actgent.tools.outputs.result_text import to_text
 from actgent.tools.schemas import compile_schema, compile_type
 
 _OF_PROTOCOLS = frozenset({"plan"})
@@ -56,7 +56,7 @@ def state_check_of(declared: object) -> StateCheck | None:
 
 
 def _is_of_framework(key: str, fields: Mapping[str, Any]) -> bool:
-    """Return True for a key of actgent itself, which the type does not describe."""
+    """Return True if actgent or a protocol writes the key, so that the declared type does not describe it."""
     return key not in fields and (key.startswith("_") or "." in key or key in _OF_PROTOCOLS)
 
 

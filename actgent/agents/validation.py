@@ -1,4 +1,4 @@
-"""What a developer may pass to an agent, checked before anything runs."""
+"""Checks of the arguments of agents, when they are constructed."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -7,17 +7,17 @@ from actgent.control.arguments import at_least_one, check_id, check_limits, chec
 from actgent.errors import ConfigurationError, nearest
 from actgent.memory.base import Memory, MemoryLike
 from actgent.protocols.base import ClassificationType, Instruction, Protocol, to_instruction, to_type
-from actgent.tools.generators import is_sync
+from actgent.tools.callables import is_sync_callable
 from actgent.toolsets.toolset import Toolset
 
 
 def check_arguments(
     *, name: object, tools: object, protocol: object, limits: object, memory: object, models: object
 ) -> None:
-    """Refuse what type checkers would refuse, for those who use none.
+    """Check the types of `Agent` arguments, for programs without a type checker.
 
     Raises:
-        ConfigurationError: one of these is wrong; the text names it.
+        ConfigurationError: An argument is invalid; the text names it.
     """
     if not isinstance(name, str) or not name.strip():
         raise ConfigurationError(f"name= is a text that is not empty, e.g. 'clerk', not {name!r:.200}")
@@ -48,11 +48,11 @@ def check_tools(tools: object) -> None:
 
 
 def _check_memory(memory: object) -> None:
-    """Refuse a value that cannot be the memory of an agent."""
+    """Raise `ConfigurationError` if the value cannot be the memory of an agent."""
     manage = getattr(memory, "manage_history", None)
     function = memory if manage is None else manage
     if isinstance(memory, Memory) or (not isinstance(memory, type) and callable(function)):
-        if callable(function) and not is_sync(function):
+        if callable(function) and not is_sync_callable(function):
             raise ConfigurationError(
                 f"memory= manages the history in a sync function, not in {function!r:.200}"
             )
@@ -82,27 +82,27 @@ def memory_of(memory: MemoryLike) -> Memory:
 
 
 def check_each_seconds(**seconds: float) -> None:
-    """Refuse what is no number of seconds, by the names of arguments.
+    """Check that all arguments are numbers of seconds.
 
     Raises:
-        ConfigurationError: one of them is none; the text names it.
+        ConfigurationError: A value is not a number of seconds; the text names the argument.
     """
     for name, value in seconds.items():
         check_seconds(name, value)
 
 
 def _as_object(value: object, kind: type) -> str:
-    """End an error where a class or a name was given for an object."""
+    """Return the end of an error text, if a class or a name was passed in place of an object."""
     if isinstance(value, type) and issubclass(value, kind):
         return f": write {value.__name__}()"
     return f": AgentBuilder.protocol({value!r}) takes names" if isinstance(value, str) else ""
 
 
 def forms_of(instructions: object) -> tuple[Instruction, ...]:
-    """Return instructions, each given as an object, as a dict with its fields, or as its name alone.
+    """Convert instructions, each given as an object, a dict with its fields, or a name.
 
     Raises:
-        ConfigurationError: The value is a prompt, or another thing than a list of instructions.
+        ConfigurationError: The value is a prompt, or not a list of instructions.
     """
     if isinstance(instructions, str):
         raise ConfigurationError(_NOT_A_PROMPT.format(f"the text {instructions!r:.100}"))
@@ -120,7 +120,7 @@ def forms_of(instructions: object) -> tuple[Instruction, ...]:
 
 
 def types_of(types: object) -> tuple[ClassificationType, ...]:
-    """Return classification types, each given as an object or as a dict with its fields.
+    """Convert classification types, each given as an object or a dict with its fields.
 
     Raises:
         ConfigurationError: The value is not a list of types.
@@ -149,10 +149,10 @@ _NOT_A_PROMPT = (
 
 
 def own_templates(**texts: object) -> dict[str, str]:
-    """The templates of prompts that an agent has instead of its protocol's.
+    """Return the prompt templates that override those of the protocol, by name. Empty templates are omitted.
 
     Raises:
-        ConfigurationError: one is no text.
+        ConfigurationError: A template is not a str.
     """
     for name, text in texts.items():
         if not isinstance(text, str):
@@ -161,10 +161,10 @@ def own_templates(**texts: object) -> dict[str, str]:
 
 
 def check_stage(protocol: Protocol, stage: object) -> None:
-    """Refuse a stage that a protocol does not have.
+    """Check that a protocol has a stage.
 
     Raises:
-        ConfigurationError: the text says which there are.
+        ConfigurationError: The protocol has no such stage; the text lists its stages.
     """
     if stage not in protocol.stages:
         there = nearest(str(stage), protocol.stages) if protocol.stages else "it has none"
@@ -172,10 +172,10 @@ def check_stage(protocol: Protocol, stage: object) -> None:
 
 
 def check_system_prompt(text: object, *, body: str) -> None:
-    """Refuse what is no whole system prompt.
+    """Check a system prompt.
 
     Raises:
-        ConfigurationError: it is no text, an empty one, or there is a body besides.
+        ConfigurationError: The prompt is not a str, is empty, or is combined with `body=`.
     """
     if text is None:
         return
@@ -186,10 +186,10 @@ def check_system_prompt(text: object, *, body: str) -> None:
 
 
 def check_routes(routes: object, *, kind: type) -> None:
-    """Refuse routes to something else than agents.
+    """Raise if a route is not an agent of the class `kind`.
 
     Raises:
-        ConfigurationError: the text names the route.
+        ConfigurationError: A route is not an agent; the text names the route.
     """
     if not isinstance(routes, Mapping):
         raise ConfigurationError(f"routes= takes {{action: agent}}, not {type(routes).__name__}")
@@ -199,10 +199,10 @@ def check_routes(routes: object, *, kind: type) -> None:
 
 
 def check_each(name: str, values: Iterable[object], *, kind: type) -> None:
-    """Refuse a list of something else.
+    """Check that all values are of one class.
 
     Raises:
-        ConfigurationError: the text names the first thing that is wrong.
+        ConfigurationError: A value is of another class; the text shows the first one.
     """
     for value in values:
         if not isinstance(value, kind):
@@ -210,10 +210,10 @@ def check_each(name: str, values: Iterable[object], *, kind: type) -> None:
 
 
 def check_reducers(reducers: object) -> None:
-    """Refuse what cannot decide over a session's state.
+    """Check the reducers of a session's state.
 
     Raises:
-        ConfigurationError: it is no mapping of keys to functions.
+        ConfigurationError: The value is not a mapping of keys to functions.
     """
     if reducers is None:
         return
@@ -222,14 +222,14 @@ def check_reducers(reducers: object) -> None:
 
 
 def check_call_rule(name: str, value: object) -> None:
-    """Refuse a rule about tool calls that cannot be asked at once.
+    """Check a rule on tool calls, which must be a sync function.
 
     Raises:
-        ConfigurationError: it is no function, or an async one.
+        ConfigurationError: The value is not a function, or is async.
     """
     if value is None:
         return
-    if not is_sync(value) or isinstance(value, type):
+    if not is_sync_callable(value) or isinstance(value, type):
         raise ConfigurationError(
             f"{name}= is a function of (call, tool, context) that does not wait, not {value!r:.200}; "
             "one tool asks with @tool(approval=True), and all with approval=lambda call, tool, context: True"
@@ -237,10 +237,10 @@ def check_call_rule(name: str, value: object) -> None:
 
 
 def check_call(*, temperature: object, max_tokens: int | None) -> None:
-    """Refuse what no provider takes.
+    """Check the sampling options of a model call.
 
     Raises:
-        ConfigurationError: the text names it.
+        ConfigurationError: An option is invalid; the text names it.
     """
     if temperature is not None and not isinstance(temperature, int | float):
         raise ConfigurationError(f"temperature= is a number, not {temperature!r}")
@@ -249,10 +249,10 @@ def check_call(*, temperature: object, max_tokens: int | None) -> None:
 
 
 def joined_text(name: str, value: object) -> str:
-    """A text, or a list of texts as one.
+    """Return a text, or a list of texts joined with commas.
 
     Raises:
-        ConfigurationError: neither; the text names the argument.
+        ConfigurationError: The value is neither; the text names the argument.
     """
     if isinstance(value, str):
         return value

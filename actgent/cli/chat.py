@@ -1,4 +1,4 @@
-"""`actgent chat`: a conversation in the terminal, or with the lines of a pipe."""
+"""`actgent chat` and `actgent run`: an interactive conversation, one message, or one message per line of a pipe."""
 
 import sys
 from collections.abc import AsyncGenerator, Iterable, Sequence
@@ -9,27 +9,27 @@ from typing import ClassVar
 import attrs
 
 from actgent.agents.agent import Agent
-from actgent.agents.presets import BareAgent
+from actgent.agents.bare import BareAgent
 from actgent.agents.session import Session
+from actgent.cli.demos.scripted_models import CHUNK_CHARS, TOOLS, answer_with_delay
+from actgent.cli.journals.journal import SingleSessionJournal
 from actgent.control.limits import Limits
 from actgent.errors import ConfigurationError
 from actgent.journal.base import Journal
-from actgent.journal.listing import SessionFilter
-from actgent.journal.opening import open_journal
+from actgent.journal.journal_url import open_journal
+from actgent.journal.session_lists import SessionFilter
 from actgent.llm.base import LLM
 from actgent.messages import Delivery, Part, Text
 from actgent.protocols.bare import Bare
 from actgent.protocols.base import Protocol
 from actgent.runtime.runtime import open_runtime
-from actgent.sessions.incoming import Content
+from actgent.sessions.incoming_messages import Content
 from actgent.tools.base import Tool
 
+from .agent_files import file_not_found, load_agent, load_agents, open_program
+from .agent_folders import is_folder, load_folder
 from .console import OWNER, QUIT, DeliveryView, JsonView, TextView, answer, arguments_of, attachment
-from .demos.offline import CHUNK, TOOLS, answer_slowly
-from .folders import is_folder, load_folder
-from .journals.journal import OneAwake
 from .models import live_models, open_models, open_script
-from .programs import load_agent, load_agents, no_file, open_program
 from .signals import Shutdown
 from .terminal import Lines, Terminal
 
@@ -38,48 +38,63 @@ __all__ = ["ChatOptions", "answer", "arguments_of", "chat", "load_agent", "load_
 
 @attrs.frozen(kw_only=True)
 class ChatOptions:
-    """What `actgent chat` was told."""
+    """Options of `actgent chat`, `actgent run` and `actgent replay --fork`."""
 
     file: str | None = None
+    """Agent folder, Python file or `FILE.py:NAME`; None makes a plain agent from the other options."""
     model: str | None = None
+    """`PROVIDER:MODEL`; None uses the agent's model or the default model of the environment."""
     base_url: str | None = None
+    """URL of the provider's API; None uses the provider's default."""
     system: str | None = None
+    """Complete system prompt of a plain agent; None builds the prompt from `role` and `goal`."""
     role: str = ""
+    """Role in the default system prompt of a plain agent."""
     goal: str = ""
+    """Goal in the default system prompt of a plain agent."""
     temperature: float | None = None
+    """Sampling temperature; None uses the provider's default."""
     max_tokens: int | None = None
+    """Maximum tokens of one answer; None uses the provider's default."""
     limits: Limits | None = None
-    """Of the conversation as a whole."""
+    """Limits of the whole conversation; None sets no limits."""
     offline: bool = False
+    """True to answer from a script instead of a model."""
     message: str | None = None
-    """Say this and end, `-` is all of standard input; None talks until the input ends."""
+    """Single message to send; `-` reads it from standard input. None reads messages until the input ends."""
     attach: Sequence[str] = ()
-    """Files that go with the first message."""
+    """Paths of files that are attached to the first message."""
     journal: str | None = None
+    """Journal file or URL that stores the session; None keeps the session in memory."""
     session: str | None = None
-    """The id to go on with, or to give to a new session; needs a journal."""
-    goes_on: bool = False
-    """Go on with the session of the journal that was last talked in."""
+    """Id of the session to resume or to create; requires a journal. None creates a session with a new id."""
+    continue_latest: bool = False
+    """True to resume the session of the journal that changed last."""
     json: bool = False
+    """True to print JSON lines instead of text."""
 
 
-class AsTold(Bare):
-    """Plain talk, with the role for the whole system prompt."""
+class FixedSystemPrompt(Bare):
+    """Protocol of a plain agent whose role text is the complete system prompt (`--system`)."""
 
     template: ClassVar[str] = "{{ profile.role }}"
 
 
 async def chat(options: ChatOptions, terminal: Terminal, shutdown: Shutdown) -> int:
-    """Talk until the input ends; 1 if a message of a pipe was not answered."""
+    """Run a conversation until the input ends. Return 1 if a message was not answered.
+
+    Raises:
+        ConfigurationError: An option is invalid, or messages are expected from a closed standard input.
+    """
     if sys.stdin is None and options.message in (None, "-"):
-        raise ConfigurationError("there is no standard input to read messages from")
-    attached = [attachment(place) for place in options.attach]
+        raise ConfigurationError("standard input is closed: pass the message with -m TEXT")
+    attached = [attachment(target) for target in options.attach]
     view = JsonView(terminal) if options.json else TextView(terminal)
     async with open_conversation(options, view) as (agent, session):
         if options.message is not None:
             text = options.message if options.message != "-" else await _all_of_stdin()
-            said = [*attached, Text(text)] if attached else text
-            return 0 if await answer(agent, session, said, terminal, view=view) else 1
+            content = [*attached, Text(text)] if attached else text
+            return 0 if await answer(agent, session, content, terminal, view=view) else 1
         if options.json or not terminal.is_live or not sys.stdin.isatty():
             return await _answer_all(agent, session, terminal, shutdown, view=view, attached=attached)
         from .console import TerminalConversation  # noqa: PLC0415 - the line editor takes a tenth of a second
@@ -91,6 +106,7 @@ async def chat(options: ChatOptions, terminal: Terminal, shutdown: Shutdown) -> 
 
 
 async def _all_of_stdin() -> str:
+    """Read standard input to its end and return it as one message."""
     lines, found = Lines(sys.stdin.fileno()), []
     while (line := await lines.receive()) is not None:
         found.append(line)
@@ -106,48 +122,50 @@ async def _answer_all(
     view: DeliveryView,
     attached: Sequence[Part],
 ) -> int:
-    """Answer each line; files go with the first one."""
+    """Send each line of standard input as a message. Attachments go with the first. Return 1 if a message was not answered."""
     lines, code = Lines(sys.stdin.fileno()), 0
     while (line := await _receive(lines, shutdown)) is not None:
-        said: Content = [*attached, Text(line)] if attached else line
+        content: Content = [*attached, Text(line)] if attached else line
         attached = ()
-        if not await answer(agent, session, said, terminal, view=view):
+        if not await answer(agent, session, content, terminal, view=view):
             code = 1
     return code
 
 
 async def _receive(lines: Lines, shutdown: Shutdown) -> str | None:
-    """The next line with something on it; None when the conversation ends."""
+    """Return the next line that is not blank; None at the end of the input, at `/quit`, or after a signal."""
     line: str | None = None
-    with shutdown.waiting():
+    with shutdown.interruptible():
         while (line := await lines.receive()) is not None and not line.strip():
             pass
     return None if line is None or line.strip() in QUIT else line
 
 
-# --- where the conversation takes place --------------------------------------------------
+# --- the session -------------------------------------------------------------------------
 
 
 @asynccontextmanager
 async def open_conversation(
     options: ChatOptions, view: DeliveryView
 ) -> AsyncGenerator[tuple[Agent, Session], None]:
-    """A running agent and a session with it, of a journal if one is named.
+    """Yield a running agent and its session. With a journal the session is resumed from it or created in it.
 
     Raises:
-        ConfigurationError: an option is wrong, or does not go with another.
-        Fenced: another process owns the journal.
+        ConfigurationError: An option is invalid, or two options exclude each other.
+        Fenced: Another process owns the journal.
     """
-    if options.journal is None and (options.goes_on or options.session is not None):
+    if options.journal is None and (options.continue_latest or options.session is not None):
         raise ConfigurationError(
-            "--continue and --session go with --journal: name the file that keeps the session"
+            "--continue and --session require --journal FILE, the journal that stores the session"
         )
-    if options.file is not None and not _is_there(options.file):
-        raise no_file(options.file, "; one word to be said is written as `-m WORD`")
+    if options.file is not None and not _target_exists(options.file):
+        raise file_not_found(options.file, "; to send a single word as a message, write `-m WORD`")
     async with AsyncExitStack() as stack:
         agent, is_running = await stack.enter_async_context(_open(options))
         if is_running and options.journal is not None:
-            raise ConfigurationError(f"{options.file} runs its agent itself: --journal has no effect on it")
+            raise ConfigurationError(
+                f"{options.file} runs its own agent, so --journal cannot be used: configure the journal in the program"
+            )
         if options.journal is not None:
             yield agent, await _session_of_journal(agent, options, options.journal, view, stack)
             return
@@ -157,41 +175,55 @@ async def open_conversation(
 
 
 async def _session_of_journal(
-    agent: Agent, options: ChatOptions, place: str, view: DeliveryView, stack: AsyncExitStack
+    agent: Agent, options: ChatOptions, location: str, view: DeliveryView, stack: AsyncExitStack
 ) -> Session:
-    journal = await stack.enter_async_context(open_journal(place if "://" in place else f"sqlite:///{place}"))
+    """Start the agent on the journal, and return the resumed or new session.
+
+    Deliveries of a turn that the previous process left unfinished are shown until that turn ends.
+    """
+    journal = await stack.enter_async_context(
+        open_journal(location if "://" in location else f"sqlite:///{location}")
+    )
     await journal.acquire()
-    session_id = await _latest(journal, agent) if options.goes_on else options.session
-    hearing = _Hearing(view)
-    agent.on_session(hearing.listen)
-    runtime = await stack.enter_async_context(open_runtime(journal=OneAwake(journal, session_id or "")))
+    session_id = await _latest(journal, agent) if options.continue_latest else options.session
+    resumed = _ResumedTurnView(view)
+    agent.on_session(resumed.listen)
+    runtime = await stack.enter_async_context(
+        open_runtime(journal=SingleSessionJournal(journal, session_id or ""))
+    )
     await runtime.start(agent)
-    is_there = session_id is not None and await journal.head(agent.name, session_id) is not None
-    if session_id is None or not is_there:
+    exists = session_id is not None and await journal.head(agent.name, session_id) is not None
+    if session_id is None or not exists:
         session = await agent.create_session(OWNER, session_id=session_id, limits=options.limits)
     else:
         session = await agent.open_session(session_id)
-        await session.wait_idle()  # a turn that the last process left goes on
-    hearing.is_on = False
+        await session.wait_idle()  # an unfinished turn of the previous process resumes
+    resumed.is_on = False
     return session
 
 
 async def _latest(journal: Journal, agent: Agent) -> str:
+    """Return the id of the open session of this agent that changed last.
+
+    Raises:
+        ConfigurationError: The journal has no open session of this agent.
+    """
     wanted = SessionFilter(agent=agent.name, owner=OWNER, roots=True)
     found = [each.session_id for each in await journal.page(wanted, limit=20) if not each.closed]
     if not found:
         raise ConfigurationError(
-            f"the journal has no session of {agent.name!r} to continue: leave --continue out to begin one"
+            f"the journal has no open session of agent {agent.name!r} to continue: omit --continue to create one"
         )
     return found[0]
 
 
 @attrs.define
-class _Hearing:
-    """Shows what comes of a turn that goes on by itself when its session is opened."""
+class _ResumedTurnView:
+    """Shows deliveries of an unfinished turn that resumes when its session is opened."""
 
     view: DeliveryView
     is_on: bool = True
+    """False after the resumed turn: the conversation then shows its own deliveries."""
 
     def listen(self, session: Session) -> None:
         def show(delivery: Delivery) -> None:
@@ -207,52 +239,58 @@ class _Hearing:
             attach(show)
 
 
-# --- whom to talk to ---------------------------------------------------------------------
+# --- the agent ---------------------------------------------------------------------------
 
 
 @asynccontextmanager
-async def open_agent(options: ChatOptions, *, is_asked: bool = True) -> AsyncGenerator[Agent, None]:
-    """The agent of a file, or a plain one with the model that was named; `is_asked` is that of `load_folder`.
+async def open_agent(options: ChatOptions, *, needs_model: bool = True) -> AsyncGenerator[Agent, None]:
+    """Yield the agent of a file or folder, or a plain agent made from the options.
+
+    Args:
+        options: The chat options; `file` selects the agent.
+        needs_model: False if the agent will call no model, so that neither a model name nor an API key is required.
 
     Raises:
-        ConfigurationError: there is none, or the file makes its agent in the course of its `main()`.
+        ConfigurationError: The agent is missing, or its file makes it inside a function.
     """
-    async with _open(options, is_asked=is_asked) as (agent, is_running):
+    async with _open(options, needs_model=needs_model) as (agent, is_running):
         if is_running:
             raise ConfigurationError(
-                f"{options.file} makes its agent inside of a function: define it at the top level"
+                f"{options.file} makes its agent inside a function: define the agent at the top level"
             )
         yield agent
 
 
-def _is_there(place: str) -> bool:
-    return is_folder(place) or Path(place.partition(":")[0]).exists()
+def _target_exists(target: str) -> bool:
+    return is_folder(target) or Path(target.partition(":")[0]).exists()
 
 
 @asynccontextmanager
-async def _open(options: ChatOptions, *, is_asked: bool = True) -> AsyncGenerator[tuple[Agent, bool], None]:
-    """The same, and whether its program runs it already."""
+async def _open(
+    options: ChatOptions, *, needs_model: bool = True
+) -> AsyncGenerator[tuple[Agent, bool], None]:
+    """Yield the agent, and True if the program in its file already runs it."""
     if options.file is not None and is_folder(options.file):
         agent = load_folder(
             options.file,
             model=options.model,
             base_url=options.base_url,
             offline=options.offline,
-            is_asked=is_asked,
+            needs_model=needs_model,
         )
         yield agent, False
     elif options.file is not None:
-        if (options.offline or options.model is not None) and _is_there(options.file):
+        if (options.offline or options.model is not None) and _target_exists(options.file):
             raise ConfigurationError(
-                f"{options.file} names its own model: --model and --offline are for folders and plain agents"
+                f"{options.file} chooses its own model: --model and --offline work only with agent folders and plain agents"
             )
         async with open_program(options.file) as found:
             yield found
     elif options.offline:
-        async with open_script(answer_slowly, providers=["openai"], chunk=CHUNK) as models:
+        async with open_script(answer_with_delay, providers=["openai"], chunk=CHUNK_CHARS) as models:
             yield _plain_agent(options, models[0], TOOLS), False
     else:
-        names = live_models(options.model, otherwise="talk to a script: `actgent chat --offline`")[:1]
+        names = live_models(options.model, hint="talk to a script: `actgent chat --offline`")[:1]
         async with open_models(names, base_url=options.base_url) as models:
             yield _plain_agent(options, models[0]), False
 
@@ -275,6 +313,6 @@ def _protocol(options: ChatOptions) -> Protocol:
         return Bare()
     if options.role or options.goal:
         raise ConfigurationError(
-            "--system is the whole system prompt: leave out --role and --goal, or --system"
+            "--system replaces the whole system prompt: omit --role and --goal, or omit --system"
         )
-    return AsTold()
+    return FixedSystemPrompt()

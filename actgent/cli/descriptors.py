@@ -1,4 +1,4 @@
-"""File descriptors of the command's process: the standard streams and the limit of open files."""
+"""File descriptors of the process: reopen closed standard streams, raise the limit of open files."""
 
 import logging
 import os
@@ -9,11 +9,11 @@ import time
 from actgent.errors import ConfigurationError
 
 MIN_OPEN_FILES = 64
-"""Open files that a command needs: an event loop, a journal, a model's connections and a few of a server."""
+"""Least number of open files with which a command starts: event loop, journal, model connections, a few server sockets."""
 WANTED_OPEN_FILES = 4096
-"""Soft limit that a command asks for, within the hard limit. Each stream of a server takes a descriptor."""
+"""Soft limit of open files that a command requests, capped by the hard limit. Each server stream uses one descriptor."""
 _LOG_SECONDS = 10.0
-"""Shortest time between two log lines about refused connections."""
+"""Minimum time in seconds between two log lines about refused connections."""
 
 
 def open_standard_streams() -> None:

@@ -1,4 +1,4 @@
-"""`actgent goal`: works towards one goal with the tools of files, and prints what came of it."""
+"""`actgent goal`: work towards one goal with tools from Python files, and print the result."""
 
 import json
 import os
@@ -15,56 +15,69 @@ from actgent.llm.settings import LLMSettings, load_models, load_settings
 from actgent.protocols.goal import Goal
 from actgent.support.strict_json import load_document
 from actgent.tools.base import Tool
-from actgent.tools.outputs.results import to_text
-from actgent.toolsets.discovery import discover, load_files, output_in
+from actgent.tools.outputs.result_text import to_text
+from actgent.toolsets.discovery import discover, load_files, load_output_schema
 from actgent.toolsets.toolset import Toolset
 
 from .models import live_models
 from .signals import Shutdown
 from .terminal import Terminal
 
-_PROGRESS = ("] decides: ", "] calls ", "] ended: ")
-"""What of the lines that tell of the work is shown to somebody who waits, without --verbose."""
+_PROGRESS_MARKERS = ("] decides: ", "] calls ", "] ended: ")
+"""Parts of log lines that are shown as progress on a terminal without `--verbose`."""
 
 
 @attrs.frozen(kw_only=True)
 class GoalOptions:
-    """What `actgent goal` was told."""
+    """Options of `actgent goal`."""
 
     goal: str
+    """The goal, in words."""
     tools: Sequence[str] = ()
-    """Python files of tools."""
-    search: Sequence[str] = ()
-    """Folders in which files of tools, and of the form of the answer, are looked for."""
+    """Paths of Python files with tools."""
+    search_dirs: Sequence[str] = ()
+    """Folders that are searched for tool files (`*.tools.py`) and answer schemas (`*.output.py`)."""
     recursive: bool = True
+    """True to search subfolders also."""
     output: str | None = None
-    """A Python file with `output_schema`, or a JSON file with a schema."""
+    """Python file with `output_schema`, or JSON file with a schema; None searches the folders."""
     model: str | None = None
+    """`PROVIDER:MODEL`; None uses LLM_MODEL, TAGENT_MODEL, or the default model of the environment."""
     base_url: str | None = None
+    """URL of the provider's API; None uses the provider's default."""
     max_iterations: int = 20
+    """Maximum number of model calls."""
     limits: Limits | None = None
+    """Limits of the whole run; None sets no limits."""
     verbose: bool = False
+    """True to print all decisions, calls and state changes on standard error."""
     json: bool = False
+    """True to print the result as one line of JSON."""
 
 
-async def work(options: GoalOptions, terminal: Terminal, shutdown: Shutdown) -> int:
-    """Work until the goal is achieved or given up; 1 if it was not achieved.
+async def work_towards_goal(options: GoalOptions, terminal: Terminal, shutdown: Shutdown) -> int:
+    """Run the agent until the goal is achieved or abandoned, and print the result. Return 1 if it was not achieved.
 
-    The first signal stops the work, and closes what was opened for it.
+    The first signal cancels the run and closes its resources.
+
+    Raises:
+        ConfigurationError: The goal is empty, or a tool file, schema or model is invalid.
     """
     if not options.goal.strip():
-        raise ConfigurationError('say the goal: actgent goal "find the deepest lake" --tools lakes.tools.py')
-    # What files of tools register, such as a provider, is there when the model is named.
-    given: dict[str, Any] = {
+        raise ConfigurationError(
+            'the goal is empty: pass it as text, e.g. actgent goal "find the deepest lake" --tools lakes.tools.py'
+        )
+    # Tool files are executed before the model is resolved, because a tool file may register a provider.
+    resources: dict[str, Any] = {
         "tools": _tools(options),
         "output": _output(options),
         "models": load_models(Goal.roles),
     }
     bounds: dict[str, Any] = {"max_iterations": options.max_iterations, "limits": options.limits}
-    told = _teller(options, terminal) or False
+    verbose = _progress_printer(options, terminal) or False
     result: GoalResult[Any] | None = None
-    with shutdown.waiting():
-        result = await run_agent(options.goal, _settings(options), **given, **bounds, verbose=told)
+    with shutdown.interruptible():
+        result = await run_agent(options.goal, _settings(options), **resources, **bounds, verbose=verbose)
     if result is None:
         terminal.complain("stopped before the goal was achieved")
         return 1
@@ -72,27 +85,27 @@ async def work(options: GoalOptions, terminal: Terminal, shutdown: Shutdown) -> 
     return 0 if result.achieved else 1
 
 
-def _teller(options: GoalOptions, terminal: Terminal) -> Any:
-    """What takes the lines that tell of the work; None where nobody wants them."""
+def _progress_printer(options: GoalOptions, terminal: Terminal) -> Any:
+    """Return the function that prints progress lines; None if progress is not shown."""
     if options.verbose:
         return terminal.notice
     if not terminal.is_live or options.json:
         return None
-    return lambda line: terminal.notice(line) if any(word in line for word in _PROGRESS) else None
+    return lambda line: terminal.notice(line) if any(word in line for word in _PROGRESS_MARKERS) else None
 
 
 def _show(result: GoalResult[Any], options: GoalOptions, terminal: Terminal) -> None:
     has_data = result.data is not None and not isinstance(result.data, str)
     if options.json:
         data = json.loads(to_text(result.data)) if has_data else result.data
-        terminal.raw(json.dumps({**_figures(result), "data": data}, ensure_ascii=False))
+        terminal.json_line(json.dumps({**_result_fields(result), "data": data}, ensure_ascii=False))
         return
     terminal.line(to_text(result.data) if has_data else result.text)
     if result.error:
         terminal.complain(f"{result.status}: {result.error}")
 
 
-def _figures(result: GoalResult[Any]) -> dict[str, Any]:
+def _result_fields(result: GoalResult[Any]) -> dict[str, Any]:
     names = ("status", "achieved", "text", "error", "iterations", "used_tools")
     shown = {name: getattr(result, name) for name in names}
     if (metrics := result.metrics) is not None:
@@ -104,11 +117,11 @@ def _figures(result: GoalResult[Any]) -> dict[str, Any]:
 
 
 def _tools(options: GoalOptions) -> list[Tool | Toolset]:
-    """The tools of the named files, which have to be there, and those that are found in folders.
+    """Return the tools of the named files, followed by tools found in the search folders.
 
     Raises:
-        InvalidFolder: a named file cannot be run.
-        ConfigurationError: a named file has no tools, or a folder is not there.
+        InvalidFolder: A named file cannot be run.
+        ConfigurationError: A named file defines no tools, or a search folder is missing.
     """
     named = load_files(options.tools)
     if named.problems:
@@ -119,21 +132,21 @@ def _tools(options: GoalOptions) -> list[Tool | Toolset]:
     for file in options.tools:
         if str(Path(file)) not in files:
             raise ConfigurationError(
-                f"no tools in {file}: they are functions (state, args), functions with @tool, or objects of Tool"
+                f"{file} defines no tools: expected functions (state, args), functions with @tool, or Tool objects"
             )
-    found = discover(*options.search, recursive=options.recursive)
-    taken = {tool.name for tool in named.tools}
-    return [*named.tools, *(tool for tool in found.tools if tool.name not in taken)]
+    found = discover(*options.search_dirs, recursive=options.recursive)
+    names = {tool.name for tool in named.tools}
+    return [*named.tools, *(tool for tool in found.tools if tool.name not in names)]
 
 
 def _output(options: GoalOptions) -> Any:
-    """The form of the answer: of the named file, else of the first that is found; None where there is none.
+    """Return the answer schema of the named file, or the first schema found in the search folders; None if there is no schema.
 
     Raises:
-        ConfigurationError: the named file is not there, or has no form.
+        ConfigurationError: The named file is missing or defines no schema.
     """
     if options.output is None:
-        return output_in(*options.search, recursive=options.recursive)
+        return load_output_schema(*options.search_dirs, recursive=options.recursive)
     path = Path(options.output)
     if path.suffix == ".json":
         try:
@@ -142,16 +155,16 @@ def _output(options: GoalOptions) -> Any:
             raise ConfigurationError(f"{path} cannot be read: {error.strerror}") from error
         except ValueError as error:
             raise InvalidFile(str(path), getattr(error, "lineno", 1), f"no JSON: {error}") from error
-    return output_in(files=[path])
+    return load_output_schema(files=[path])
 
 
 def _settings(options: GoalOptions) -> LLMSettings:
-    """The model that works: as named, of LLM_MODEL or TAGENT_MODEL, or the one that there is a key for."""
+    """Return the settings of the working model: `--model`, LLM_MODEL, TAGENT_MODEL, or the default of the environment."""
     named = options.model
     if named is None and not os.environ.get("LLM_MODEL", "").strip():
         named = os.environ.get("TAGENT_MODEL", "").strip() or None
     settings = load_settings(model=named, base_url=options.base_url)
     if settings.model is None:
-        found = live_models(None, otherwise="set LLM_MODEL or TAGENT_MODEL")[0]
+        found = live_models(None, hint="set LLM_MODEL or TAGENT_MODEL")[0]
         settings = load_settings(model=found, base_url=options.base_url)
     return settings

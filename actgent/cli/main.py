@@ -1,4 +1,4 @@
-"""The way into the command line, and the exit codes out of it."""
+"""Entry point of the `actgent` command: parse arguments, run the command, turn errors into exit codes."""
 
 import io
 import logging
@@ -16,22 +16,26 @@ from .descriptors import RefusedConnections, open_standard_streams, raise_file_l
 from .signals import handled_signals
 from .terminal import Terminal, one_line
 
-_MEANT = {
-    **dict.fromkeys(("--port", "--listen", "--address", "-p"), "A server listens at --bind HOST:PORT"),
+_OPTION_HINTS = {
     **dict.fromkeys(
-        ("--server", "--url", "--endpoint", "--gateway"), "A running server is named by --at URL"
+        ("--port", "--listen", "--address", "-p"),
+        "Set the listening address of a server with --bind HOST:PORT",
     ),
-    **dict.fromkeys(("--db", "--database", "--store"), "Sessions are kept by --journal sqlite:///FILE"),
-    "--llm": "A model is named by --model provider:MODEL",
+    **dict.fromkeys(("--server", "--url", "--endpoint", "--gateway"), "Name a running server with --at URL"),
+    **dict.fromkeys(("--db", "--database", "--store"), "Store sessions with --journal FILE"),
+    "--llm": "Choose a model with --model PROVIDER:MODEL",
 }
-"""Options of other programs, and the option that is meant."""
+"""Options of other tools, mapped to a sentence that names the matching actgent option."""
 FAILED, WRONG_USE, INTERRUPTED, BROKEN_PIPE = 1, 2, 130, 141
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run a command and leave the process with its exit code.
+    """Run one command and exit the process with its exit code.
 
-    0 is success, 1 a failure, 2 wrong use or configuration, 129, 130 and 143 the end by SIGHUP, SIGINT and SIGTERM.
+    Exit codes: 0 success, 1 failure, 2 wrong usage or configuration, 129/130/143 ended by SIGHUP/SIGINT/SIGTERM.
+
+    Args:
+        arguments: Command-line words; None reads `sys.argv`.
     """
     open_standard_streams()
     logging.getLogger("trio.serve_listeners").addFilter(RefusedConnections())
@@ -41,28 +45,31 @@ def main(arguments: Sequence[str] | None = None) -> None:
             signal.signal(number, _exit_early)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a model may say what the terminal has no character for
-    code = _code_of(arguments)
-    for number in ending:  # the exit code is decided; the interpreter takes a while to end
+            stream.reconfigure(
+                errors="replace"
+            )  # an answer may contain characters that the terminal's encoding lacks
+    code = _run_command(arguments)
+    for number in ending:  # the exit code is final; a signal during interpreter shutdown must not change it
         signal.signal(number, signal.SIG_IGN)
     try:
         sys.stdout.flush()
     except OSError as error:
-        code = _without_output(error)
+        code = _silence_output(error)
     sys.exit(code)
 
 
 def _exit_early(number: int, _frame: object) -> None:
-    """End the process on a signal that arrives before the command listens for signals."""
+    """Exit with 128 plus the signal number. Handles signals that arrive before the command installs its own receiver."""
     sys.exit(128 + number)
 
 
-def _code_of(arguments: Sequence[str] | None) -> int:
+def _run_command(arguments: Sequence[str] | None) -> int:
+    """Run the command, print any error to standard error, and return the exit code."""
     try:
         raise_file_limit()
         return app(arguments, exit_on_error=False, print_error=False) or 0
     except CycloptsError as error:
-        Terminal().complain(_told(error))
+        Terminal().complain(_describe_usage_error(error))
         return WRONG_USE
     except ConfigurationError as error:
         for problem in error.problems if isinstance(error, InvalidFolder) else (error,):
@@ -72,26 +79,31 @@ def _code_of(arguments: Sequence[str] | None) -> int:
         for line in (error, *getattr(error, "__notes__", ())):
             Terminal().complain(line)
         return FAILED
-    except KeyboardInterrupt:  # before trio listens, or after
+    except KeyboardInterrupt:  # raised before trio installs its signal receiver, or after it closed
         return INTERRUPTED
     except OSError as error:
-        return _without_output(error)
+        return _silence_output(error)
 
 
-def _told(error: CycloptsError) -> str:
+def _describe_usage_error(error: CycloptsError) -> str:
+    """Return the text of a wrong command line, with a hint and the `--help` command to run."""
     command = " ".join(("actgent", *(error.command_chain or ())))
     if isinstance(error, UnusedCliTokensError) and error.unused_tokens:
         word = one_line(error.unused_tokens[0], 100)
-        text = f"there is no place for {word!r}: words that belong together stand in quotes, and options begin with --."
-    elif isinstance(error, UnknownOptionError) and (meant := _MEANT.get(error.token.keyword or "")):
-        text = f"Unknown option: {error.token.keyword}. {meant}."
+        text = f"unexpected argument {word!r}: quote text that has spaces, and start options with --."
+    elif isinstance(error, UnknownOptionError) and (hint := _OPTION_HINTS.get(error.token.keyword or "")):
+        text = f"Unknown option: {error.token.keyword}. {hint}."
     else:
         text = str(error)
     return f"{text} See `{command} --help`."
 
 
-def _without_output(error: OSError) -> int:
-    """Keep the interpreter from complaining at its end that nobody reads, e.g. `| head`, or that a disk is full."""
+def _silence_output(error: OSError) -> int:
+    """Redirect standard output to /dev/null after a failed write, and return the exit code.
+
+    Without the redirect the interpreter prints a second error when it flushes at exit. A closed pipe (`| head`) is
+    reported only by the exit code 141; other errors, such as a full disk, are printed.
+    """
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     if isinstance(error, BrokenPipeError):
         return BROKEN_PIPE

@@ -1,4 +1,4 @@
-"""SIGINT, SIGTERM and SIGHUP during a command: the first one drains the running work, the second one ends it at once."""
+"""Signal handling during a command: the first SIGINT, SIGTERM or SIGHUP drains running turns, the second exits at once."""
 
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -6,35 +6,39 @@ from contextlib import contextmanager
 
 import trio
 
-GRACE = 10.0
-"""Seconds to end what runs after the first signal."""
+GRACE_SECONDS = 10.0
+"""Default time in seconds that running turns get to finish after the first signal."""
 
 
 class Shutdown:
-    """A request to end the command, and the scopes that it cancels."""
+    """Shutdown state of a running command: the received signal, and the cancel scopes that it cancels.
+
+    Args:
+        notice: Function that prints one line when the first signal arrives.
+    """
 
     def __init__(self, notice: Callable[[str], None]) -> None:
         self.signal: int | None = None
-        """The last signal that came."""
+        """Number of the last received signal; None before the first one."""
         self.all = trio.CancelScope()
-        self.grace = GRACE
-        """Seconds to end what runs after the first signal; a command that needs longer says so before it runs."""
+        self.grace = GRACE_SECONDS
+        """Seconds that running turns get after the first signal; a command may raise it before it starts work."""
         self.notice = notice
-        """Prints a line about the first signal; a command that has a log sets another one."""
+        """Prints one line about the first signal; `actgent serve` replaces it with its logger."""
         self._waits: set[trio.CancelScope] = set()
         self._stop: trio.Event | None = None
 
     @property
-    def is_asked(self) -> bool:
-        """True after the first signal: begin nothing new."""
+    def is_requested(self) -> bool:
+        """True after the first signal. The command then starts no new work."""
         return self.signal is not None
 
     @contextmanager
-    def waiting(self) -> Iterator[None]:
-        """A wait for something new (a line, a pause), which the first signal ends."""
+    def interruptible(self) -> Iterator[None]:
+        """Return a context manager around a wait for new work (an input line, a pause). The first signal cancels the block."""
         with trio.CancelScope() as scope:
             self._waits.add(scope)
-            if self.is_asked:
+            if self.is_requested:
                 scope.cancel()
             try:
                 yield
@@ -42,8 +46,8 @@ class Shutdown:
                 self._waits.remove(scope)
 
     @contextmanager
-    def stopping(self) -> Iterator[trio.Event]:
-        """Work that the first SIGINT stops by setting the event, so that the command goes on; a second one ends it."""
+    def stoppable(self) -> Iterator[trio.Event]:
+        """Return a context manager around one answer. The first SIGINT sets the yielded event instead of ending the command."""
         self._stop = event = trio.Event()
         try:
             yield event
@@ -51,17 +55,19 @@ class Shutdown:
             self._stop = None
 
     async def watch(self, signals: AsyncIterator[int]) -> None:
+        """Handle signals until the command ends: stop the current answer, start draining, or cancel everything."""
         async for number in signals:
             if number == signal.SIGINT and self._stop is not None and not self._stop.is_set():
                 self._stop.set()
                 continue
-            is_second, self.signal = self.is_asked, number
+            is_second, self.signal = self.is_requested, number
             if is_second:
                 self.all.cancel()
             else:
                 self._begin_drain()
 
     def _begin_drain(self) -> None:
+        """Print the notice, set the deadline for running turns, and cancel interruptible waits."""
         self.notice(
             f"finishing running turns, for at most {self.grace:g} s; press Ctrl-C again to force quit"
         )
@@ -83,7 +89,9 @@ async def run_until_signalled(
 ) -> int:
     """Run a command and return its exit code, or 128 plus the number of the signal that ended it (129, 130, 143).
 
-    `notice` prints a line about the first signal. An ignored SIGHUP stays ignored, so that `nohup` works.
+    Args:
+        command: Async function that receives the `Shutdown` and returns an exit code.
+        notice: Prints one line about the first signal.
     """
     shutdown, code = Shutdown(notice), 0
     failure: Exception | None = None

@@ -1,4 +1,4 @@
-"""Reading and writing on a terminal or a pipe. What is shown is data: never markup, never a control sequence."""
+"""Input and output on a terminal or a pipe. Shown text is escaped: no markup and no control sequences reach the terminal."""
 
 import errno
 import logging
@@ -12,68 +12,70 @@ from rich.console import Console
 from actgent.errors import ConfigurationError
 from actgent.messages import ToolResult
 
-_SHOWN_CONTROLS = {
+_ESCAPED_CONTROLS = {
     code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\n\t"
 }
-_LINE_BYTES = 1_000_000
-_CHUNK = 65_536
+MAX_LINE_BYTES = 1_000_000
+"""Longest input line in bytes."""
+_CHUNK_BYTES = 65_536
 
 
 def printable(text: str) -> str:
-    """The text with its control characters spelled out, so that no model can steer a terminal."""
-    return text.translate(_SHOWN_CONTROLS)
+    r"""Return the text with control characters written as `\xNN`, so that a model cannot send terminal sequences."""
+    return text.translate(_ESCAPED_CONTROLS)
 
 
 def one_line(text: object, limit: int = 500) -> str:
-    """The text on one line, cut at `limit` characters."""
+    """Return the text as a single escaped line, truncated to `limit` characters."""
     line = printable(" ".join(str(text).split()))
     return line if len(line) <= limit else f"{line[: limit - 3]}..."
 
 
 class _Output(Console):
     def on_broken_pipe(self) -> None:
-        raise  # noqa: PLE0704 - rich calls this where it caught BrokenPipeError, and would exit by itself
+        raise  # noqa: PLE0704 - rich calls this inside `except BrokenPipeError`, and would exit with its own code
 
 
 class Terminal:
-    """Standard output for answers, standard error for complaints; without colour and movement in a pipe."""
+    """Output of a command: answers to standard output, errors to standard error. Pipes get neither colour nor redrawing."""
 
     def __init__(self) -> None:
         self.console = _Output(highlight=False)
         self._errors = _Output(highlight=False, stderr=True)
         self._log: logging.Logger | None = None
 
-    def logging_to(self, log: logging.Logger) -> "Terminal":
-        """Return a terminal whose notices and complaints are log records, for a command that runs as a service."""
+    def with_log(self, log: logging.Logger) -> "Terminal":
+        """Return a terminal that writes notices and errors to a logger; used by `actgent serve`."""
         terminal = Terminal()
         terminal._log = log
         return terminal
 
     @property
     def is_live(self) -> bool:
-        """True if a person looks at it, so that lines may be redrawn."""
+        """True if standard output is an interactive terminal, so that lines can be redrawn."""
         return self.console.is_terminal and not self.console.is_dumb_terminal
 
     def write(self, text: str, *, style: str | None = None) -> None:
-        """A piece of a line."""
+        """Print escaped text without a line end."""
         self.console.out(printable(text), style=style, highlight=False, end="")
 
     def line(self, text: str = "", *, style: str | None = None) -> None:
+        """Print escaped text and a line end."""
         self.console.out(printable(text), style=style, highlight=False)
 
-    def raw(self, text: str) -> None:
-        """One line as it is, for programs: with no width, and without the spelling out of JSON's own characters."""
+    def json_line(self, text: str) -> None:
+        """Print one line of JSON unchanged: without wrapping, colour or escaping."""
         self.console.out(text, highlight=False)
 
     def complain(self, problem: object) -> None:
-        """One line about what went wrong."""
+        """Print an error as one line on standard error, or log it."""
         if self._log is not None:
             self._log.error("%s", one_line(problem))
             return
         self._errors.out(f"actgent: {one_line(problem)}", style="red", highlight=False)
 
     def notice(self, text: str) -> None:
-        """One line beside the answers."""
+        """Print a notice as one line on standard error, or log it."""
         if self._log is not None:
             self._log.info("%s", one_line(text))
             return
@@ -81,7 +83,7 @@ class Terminal:
 
 
 class Lines:
-    """The lines of a file descriptor. Waiting for one can be cancelled, which `input()` in a thread cannot."""
+    """Reader of the lines of a file descriptor. Unlike `input()` in a thread, a waiting `receive` can be cancelled."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
@@ -89,28 +91,28 @@ class Lines:
         self._is_at_end = False
 
     async def receive(self) -> str | None:
-        """The next line without its end; None when there is no more.
+        """Return the next line without its line end; None at the end of the input.
 
         Raises:
-            ConfigurationError: a line has more than a million bytes.
+            ConfigurationError: A line is longer than 1,000,000 bytes.
         """
         await trio.lowlevel.checkpoint()
         while (end := self._buffer.find(b"\n")) < 0 and not self._is_at_end:
-            if len(self._buffer) > _LINE_BYTES:
-                raise ConfigurationError(f"a line of the input is longer than {_LINE_BYTES:,} bytes")
+            if len(self._buffer) > MAX_LINE_BYTES:
+                raise ConfigurationError(f"a line of the input is longer than {MAX_LINE_BYTES:,} bytes")
             await self._read()
         if end < 0 and not self._buffer:
             return None
-        return self._take(end if end >= 0 else len(self._buffer))
+        return self._pop_line(end if end >= 0 else len(self._buffer))
 
-    def _take(self, length: int) -> str:
+    def _pop_line(self, length: int) -> str:
         line = self._buffer[:length].decode("utf-8", "replace")
         del self._buffer[: length + 1]
         return line.removesuffix("\r")
 
     async def _read(self) -> None:
         await _wait_readable(self._fd)
-        data = os.read(self._fd, _CHUNK)
+        data = os.read(self._fd, _CHUNK_BYTES)
         self._is_at_end = not data
         self._buffer += data
 
@@ -119,13 +121,13 @@ async def _wait_readable(fd: int) -> None:
     try:
         await trio.lowlevel.wait_readable(fd)
     except OSError as error:
-        if error.errno != errno.EPERM:  # epoll refuses plain files, which never make a reader wait
+        if error.errno != errno.EPERM:  # epoll rejects regular files with EPERM; reading those never blocks
             raise
         await trio.lowlevel.checkpoint()
 
 
 class ConversationView:
-    """Shows what comes of one message: the growing answer, tool calls, events."""
+    """Prints one answer as it streams, with tool calls and events on separate dim lines."""
 
     def __init__(self, terminal: Terminal) -> None:
         self._terminal = terminal
@@ -133,31 +135,38 @@ class ConversationView:
         self._attempt: tuple[str, int] | None = None
 
     def token(self, text: str, attempt: tuple[str, int]) -> None:
-        """A piece of the answer; in a pipe only whole answers are shown."""
+        """Print a token of the answer. Does nothing in a pipe, where only complete answers are printed.
+
+        Args:
+            text: The new text.
+            attempt: Reply id and attempt number; a new attempt starts on a new line.
+        """
         if not self._terminal.is_live:
             return
         if attempt != self._attempt:
-            self.break_off()
+            self.end_partial_line()
             self._attempt = attempt
         self._shown += text
         self._terminal.write(text)
 
     def reply(self, text: str) -> None:
-        """The whole answer, of which the beginning may have been shown."""
+        """Print the complete answer, without the part that was already printed by `token`."""
         if not text.startswith(self._shown):
-            self.break_off()
+            self.end_partial_line()
         self._terminal.line(text[len(self._shown) :])
         self._shown, self._attempt = "", None
 
     def tool(self, result: ToolResult, arguments: Mapping[str, Any] | str) -> None:
+        """Print a finished tool call with its arguments and the beginning of its result."""
         self.aside(f"tool: {result.tool_name}({_arguments(arguments)}) = {one_line(result.text, 200)}")
 
     def aside(self, text: str) -> None:
-        self.break_off()
+        """Print a dim line, such as an event, below the partial answer."""
+        self.end_partial_line()
         self._terminal.line(one_line(text), style="dim")
 
-    def break_off(self) -> None:
-        """End the line of an answer that does not go on."""
+    def end_partial_line(self) -> None:
+        """End the line of a partial answer that will not be continued."""
         if self._shown:
             self._terminal.line()
         self._shown, self._attempt = "", None

@@ -1,4 +1,4 @@
-"""`actgent tools`: what an agent would have, with schemas, effects, approvals, and where each comes from."""
+"""`actgent tools`: list an agent's tools with schema, effect, approval and origin."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,46 +10,50 @@ import trio
 from actgent.definitions.instructions import BRAIN, read_folder
 from actgent.definitions.tools_file import load_tools
 from actgent.errors import InvalidFile
-from actgent.support.foreign import failure_of, leaves
+from actgent.support.user_code import convert_user_error, leaves
 from actgent.tools.base import Tool
-from actgent.tools.outputs.kept import offer_read_result
-from actgent.tools.outputs.results import worded
+from actgent.tools.outputs.oversized_results import offer_read_result
+from actgent.tools.outputs.result_text import error_text
 from actgent.tools.registry import ToolRegistry
-from actgent.toolsets.discovery import FILES, defined_at, discover
-from actgent.toolsets.gateway import registry_of
+from actgent.toolsets.discovery import FILES, definition_of, discover
 from actgent.toolsets.mcp import AllowedEnvironment
+from actgent.toolsets.tool_search import build_registry
 from actgent.toolsets.toolset import Toolset
 
-from .programs import load_agents
+from .agent_files import load_agents
 from .terminal import Terminal, one_line
 
-Given = tuple[str, Sequence[Toolset], ToolRegistry]
-"""An agent's name, its toolsets, and its registry."""
+AgentTools = tuple[str, Sequence[Toolset], ToolRegistry]
+"""An agent's name (empty for a folder of tools), its toolsets, and its registry."""
 
 
 async def list_tools(
     target: str, terminal: Terminal, *, json: bool = False, allow_env: Sequence[str] = ()
 ) -> int:
-    """Show the tools of a folder or file. 1 if a toolset is not available or a file is broken.
+    """Print the tools of a folder or file. Return 1 if a toolset is not available or a file is invalid.
 
-    `allow_env` are the environment variables that servers of a folder may use.
+    Args:
+        target: Agent folder, Python file with agents, or folder or file of tools.
+        terminal: Output of the command.
+        json: True to print one JSON object with complete schemas.
+        allow_env: Names of environment variables that the folder's MCP servers may receive.
     """
-    agents, problems = _agents(target, AllowedEnvironment(allow_env))
+    agents, problems = _agent_tools(target, AllowedEnvironment(allow_env))
     unavailable: dict[str, str] = {}
     for _, toolsets, registry in agents:
         unavailable |= await _connect(toolsets, registry, terminal)
-    listed = [
-        _told(agent, tool, {each.name: each for each in toolsets})
+    rows = [
+        _tool_row(agent, tool, {each.name: each for each in toolsets})
         for agent, toolsets, registry in agents
         for tool in registry
     ]
     if json:
-        said = {"tools": listed, "unavailable": unavailable, "problems": [str(each) for each in problems]}
-        terminal.raw(orjson.dumps(said, default=str).decode())
+        document = {"tools": rows, "unavailable": unavailable, "problems": [str(each) for each in problems]}
+        terminal.json_line(orjson.dumps(document, default=str).decode())
     else:
-        for each in listed:
+        for each in rows:
             _show(terminal, each)
-        if not listed:
+        if not rows:
             terminal.notice(f"no tools in {target}")
     for name, reason in unavailable.items():
         terminal.complain(f"tools of {name} are not available: {reason}")
@@ -58,28 +62,30 @@ async def list_tools(
     return 1 if unavailable or problems else 0
 
 
-def _agents(target: str, environment: AllowedEnvironment) -> tuple[list[Given], Sequence[InvalidFile]]:
-    """The agents of a folder or a Python file; of a folder without one, the tools that are found there.
+def _agent_tools(
+    target: str, environment: AllowedEnvironment
+) -> tuple[list[AgentTools], Sequence[InvalidFile]]:
+    """Return the agents of a target with their tools, and the invalid files of a folder of tools.
 
     Raises:
-        ConfigurationError: there is no such file or folder, or the agent's is wrong.
+        ConfigurationError: The target does not exist, or its agent is invalid.
     """
     path = Path(target)
     if path.name == BRAIN or (path / BRAIN).is_file():
         read = read_folder(path)
         mapped = [each.tool for each in read.instructions if each.tool]
-        toolsets, registry = registry_of(load_tools(read, environment=environment), mapped=mapped)
+        toolsets, registry = build_registry(load_tools(read, environment=environment), mapped=mapped)
         if read.limits.kept_characters:
             offer_read_result(registry)
         return [(read.name, toolsets, registry)], ()
     if path.is_dir() or path.name in FILES:
         found = discover(path if path.is_dir() else path.parent, recursive=path.is_dir())
-        return [("", *registry_of(found.tools, mapped=()))], found.problems
+        return [("", *build_registry(found.tools, mapped=()))], found.problems
     return [(agent.name, agent.toolsets, agent.tools) for agent in load_agents(target)], ()
 
 
 async def _connect(toolsets: Sequence[Toolset], registry: ToolRegistry, terminal: Terminal) -> dict[str, str]:
-    """Let all toolsets publish once, side by side; returns why some did not, by their names."""
+    """Run all toolsets concurrently until each has published its tools. Return failure reasons by toolset name."""
     unavailable: dict[str, str] = {}
     waiting = [toolset.name for toolset in toolsets if toolset.may_change]
     if waiting:
@@ -96,7 +102,7 @@ async def _connect(toolsets: Sequence[Toolset], registry: ToolRegistry, terminal
 
 
 async def _publish(toolset: Toolset, registry: ToolRegistry) -> str:
-    """Run a toolset until it has published; returns why it has not, empty if it has."""
+    """Run one toolset until it publishes its tools. Return the failure reason; empty on success."""
     done = False
 
     def publish(tools: Sequence[Tool]) -> None:
@@ -109,14 +115,14 @@ async def _publish(toolset: Toolset, registry: ToolRegistry) -> str:
     with trio.move_on_after(toolset.connect_timeout) as scope:
         try:
             await toolset.run(publish)
-        except BaseException as raised:  # noqa: ASYNC103, BLE001 - the edge to foreign code
-            leaf = next(leaves(failure_of(raised, "toolset", toolset.name)))
-            reason = one_line(worded(leaf))
+        except BaseException as raised:  # noqa: ASYNC103, BLE001 - toolsets are user code and may raise anything
+            leaf = next(leaves(convert_user_error(raised, "toolset", toolset.name)))
+            reason = one_line(error_text(leaf))
     return "" if done else reason
 
 
 def short_schema(name: str, parameters: Mapping[str, Any]) -> str:
-    """Word a tool's name and parameters in one line: `add(a: integer, b?: string)`; `?` may be left out."""
+    """Return a one-line signature of a tool: `add(a: integer, b?: string)`; `?` marks optional parameters."""
     required = parameters.get("required") or ()
     properties = parameters.get("properties") or {}
     words = [f"{key}{'' if key in required else '?'}: {_type(form)}" for key, form in properties.items()]
@@ -128,8 +134,8 @@ def _type(form: object) -> str:
     return "|".join(map(str, kind)) if isinstance(kind, list) else str(kind)
 
 
-def _told(agent: str, tool: Tool, toolsets: Mapping[str, Toolset]) -> dict[str, Any]:
-    place = defined_at(tool)
+def _tool_row(agent: str, tool: Tool, toolsets: Mapping[str, Toolset]) -> dict[str, Any]:
+    place = definition_of(tool)
     origin = toolsets.get(tool.origin)
     return {
         "agent": agent,
@@ -144,15 +150,15 @@ def _told(agent: str, tool: Tool, toolsets: Mapping[str, Toolset]) -> dict[str, 
     }
 
 
-def _show(terminal: Terminal, told: Mapping[str, Any]) -> None:
-    approval = {True: "a person approves", False: "no approval"}.get(told["approval"], "approval by rule")
-    terminal.line(short_schema(told["name"], told["parameters"]))
-    if told["description"]:
-        terminal.line(f"  {one_line(told['description'], 200)}")
+def _show(terminal: Terminal, row: Mapping[str, Any]) -> None:
+    approval = {True: "needs approval", False: "no approval"}.get(row["approval"], "approval by rule")
+    terminal.line(short_schema(row["name"], row["parameters"]))
+    if row["description"]:
+        terminal.line(f"  {one_line(row['description'], 200)}")
     notes = [
-        f"effect {told['effect']}",
+        f"effect {row['effect']}",
         approval,
-        *(["deferred"] if told["deferred"] else []),
-        f"from {told['from']}",
+        *(["deferred"] if row["deferred"] else []),
+        f"from {row['from']}",
     ]
     terminal.line(f"  {one_line('; '.join(notes))}", style="dim")

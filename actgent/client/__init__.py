@@ -1,10 +1,10 @@
-"""Agents and sessions in another process, by the words that they have in one's own: over HTTP, or over another transport."""
+"""Client for agents and sessions in another process, with the API of local ones, over HTTP or another transport."""
 
 from .agent import RemoteAgent
-from .channels import RemoteReader
-from .connecting import Client, connect, open_client
-from .insight import PastSession
+from .client import Client, connect, open_client
+from .receive_channel import RemoteReader
 from .session import RemoteSession
+from .session_operations import PastSession
 from .transport import ConnectionLost, Refused, RemoteRequest, StreamEvent, Transport
 
 __all__ = [

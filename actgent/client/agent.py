@@ -1,4 +1,4 @@
-"""`RemoteAgent`: an agent in another process, by the words of `Agent`."""
+"""`RemoteAgent`: an agent in another process, with the API of `Agent`."""
 
 import math
 from collections.abc import AsyncGenerator, Mapping, Sequence
@@ -33,24 +33,25 @@ from actgent.messages import (
     message_failure,
     new_secret,
 )
-from actgent.sessions.incoming import Content
+from actgent.sessions.incoming_messages import Content
+from actgent.tools.caller_tools import CallerTools
 
-from .channels import PutItem, RemoteReader, reading
-from .hearing import ServerLink, with_whole_results
+from .event_subscription import ServerLink, complete_tool_results
+from .json_conversion import DeliveryDecoder, is_rejection, to_approval, to_reply
 from .problems import failure_error, suspended
-from .reading import Deliveries, is_refusal, to_approval, to_reply
-from .saying import made
+from .receive_channel import PutItem, RemoteReader, open_reader
+from .request_bodies import session_body
 from .session import RemoteSession
 from .transport import ConnectionLost, Refused, RemoteRequest, StreamEvent
 
-WAIT = 20.0
-"""Seconds for which one request waits for an answer; then the next one does. Below what proxies allow."""
-FAREWELL = 5.0
-"""Seconds that a call which is cancelled takes to stop its turn on the server."""
+POLL_SECONDS = 20.0
+"""Long-poll time in seconds of one request for a message's outcome. It is shorter than the usual timeouts of proxies."""
+CLEANUP_SECONDS = 5.0
+"""Maximum time in seconds for which a cancelled call tries to stop its turn, or to close its session."""
 
 
 class RemoteAgent:
-    """An agent behind a server; `client.agent(name)` makes it, and asks nothing by that."""
+    """An agent on a server, with the API of `Agent`. `client.agent(name)` returns it without a request."""
 
     def __init__(self, link: ServerLink, name: str) -> None:
         self.name = name
@@ -70,26 +71,26 @@ class RemoteAgent:
         on_busy: OnBusy | None = None,
         limits: Limits | None = None,
     ) -> RemoteSession:
-        """Open a conversation; a `description` that is not empty is its first message.
+        """Create a session. A `description` that is not empty is sent as its first message.
 
-        The owner is that of the token; to name another one takes the scope admin. Handlers that are attached to the session
-        later hear all of it from its beginning.
+        The session belongs to the token's owner; another `owner` requires the scope admin. Handlers that are attached later
+        receive all events of the session from its beginning.
 
         Raises:
-            NotRunning: no agent of this name runs there.
-            SessionExists: this agent has a session of this id already.
-            AccessRefused: the owner is another one than the token's.
+            NotRunning: No agent of this name runs on the server.
+            SessionExists: The agent already has a session with this id.
+            AccessRefused: The token may not create sessions for another owner.
         """
         check_id("session_id", session_id)
-        body = made(self.name, owner, on_busy, limits)
+        body = session_body(self.name, owner, on_busy, limits)
         if session_id is None:
             request = RemoteRequest(operation="post_session", agent=self.name, body=body, key=new_secret())
-            head = await self._link.calls.call(request)
+            head = await self._link.requests.send(request)
         else:
-            head, is_repeated = await self._put(session_id, body, key=new_secret())
+            head, is_repeated = await self._create_or_find(session_id, body, key=new_secret())
             if not (head["is_new"] or is_repeated):
                 raise SessionExists(self.name, session_id)
-        session = self._session(head, after=1)
+        session = self._to_session(head, after=1)
         if description:
             await session.chat(description)
         return session
@@ -97,24 +98,25 @@ class RemoteAgent:
     async def open_session(
         self, session_id: str, *, owner: Sender | str | None = None, after: int | None = None
     ) -> RemoteSession:
-        """The session of this agent that has this id, and belongs to this owner if one is given.
+        """Open an existing session of this agent. If `owner` is given, the session has to belong to that owner.
 
-        Its handlers hear what comes behind the record `after`, the `cursor` that somebody had; None is from now on.
+        Handlers are called with the events after record `after`, for example the `cursor` of another reader. None means the
+        session's last record at the time of this call, even if the first handler is attached later.
 
         Raises:
-            SessionNotFound: there is none, or it is out of the token's reach.
-            WrongOwner: it is another owner's.
-            SessionClosed: it was closed.
+            SessionNotFound: The session does not exist, or the token does not reach it.
+            WrongOwner: The session belongs to another owner.
+            SessionClosed: The session was closed.
         """
         check_id("session_id", session_id)
         request = RemoteRequest(operation="get_session", agent=self.name, session_id=session_id)
-        head = await self._link.calls.call(request)
-        wanted = owner.name if isinstance(owner, Sender) else owner
-        if wanted not in (None, head["owner"]):
-            raise WrongOwner(self.name, session_id, str(wanted))
+        head = await self._link.requests.send(request)
+        owner_name = owner.name if isinstance(owner, Sender) else owner
+        if owner_name not in (None, head["owner"]):
+            raise WrongOwner(self.name, session_id, str(owner_name))
         if head["state"] == "closed":
             raise SessionClosed(session_id)
-        return self._session(head, after=after)
+        return self._to_session(head, after=int(head["records"]) if after is None else after)
 
     async def ensure_session(
         self,
@@ -125,44 +127,46 @@ class RemoteAgent:
         limits: Limits | None = None,
         after: int | None = None,
     ) -> RemoteSession:
-        """This agent's session of this id, created if there is none; see `open_session` for `after`.
+        """Open this agent's session with this id. Create the session if it does not exist.
+
+        `after` has the same meaning as for `open_session`.
 
         Raises:
-            WrongOwner: the session of this id is another owner's.
-            SessionClosed: it was closed.
+            WrongOwner: The existing session belongs to another owner.
+            SessionClosed: The existing session was closed.
         """
         check_id("session_id", session_id)
         try:
-            head, is_repeated = await self._put(session_id, made(self.name, owner, on_busy, limits))
-        except SessionExists:  # it was made otherwise, and keeps that
+            head, _ = await self._create_or_find(session_id, session_body(self.name, owner, on_busy, limits))
+        except SessionExists:  # it was created with other options, and keeps them
             return await self.open_session(session_id, owner=owner, after=after)
         if head["state"] == "closed":
             raise SessionClosed(session_id)
-        return self._session(
-            head, after=_beginning(head, is_repeated=is_repeated) if after is None else after
-        )
+        return self._to_session(head, after=_first_cursor(head) if after is None else after)
 
-    async def _put(
+    async def _create_or_find(
         self, session_id: str, body: Mapping[str, Any], *, key: str = ""
     ) -> tuple[Mapping[str, Any], bool]:
-        """Make a session of an id, or find it as it was made so; and whether an earlier try may have made it.
+        """Create a session with this id, or find the session that an earlier try of this request created.
 
-        With a key what another one has made is refused.
+        Return the session's JSON, and True if an earlier try may have created it. With an idempotency `key`, a session that
+        another request created is an error.
         """
         request = RemoteRequest(
             operation="put_session", agent=self.name, session_id=session_id, body=body, key=key
         )
-        head, is_repeated = await self._link.calls.call_told(request)
+        head, is_repeated = await self._link.requests.send_with_repeat_flag(request)
         return head, is_repeated or head["is_repeated"]
 
-    def _session(self, head: Mapping[str, Any], *, after: int | None) -> RemoteSession:
+    def _to_session(self, head: Mapping[str, Any], *, after: int | None) -> RemoteSession:
+        """Return the `RemoteSession` for a session's JSON. Its handlers start after record `after`."""
         return RemoteSession(
             self._link, agent=self.name, session_id=head["id"], owner=head["owner"], cursor=after
         )
 
     async def receive(self, message: Message, *, enqueue_timeout: float = 30) -> str:
-        """Send what `create_message` made; with that it is `chat`. Returns the message's id."""
-        session = self._known(message.session_id)
+        """Send a message that `session.create_message` built. Return the message's id as soon as the server has recorded it."""
+        session = self._session_for_requests(message.session_id)
         return await session.chat(
             message.parts,
             priority=message.priority,
@@ -172,8 +176,8 @@ class RemoteAgent:
             metadata=message.metadata,
         )
 
-    def _known(self, session_id: str) -> RemoteSession:
-        """A session that nobody attaches handlers to."""
+    def _session_for_requests(self, session_id: str) -> RemoteSession:
+        """Return a `RemoteSession` that only sends requests: handlers are never attached to it."""
         return RemoteSession(self._link, agent=self.name, session_id=session_id, owner="nobody")
 
     # --- one answer ----------------------------------------------------------------------
@@ -187,52 +191,59 @@ class RemoteAgent:
         message_id: str | None = None,
         timeout: float | None = None,  # noqa: ASYNC109 - a scope alone would not stop the turn
         metadata: Mapping[str, Any] | None = None,
+        tools: CallerTools | None = None,
     ) -> Reply:
-        """Say something and wait for the answer, as `Agent.run` does, over any number of connections.
+        """Send a message and wait for its reply. Lost connections are retried.
 
-        Without a session a fresh one, closed after. Cancelled, or after `timeout` seconds, it stops the turn, if the server
-        can be reached then.
+        Without `session` a new session is created, and closed afterwards. Cancelling the call, or reaching `timeout` (in
+        seconds), stops the turn on the server, if the server is reachable then.
 
         Raises:
-            DeadlineExceeded: there was no answer within `timeout` seconds.
-            Suspended: the turn waits for the approvals of these ids, or one before it does: then nothing was said.
-            ServerUnreachable: there was no connection; the same `message_id` waits for the same turn.
-            ActgentError: the error that the message ended with.
+            DeadlineExceeded: No reply arrived within `timeout` seconds.
+            Suspended: The turn waits for approvals; or an earlier turn does, and the message was not sent.
+            ServerUnreachable: No server was reachable. A call with the same `message_id` waits for the same turn.
+            ActgentError: The message failed with this error.
         """
-        _check(session, message_id, timeout)
-        said = message_id or new_secret()
+        _check_arguments(session, message_id, timeout)
+        sent_id = message_id or new_secret()
         with trio.move_on_after(math.inf if timeout is None else timeout):
-            async with self._session_for(session) as asked, _stopped_with_us(asked, said):
-                told = await asked.say(
+            async with self._session_for(session) as target, _interrupt_if_cancelled(target, sent_id):
+                status = await target.send_message(
                     content,
                     priority=priority,
-                    message_id=said,
+                    message_id=sent_id,
                     metadata=metadata,
-                    wait=WAIT,
+                    tools=tools,
+                    wait=POLL_SECONDS,
                     unless_suspended=True,
                 )
-                return await self._outcome(asked, told)
+                return await self._outcome(target, status)
         raise DeadlineExceeded(f"agent {self.name!r}", timeout or 0.0)
 
     async def outcome(self, session: RemoteSession, message_id: str) -> Reply:
-        """Wait for the answer to a message that was said before, as `run` does; cancelled, it stops the turn.
+        """Wait for the reply to a message that was already sent. Cancelling the call stops the message's turn.
 
         Raises:
-            SessionNotFound: there is no such session, or no such message in it.
-            Suspended, ServerUnreachable, ActgentError: see `run`.
+            SessionNotFound: The session does not exist, or it has no message with this id.
+            Suspended: The turn waits for approvals.
+            ServerUnreachable: No server was reachable.
+            ActgentError: The message failed with this error.
         """
-        async with _stopped_with_us(session, message_id):
+        async with _interrupt_if_cancelled(session, message_id):
             request = session.request("get_message", part=message_id)
-            return await self._outcome(session, await self._link.calls.call(request))
+            return await self._outcome(session, await self._link.requests.send(request))
 
-    async def _outcome(self, session: RemoteSession, told: Mapping[str, Any]) -> Reply:
-        """Wait for what a message comes to."""
-        request = attrs.evolve(session.request("get_message", part=told["message_id"]), wait=WAIT)
-        while told["status"] in ("waiting", "working"):
-            told = await self._link.calls.call(request)
-        if told["status"] == "suspended":
-            raise suspended(told.get("waits_for"))
-        outcome = told["outcome"]
+    async def _outcome(self, session: RemoteSession, status: Mapping[str, Any]) -> Reply:
+        """Poll until a message is completed; `status` is its last known JSON.
+
+        Return the message's reply, or raise the error with which it failed.
+        """
+        request = attrs.evolve(session.request("get_message", part=status["message_id"]), wait=POLL_SECONDS)
+        while status["status"] in ("waiting", "working"):
+            status = await self._link.requests.send(request)
+        if status["status"] == "suspended":
+            raise suspended(status.get("waits_for"))
+        outcome = status["outcome"]
         if outcome["failed"] is None:
             return to_reply(outcome)
         error = outcome["error"] or {}
@@ -247,57 +258,61 @@ class RemoteAgent:
         message_id: str | None = None,
         timeout: float | None = None,
         metadata: Mapping[str, Any] | None = None,
+        tools: CallerTools | None = None,
     ) -> AbstractAsyncContextManager[RemoteReader[Delivery]]:
-        """Say something and read what comes of it, as `Agent.stream` does: `async with agent.stream("...") as deliveries`.
+        """Send a message and stream its deliveries: `async with agent.stream("...") as deliveries`.
 
-        Where the turn waits for people, it ends here, and `follow` reads on. Leaving the block early stops the turn. After
-        `timeout` seconds the turn ends with a `Failure` of the kind `deadline`, the last delivery.
+        The stream ends when the turn is suspended for an approval; `follow` streams the rest. Leaving the block early stops the
+        turn. After `timeout` seconds the turn is stopped, and the last delivery is a `Failure` of kind `deadline`.
         """
-        _check(session, message_id, timeout)
-        speaking = {"priority": priority, "metadata": metadata}
-        return self._stream(content, session, message_id or new_secret(), timeout, speaking)
+        _check_arguments(session, message_id, timeout)
+        options = {"priority": priority, "metadata": metadata, "tools": tools}
+        return self._stream(content, session, message_id or new_secret(), timeout, options)
 
     @asynccontextmanager
     async def _stream(
         self,
         content: Content,
         session: RemoteSession | None,
-        said: str,
+        message_id: str,
         timeout: float | None,  # noqa: ASYNC109 - as above
-        speaking: Mapping[str, Any],
+        options: Mapping[str, Any],
     ) -> AsyncGenerator[RemoteReader[Delivery], None]:
-        async with self._session_for(session) as asked:
-            turn = _Turn(asked, said, after=await self._place(asked, said))
-            async with reading(partial(self._fill, turn, timeout)) as reader:
+        """Open the `async with` block of `stream`, with checked arguments."""
+        async with self._session_for(session) as target:
+            turn = _TurnStream(target, message_id, after=await self._position_before(target, message_id))
+            async with open_reader(partial(self._fill, turn, timeout)) as reader:
                 await turn.opened.wait()
-                async with _stopped_with_us(asked, said):
-                    await asked.say(content, message_id=said, unless_suspended=True, **speaking)
+                async with _interrupt_if_cancelled(target, message_id):
+                    await target.send_message(
+                        content, message_id=message_id, unless_suspended=True, **options
+                    )
                 try:
                     yield reader
                 finally:
                     if not turn.is_over:
-                        await _stop(asked, said)  # noqa: ASYNC102 - shielded, for a few seconds
+                        await _interrupt(target, message_id)  # noqa: ASYNC102 - shielded, for a few seconds
 
-    async def _place(self, session: RemoteSession, message_id: str) -> int:
-        """The number of the record behind which the turn of a message stands, or will stand."""
+    async def _position_before(self, session: RemoteSession, message_id: str) -> int:
+        """Return the number of a record before the first event of a message's turn."""
         try:
             request = session.request("get_message", part=message_id)
-            return int((await self._link.calls.call(request))["cursor"])
-        except SessionNotFound:  # or nobody said it yet
-            return int((await session.look())["records"])
+            return int((await self._link.requests.send(request))["cursor"])
+        except SessionNotFound:  # or the message was not sent yet
+            return int((await session.fetch())["records"])
 
-    async def _fill(self, turn: "_Turn", seconds: float | None, put: PutItem[Delivery]) -> None:
-        """PutItem what comes of a message, for so many seconds."""
+    async def _fill(self, turn: "_TurnStream", seconds: float | None, put: PutItem[Delivery]) -> None:
+        """Put the deliveries of a turn into a reader's channel. After `seconds`, stop the turn and put a `deadline` failure."""
         with trio.move_on_after(math.inf if seconds is None else seconds) as limit:
             await turn.read(put)
         if limit.cancelled_caught:
-            await _stop(turn.session, turn.message_id)
+            await _interrupt(turn.session, turn.message_id)
             error = DeadlineExceeded(f"agent {self.name!r}", seconds or 0.0)
             await put(message_failure(turn.message_id, "deadline", error, is_outcome=False))
 
     @asynccontextmanager
     async def _session_for(self, session: RemoteSession | None) -> AsyncGenerator[RemoteSession, None]:
-        """The session that is given, or a fresh one for the block."""
+        """Open an `async with` block with the given session, or with a new session that is closed when the block exits."""
         if session is not None:
             yield session
             return
@@ -307,133 +322,144 @@ class RemoteAgent:
         finally:
             await _try_once(fresh, fresh.request("close"))  # noqa: ASYNC102 - as above
 
-    # --- people ------------------------------------------------------------------------------
+    # --- approvals ---------------------------------------------------------------------------
 
     async def answer(
         self, approval: Approval | str, decision: Decision, *, by: Sender | str | None = None
     ) -> None:
-        """Decide over a tool call that waits in any session; see `RemoteSession.answer`."""
-        await self._of_approval(approval if isinstance(approval, str) else approval.id).answer(
+        """Decide an open approval of any session of this agent. The decision is durable when this returns.
+
+        The approval's id names its session. The errors are those of `RemoteSession.answer`.
+        """
+        await self._session_of_approval(approval if isinstance(approval, str) else approval.id).answer(
             approval, decision, by=by
         )
 
     async def resume(self, decisions: Mapping[str, Decision], *, by: Sender | str | None = None) -> Reply:
-        """Decide over tool calls of one suspended turn, by the ids of their approvals, and wait for its answer as `run` does.
+        """Decide approvals of one suspended turn, and wait for the turn's reply. `decisions` maps approval ids to decisions.
 
         Raises:
-            Suspended: the turn still waits, or again.
-            UsageError: one of the decisions does not count; those before it do.
-            ActgentError: the error that the message ended with.
+            Suspended: The turn still waits for approvals, or waits for new ones.
+            UsageError: One of the decisions was rejected; the decisions before it are recorded.
+            ActgentError: The message failed with this error.
         """
         if not decisions:
-            raise ConfigurationError("decisions= is a mapping of approval ids to decisions, and not empty")
-        session = self._of_approval(next(iter(decisions)))
-        turn = (await session.look()).get("turn")
+            raise ConfigurationError(
+                "decisions= must not be empty: pass a mapping of approval ids to decisions"
+            )
+        session = self._session_of_approval(next(iter(decisions)))
+        turn = (await session.fetch()).get("turn")
         for approval_id, decision in decisions.items():
             await session.answer(approval_id, decision, by=by)
         if turn is None:
             raise NotSuspended(session.id)
         request = session.request("get_message", part=turn["message_id"])
-        return await self._outcome(session, await self._link.calls.call(request))
+        return await self._outcome(session, await self._link.requests.send(request))
 
     @asynccontextmanager
     async def follow(self, session: RemoteSession) -> AsyncGenerator[RemoteReader[Delivery], None]:
-        """Read what comes of a suspended turn when it goes on, as `stream` does; decide inside of the block.
+        """Open an `async with` block that streams the deliveries of a suspended turn. Decide its approvals inside the block.
 
-        Leaving the block stops nothing.
+        The stream starts when the turn resumes. Leaving the block does not stop the turn.
 
         Raises:
-            NotSuspended: no turn of the session waits for a person.
+            NotSuspended: The session has no turn that waits for an approval.
         """
-        known = await session.look()
+        known = await session.fetch()
         if known.get("status") != "suspended" or known["turn"] is None:
             raise NotSuspended(session.id)
-        turn = _Turn(session, known["turn"]["message_id"], after=known["records"], has_begun=True)
-        async with reading(turn.read) as reader:
+        turn = _TurnStream(session, known["turn"]["message_id"], after=known["records"], has_begun=True)
+        async with open_reader(turn.read) as reader:
             yield reader
 
     async def approvals(
         self, *, owner: Sender | str | None = None, after: str = "", limit: int = 100
     ) -> tuple[Approval, ...]:
-        """List the open approvals of this agent's sessions that the token reaches.
+        """Return the open approvals of this agent's sessions that the token reaches.
 
         Args:
-            owner: Only approvals of this owner's sessions; None lists all that the token reaches.
-            after: The `session_id` of the last approval of the page before.
-            limit: The most approvals of a page. An empty page is the end.
+            owner: Only approvals of this owner's sessions; None means all that the token reaches.
+            after: The `session_id` of the last approval of the previous page; empty for the first page.
+            limit: Maximum number of approvals per page. An empty page is the end.
         """
         name = owner.name if isinstance(owner, Sender) else owner
         found: list[Approval] = []
-        following: str | None = ""
-        while following is not None and len(found) < limit:
-            query = {"agent": self.name, "limit": 500, **({"after": following} if following else {})}
-            page = await self._link.calls.call(
+        next_page: str | None = ""
+        while next_page is not None and len(found) < limit:
+            query = {"agent": self.name, "limit": 500, **({"after": next_page} if next_page else {})}
+            page = await self._link.requests.send(
                 RemoteRequest(operation="get_approvals", agent=self.name, query=query)
             )
             known = (to_approval(each) for each in page["items"])
             found += [
                 each for each in known if each.session_id > after and (name is None or each.owner == name)
             ]
-            following = page["next"]
+            next_page = page["next"]
         return tuple(found[:limit])
 
-    def _of_approval(self, approval_id: str) -> RemoteSession:
+    def _session_of_approval(self, approval_id: str) -> RemoteSession:
+        """Return the session that an approval id names. Raise `ApprovalNotFound` if the id names no session."""
         session_id = session_of(approval_id)
         if not session_id:
             raise ApprovalNotFound(approval_id, "")
-        return self._known(session_id)
+        return self._session_for_requests(session_id)
 
 
 # --- one turn ----------------------------------------------------------------------------
 
 
 @attrs.define(eq=False)
-class _Turn:
-    """What comes of one message."""
+class _TurnStream:
+    """Stream of the deliveries of one message's turn, read from the events of its session."""
 
     session: RemoteSession
     message_id: str
     after: int = attrs.field(kw_only=True)
+    """Number of the record after which the events are read."""
     has_begun: bool = attrs.field(kw_only=True, default=False)
+    """True once the turn has started."""
     is_over: bool = attrs.field(init=False, default=False)
-    """True once it has ended, or waits for people."""
+    """True once the turn has ended, or is suspended for an approval."""
     opened: trio.Event = attrs.field(init=False, factory=trio.Event)
-    """Set when it is heard."""
+    """Set when the event stream is open, or has failed."""
 
     async def read(self, put: PutItem[Delivery]) -> None:
-        """PutItem all that comes of it, up to its end or to where it waits for people."""
-        deliveries, scope = Deliveries(), trio.CancelScope()
+        """Put the turn's deliveries into a reader's channel until the turn ends or is suspended."""
+        decoder, scope = DeliveryDecoder(), trio.CancelScope()
         request = self.session.request("get_events")
 
-        async def hear(events: Sequence[StreamEvent]) -> None:
-            for event in await with_whole_results(calls, request, events):
-                if is_refusal(event.name, event.data):  # `say` tells it, or comes again
+        async def on_record(events: Sequence[StreamEvent]) -> None:
+            for event in await complete_tool_results(requests, request, events):
+                if is_rejection(event.name, event.data):  # `send_message` raises it, or retries
                     continue
                 self._begin(event)
-                for delivery in deliveries.read(event) if self._is_mine(event) else ():
+                for delivery in decoder.decode(event) if self._belongs_to_turn(event) else ():
                     await put(delivery)
                 if self._is_last(event):
                     self.is_over = True
                     scope.cancel()
 
-        calls = self.session.calls
+        requests = self.session.requests
         try:
             with scope:
-                await self.session.following(request, self.after, opened=self.opened).run(hear)
-                self.is_over = True  # with its session
+                await self.session.event_stream(request, self.after, opened=self.opened).run(on_record)
+                self.is_over = True  # the session was closed
         finally:
             self.opened.set()
 
     def _begin(self, event: StreamEvent) -> None:
+        """Set `has_begun` if the event starts this message's turn."""
         if event.name == "turn" and event.data.get("message_id") == self.message_id:
             self.has_begun = True
 
-    def _is_mine(self, event: StreamEvent) -> bool:
+    def _belongs_to_turn(self, event: StreamEvent) -> bool:
+        """True if the event belongs to this message's turn."""
         if event.name == "ended":
             return bool(event.data["message_id"] == self.message_id)
         return self.has_begun or event.data.get("turn") == self.message_id
 
     def _is_last(self, event: StreamEvent) -> bool:
+        """True if the event ends this turn's stream: the message is completed, or the turn is suspended."""
         data = event.data
         is_suspended = event.name == "turn" and data.get("phase") == "suspended"
         return (self.has_begun and is_suspended) or (
@@ -442,43 +468,41 @@ class _Turn:
 
 
 @asynccontextmanager
-async def _stopped_with_us(session: RemoteSession, message_id: str) -> AsyncGenerator[None, None]:
-    """Stop a message's turn where the block is cancelled."""
+async def _interrupt_if_cancelled(session: RemoteSession, message_id: str) -> AsyncGenerator[None, None]:
+    """Stop the message's turn on the server if the block is cancelled."""
     try:
         yield
     except trio.Cancelled:
-        await _stop(session, message_id)  # noqa: ASYNC102 - shielded, for a few seconds
+        await _interrupt(session, message_id)  # noqa: ASYNC102 - shielded, for a few seconds
         raise
 
 
-async def _stop(session: RemoteSession, message_id: str) -> None:
-    """Stop a message's turn, now or when it begins, if the server can be reached."""
-    body = {"reason": "the caller is gone", "message_id": message_id}
+async def _interrupt(session: RemoteSession, message_id: str) -> None:
+    """Interrupt the turn of a message, running or still queued. Errors are ignored. Takes at most `CLEANUP_SECONDS`."""
+    body = {"reason": "the caller stopped waiting", "message_id": message_id}
     await _try_once(session, session.request("interrupt", body=body))
 
 
 async def _try_once(session: RemoteSession, request: RemoteRequest) -> None:
-    """Ask for something whose answer nobody waits for, whoever is cancelled."""
-    over = trio.current_time() + FAREWELL
-    with trio.CancelScope(shield=True, deadline=over), suppress(ConnectionLost, Refused):
-        await session.calls.transport.call(request)
+    """Send a request once, shielded from cancellation. Errors are ignored. Takes at most `CLEANUP_SECONDS`."""
+    deadline = trio.current_time() + CLEANUP_SECONDS
+    with trio.CancelScope(shield=True, deadline=deadline), suppress(ConnectionLost, Refused):
+        await session.requests.transport.call(request)
 
 
-def _beginning(head: Mapping[str, Any], *, is_repeated: bool) -> int | None:
-    """Behind which record handlers begin that were given no place: a new session has them hear all of it.
-
-    Where nobody knows whether an earlier try has made it, it is the last record: of what only was made that is the first.
-    """
-    if head["is_new"]:
-        return 1
-    return int(head["records"]) if is_repeated else None
+def _first_cursor(head: Mapping[str, Any]) -> int:
+    """Return the default start position of handlers: record 1 of a new session, the last record of an existing session."""
+    return 1 if head["is_new"] else int(head["records"])
 
 
-def _check(session: object, message_id: str | None, timeout: float | None) -> None:
+def _check_arguments(session: object, message_id: str | None, timeout: float | None) -> None:
+    """Raise `ConfigurationError` if an argument of `run` or `stream` is invalid."""
     check_id("message_id", message_id)
     if timeout is not None:
         check_seconds("timeout", timeout)
     if not isinstance(session, RemoteSession | None):
-        raise ConfigurationError(f"session= takes a RemoteSession of this client, not {session!r:.200}")
+        raise ConfigurationError(f"session= must be a RemoteSession of this client, not {session!r:.200}")
     if message_id is not None and session is None:
-        raise ConfigurationError("message_id= needs session=: a fresh session knows of no message before it")
+        raise ConfigurationError(
+            "message_id= requires session=: a new session has no earlier message with this id"
+        )

@@ -1,4 +1,4 @@
-"""Files of a server: written whole or not at all, over any number of connections."""
+"""Downloads of files from a server: retried after lost connections, and created on disk only when complete."""
 
 import os
 import secrets
@@ -12,96 +12,107 @@ import trio
 
 from actgent.errors import ConfigurationError, ServerUnreachable
 
-from .calls import Calls, Pauses
 from .problems import error_of
+from .request_sender import BrokenConnections, RequestSender, RetryBackoff
 from .transport import ConnectionLost, Refused, RemoteRequest
 
 
 @asynccontextmanager
 async def new_file(path: Path) -> AsyncGenerator[BinaryIO, None]:
-    """A block that writes a new file, which is there when the block has ended well; nobody else may read it.
+    """Open an `async with` block that writes a temporary file; if the block succeeds, link the file to `path`.
 
     Raises:
-        ConfigurationError: the file exists, or cannot be written.
+        ConfigurationError: The file exists, or its folder cannot be written.
     """
     draft = path.with_name(f".{path.name}.{secrets.token_hex(6)}")
     file = await trio.to_thread.run_sync(_open_draft, draft, path)
     try:
         yield file
-        await trio.to_thread.run_sync(_keep, file, draft, path)
+        await trio.to_thread.run_sync(_publish, file, draft, path)
     finally:
         file.close()
         draft.unlink(missing_ok=True)
 
 
 def _open_draft(draft: Path, path: Path) -> BinaryIO:
+    """Create the temporary file, readable only by its owner. Raise if `path` exists or the folder is not writable."""
     if path.exists():
         raise _exists(path)
     try:
         descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise ConfigurationError(
-            f"{path} cannot be written ({error.strerror}): look at its folder"
+            f"file {path} cannot be created: {error.strerror}; check its folder"
         ) from error
     return os.fdopen(descriptor, "wb")
 
 
-def _keep(file: BinaryIO, draft: Path, path: Path) -> None:
-    """Give a draft its name, unless another file got it meanwhile."""
+def _publish(file: BinaryIO, draft: Path, path: Path) -> None:
+    """Fsync the temporary file and link it to its final path. Raise if the path exists by now."""
     file.flush()
     os.fsync(file.fileno())
     try:
-        os.link(draft, path)  # a rename would replace what is there
+        os.link(draft, path)  # a rename would replace an existing file
     except FileExistsError:
         raise _exists(path) from None
 
 
 def _exists(path: Path) -> ConfigurationError:
-    return ConfigurationError(f"{path} exists: name another file")
+    """Return the error for a target file that already exists."""
+    return ConfigurationError(f"file {path} already exists: choose another name")
 
 
-async def download(calls: Calls, request: RemoteRequest, file: BinaryIO) -> int:
-    """Write the answer of a request into a file, from its beginning after each lost connection; returns its bytes.
+async def download(requests: RequestSender, request: RemoteRequest, file: BinaryIO) -> int:
+    """Download the answer of a request into a file. Return the number of bytes written.
 
-    It is tried again as long as there is patience, which begins anew when a try gets further than those before.
+    After a lost connection the download starts again from the first byte. It is retried for `requests.patience` seconds,
+    counted from the last try that got further than all tries before.
 
     Raises:
-        ServerUnreachable: there was no whole answer in time.
-        ActgentError: the answer is an error.
+        ServerUnreachable: No complete answer arrived in time.
+        ActgentError: The server answered with an error.
     """
-    pauses, furthest, until = Pauses(), 0, trio.current_time() + calls.patience
+    backoff, furthest, deadline = RetryBackoff(), 0, trio.current_time() + requests.patience
+    broken = BrokenConnections(requests.transport, request)
     while True:
-        copied = _Copied(file)
-        await trio.to_thread.run_sync(copied.empty)
+        target = _DownloadTarget(file)
+        await trio.to_thread.run_sync(target.clear)
+        begun = trio.current_time()
         try:
-            async with calls.transport.download(request) as pieces:
+            async with requests.transport.download(request) as pieces:
                 async for piece in pieces:
-                    await copied.write(piece)
-                return copied.size
+                    await target.write(piece)
+                return target.size
         except ConnectionLost as lost:
-            error, pause = ServerUnreachable(str(lost)), pauses.next()
+            await broken.record(lost, begun=begun)
+            error, pause = ServerUnreachable(str(lost)), backoff.next_pause()
         except Refused as refused:
-            if not refused.is_passing:
+            if not refused.is_temporary:
                 raise error_of(refused, request) from None
-            error, pause = ServerUnreachable(str(refused)), pauses.next(refused.retry_after)
-        if copied.size > furthest:
-            furthest, until = copied.size, trio.current_time() + calls.patience
-        if trio.current_time() + pause > until:
+            await broken.record(refused, begun=begun)
+            error, pause = ServerUnreachable(str(refused)), backoff.next_pause(refused.retry_after)
+        if target.size > furthest:
+            furthest, deadline = target.size, trio.current_time() + requests.patience
+        if trio.current_time() + pause > deadline:
             raise error
+        await broken.wait_calm()
         await trio.sleep(pause)
 
 
 @attrs.define
-class _Copied:
-    """What one try has written."""
+class _DownloadTarget:
+    """File into which one try of a download writes."""
 
     file: BinaryIO
     size: int = 0
+    """Bytes written by the current try."""
 
-    def empty(self) -> None:
+    def clear(self) -> None:
+        """Truncate the file to zero bytes."""
         self.file.seek(0)
         self.file.truncate()
 
     async def write(self, piece: bytes) -> None:
+        """Append bytes to the file, in a worker thread."""
         await trio.to_thread.run_sync(self.file.write, piece)
         self.size += len(piece)

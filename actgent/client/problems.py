@@ -1,4 +1,4 @@
-"""Errors of a server as the exceptions that the same call raises in process."""
+"""Converts error answers of a server to the exceptions that a local call raises."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -28,46 +28,52 @@ from actgent.errors import (
     UsageError,
 )
 from actgent.errors.printable import quoted
-from actgent.errors.restored import reworded
+from actgent.errors.restored import error_with_text
 
 from .transport import Refused, RemoteRequest
 
-Asked = Callable[[Refused, RemoteRequest], ActgentError]
+MakeError = Callable[[Refused, RemoteRequest], ActgentError]
 
 
-def failure_error(name: str, words: str, kind: str) -> ActgentError:
-    """The error that a message ended with, by the name of its class."""
+def failure_error(name: str, text: str, kind: str) -> ActgentError:
+    """Return the exception with which a message failed, from its class name and text.
+
+    An unknown class gives a `RemoteError`, and an empty text a text with the failure `kind`.
+    """
     cls = getattr(errors, name, None)
-    words = words or f"the message ended as {kind} failure"
+    text = text or f"message failed (kind {kind})"
     if isinstance(cls, type) and issubclass(cls, ActgentError):
-        return reworded(cls, words)
-    return RemoteError(words, kind=kind)
+        return error_with_text(cls, text)
+    return RemoteError(text, kind=kind)
 
 
 def suspended(waits_for: Any) -> Suspended:
-    """The error of a turn that waits for people."""
+    """Return the `Suspended` exception for a turn, from the JSON list of its open approvals."""
     known = [each for each in waits_for or () if isinstance(each, Mapping)]
     tools = [str(each.get("tool", "")) for each in known]
     return Suspended([str(each.get("id", "")) for each in known], tools if all(tools) else ())
 
 
 def error_of(refused: Refused, request: RemoteRequest) -> ActgentError:
-    """Return what a refused request raises."""
-    row = _ROWS.get(refused.kind)
-    if row is None:
+    """Return the exception to raise for an error answer; `RemoteError` for unknown kinds."""
+    make = _MAKE_ERROR.get(refused.kind)
+    if make is None:
         return RemoteError(refused.detail, kind=refused.kind, status=refused.status)
-    return row(refused, request)
+    return make(refused, request)
 
 
-def _words(cls: type[ActgentError]) -> Asked:
-    return lambda refused, _: reworded(cls, refused.detail)
+def _with_text(cls: type[ActgentError]) -> MakeError:
+    """Return a function that makes an error of class `cls` with the server's text."""
+    return lambda refused, _: error_with_text(cls, refused.detail)
 
 
-def _of_session(cls: Callable[[str], ActgentError]) -> Asked:
+def _with_session_id(cls: Callable[[str], ActgentError]) -> MakeError:
+    """Return a function that makes an error of class `cls` with the request's session id."""
     return lambda _, request: cls(request.session_id)
 
 
-def _missing(refused: Refused, request: RemoteRequest) -> ActgentError:
+def _not_found(refused: Refused, request: RemoteRequest) -> ActgentError:
+    """Return the error for a missing approval, agent or session, depending on the request."""
     if request.operation == "post_decision":
         return ApprovalNotFound(request.part, request.session_id)
     if request.operation == "get_agent" or "agent" in refused.fields:
@@ -76,60 +82,64 @@ def _missing(refused: Refused, request: RemoteRequest) -> ActgentError:
 
 
 def _not_hosted(refused: Refused, agent: str) -> NotRunning:
+    """Return the error for an agent that does not run on the server. It lists the agents that run there."""
     hosted = refused.fields.get("agents")
     known = [str(each) for each in hosted] if isinstance(hosted, list) else []
-    return NotRunning(agent, known, pool=refused.pool, is_elsewhere=True)
+    return NotRunning(agent, known, is_elsewhere=True)
 
 
 def _unavailable(refused: Refused, request: RemoteRequest) -> ActgentError:
+    """Return the error for an agent or server that cannot answer now."""
     if "agent" in refused.fields:
         return _not_hosted(refused, str(refused.fields["agent"]))
     if request.agent:
-        words = (
+        text = (
             refused.detail
-            or f"agent {quoted(request.agent)} cannot answer now: ask again later; the server's log says why"
+            or f"agent {quoted(request.agent)} is not available now: retry later; the reason is in the server's log"
         )
-        return reworded(NotRunning, words, agent=request.agent)
+        return error_with_text(NotRunning, text, agent=request.agent)
     return RemoteError(refused.detail, kind=refused.kind, status=refused.status)
 
 
 def _too_large(refused: Refused, _: RemoteRequest) -> ActgentError:
-    return reworded(MessageTooLarge, refused.detail, limit=refused.fields.get("limit"))
+    """Return the error for a message or body above the server's size limit."""
+    return error_with_text(MessageTooLarge, refused.detail, limit=refused.fields.get("limit"))
 
 
 def _no_access(refused: Refused, _: RemoteRequest) -> ActgentError:
+    """Return the error for a request that the server does not allow."""
     return AccessRefused(refused.detail, kind=refused.kind, status=refused.status)
 
 
-_ROWS: Mapping[str, Asked] = {
-    "not-found": _missing,
+_MAKE_ERROR: Mapping[str, MakeError] = {
+    "not-found": _not_found,
     "session-exists": lambda _, request: SessionExists(request.agent, request.session_id),
-    "session-closed": _of_session(SessionClosed),
-    "session-busy": _of_session(SessionBusy),
-    "not-suspended": _of_session(NotSuspended),
+    "session-closed": _with_session_id(SessionClosed),
+    "session-busy": _with_session_id(SessionBusy),
+    "not-suspended": _with_session_id(NotSuspended),
     "suspended": lambda refused, _: suspended(refused.fields.get("waits_for")),
-    "already-decided": lambda refused, request: reworded(
+    "already-decided": lambda refused, request: error_with_text(
         AlreadyDecided, refused.detail, approval_id=request.part
     ),
-    "mode-refused": _words(ModeRefused),
+    "mode-refused": _with_text(ModeRefused),
     "message-too-large": _too_large,
     "body-too-large": _too_large,
-    "inbox-full": _words(InboxFull),
-    "too-many-schedules": _words(TooManySchedules),
-    "busy": _words(InboxFull),
-    "limit-reached": lambda refused, _: reworded(
+    "inbox-full": _with_text(InboxFull),
+    "too-many-schedules": _with_text(TooManySchedules),
+    "busy": _with_text(InboxFull),
+    "limit-reached": lambda refused, _: error_with_text(
         LimitReached, refused.detail, limit=refused.fields.get("limit")
     ),
-    "invalid": _words(ConfigurationError),
-    "key-reused": _words(ConfigurationError),
-    "invalid-arguments": _words(InvalidArguments),
-    "ambiguous": _words(UsageError),
-    "conflict": _words(UsageError),
+    "invalid": _with_text(ConfigurationError),
+    "key-reused": _with_text(ConfigurationError),
+    "invalid-arguments": _with_text(InvalidArguments),
+    "ambiguous": _with_text(UsageError),
+    "conflict": _with_text(UsageError),
     "unavailable": _unavailable,
-    "journal-full": _words(JournalFull),
+    "journal-full": _with_text(JournalFull),
     "unauthorized": _no_access,
     "forbidden": _no_access,
     "wrong-origin": _no_access,
     "wrong-host": _no_access,
 }
-"""By the kinds of problems that a gateway has."""
+"""Functions that make the exception for an error answer, by its problem kind."""

@@ -1,8 +1,8 @@
-"""`RemoteSession`: a conversation with an agent in another process, by the words of `Session`."""
+"""`RemoteSession`: a session of an agent in another process, with the API of `Session`."""
 
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import AbstractAsyncContextManager, contextmanager
+from collections.abc import AsyncGenerator, Callable, Collection, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from datetime import datetime
 from typing import Any, TypeVar
 
@@ -27,29 +27,30 @@ from actgent.messages import (
 )
 from actgent.sessions.context import Status
 from actgent.sessions.conversation import MessagePage
-from actgent.sessions.following import Observed, ObservedType
 from actgent.sessions.handlers import Handler, HandlerKind
-from actgent.sessions.incoming import Content, sayable_parts
-from actgent.sessions.waiting.tasks import TASK_DEADLINE
+from actgent.sessions.incoming_messages import Content, message_parts
+from actgent.sessions.pending.tasks import TASK_DEADLINE_SECONDS
+from actgent.sessions.subscriptions import Observed, ObservedType
+from actgent.tools.caller_tools import CallerTools
 
-from .channels import PutItem, RemoteReader, reading
-from .following import Following, is_growing
-from .hearing import Hearing, ServerLink
-from .reading import to_approval, to_message, to_observed, to_schedule, to_usage
-from .saying import content_body, decided, said
+from .event_stream import ReconnectingStream, is_partial
+from .event_subscription import EventSubscription, ServerLink
+from .json_conversion import to_approval, to_caller_call, to_message, to_observed, to_schedule, to_usage
+from .receive_channel import PutItem, RemoteReader, open_reader
+from .request_bodies import content_body, decision_body, message_body
 from .transport import Operation, RemoteRequest, StreamEvent
 
 H = TypeVar("H", bound=Callable[..., Any])
-_STOPS = frozenset(["ended", "turn"])
-"""The events after which a session may be idle."""
-AGAIN = 1.0
-"""Seconds after which it is asked again whether a session works."""
+_IDLE_EVENTS = frozenset(["ended", "turn"])
+"""Names of the events after which a session may be idle."""
+IDLE_POLL_SECONDS = 1.0
+"""Poll interval in seconds of `wait_idle` while no event arrives."""
 
 
 class RemoteSession:
-    """A conversation with an agent behind a server.
+    """A session of an agent on a server, with the API of `Session`.
 
-    What an attribute of a `Session` says at once is asked for here: `await session.status()`.
+    The properties of a `Session` are async methods here, because each one sends a request: `await session.status()`.
     """
 
     def __init__(
@@ -58,63 +59,66 @@ class RemoteSession:
         self.id = session_id
         self.agent_name = agent
         self.owner = Sender(owner)
-        self.calls = link.calls
-        self._asked = RemoteRequest(operation="get_session", agent=agent, session_id=session_id)
-        self._hearing = Hearing(link, attrs.evolve(self._asked, operation="get_events"), self, cursor)
+        self.requests = link.requests
+        self._base_request = RemoteRequest(operation="get_session", agent=agent, session_id=session_id)
+        self._subscription = EventSubscription(
+            link, attrs.evolve(self._base_request, operation="get_events"), self, cursor
+        )
 
     def __repr__(self) -> str:
         return f"<RemoteSession {self.id} of {self.owner.name!r}>"
 
-    # --- what it says --------------------------------------------------------------------
+    # --- handlers and observations -------------------------------------------------------
 
     @property
     def cursor(self) -> int | None:
-        """The number of the last record that its handlers have heard: `open_session(id, after=cursor)` goes on behind it.
+        """Number of the last record with which handlers were called; `open_session(id, after=cursor)` resumes after it.
 
-        None: they hear what comes from now on.
+        It is kept when the last handler is removed. The next handler starts after it.
         """
-        return self._hearing.cursor
+        return self._subscription.cursor
 
     def on_conversation(self, handler: H) -> H:
-        """Have `handler(reply)` called with each `Reply`."""
+        """Attach a handler that is called with each `Reply`."""
         return self._on("conversation", handler)
 
     def on_event(self, handler: H) -> H:
-        """Have `handler(event)` called with each `Event`, the structured result of an instruction."""
+        """Attach a handler that is called with each `Event`, the structured result of an instruction."""
         return self._on("event", handler)
 
     def on_tool_result(self, handler: H) -> H:
-        """Have `handler(result)` called with each `ToolResult`, of failed tools too."""
+        """Attach a handler that is called with each `ToolResult`, also of failed tools."""
         return self._on("tool_result", handler)
 
     def on_tool_progress(self, handler: H) -> H:
-        """Have `handler(progress)` called with the latest `CallProgress` of each call while tools run."""
+        """Attach a handler that is called with the latest `CallProgress` of each running tool call."""
         return self._on("tool_progress", handler)
 
     def on_exception(self, handler: H) -> H:
-        """Have `handler(failure)` called with each `Failure`."""
+        """Attach a handler that is called with each `Failure`."""
         return self._on("exception", handler)
 
     def on_routing(self, handler: H) -> H:
-        """Have `handler(route)` called with each `Route`."""
+        """Attach a handler that is called with each `Route`."""
         return self._on("routing", handler)
 
     def on_token(self, handler: H) -> H:
-        """Have `handler(token)` called with each `Token` of a growing answer."""
+        """Attach a handler that is called with each `Token` of a partial answer."""
         return self._on("token", handler)
 
     def on_approval(self, handler: H) -> H:
-        """Have `handler(approval)` called with each `Approval`: a tool call that waits for a person, see `answer`."""
+        """Attach a handler that is called with each `Approval`: a tool call that waits for a decision, which `answer` sends."""
         return self._on("approval", handler)
 
     def _on(self, kind: HandlerKind, handler: H) -> H:
-        self._hearing.add(kind, handler)
+        """Attach a handler of this kind, and return the handler."""
+        self._subscription.add(kind, handler)
         return handler
 
     def remove_handler(self, handler: Handler) -> None:
-        """Call a handler no more, of whatever kinds and however often it was attached; nothing happens if it was not."""
-        self._hearing.handlers.remove(handler)
-        self._hearing.rest()
+        """Detach a handler from all kinds to which it was attached; a handler that is not attached is ignored."""
+        self._subscription.handlers.remove(handler)
+        self._subscription.close_if_unused()
 
     @contextmanager
     def listening(
@@ -129,13 +133,13 @@ class RemoteSession:
         on_token: Handler | None = None,
         on_approval: Handler | None = None,
     ) -> "Iterator[RemoteSession]":
-        """Have handlers called as long as the block lasts; all or none is attached.
+        """Open a `with` block during which these handlers are attached. If one is invalid, none is attached.
 
         Raises:
-            ConfigurationError: one is a generator function, which nothing would run.
-            TypeError: one cannot be called.
+            ConfigurationError: A handler is a generator function, which would never run.
+            TypeError: A handler is not callable.
         """
-        given: dict[HandlerKind, Handler | None] = {
+        handlers: dict[HandlerKind, Handler | None] = {
             "conversation": on_conversation,
             "event": on_event,
             "tool_result": on_tool_result,
@@ -147,34 +151,44 @@ class RemoteSession:
         }
         attached: list[Any] = []
         try:
-            for kind, handler in given.items():
+            for kind, handler in handlers.items():
                 if handler is not None:
-                    attached.append(self._hearing.add(kind, handler))
+                    attached.append(self._subscription.add(kind, handler))
             yield self
         finally:
-            self._hearing.handlers.drop(attached)
-            self._hearing.rest()
+            self._subscription.handlers.drop(attached)
+            self._subscription.close_if_unused()
 
-    def observe(
+    @asynccontextmanager
+    async def observe(
         self,
         *,
         types: Collection[ObservedType] | None = None,
         turn: str | None = None,
         after: int | None = None,
-    ) -> AbstractAsyncContextManager[RemoteReader[Observed]]:
-        """An `async with` block with a receive channel of observations; see `Session.observe`."""
+    ) -> AsyncGenerator[RemoteReader[Observed], None]:
+        """Open an `async with` block with a receive channel of the session's observations.
+
+        The arguments are those of `Session.observe`.
+
+        Raises:
+            SessionNotFound: The server has no such session; raised at the start of the block if `after` is None.
+            ServerUnreachable: No server answered within the client's patience.
+        """
+        # The position is read before the block starts: it must not include records of what the block does.
+        begin = after if after is not None else (await self.fetch())["records"]
 
         async def fill(put: PutItem[Observed]) -> None:
-            async def hear(events: Collection[StreamEvent]) -> None:
+            async def on_record(events: Collection[StreamEvent]) -> None:
                 for event in events:
                     if event.name == "observation":
                         await put(to_observed(event.data), event.number)
 
-            begin = after if after is not None else (await self.look())["records"]
-            request = self.request("get_observations", query=_wanted(types, turn))
-            await self.following(request, begin, growing=_is_unfinished).run(hear)
+            request = self.request("get_observations", query=_observation_query(types, turn))
+            await self.event_stream(request, begin, is_unnumbered=_is_incomplete).run(on_record)
 
-        return reading(fill)
+        async with open_reader(fill) as reader:
+            yield reader
 
     async def observations(
         self,
@@ -184,12 +198,15 @@ class RemoteSession:
         after: int = 0,
         limit: int = 100,
     ) -> tuple[Observed, ...]:
-        """The first observations behind the record `after`, oldest first; see `Session.observations`."""
-        query = {**_wanted(types, turn), "after": after, "limit": limit}
-        page = await self.calls.call(self.request("get_observations", query=query))
+        """Return at most `limit` observations after record `after`, oldest first.
+
+        `types` and `turn` filter them, as for `Session.observations`.
+        """
+        query = {**_observation_query(types, turn), "after": after, "limit": limit}
+        page = await self.requests.send(self.request("get_observations", query=query))
         return tuple(to_observed(each) for each in page["items"])
 
-    # --- what it is told -----------------------------------------------------------------
+    # --- messages, schedules and tasks ---------------------------------------------------
 
     async def chat(
         self,
@@ -200,24 +217,30 @@ class RemoteSession:
         enqueue_timeout: float = 30,
         on_busy: OnBusy | None = None,
         metadata: Mapping[str, Any] | None = None,
+        tools: CallerTools | None = None,
     ) -> str:
-        """Send a message, and return its id when the server has written it down; what comes of it goes to the handlers.
+        """Send a message, and return its id as soon as the server has recorded it. The handlers receive its results.
 
-        A lost connection is no matter: the message has an id, and is accepted once. The rest is that of `Session.chat`.
+        Lost connections are retried. The server accepts the message only once, because it has an id. The arguments are those of
+        `Session.chat`.
 
         Raises:
-            ServerUnreachable: there was no answer; with the same `message_id` it can be said again.
-            ConfigurationError, InboxFull, SessionBusy, SessionClosed: see `Session.chat`.
+            ServerUnreachable: No server answered in time. The message can be sent again with the same `message_id`.
+            ConfigurationError: The content is empty, or an argument is invalid.
+            InboxFull: The agent's inbox had no room within `enqueue_timeout` seconds.
+            SessionBusy: A turn runs, and the message has `on_busy="reject"`.
+            SessionClosed: The session was closed.
         """
-        told = await self.say(
+        sent = await self.send_message(
             content,
             priority=priority,
             message_id=message_id,
             enqueue_timeout=enqueue_timeout,
             on_busy=on_busy,
             metadata=metadata,
+            tools=tools,
         )
-        return str(told["message_id"])
+        return str(sent["message_id"])
 
     def create_message(
         self,
@@ -228,16 +251,16 @@ class RemoteSession:
         on_busy: OnBusy | None = None,
         metadata: Mapping[str, Any] | None = None,
     ) -> Message:
-        """The message that `chat` would send, for `RemoteAgent.receive`; nothing is said by it.
+        """Return the message that `chat` would send, without sending it. `RemoteAgent.receive` sends it.
 
         Raises:
-            ConfigurationError: it is empty, or one of these is none that there is.
+            ConfigurationError: The content is empty, or an argument is invalid.
         """
         return Message(
             id=message_id or new_secret(),
             session_id=self.id,
             sender=self.owner,
-            parts=sayable_parts(content),
+            parts=message_parts(content),
             priority=Priority.named(priority),
             on_busy=on_busy or "queue",
             metadata=NO_METADATA if metadata is None else checked_metadata(metadata),
@@ -246,15 +269,26 @@ class RemoteSession:
     async def interrupt(
         self, reason: str = "interrupted", *, drop_queued: bool = False, message_id: str | None = None
     ) -> None:
-        """Stop what runs; see `Session.interrupt`. With a `message_id` it is repeated where a connection is lost.
+        """Stop the running turn. The request is retried after a lost connection.
+
+        Without a `message_id`, the client first asks the server which turn runs, so that a retry cannot stop a later turn.
+        The arguments are those of `Session.interrupt`.
 
         Raises:
-            ServerUnreachable: there was no answer, or, without a `message_id`, it may have arrived.
+            ServerUnreachable: No server answered in time.
         """
         body: dict[str, Any] = {"reason": reason, "drop_queued": drop_queued}
+        if message_id is None and not drop_queued:
+            known = await self.fetch()
+            if (
+                "turn" in known
+            ):  # otherwise the session is closed: send the request, and its error names the reason
+                if known["turn"] is None:
+                    return
+                message_id = known["turn"]["message_id"]
         if message_id is not None:
             body["message_id"] = message_id
-        await self.calls.call(
+        await self.requests.send(
             self.request("interrupt", body=body), is_repeatable=message_id is not None or drop_queued
         )
 
@@ -270,9 +304,14 @@ class RemoteSession:
         priority: Priority | PriorityName = Priority.NORMAL,
         metadata: Mapping[str, Any] | None = None,
     ) -> Schedule:
-        """Have the session told something at a time; see `Session.schedule`."""
+        """Schedule a message to this session, and return the schedule. The arguments are those of `Session.schedule`.
+
+        Raises:
+            ConfigurationError: A time, cron expression or other argument is invalid.
+            TooManySchedules: The session has its maximum number of schedules.
+        """
         check_id("key", key)
-        given = {
+        fields = {
             "after": after,
             "at": None if at is None else at.isoformat(),
             "cron": cron,
@@ -281,14 +320,14 @@ class RemoteSession:
             "priority": Priority.named(priority).name.lower(),
             "metadata": dict(checked_metadata(metadata)) if metadata else None,
         }
-        body = {name: value for name, value in given.items() if value is not None}
+        body = {name: value for name, value in fields.items() if value is not None}
         return to_schedule(
-            await self.calls.call(self.request("schedule", body={"description": description, **body}))
+            await self.requests.send(self.request("schedule", body={"description": description, **body}))
         )
 
     async def unschedule(self, schedule_id: str) -> bool:
-        """Remove a schedule; False where none of this id is set, since it has fired or never was there."""
-        return await self.removed("unschedule", schedule_id)
+        """Remove a schedule. Return False if the session has no schedule with this id, for example because it has fired."""
+        return await self.remove("unschedule", schedule_id)
 
     async def delegate(
         self,
@@ -296,10 +335,13 @@ class RemoteSession:
         task: Content,
         *,
         task_id: str | None = None,
-        deadline: float = TASK_DEADLINE,
+        deadline: float = TASK_DEADLINE_SECONDS,
         metadata: Mapping[str, Any] | None = None,
     ) -> str:
-        """Give a task to another agent, without waiting for it; returns the task's id. See `Session.delegate`."""
+        """Delegate a task to another agent, without waiting for its result. Return the task's id.
+
+        The arguments are those of `Session.delegate`; `deadline` is in seconds.
+        """
         check_seconds("deadline", deadline)
         body: dict[str, Any] = {
             "agent": agent,
@@ -310,126 +352,149 @@ class RemoteSession:
             body["deadline"] = deadline
         if metadata:
             body["metadata"] = dict(checked_metadata(metadata))
-        made = await self.calls.call(self.request("delegate", body=body))
-        return str(made["id"])
+        task_data = await self.requests.send(self.request("delegate", body=body))
+        return str(task_data["id"])
 
     async def cancel_task(self, task_id: str) -> bool:
-        """Stop a delegated task and close its session; False where it is not at work."""
-        return await self.removed("cancel_task", task_id)
+        """Stop a delegated task and close its session. Return False if the task is not running."""
+        return await self.remove("cancel_task", task_id)
 
-    async def removed(self, operation: Operation, part: str, *, may_be_done: bool = False) -> bool:
-        """Remove something, and tell whether it was there; `may_be_done`: it was perhaps removed by an earlier try."""
+    async def remove(self, operation: Operation, part: str, *, may_be_done: bool = False) -> bool:
+        """Remove a schedule or task. Return False if it does not exist.
+
+        Args:
+            operation: `unschedule` or `cancel_task`.
+            part: Id of the schedule or task.
+            may_be_done: True means: an earlier request may have removed it, so a missing one also returns True.
+        """
         request = self.request(operation, part=part)
         try:
-            await self.calls.call(request, done_by=("not-found",), may_be_done=may_be_done)
+            await self.requests.send(request, done_by=("not-found",), may_be_done=may_be_done)
         except LookupError:
-            await self.look()  # which raises where it is the session that is not there
+            await self.fetch()  # raises if the session does not exist
             return False
         return True
 
     async def wait_idle(self) -> None:
-        """Wait until nothing is queued or running, and the handlers have heard of it; see `Session.wait_idle`."""
-        await self._hearing.settle()
-        while (known := await self.look()).get("status") in (
+        """Wait until the session has no queued or running message, and its handlers were called with all results."""
+        await self._subscription.wait_open()
+        while (known := await self.fetch()).get("status") in (
             "working",
             "waiting",
         ):  # also where no turn has resumed yet
             await self._wait_end(known["records"])
-        await self._hearing.catch_up()
+        await self._subscription.wait_delivered()
 
     async def _wait_end(self, after: int) -> None:
-        """Wait until a message has ended behind a record, or a while."""
-        with trio.move_on_after(AGAIN) as scope:
+        """Wait until a message ends or a turn is suspended after record `after`, for at most `IDLE_POLL_SECONDS`."""
+        with trio.move_on_after(IDLE_POLL_SECONDS) as scope:
 
-            async def hear(events: Collection[StreamEvent]) -> None:
+            async def on_record(events: Collection[StreamEvent]) -> None:
                 if any(each.name in ("ended", "closed") or _is_suspended(each) for each in events):
                     scope.cancel()
 
-            request = attrs.evolve(self.request("get_events"), wanted=_STOPS)
-            await self.following(request, after).run(hear)
+            request = attrs.evolve(self.request("get_events"), wanted=_IDLE_EVENTS)
+            await self.event_stream(request, after).run(on_record)
 
     async def aclose(self) -> None:
-        """Close the session and its children: what runs is interrupted, what waits ends as `Failure(kind="stopped")`."""
-        await self.calls.call(self.request("close"))
-        await self._hearing.catch_up()
+        """Close the session and its child sessions.
 
-    # --- what people decide ----------------------------------------------------------------
+        Running turns are interrupted, and queued messages end with `Failure(kind="stopped")`. The handlers receive these events
+        before this returns.
+        """
+        await self.requests.send(self.request("close"))
+        await self._subscription.wait_delivered()
+
+    # --- approvals -------------------------------------------------------------------------
 
     async def answer(
         self, approval: Approval | str, decision: Decision, *, by: Sender | str | None = None
     ) -> None:
-        """Decide over a tool call that waits; durable on return.
+        """Decide an open approval. The decision is durable when this returns.
 
-        Who decides is the token's owner, whatever `by` says; over a broker it is `by`.
+        The decision is recorded as a decision of the token's owner. `by` has an effect only between nodes of a cluster.
 
         Raises:
-            NotSuspended, ApprovalNotFound, ApprovalMismatch, AlreadyDecided, InvalidArguments: see `Session.answer`.
+            NotSuspended: The session has no suspended turn.
+            ApprovalNotFound: The session has no open approval with this id.
+            ApprovalMismatch: The `Approval` object was changed.
+            AlreadyDecided: The approval has another decision.
+            InvalidArguments: The arguments of an `Edit`, or the form of an `Approve`, do not match the schema.
         """
         if isinstance(approval, Approval) and not approval.is_genuine:
             raise ApprovalMismatch(approval.id)
         approval_id = approval if isinstance(approval, str) else approval.id
         if not session_of(approval_id):
             raise ApprovalNotFound(approval_id, self.id)
-        request = self.request("post_decision", part=approval_id, body=decided(decision))
+        is_call = isinstance(approval, Approval) and approval.for_caller
+        operation: Operation = "answer_call" if is_call else "post_decision"
+        request = self.request(operation, part=approval_id, body=decision_body(decision))
         if by is not None:
             request = attrs.evolve(request, owner=by.name if isinstance(by, Sender) else by)
-        await self.calls.call(request, done_by=("already-decided",))
+        await self.requests.send(request, done_by=("already-decided",))
 
     async def approvals(self) -> tuple[Approval, ...]:
-        """The tool calls that wait for a person, oldest first, and those of the open sessions that work for this one."""
-        page = await self.calls.call(self.request("list_of_session"))
+        """Return the open approvals of this session and of its open child sessions, oldest first."""
+        page = await self.requests.send(self.request("list_of_session"))
         return tuple(to_approval(each) for each in page["items"])
 
-    # --- what it is ----------------------------------------------------------------------
+    async def caller_calls(self) -> tuple[Approval, ...]:
+        """Return the open calls of the caller's own tools, oldest first; see `chat(tools=...)`."""
+        page = await self.requests.send(self.request("get_calls"))
+        return tuple(
+            to_caller_call(each, agent=self.agent_name, session_id=self.id) for each in page["items"]
+        )
+
+    # --- state ---------------------------------------------------------------------------
 
     async def status(self) -> Status:
-        """Tell whether it is idle, working, suspended or closed."""
-        known = await self.look()
+        """Return the session's status: `idle`, `working`, `suspended`, `waiting` or `closed`."""
+        known = await self.fetch()
         status: Status = known.get("status") or known["state"]
         return status
 
     async def usage(self) -> Usage:
-        """The usage of the session's model calls.
+        """Return the usage of the session's model calls.
 
         Raises:
-            SessionClosed: it was closed.
+            SessionClosed: The session was closed.
         """
-        return to_usage((await self._open())["usage"])
+        return to_usage((await self._fetch_open())["usage"])
 
     async def schedules(self) -> tuple[Schedule, ...]:
-        """The session's schedules, the next first."""
-        page = await self.calls.call(self.request("list_schedules"))
+        """Return the session's schedules, ordered by due time."""
+        page = await self.requests.send(self.request("list_schedules"))
         return tuple(to_schedule(each) for each in page["items"])
 
     async def state(self) -> Mapping[str, Any]:
-        """The session's state as it was written last, a copy."""
-        found: Mapping[str, Any] = (await self.calls.call(self.request("get_state")))["state"]
+        """Return a copy of the session's last recorded state."""
+        found: Mapping[str, Any] = (await self.requests.send(self.request("get_state")))["state"]
         return found
 
     async def mode(self) -> str | None:
-        """The mode that it is in; None where its agent has no modes."""
-        mode: str | None = (await self._open())["mode"]
+        """Return the session's mode; None if its agent has no modes."""
+        mode: str | None = (await self._fetch_open())["mode"]
         return mode
 
     async def set_mode(self, mode: str, *, reason: str = "", force: bool = False) -> str:
-        """Switch to another mode, and return it; `force` takes the scope admin.
+        """Switch the session to another mode, and return that mode. `force` requires the scope admin.
 
         Raises:
-            ConfigurationError: there is no such mode, or the agent has none.
-            ModeRefused: who asks may not, or not now.
+            ConfigurationError: The agent has no mode of this name.
+            ModeRefused: The agent does not allow this switch to the caller, or not now.
         """
         body: dict[str, Any] = {"mode": mode, "reason": reason}
         if force:
             body["force"] = True
-        return str((await self.calls.call(self.request("put_mode", body=body)))["mode"])
+        return str((await self.requests.send(self.request("put_mode", body=body)))["mode"])
 
     async def description(self) -> str:
-        """What it was opened with, at most 2,000 characters of it.
+        """Return the description with which the session was created, at most its first 2,000 characters.
 
         Raises:
-            SessionClosed: it was closed.
+            SessionClosed: The session was closed.
         """
-        return str((await self._open())["description"])
+        return str((await self._fetch_open())["description"])
 
     async def messages(
         self,
@@ -439,19 +504,19 @@ class RemoteSession:
         after: int | None = None,
         roles: Collection[SenderKind] | None = None,
     ) -> MessagePage:
-        """Read some of the messages: the newest, those before a place in the history, or those behind one.
+        """Return a page of the history: the newest messages, or the messages before or after an index of the history.
 
-        Pictures and files are named in the text, and their bytes stay on the server. The rest is that of `Session.messages`.
+        Pictures and files become text parts; their bytes stay on the server. The arguments are those of `Session.messages`.
         """
-        wanted = None if roles is None else ",".join(roles)
-        query = {"limit": limit, "before": before, "after": after, "roles": wanted}
-        asked = self.request("get_messages", query={k: v for k, v in query.items() if v is not None})
-        page = await self.calls.call(asked)
+        role_names = None if roles is None else ",".join(roles)
+        query = {"limit": limit, "before": before, "after": after, "roles": role_names}
+        request = self.request("get_messages", query={k: v for k, v in query.items() if v is not None})
+        page = await self.requests.send(request)
         found = tuple(to_message(self.id, each) for each in page["items"])
         return MessagePage(found, page["first"], page["total"], page["last"])
 
     async def history(self) -> tuple[Message, ...]:
-        """Everything that happened, oldest first, read page by page."""
+        """Return all messages of the history, oldest first. The client requests them page by page."""
         found: tuple[Message, ...] = ()
         before: int | None = None
         while before is None or before > 0:
@@ -459,7 +524,7 @@ class RemoteSession:
             found, before = (*page, *found), page.first
         return found
 
-    # --- for its agent ---------------------------------------------------------------------
+    # --- internal --------------------------------------------------------------------------
 
     def request(
         self,
@@ -469,40 +534,47 @@ class RemoteSession:
         query: Mapping[str, Any] | None = None,
         body: Mapping[str, Any] | None = None,
     ) -> RemoteRequest:
-        """Something that is asked about this session."""
-        return attrs.evolve(self._asked, operation=operation, part=part, query=query or {}, body=body)
+        """Return a `RemoteRequest` about this session."""
+        return attrs.evolve(self._base_request, operation=operation, part=part, query=query or {}, body=body)
 
-    def following(
+    def event_stream(
         self,
         request: RemoteRequest,
         after: int,
         *,
-        growing: Callable[[StreamEvent], bool] = is_growing,
+        is_unnumbered: Callable[[StreamEvent], bool] = is_partial,
         opened: trio.Event | None = None,
-    ) -> Following:
-        """A reader of its events behind a record, or of something else that comes as events."""
-        return Following(
-            transport=self.calls.transport,
+    ) -> ReconnectingStream:
+        """Return a stream of this session's events after record `after`.
+
+        Args:
+            request: Request that opens the stream.
+            after: Number of the record after which the stream starts.
+            is_unnumbered: Returns True for events without a record number, which are delivered at once.
+            opened: Event to set when the stream is open; None makes a new one.
+        """
+        return ReconnectingStream(
+            transport=self.requests.transport,
             request=request,
             cursor=after,
-            patience=self.calls.patience,
-            growing=growing,
+            patience=self.requests.patience,
+            is_unnumbered=is_unnumbered,
             opened=trio.Event() if opened is None else opened,
         )
 
-    async def look(self) -> Mapping[str, Any]:
-        """Everything that the server knows of it."""
-        found: Mapping[str, Any] = await self.calls.call(self._asked)
+    async def fetch(self) -> Mapping[str, Any]:
+        """Return the server's current JSON of this session."""
+        found: Mapping[str, Any] = await self.requests.send(self._base_request)
         return found
 
-    async def _open(self) -> Mapping[str, Any]:
-        """The same, of a session that is open."""
-        known = await self.look()
+    async def _fetch_open(self) -> Mapping[str, Any]:
+        """Return the server's current JSON of this session. Raise `SessionClosed` if the session was closed."""
+        known = await self.fetch()
         if "status" not in known:
             raise SessionClosed(self.id)
         return known
 
-    async def say(
+    async def send_message(
         self,
         content: Content,
         *,
@@ -511,36 +583,45 @@ class RemoteSession:
         enqueue_timeout: float = 30,
         on_busy: OnBusy | None = None,
         metadata: Mapping[str, Any] | None = None,
+        tools: CallerTools | None = None,
         wait: float = 0,
         unless_suspended: bool = False,
     ) -> Mapping[str, Any]:
-        """Send a message; returns what is known of it then, perhaps what it came to within `wait` seconds."""
+        """Send a message. Return its JSON: with the outcome if the turn ends within `wait` seconds, else with its status.
+
+        `unless_suspended=True` makes the server reject the message if the session waits for an approval. The other arguments
+        are those of `chat`.
+        """
         check_id("message_id", message_id)
         check_seconds("enqueue_timeout", enqueue_timeout)
-        body = said(
+        body = message_body(
             content,
             priority=priority,
             message_id=message_id or new_secret(),
             on_busy=on_busy,
             enqueue_timeout=enqueue_timeout,
             metadata=metadata,
+            tools=tools,
         )
         if unless_suspended:
             body["unless_suspended"] = True
-        await self._hearing.settle()
+        await self._subscription.wait_open()
         request = attrs.evolve(self.request("say", body=body), wait=wait)
-        told: Mapping[str, Any] = await self.calls.call(request)
-        return told
+        sent: Mapping[str, Any] = await self.requests.send(request)
+        return sent
 
 
-def _wanted(types: Collection[ObservedType] | None, turn: str | None) -> dict[str, Any]:
-    types_asked = {} if types is None else {"types": ",".join(types)}
-    return types_asked if turn is None else {**types_asked, "turn": turn}
+def _observation_query(types: Collection[ObservedType] | None, turn: str | None) -> dict[str, Any]:
+    """Return the query parameters of a request for observations."""
+    query = {} if types is None else {"types": ",".join(types)}
+    return query if turn is None else {**query, "turn": turn}
 
 
-def _is_unfinished(event: StreamEvent) -> bool:
+def _is_incomplete(event: StreamEvent) -> bool:
+    """Return True if the event is an observation of a partial answer, which has no record number."""
     return event.data.get("is_whole") is False
 
 
 def _is_suspended(event: StreamEvent) -> bool:
+    """Return True if the event suspends a turn for an approval."""
     return event.name == "turn" and event.data.get("phase") == "suspended"

@@ -1,10 +1,11 @@
-"""What a client needs of the way to a server: one request and its answer, and the events of one session.
+"""The transport interface of the client: send one request, stream the events of one session, download one file.
 
-Sessions and agents of a client are written against this alone; HTTP is the first way. A transport tries once: what to do
-where a connection is lost is the same for all of them, and stands above.
+`RemoteSession` and `RemoteAgent` use only this interface; `HTTPTransport` implements it. A transport sends each request
+once; `request_sender.py` retries requests for all transports.
 """
 
 import abc
+import math
 from collections.abc import AsyncGenerator, Mapping, Set as AbstractSet
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Literal
@@ -14,12 +15,14 @@ import attrs
 from actgent.errors import ActgentError, ConfigurationError, ServerUnreachable
 
 Operation = Literal[
+    "answer_call",
     "cancel_task",
     "close",
     "delegate",
     "erase",
     "get_agent",
     "get_approvals",
+    "get_calls",
     "get_events",
     "get_export",
     "get_feedback",
@@ -46,122 +49,160 @@ Operation = Literal[
     "schedule",
     "unschedule",
 ]
-"""What can be asked, by the names that the gateway's description has for it (`operationId`).
+"""Operations of the gateway, by the `operationId` of its OpenAPI document.
 
-The answer of `put_session` has `is_new` besides: whether the session was made by that, and `is_repeated`: an earlier delivery of
-the same request may have done it.
+The answer of `put_session` has two additional fields. `is_new` is True if this request created the session. `is_repeated` is
+True if an earlier delivery of the same request may have created it.
 """
 
 
 @attrs.frozen(kw_only=True)
 class RemoteRequest:
-    """Something that a server is asked."""
+    """One request to a server, independent of the transport."""
 
     operation: Operation
     agent: str = ""
-    """Whose session is meant; empty where none is."""
+    """Name of the session's agent; empty if the request does not name one."""
     session_id: str = ""
+    """Id of the session; empty if the request is not about one session."""
     part: str = ""
-    """Of a session or beside it: the id of a message, approval, schedule or task, the name of an agent, the number of a record."""
+    """Last variable segment of the path: id of a message, approval, schedule or task, agent name, or record number."""
     query: Mapping[str, Any] = attrs.field(factory=dict)
+    """Query parameters."""
     body: Mapping[str, Any] | None = None
-    """None: there is none."""
+    """JSON body; None sends an empty object."""
     key: str = ""
-    """By which a server knows a repetition, where the body has no id; empty: there is none."""
+    """Idempotency key, for requests whose body has no id; empty sends none."""
+    within: float = math.inf
+    """Remaining time in seconds in which a server has to accept the request."""
     wait: float = 0
-    """Seconds for which the server may hold the answer back until there is more to say."""
+    """Seconds for which the server may delay the answer until there is a result (long polling); 0 asks for an answer at once."""
     owner: str = ""
-    """For whom it is asked, where the server believes the client that; empty: for the client's own owner."""
+    """Owner to act for; only the transport between cluster nodes uses it. Empty acts for the client's own owner."""
     wanted: AbstractSet[str] = frozenset()
-    """The names of the events that are waited for; others come along with them. None: all of them are."""
+    """Names of the events that the server sends at once; other events wait for the next of these. Empty means all events."""
+    breaks: int = 0
+    """Number of connections that broke during earlier tries of this request.
+
+    A gateway uses it to reject a message that may crash its node."""
     along: AbstractSet[str] = frozenset()
-    """The names of those others that are wanted where some are waited for; a server may tell more, as older ones do."""
+    """Names of the other events to send together with the `wanted` events. Older servers ignore this and send all events."""
 
 
 @attrs.frozen(kw_only=True)
 class StreamEvent:
-    """One event of a session, as a server tells it."""
+    """One event of a session, as the server sends it."""
 
     name: str
     data: Mapping[str, Any]
     number: int | None = None
-    """Of the record that is told by this one and by those before it that have none; None also for what only grows."""
+    """Record number: set on the last event of each record; None on its other events, and on partial answers."""
 
 
 class ConnectionLost(Exception):
-    """There was no answer, or not all of it."""
+    """The connection failed before a complete answer arrived."""
 
-    def __init__(self, reason: str, *, was_sent: bool) -> None:
+    def __init__(self, reason: str, *, was_sent: bool, is_broken: bool = False) -> None:
         super().__init__(reason)
         self.was_sent = was_sent
-        """True: the server may have done what it was asked."""
+        """True if the request may have reached the server, and so may have had its effect."""
+        self.is_broken = is_broken
+        """True if the request was sent, and the connection ended before the first byte of an answer."""
 
 
 class Refused(Exception):
-    """The answer is an error."""
+    """The server answered with an error."""
 
     def __init__(self, kind: str, detail: str, *, status: int, fields: Mapping[str, Any]) -> None:
         super().__init__(f"{kind}: {detail}")
         self.kind = kind
-        """By which the server names it: the last part of its `type`."""
+        """Kind of the problem: the last path segment of its `type` (RFC 9457), for example `not-found`."""
         self.detail = detail
+        """Explanation from the server, for people."""
         self.status = status
+        """HTTP status."""
         self.fields = fields
-        """What it says besides."""
-        self.pool = ""
-        """Of nodes, one of which was asked; empty for a server."""
+        """All members of the problem document."""
         self.is_repeated = False
-        """True: the request may have had its effect before, though it was sent once."""
+        """True if a gateway sent the request more than once, and an earlier try may have had its effect."""
 
     @property
-    def is_passing(self) -> bool:
-        """True if the same request may be taken a little later."""
+    def may_be_done(self) -> bool:
+        """True if the request may have had its effect although the answer is an error."""
+        return self.is_repeated or self.fields.get("may_be_done") is True
+
+    @property
+    def is_broken(self) -> bool:
+        """True if the gateway relayed the request to another node, and that connection ended before an answer began."""
+        return self.fields.get("broken") is True
+
+    @property
+    def is_temporary(self) -> bool:
+        """True if the error is temporary: the server may accept the same request later."""
         return self.kind in ("too-many-requests", "busy", "unavailable", "timeout")
 
     @property
     def retry_after(self) -> float:
-        """Seconds that the server asks to wait."""
-        wanted = self.fields.get("retry_after")
-        return float(wanted) if isinstance(wanted, int | float) and 0 <= wanted <= 60 else 0.0  # noqa: PLR2004 - a minute
+        """Seconds that the server asks to wait before a retry; 0 if it names none, or more than a minute."""
+        seconds = self.fields.get("retry_after")
+        return float(seconds) if isinstance(seconds, int | float) and 0 <= seconds <= 60 else 0.0  # noqa: PLR2004 - a minute
 
 
 Events = AsyncGenerator[StreamEvent | None, None]
-"""Events as they come; None is a sign of life."""
+"""Events of a stream in order of arrival; None means that bytes arrived (keep-alive), without an event."""
 
 
 class Transport(abc.ABC):
-    """A way to a server of agents."""
+    """Sends requests to a server of agents, each of them once."""
 
     @abc.abstractmethod
     async def call(self, request: RemoteRequest) -> Any:
-        """Ask once; returns the answer as decoded JSON, None where there is none.
+        """Send a request once. Return the answer as decoded JSON; None if it has no body.
 
         Raises:
-            Refused: the answer is an error.
-            ConnectionLost: there is none.
+            Refused: The server answered with an error.
+            ConnectionLost: The connection failed before a complete answer arrived.
         """
 
     @abc.abstractmethod
     def events(self, request: RemoteRequest) -> AbstractAsyncContextManager[Events | None]:
-        """An `async with` block with the events that are asked for, behind `query["after"]`; None: no more will come.
+        """Open an `async with` block with the events after record `query["after"]`; with None if the session has ended.
 
         Raises:
-            Refused, ConnectionLost: see `call`; the latter also while events are read.
+            Refused: The server answered with an error.
+            ConnectionLost: The connection failed, also while events are read.
         """
 
     def download(self, request: RemoteRequest) -> AbstractAsyncContextManager[AsyncGenerator[bytes, None]]:
-        """An `async with` block with the bytes of a file that is asked for; transports need not be able to.
+        """Open an `async with` block with the bytes of a requested file. Implementing downloads is optional for a transport.
 
         Raises:
-            ConfigurationError: it carries no files.
-            Refused, ConnectionLost: see `call`; the latter also while they are read.
+            ConfigurationError: This transport does not implement downloads.
+            Refused: The server answered with an error.
+            ConnectionLost: The connection failed, also while the bytes are read.
         """
-        raise ConfigurationError(f"{type(self).__name__} carries no files: define its download()")
+        raise ConfigurationError(
+            f"{type(self).__name__} does not support downloads: implement its download() method"
+        )
+
+    async def is_up(self) -> bool:
+        """Return True if a server answers now.
+
+        Called after a connection broke. The break counts against the request only if a server is up.
+        """
+        return True
+
+    async def calm_seconds(self) -> float:
+        """Return the seconds for which no node of the server's cluster has died; infinite if unknown."""
+        return math.inf
 
     @abc.abstractmethod
     async def aclose(self) -> None:
-        """Ask nothing more."""
+        """Close all connections of this transport."""
 
     def lost(self, reason: str, *, was_sent: bool) -> ActgentError:
-        """The error of a request that got no answer, however often it was sent."""
+        """Return the exception to raise for a request that got no answer after all retries.
+
+        `reason` is the last error; `was_sent` is True if the request may have reached a server.
+        """
         return ServerUnreachable(reason, was_sent=was_sent)

@@ -1,1 +1,1 @@
-"""Several machines: RabbitMQ says where a message goes, PostgreSQL who may write."""
+"""Clusters of nodes: PostgreSQL records the owner of each session, and nodes relay requests to the owner over HTTP."""

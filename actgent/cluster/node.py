@@ -1,547 +1,406 @@
-"""A node: a process that serves partitions, which the broker hands to it and the database lets it write to.
+"""A cluster node: a process that owns partitions of a pool, and runs the turns of their sessions.
 
-What is to be done about a partition decides `ownership.py`; this carries it out.
+The state machine in `ownership.py` decides on commands; this module executes them.
 
-    broker ──first delivery──► Ownership.delivered ──► take ──► PartitionedJournal.take ──► Ownership.taken ──► recover
-    journal ─on_lost, look───► Ownership.fenced ─────► evict, close_channel
-    beacons ─────────────────► Ownership.look ───────► subscribe, drain, close_channel
+    NodeMembership ─view─► Ownership.look ──► take ──► PartitionedJournal.take ──► recover: count deaths, deliver
+                                                                                pending messages, serve
+    journal ─on_lost─► Ownership.lost ──► evict
+    operator, signal ► Ownership.leave_all, look ──► drain ──► give_back
 """
 
+import contextlib
 import importlib.metadata
 import os
 import platform
 import secrets
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
+from functools import cached_property
 
 import trio
 
-from actgent.actors.timer import Timer
-from actgent.errors import Fenced, JournalError, WireError
+from actgent.errors import Fenced, JournalError
 from actgent.errors.printable import counted
-from actgent.journal.listing import SessionKey
-from actgent.journal.membership import LEAVING_GRACE, ClusterStatistics
-from actgent.journal.postgres import PartitionedJournal, Taken
+from actgent.journal.cluster_membership import LEAVE_GRACE_SECONDS, ClusterStatistics
+from actgent.journal.postgres import NodeRow, PartitionedJournal, Taken
 from actgent.runtime.runtime import Runtime
 from actgent.support.concurrency import Batches, plain_nursery
-from actgent.support.logs import Each, logger_of
-from actgent.web.server.wired import WiredApplication
+from actgent.support.logs import LogVariable, logger_of
 
-from .amqp import Channel, Connection, Delivery, NotConfirmed, Unroutable
-from .link import BROKEN, BrokerLink
-from .members import EVERY, Members
+from .directory import PoolDirectory
+from .following import update_directory
+from .membership import ClusterView, NodeMembership
 from .operations.figures import NodeFigures
-from .ownership import Do, Ownership, PartitionState
-from .placement import assign_partitions
+from .ownership import Do, Ownership
+from .placement import assign_partitions, fit_nodes
 from .quarantine import Quarantine
-from .queues import (
-    QueueForm,
-    beacon_exchange,
-    check_queue_part,
-    dead_queue,
-    owner_exchange,
-    partition_queue,
-    shared_queue,
-)
-from .requests import Requests, send_back, workers_of
-from .tokens import Tokens
-from .transport import BrokerTransport
-from .wire import (
-    USER,
-    Beacon,
-    Dropped,
-    Greeting,
-    Layout,
-    Leave,
-    Message,
-    OwnerChanged,
-    PartitionToken,
-    WireRequest,
-    decode_message,
-    encode_message,
-    form_of,
-    properties,
-)
 
 RELEASE = importlib.metadata.version("actgent")
-PREFETCH = 400
-"""Requests of one partition that are not acknowledged, at most."""
-LISTENING = 0.7
-"""Seconds for which a new node hears of others before it takes anything."""
-LOOK = 1.0
-"""Seconds between two looks at who is there, and at what is still ours."""
 TOGETHER = 0.003
-"""Seconds in which partitions that are handed over are taken in one statement."""
+"""Batch window in seconds: partitions that are acquired within it share one SQL statement."""
 AGAIN = 0.5
-"""Seconds until a database that did not answer is asked again."""
+"""Retry interval in seconds while the database does not answer."""
 MOVE_GRACE = 2.0
-"""Seconds that turns have to end when their partition moves to a node that is there."""
-Take = Callable[[Delivery, Message], None]
-"""Deals with a message that came."""
+"""Seconds for which running turns may finish when their partition moves to another node."""
+Deliver = Callable[[Collection[int]], Awaitable[None]]
+"""Delivers the pending messages of partitions that this node owns."""
 _log = logger_of(__name__)
 
 
 def node_name(name: str | None) -> str:
-    """A name that no other node has, now or later."""
-    given = platform.node().partition(".")[0] or "node" if name is None else check_queue_part("node", name)
+    """Return a unique node name. Its prefix is `name`, or the machine's host name if `name` is None."""
+    given = platform.node().partition(".")[0] or "node" if name is None else name
     return f"{given}-{os.getpid()}-{secrets.token_hex(4)}"
 
 
 class Node:
-    """One process of a cluster; `open_runtime(broker=)` makes it."""
+    """One process of a cluster: acquires partitions, serves their sessions, and gives the partitions back."""
 
-    def __init__(self, name: str, *, pool: str, journal: PartitionedJournal, link: BrokerLink) -> None:
-        self.name = name
-        self.journal = journal
-        self.link = link
-        self.members = Members()
+    def __init__(self, name: str, *, pool: str, journal: PartitionedJournal, address: str) -> None:
+        """Create a node that owns no partition yet.
+
+        Args:
+            name: Unique name, see `node_name`.
+            pool: Name of the pool.
+            journal: Journal in which this process owns no partition yet.
+            address: Base URL at which other nodes reach this one.
+        """
+        self.name, self.pool, self.journal, self.address = name, pool, journal, address
+        self.key = b""
+        """Cluster key, which signs requests between nodes; empty until the node runs."""
+        self.quarantine = Quarantine(journal, on_released=self._note_released)
         self.figures = NodeFigures()
-        self.pool = pool
+        self.nursery: trio.Nursery | None = None
+        """Runs the node's background tasks; None while the node does not run."""
+        self._membership = NodeMembership(
+            journal.nodes,
+            self._describe,
+            self._note_view,
+            self._note_pending,
+            self._correct_clock,
+        )
+        self._runs_member = False
         self._grace = MOVE_GRACE
-        self._is_leaving = False
-        self._subscriptions: dict[int, trio.CancelScope] = {}
-        self._tokens = Tokens(link, lambda partition: self._queue(partition).name)
-        self._requests: dict[int, Requests] = {}
-        self._quarantine = Quarantine(journal, link)
-        self._to_take = Batches[int]()
+        self._taken: dict[int, Taken] = {}
+        """Acquired partitions whose deaths are not counted yet, by partition number."""
+        self._to_take = Batches[Do]()
         self._to_recover = Batches[Do]()
-        self.transport = BrokerTransport(link, name="", pool=pool, owner="user")  # to sessions at other nodes
 
     def __repr__(self) -> str:
         return f"<Node {self.name}, {counted(len(self.journal.owned), 'partition')}>"
 
+    # The journal knows the number of partitions once the runtime has acquired it, which is after `__init__`.
+
+    @cached_property
+    def directory(self) -> PoolDirectory:
+        """Nodes of the pool, and owners of its partitions."""
+        return PoolDirectory(self.name, self.journal.count, self._refresh)
+
+    @cached_property
+    def ownership(self) -> Ownership:
+        """State of each partition at this node."""
+        return Ownership(self.name, self.journal.count)
+
     @property
     def serving(self) -> tuple[int, ...]:
-        """The partitions whose requests are answered here."""
-        return tuple(each for each in range(self.journal.count) if self.ownership.serves(each))
+        """Numbers of the partitions that this node serves."""
+        return tuple(self.ownership.serving())
+
+    @property
+    def is_leaving(self) -> bool:
+        """True if this node gives its partitions back and acquires no further ones."""
+        return self.ownership.is_leaving
+
+    @property
+    def connections(self) -> int:
+        """Number of database connections of the membership so far; more than one after a lost connection."""
+        return self.journal.nodes.connections
 
     def statistics(self) -> ClusterStatistics:
-        """How the node is, and what happened at it."""
+        """Return the current state of the node, and its counters since it started."""
         return ClusterStatistics(
             node=self.name,
             partitions=len(self.serving),
-            waiting=sum(map(len, self._requests.values())),
             fenced=self.journal.fenced,
-            connections=self.link.connections,
+            connections=self.connections,
             resumed=self._runtime.agents.resumed,
             **self.figures.counted(),
         )
 
-    # --- its life ------------------------------------------------------------------------
+    def now(self) -> float:
+        """Return the Unix time in seconds; by the database's clock if this machine's clock is off by more than 2 s."""
+        return self._membership.now()
+
+    # --- lifecycle -----------------------------------------------------------------------
 
     async def run(
         self,
         runtime: Runtime,
-        application: WiredApplication,
+        deliver: Deliver,
         *,
         task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     ) -> None:
-        """Be a node until cancelled.
+        """Join the pool, and serve partitions, until cancelled.
+
+        Args:
+            runtime: Runtime whose agents run the sessions. The node joins the pool once the first agents have started.
+            deliver: Called with acquired partitions before their requests are served, and with each served partition for
+                which another process has stored a message.
+            task_status: Reports `started` once `key` is known.
 
         Raises:
-            BrokerLost, ConfigurationError: the broker cannot be reached at the beginning.
+            JournalError: The cluster key cannot be read.
         """
-        self._runtime = runtime
-        self.ownership = Ownership(self.name, self.journal.count)
-        async with plain_nursery() as nursery:
-            self.nursery = nursery
-            start = nursery.start_soon
-            timer = Timer()
-            start(timer.run)
-            self.figures.now = trio.lowlevel.current_clock().current_time
-            given = (self.link, application, self._quarantine, start, self.figures)
-            new = partial(Requests, *given, workers=workers_of(nursery, timer))
-            self._shared = new(queue=shared_queue(self.pool).name, judge=self._wait_judged)
-            queues = [self._queue(each, (3,)).name for each in range(self.journal.count)]
-            self._requests = {each: new(queue=queue) for each, queue in enumerate(queues)}
-            await nursery.start(self.link.run, self._build, self._connection_lost)
-            start(partial(self._to_take.run, self._take, together=TOGETHER))
-            start(self._to_recover.run, self._recover)
-            start(self._quarantine.run, runtime)
-            start(self._beat)
-            start(self._look)
-            task_status.started()
+        self._runtime, self._deliver = runtime, deliver
+        self.key = await self.journal.nodes.cluster_key()
+        try:
+            async with plain_nursery() as nursery:
+                self.nursery = nursery
+                self.figures.now = trio.lowlevel.current_clock().current_time
+                nursery.start_soon(self._run_taking)
+                nursery.start_soon(self._to_recover.run, self._recover)
+                nursery.start_soon(self.quarantine.run, runtime)
+                task_status.started()
+                while not len(runtime.agents) or runtime.agents.start_phase.blocks:  # noqa: ASYNC110 - no event exists
+                    await trio.sleep(0.01)
+                self._runs_member = True
+                await self._membership.run()
+        finally:
+            self.nursery = None
 
     async def leave(self, grace: float) -> None:
-        """Hand all partitions over, each once its turns have ended or the grace is over; returns then."""
-        self._is_leaving, self._grace = True, grace
-        with suppress(*BROKEN, Unroutable, NotConfirmed):
-            await self._tell_beacon()
+        """Give all partitions back, each after its turns have ended or after `grace` seconds; return after the last one.
+
+        Turns that run longer are interrupted, and resumed by the next owner. This does not count as a death.
+        """
+        self._grace = grace
         self._act(self.ownership.leave_all())
-        away = (PartitionState.AWAY, PartitionState.DOUBTFUL)
+        self._note_serving()
+        self._membership.wake()
         with trio.move_on_after(grace + MOVE_GRACE):
-            while any(self.ownership.state(each) not in away for each in range(self.journal.count)):  # noqa: ASYNC110 - nobody tells
+            while not self.ownership.has_left:  # noqa: ASYNC110 - no event exists
                 await trio.sleep(0.02)
         self.journal.left.set()
 
-    # --- its connection ------------------------------------------------------------------
+    async def end(self) -> None:
+        """Remove this node from its pool; call it after `run` has ended. Database errors are ignored."""
+        with suppress(JournalError), trio.CancelScope(shield=True):
+            if self._runs_member:
+                await self._membership.leave()
 
-    async def _build(self, connection: Connection) -> None:
-        """Set up what all nodes need; declared again, a queue stays what it is."""
-        self._connection = connection
-        self.members.begin(trio.current_time())
-        await self.transport.build(connection, self.nursery)
-        await self._look_at_layout()
-        channel = await connection.open_channel(prefetch=PREFETCH)
-        beacons = await self._declare_all(channel)
-        start, shared = self.nursery.start_soon, shared_queue(self.pool).name
-        start(self._consume, connection, channel, beacons, self._hear)
-        start(self._consume, connection, channel, shared, self._take_shared)
-        self._shared.open()
-        self._act(self.ownership.connected())
+    async def _refresh(self) -> None:
+        await self._membership.refresh()
 
-    async def _declare_all(self, channel: Channel) -> str:
-        """Have the queues and exchanges of the pool; returns the queue of beacons, which is this node's."""
-        for exchange in (beacon_exchange(self.pool), owner_exchange(self.pool)):
-            await channel.declare_exchange(exchange, "fanout")
-        partitions = () if self._is_leaving else range(self.journal.count)
-        forms = (shared_queue(self.pool), dead_queue(), *map(self._queue, partitions))
-        await channel.declare_durable_queues({form.name: form.arguments for form in forms})
-        beacons = (await channel.declare_queue(exclusive=True, auto_delete=True)).queue or ""
-        await channel.bind(beacons, beacon_exchange(self.pool))
-        return beacons
+    def _describe(self) -> NodeRow:
+        """Return this node's current row."""
+        return NodeRow(
+            name=self.name,
+            address=self.address,
+            agents=tuple(sorted(self._runtime.agents)),
+            release=RELEASE,
+            reads=self.journal.reads,
+            is_leaving=self.is_leaving,
+        )
 
-    def _queue(self, partition: int, version: Sequence[int] = ()) -> QueueForm:
-        broker = version or self._connection.agreed.version
-        return partition_queue(self.pool, self.journal.layout.generation, partition, broker)
+    # --- events of the database ------------------------------------------------------------
 
-    async def _consume(self, connection: Connection, channel: Channel, queue: str, take: Take) -> None:
-        with suppress(*BROKEN):
-            async with await channel.consume(queue) as consumer:
-                async for delivery in consumer:
-                    self._read(delivery, take)
-        connection.lose(f"the queue {queue} gives nothing more")
+    def _note_view(self, view: ClusterView) -> None:
+        """Update the directory and the ownership from a new view of the pool. Leave if an operator asked for it, or if the layout changed."""
+        owners = {number: (each.owner, each.epoch) for number, each in view.partitions.items()}
+        self.journal.drop_lost(owners)
+        update_directory(self.directory, view.nodes, view.partitions)
+        staying = {each.name: each.agents for each in view.nodes if not each.is_leaving}
+        places = assign_partitions(self.journal.count, fit_nodes(staying))
+        live = {each.name for each in view.nodes}
+        now = trio.current_time()
+        self._act(self.ownership.look(places, view.partitions, live, now, self._list_busy))
+        self._note_serving()
+        is_asked = any(each.name == self.name and each.is_leaving for each in view.nodes)
+        if not self.is_leaving and (is_asked or not self._fits(view)):
+            self._start(self.leave, LEAVE_GRACE_SECONDS)
 
-    def _read(self, delivery: Delivery, take: Take) -> None:
-        try:
-            message = decode_message(delivery.body, delivery.properties)
-        except WireError as error:
-            if form_of(delivery.properties) > self.journal.reads:  # another node is to have it
-                _log.warning("a message is left to nodes of a newer release: %s", Each(str(error)))
-                return
-            _log.warning("a message cannot be read, and is dropped: %s", Each(str(error)))
-            delivery.acknowledge()
+    def _fits(self, view: ClusterView) -> bool:
+        """Return False if this process cannot stay in the pool, because its layout was changed or removed."""
+        now, reads = view.layout, self.journal.reads
+        if now is not None:
+            self.journal.latest = now
+            if now.generation == self.journal.layout.generation and now.writes <= reads:
+                return True
+        _log.error("the layout of the pool was changed, so this node leaves; start it again")
+        return False
+
+    def _note_pending(self, partition: int) -> None:
+        """Start delivery of the pending messages of a partition, if this node serves it."""
+        if partition in self.ownership.serving():
+            self._start(self._deliver_pending, [partition])
+
+    def _correct_clock(self, seconds: float) -> None:
+        self._runtime.clock.correct(seconds)
+
+    def _note_released(self, session_id: str) -> None:
+        """Deliver the pending messages of a session that the quarantine has released."""
+        self._note_pending(self.journal.partition_of(session_id))
+
+    def note_lost(self, lost: Mapping[int, int]) -> None:
+        """Note that other nodes have acquired partitions of this node.
+
+        Args:
+            lost: Epoch in which this node owned each partition, by partition number.
+        """
+        if self.nursery is None:
             return
-        take(delivery, message)
+        self.figures.lost += len(lost)
+        for partition, epoch in lost.items():
+            self._act(self.ownership.lost(partition, epoch))
+        self._note_serving()
 
-    def _connection_lost(self) -> None:
-        for scope in self._subscriptions.values():
-            scope.cancel()
-        self._subscriptions.clear()
-        self._tokens.forget_all()
-        self.figures.forget_takeovers(range(self.journal.count))
-        for requests in (self._shared, *self._requests.values()):
-            requests.close()
-        self._act(self.ownership.connection_lost())
+    def _note_serving(self) -> None:
+        self.directory.set_serving(self.ownership.serving())
 
-    # --- what comes ----------------------------------------------------------------------
+    # --- commands --------------------------------------------------------------------------
 
-    def _take_shared(self, delivery: Delivery, message: Message) -> None:
-        if isinstance(message, WireRequest):
-            self._shared.take(delivery, message)
-            return
-        delivery.acknowledge()
-        if isinstance(message, Greeting):
-            known = self.journal.layout
-            layout = Layout(
-                id=message.id,
-                partitions=known.partitions,
-                generation=known.generation,
-                form=self.journal.latest.writes,
-            )
-            self.nursery.start_soon(self._tell_layout, delivery, layout)
-
-    async def _tell_layout(self, delivery: Delivery, layout: Layout) -> None:
-        with suppress(*BROKEN, Unroutable, NotConfirmed):
-            await send_back(self.link, delivery, layout, priority=USER)
-
-    def _hear(self, delivery: Delivery, message: Message) -> None:
-        delivery.acknowledge()
-        if isinstance(message, Beacon) and message.node != self.name:
-            self.members.hear(message, trio.current_time())
-        elif isinstance(message, Leave) and message.node == self.name and not self._is_leaving:
-            self.nursery.start_soon(self.leave, LEAVING_GRACE)
-        elif isinstance(message, Dropped):
-            self._shared.drop((delivery.properties.reply_to or "", message.id))
-
-    def _take_in(self, partition: int, delivery: Delivery, message: Message) -> None:
-        requests = self._requests[partition]
-        if isinstance(message, WireRequest):
-            requests.take(delivery, message)
-        elif isinstance(message, PartitionToken):
-            self._tokens.hold(partition, delivery)
-        else:
-            delivery.acknowledge()
-            if isinstance(message, Dropped):
-                requests.drop((delivery.properties.reply_to or "", message.id))
-
-    # --- what is done --------------------------------------------------------------------
+    def _start(self, fn: Callable[..., Awaitable[object]], *args: object) -> None:
+        if self.nursery is not None:
+            self.nursery.start_soon(fn, *args)
 
     def _act(self, todo: Iterable[Do]) -> None:
-        """Carry out what was decided; what takes long by tasks of its own, but for what has an order."""
+        """Execute commands; long ones run as background tasks."""
+        drains = []
         for do in todo:
             match do.verb:
-                case "subscribe":
-                    self._subscribe(do.partition)
                 case "take":
-                    self._to_take.put(do.partition)
+                    self.figures.begin_takeover(do.partition, self._runtime.stream)
+                    self._to_take.put(do)
                 case "recover":
                     self._to_recover.put(do)
                 case "serve":
-                    self._requests[do.partition].open(has_died=not do.was_clean)
+                    self._note_serving()
                 case "evict":
-                    self.nursery.start_soon(self._evict, do)
+                    self._start(self._evict, do)
                 case "drain":
-                    self.nursery.start_soon(self._drain, do)
+                    drains.append(do)
                 case "give_back":
                     raise AssertionError("it is awaited where turns have ended")
-                case "close_channel":
-                    self._close(do.partition)
+        if drains:
+            self._start_drains(drains)
 
-    def _subscribe(self, partition: int) -> None:
-        self._close(partition)
-        scope = self._subscriptions[partition] = trio.CancelScope()
-        self.nursery.start_soon(self._wait_at, self._connection, partition, scope)
+    async def _run_taking(self) -> None:
+        await self._to_take.run(self._take, window_seconds=TOGETHER)
 
-    async def _wait_at(self, connection: Connection, partition: int, scope: trio.CancelScope) -> None:
-        """Take what the queue of a partition gives, as long as it is waited for."""
-        queue = self._queue(partition)
-        with scope, suppress(*BROKEN):
-            channel = await connection.open_channel(prefetch=PREFETCH)
-            try:
-                if not await _count_consumers(channel, queue):  # what lies there may be requests alone
-                    with suppress(Unroutable, NotConfirmed):  # it is full, or just deleted
-                        await self._tokens.put(partition)
-                take = partial(self._take_from, partition, scope)
-                async with await channel.consume(queue.name, take=take) as consumer:
-                    await consumer.wait_end()
-            finally:
-                with suppress(*BROKEN):
-                    channel.close()
-        if not scope.cancel_called:
-            connection.lose(f"the queue {queue.name} gives nothing more")
-
-    def _take_from(self, partition: int, scope: trio.CancelScope, delivery: Delivery) -> None:
-        """Take what the queue of a partition gives, unless it is left."""
-        if self._subscriptions.get(partition) is scope:
-            self._read(delivery, partial(self._take_in, partition))
-            self._handed_over(partition)
-
-    def _handed_over(self, partition: int) -> None:
-        """The broker has given something of a partition: the first of it says that no other node has it."""
-        if self.ownership.state(partition) is PartitionState.STANDBY:
-            self.figures.begin_takeover(partition, self._runtime.stream)
-        self._act(self.ownership.delivered(partition))
-
-    def _close(self, partition: int) -> None:
-        scope = self._subscriptions.pop(partition, None)
-        if scope is not None:
-            scope.cancel()
-        self._tokens.forget(partition)
-        self._requests[partition].close()
-
-    async def _take(self, partitions: Sequence[int]) -> None:
-        """Take partitions that were handed over, in one statement."""
-        wanted = set(partitions)
+    async def _take(self, todo: Sequence[Do]) -> None:
+        """Acquire partitions, in one SQL statement."""
+        wanted = {do.partition: do.epoch for do in todo}
         try:
-            taken = await self.journal.take(wanted)
+            taken = await self.journal.take(wanted, seen=wanted)
         except (Fenced, JournalError) as error:
-            _log.warning(
-                "the database did not hand over %s: %s", counted(len(wanted), "partition"), Each(str(error))
-            )
-            self.figures.forget_takeovers(wanted)
-            for partition in wanted:
-                self._act(self.ownership.not_taken(partition))
+            _log.warning("%s cannot be taken: %s", counted(len(wanted), "partition"), LogVariable(str(error)))
+            taken = []
             await trio.sleep(AGAIN)
-            return
         for each in taken:
-            if each.is_kept:
-                self._note_kept(each.partition)
-            else:
-                self._note_taken(each)
-            self.nursery.start_soon(self._tell_owner, each.partition, each.epoch)
-
-    def _note_kept(self, partition: int) -> None:
-        self.figures.forget_takeovers([partition])
-        self._act(self.ownership.kept(partition))
-
-    def _note_taken(self, taken: Taken) -> None:
-        if not taken.was_clean:
-            self.members.forget(taken.before)
-        self._requests[taken.partition].note_before(taken.before)
-        self.figures.note_taken(taken)
-        self._act(self.ownership.taken(taken.partition, taken.epoch, was_clean=taken.was_clean))
-
-    async def _tell_owner(self, partition: int, epoch: int) -> None:
-        """Have all who read from a partition read again: what they were told before may be lost, also by us."""
-        with suppress(*BROKEN, Unroutable, NotConfirmed):
-            message = encode_message(OwnerChanged(partition=partition, epoch=epoch))
-            await self.link.publish("", message, properties(), exchange=owner_exchange(self.pool))
+            del wanted[each.partition]
+            self._taken[each.partition] = each
+            self.figures.note_taken(each)
+            self._act(self.ownership.taken(each.partition, each.epoch))
+        self.figures.forget_takeovers(wanted)
+        for partition in wanted:
+            self._act(self.ownership.not_taken(partition))
+        if wanted:
+            self._membership.wake()
 
     async def _recover(self, todo: Sequence[Do]) -> None:
-        """Go on with what is unfinished in partitions that were taken; what may kill its process is found before."""
+        """Count deaths in acquired partitions, start delivery of their pending messages, serve them, and resume their turns."""
+        current = [do for do in todo if self.ownership.owns(do.partition, do.epoch)]
+        taken = [self._taken.pop(do.partition) for do in current]
+        dead = {each.before for each in taken if not each.was_clean} - {"", self.name}
         while True:
             try:
-                for was_clean in (True, False):
-                    numbers = [do.partition for do in todo if do.was_clean is was_clean]
-                    await self._quarantine.count(numbers, self._runtime.agents, have_died=not was_clean)
+                await self.quarantine.count(taken, self._runtime.agents, dead=dead)
                 break
             except JournalError as error:
-                _log.warning("what is unfinished cannot be counted: %s", Each(str(error)))
+                _log.warning("deaths cannot be counted yet: %s", LogVariable(str(error)))
                 await trio.sleep(AGAIN)
-        for do in todo:
-            self._act(self.ownership.counted(do.partition, do.epoch))
-        self.figures.end_takeovers({do.partition for do in todo}, self.name, self._runtime.stream)
-        here = [do.partition for do in todo if self.ownership.has_sessions(do.partition, do.epoch)]
-        self.nursery.start_soon(self._take_up, frozenset(here))
+        await self._deliver_pending([do.partition for do in current])
+        for do in current:
+            self._act(self.ownership.recovered(do.partition, do.epoch))
+        self._note_serving()
+        self.figures.end_takeovers({do.partition for do in current}, self.name, self._runtime.stream)
+        serving = {*self.ownership.serving()}
+        self._start(self._take_up, frozenset(serving.intersection(do.partition for do in current)))
+
+    async def _deliver_pending(self, partitions: Collection[int]) -> None:
+        """Deliver pending messages before newer requests of their sessions. Retry while the database does not answer."""
+        while True:
+            if await self._try_to_deliver(partitions):
+                return
+            await trio.sleep(AGAIN)
+
+    async def _try_to_deliver(self, partitions: Collection[int]) -> bool:
+        """Deliver pending messages once. Return False if the database does not answer; a lost partition needs no retry."""
+        try:
+            with contextlib.suppress(Fenced):
+                await self._deliver(partitions)
+        except JournalError as error:
+            _log.warning("pending messages are not delivered yet: %s", LogVariable(str(error)))
+            return False
+        return True
 
     async def _take_up(self, taken: frozenset[int]) -> None:
+        """Resume the unfinished sessions of acquired partitions. Retry while the database does not answer."""
         while True:
             try:
                 await self._runtime.take_up(
-                    lambda session_id: self.journal.partition_of(session_id) in taken, choose=self._choose
+                    lambda session_id: self.journal.partition_of(session_id) in taken,
+                    choose=self.quarantine.choose,
                 )
             except JournalError as error:
-                _log.warning("what is unfinished is not taken up yet: %s", Each(str(error)))
+                _log.warning("what is unfinished is not continued yet: %s", LogVariable(str(error)))
                 await trio.sleep(AGAIN)
             else:
                 return
 
-    async def _wait_judged(self, at: float) -> bool:
-        """Find out whether a node has died not long before a time."""
-        while (found := self.members.has_died(at, trio.current_time())) is None:  # noqa: ASYNC110 - as above
-            await trio.sleep(EVERY / 2)
-        return found
-
-    async def _choose(self, keys: Sequence[SessionKey]) -> list[SessionKey]:
-        return [each for each in keys if not self._quarantine.is_withheld(each.session_id)]
-
-    def note_lost(self, lost: Mapping[int, int]) -> None:
-        """Others have taken partitions of ours; their epochs that are over. A node that has ended has nothing to let go."""
-        self.figures.lost += len(lost)
-        for partition, epoch in lost.items() if self.nursery.child_tasks else ():
-            self._act(self.ownership.fenced(partition, epoch))
-
     async def _evict(self, do: Do) -> None:
-        """Let the sessions of a partition go without a word: they live elsewhere."""
-        self._requests[do.partition].close()
-        self.figures.evicted += await self._runtime.evict(partial(self._is_of, do.partition))
-        await self._turns_ended(do)
+        """Evict the sessions of a partition that another node owns."""
+        self.figures.evicted += await self._runtime.evict(self._is_in({do.partition}))
+        self.ownership.turns_ended(do.partition, do.epoch)
+        self._membership.wake()
 
-    async def _drain(self, do: Do) -> None:
-        """Let turns of a partition end, and the rest go: another node goes on with it."""
-        requests, over = self._requests[do.partition], trio.current_time() + self._grace
-        requests.hold()
-        async with self._runtime.drain(partial(self._is_of, do.partition), grace=self._grace):
-            with trio.move_on_at(over):
-                await requests.wait_looked_at()
-            await self._turns_ended(do)
+    def _start_drains(self, todo: Sequence[Do]) -> None:
+        """Drain partitions: those without a running turn together, each of the others separately."""
+        self._note_serving()
+        busy = self._list_busy()
+        if idle := [do for do in todo if do.partition not in busy]:
+            self._start(self._drain, idle)
+        for do in todo:
+            if do.partition in busy:
+                self._start(self._drain, [do])
 
-    async def _turns_ended(self, do: Do) -> None:
-        for each in self.ownership.turns_ended(do.partition, do.epoch):
-            if each.verb == "give_back":
-                await self._give_back(each)
-            else:
-                self._act([each])
+    def _list_busy(self) -> set[int]:
+        """Return the partitions with turns that run at this node."""
+        return {self.journal.partition_of(each) for each in self._runtime.list_running()}
 
-    async def _give_back(self, do: Do) -> None:
-        """Let others have a partition; they get it when the database knows that nothing was left in the middle."""
-        while self.journal.owned.get(do.partition) == do.epoch:  # else another node has had it since
+    async def _drain(self, todo: Sequence[Do]) -> None:
+        """Wait until the turns of partitions have ended, or the grace time is over; then give the partitions back."""
+        async with self._runtime.drain(self._is_in({do.partition for do in todo}), grace=self._grace):
+            ended = [each for do in todo for each in self.ownership.turns_ended(do.partition, do.epoch)]
+            await self._give_back({do.partition: do.epoch for do in ended})
+        self._membership.wake()
+
+    async def _give_back(self, epochs: Mapping[int, int]) -> None:
+        """Record in the database that partitions are free, and were left cleanly. Retry while it does not answer."""
+        while left := [each for each, epoch in epochs.items() if self.journal.owned.get(each) == epoch]:
             try:
-                await self.journal.give_back([do.partition])
-            except Fenced:  # another node has it already
+                await self.journal.give_back(left)
+            except Fenced:
                 break
             except JournalError as error:
-                _log.warning("a partition is not given back yet: %s", Each(str(error)))
+                _log.warning(
+                    "%s cannot be given back yet: %s",
+                    counted(len(left), "partition"),
+                    LogVariable(str(error)),
+                )
                 await trio.sleep(AGAIN)
-        self._act(self.ownership.given_back(do.partition, do.epoch))
+        for partition, epoch in epochs.items():
+            self.ownership.given_back(partition, epoch)
 
-    def _is_of(self, partition: int, session_id: str) -> bool:
-        return self.journal.partition_of(session_id) == partition
-
-    # --- what goes on ---------------------------------------------------------------------
-
-    async def _beat(self) -> None:
-        """Say that the node is there, again and again."""
-        while True:
-            await self.link.wait_up()
-            with suppress(*BROKEN, Unroutable, NotConfirmed):
-                await self._tell_beacon()
-            await trio.sleep(EVERY)
-
-    async def _tell_beacon(self) -> None:
-        exchange = beacon_exchange(self.pool)
-        about = properties(expiration="2000")
-        await self.link.publish("", encode_message(self._beacon()), about, exchange=exchange)
-
-    def _beacon(self) -> Beacon:
-        statistics = self._runtime.statistics()
-        return Beacon(
-            node=self.name,
-            owned=self.serving,
-            is_leaving=self._is_leaving,
-            release=RELEASE,
-            reads=self.journal.reads,
-            writes=self.journal.latest.writes,
-            agents=tuple(each.agent for each in statistics),
-            turns=sum(each.inbox.claimed for each in statistics),
-        )
-
-    async def _look(self) -> None:
-        """Look who is there, and what is still ours, again and again."""
-        while not len(self._runtime.agents) or self._runtime.agents.starting.blocks:  # noqa: ASYNC110 - as above
-            await trio.sleep(LISTENING / 10)
-        await trio.sleep(LISTENING)
-        while True:
-            if self.link.is_up:
-                nodes = self.members.staying(trio.current_time())
-                if not self._is_leaving:
-                    nodes.add(self.name)
-                self._act(self.ownership.look(assign_partitions(self.journal.count, nodes)))
-                with suppress(*BROKEN, Unroutable, NotConfirmed):
-                    await self._tokens.look((*self.serving, *self._unserved()))
-            await self._look_at_layout()
-            await trio.sleep(LOOK)
-
-    def _unserved(self) -> list[int]:
-        """The partitions that are waited for here, and of which no node says that it serves them: perhaps there is no token."""
-        served = {
-            each for beacon in self.members.known(trio.current_time()).values() for each in beacon.owned
-        }
-        waited = range(self.journal.count)
-        return [
-            each
-            for each in waited
-            if each not in served and self.ownership.state(each) is PartitionState.STANDBY
-        ]
-
-    async def _look_at_layout(self) -> None:
-        """Find out what is still ours, and leave if this process has no place in the pool any more."""
-        try:
-            await self.journal.look()
-        except JournalError as error:
-            _log.warning("nobody knows which partitions are still ours: %s", Each(str(error)))
-        now, reads = self.journal.latest, self.journal.reads
-        if self._is_leaving or (now.generation == self.journal.layout.generation and now.writes <= reads):
-            return
-        _log.error(
-            "the pool has %s by now and writes the form %d, of which this node reads up to %d: it leaves; start it again",
-            counted(now.partitions, "partition"),
-            now.writes,
-            reads,
-        )
-        self._is_leaving = True
-        self.nursery.start_soon(self.leave, LEAVING_GRACE)
-
-
-async def _count_consumers(channel: Channel, form: QueueForm) -> int:
-    """Have a queue, and find out how many wait at it."""
-    declared = await channel.declare_queue(
-        form.name,
-        durable=form.durable,
-        exclusive=form.exclusive,
-        auto_delete=form.auto_delete,
-        arguments=form.arguments,
-    )
-    return declared.consumer_count or 0
+    def _is_in(self, partitions: Collection[int]) -> Callable[[str], bool]:
+        return lambda session_id: self.journal.partition_of(session_id) in partitions

@@ -1,141 +1,211 @@
-"""How processes come into a cluster: as nodes, which serve agents, and as clients."""
+"""Joins a runtime to a cluster as a node."""
 
+import re
 from collections.abc import AsyncGenerator, Collection, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 
 import attrs
 import trio
 
-from actgent.client.connecting import Client, open_client
-from actgent.client.hearing import ServerLink
+from actgent.client.client import Client, open_client
+from actgent.client.event_subscription import ServerLink
 from actgent.client.session import RemoteSession
 from actgent.errors import ConfigurationError
 from actgent.errors.printable import quoted
 from actgent.journal.base import SessionSummary
-from actgent.journal.listing import SessionKey
-from actgent.journal.membership import ClusterStatistics
+from actgent.journal.cluster_membership import ClusterStatistics
 from actgent.journal.postgres import PartitionedJournal
-from actgent.journal.records import Rated
-from actgent.llm.governor import ShareLender
-from actgent.runtime.delegation.pools import PoolTasks
+from actgent.journal.records import RatingRecord
+from actgent.journal.session_lists import SessionKey
+from actgent.llm.governor import LimitLeaseClient
+from actgent.runtime.delegation.pool_tasks import PoolTasks
 from actgent.runtime.runtime import Runtime
-from actgent.web.gateway import open_inside
-from actgent.web.server.wired import LIMITS, wired_application
+from actgent.web.gateway_setup import open_gateway_context
+from actgent.web.problems import Problem
+from actgent.web.server.request_relay import HOLD_SECONDS, Relay
+from actgent.web.server.rpc_adapter import LIMITS, relay_application
 from actgent.web.tokens import Logins, TokenStore
 
-from .amqp import parse_broker
-from .link import BrokerLink
+from .directory import PoolDirectory
+from .following import follow_pool
 from .node import Node, node_name
 from .operations.figures import OnSeconds
+from .ownership import PartitionState
+from .pending import PendingMessages
 from .pools import PoolApplication, PoolLinks
-from .queues import check_queue_part
-from .transport import BrokerTransport, open_broker_transport
+from .relay_client import NodeTransport
+from .relay_server import RelayServer, open_relay_listeners, serve_relays
 
-PARTITIONS = 64
-"""Of a new cluster."""
+PARTITIONS = 256
+"""Number of partitions of a new cluster."""
+END_SECONDS = 2.0
+"""Seconds for removing the node's row on exit. If that fails, other nodes detect the missing heartbeat."""
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 class NodeClient(Client):
-    """A node's own way to sessions that live at other nodes."""
+    """Client of a node for sessions that other nodes own."""
 
-    way: BrokerTransport
-    """What hands on requests of a gateway."""
-
-    def __init__(self, link: ServerLink, way: BrokerTransport) -> None:
+    def __init__(self, link: ServerLink, relay: Relay) -> None:
         super().__init__(link)
-        self.way = way
+        self.relay = relay
+        """Relays the gateway's requests to the owners of sessions."""
 
     def session(self, agent: str, session_id: str, *, owner: str) -> RemoteSession:
-        """A session that is known to be there; its handlers hear what comes from now on."""
+        """Return a `RemoteSession` of an existing session, without a request. Handlers start with the next record."""
         return RemoteSession(self._link, agent=agent, session_id=session_id, owner=owner)
 
     async def fork_session(
         self, head: SessionSummary, *, to: int | None, session_id: str | None
     ) -> SessionSummary:
-        """Write a session's copy where the new id lives; see `Runtime.fork`."""
+        """Copy a session at the node that owns the id of the copy; see `Runtime.fork`."""
         return await self._fork(head.session_id, head.agent, to, session_id, owner=head.owner)
 
-    async def keep_rating(self, key: SessionKey, rated: Rated) -> bool:
-        """Keep a judgement where its session lives; see `Runtime.rate`."""
+    async def keep_rating(self, key: SessionKey, rated: RatingRecord) -> bool:
+        """Record a rating at the node that owns the session; return False if the same rating exists. See `Runtime.rate`."""
         known = await self.ratings(key.session_id, rated.message_id, agent=key.agent)
         if any(attrs.evolve(each, at=rated.at) == rated for each in known):
             return False
-        await self._keep_rating(key.session_id, key.agent, rated)
+        await self._record_rating(key.session_id, key.agent, rated)
         return True
 
     def id_of(self, session: object) -> str | None:
-        """The id of a session of this way or another one; None for what is none."""
+        """Return the id of a `RemoteSession`; None for any other object."""
         return session.id if isinstance(session, RemoteSession) else None
 
 
 class Member:
-    """A runtime's place in a cluster."""
+    """Membership of a runtime in a cluster: serves partitions, and accepts relayed requests."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Node, url: str, listeners: list[trio.SocketListener]) -> None:
+        """Keep the journal's address `url` and the `listeners` for requests of other nodes."""
         self.node = node
+        self._url = url
         self.journal = node.journal
         self.left = node.journal.left
-        self.lender = ShareLender(node.journal.allowances.lend)
+        self.lender = LimitLeaseClient(node.journal.allowances.lend)
+        self._listeners = listeners
 
     async def serve(
         self, runtime: Runtime, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
     ) -> None:
-        """Serve partitions with the agents of a runtime until cancelled, from the moment in which they are started.
+        """Own partitions, and serve their sessions with the agents of a runtime, until cancelled."""
+        store, node = TokenStore([]), self.node
+        pending = PendingMessages(node.journal, node.journal.pending_messages)
+        key = await node.journal.nodes.cluster_key()
+        transport = NodeTransport(node.directory, key=key, now=node.now, pending=pending)
 
-        Raises:
-            BrokerLost, ConfigurationError: the broker cannot be reached at the beginning.
-        """
-        store = TokenStore([])
-        node = self.node
-        runtime.delegation.pools = PoolLinks(
-            node.link.address, pool=node.pool, node=node.name, nursery=lambda: node.nursery
+        async def wait_released(session_id: str, seconds: float = HOLD_SECONDS) -> None:
+            with trio.move_on_after(seconds):
+                await node.quarantine.wait(session_id)
+                await pending.wait(session_id)
+                return
+            raise Problem(
+                "unavailable", "the session is held back after crashes of nodes: retry the request", held=True
+            )
+
+        def is_draining(session_id: str) -> bool:
+            state = node.ownership.state(node.directory.partition_of(session_id))
+            return state is PartitionState.LEAVING
+
+        relay = Relay(
+            way=transport,
+            is_ours=node.directory.is_ours,
+            is_draining=is_draining,
+            wait_released=wait_released,
+            calm_seconds=self.calm_seconds,
         )
         async with (
-            open_inside(runtime, LIMITS, store, Logins(store), (), is_scraped=False) as inside,
+            open_gateway_context(runtime, LIMITS, store, Logins(store), (), is_scraped=False) as context,
             self.lender.running(),
-            open_client(node.transport) as client,
+            open_client(transport) as client,
+            trio.open_nursery() as nursery,
         ):
-            runtime.elsewhere = NodeClient(client.__actgent_link__(), node.transport)
+            runtime.remote_sessions = NodeClient(client.__actgent_link__(), relay)
+            runtime.delegation.pools = PoolLinks(
+                pool=node.pool,
+                node=node.name,
+                follow=partial(nursery.start, _keep_pool, self._url),
+                key=key,
+                now=node.now,
+                nursery=nursery,
+            )
             tasks = PoolTasks(runtime.agents, node.pool)
-            application = wired_application(runtime, inside, kind=PoolApplication, tasks=tasks)
-            await node.run(runtime, application, task_status=task_status)
+            application = relay_application(runtime, context, kind=PoolApplication, tasks=tasks)
+            pending.begin(application, nursery, node.quarantine.wait)
+            server = RelayServer(
+                application=application,
+                directory=node.directory,
+                key=key,
+                now=node.now,
+                is_draining=is_draining,
+                wait_released=wait_released,
+                figures=node.figures,
+            )
+            nursery.start_soon(transport.run)
+            await nursery.start(serve_relays, server, self._listeners)
+            await node.run(runtime, pending.deliver, task_status=task_status)
 
     async def host(self, agents: Collection[str]) -> None:
-        """Have agents hosted by our pool; see `Membership`."""
+        """Claim agents for this pool; see `Membership`.
+
+        Raises:
+            ConfigurationError: Another pool of the database hosts one of the agents.
+        """
         taken = await self.journal.hosts.claim(agents)
         if taken:
             agent, pool = next(iter(taken.items()))
             raise ConfigurationError(
                 f"agent {quoted(agent)} of this database is hosted by pool {quoted(pool)}, so the nodes of pool "
-                f"{quoted(self.node.pool)} may not go on with its sessions: give each pool a schema of its own (?schema= in its address), "
-                f"or call the agent otherwise; where it is to move here, `actgent cluster release {agent} --pool {pool}`"
+                f"{quoted(self.node.pool)} may not resume its sessions: give each pool a schema (?schema= in its address), "
+                f"or rename the agent; to move it here, run `actgent cluster release {agent} --cluster {pool}`"
             )
 
     def statistics(self) -> ClusterStatistics:
-        """How the node is."""
+        """Return the statistics of this node."""
         return self.node.statistics()
 
-    def hear_seconds(self, on_seconds: OnSeconds | None) -> None:
-        """Call something with what takes how long; None ends that."""
+    def unready_reasons(self) -> Collection[str]:
+        """Return why a load balancer should send requests to other nodes; see `Membership`."""
+        if self.node.is_leaving:
+            return ("the node hands over its sessions",)
+        return () if self.node.directory.nodes else ("the nodes of the cluster are not known yet",)
+
+    def calm_seconds(self) -> float:
+        """Return the seconds without a crash of a node; see `ClusterMembership`."""
+        return trio.current_time() - self.node.figures.calm_since
+
+    def observe_takeovers(self, on_seconds: OnSeconds | None) -> None:
+        """Call a function with durations; see `Membership`."""
         self.node.figures.on_seconds = on_seconds
 
     async def leave(self, grace: float) -> None:
-        """Hand over what is served here."""
+        """Give all partitions back to the pool; see `Node.leave`."""
         await self.node.leave(grace)
 
 
 @asynccontextmanager
 async def open_member(
-    journal: str, broker: str, *, pool: str = "default", node: str | None = None
+    journal: str, *, pool: str, node: str | None = None, advertise: str | None = None
 ) -> AsyncGenerator[Member, None]:
-    """A journal of which this process may own partitions, and what will own them.
+    """Open an `async with` block with a cluster journal and a node, which will own partitions of the journal.
+
+    Args:
+        journal: `postgres://HOST/DATABASE`.
+        pool: Name of the cluster.
+        node: Prefix of the node's name; None uses the machine's host name.
+        advertise: URL at which other nodes reach this one; None listens on a free port of 127.0.0.1.
 
     Raises:
-        ConfigurationError: one of the addresses or names is none.
-        JournalError: the journal cannot be opened.
+        ConfigurationError: The address or a name is invalid, or the port is in use.
+        JournalError: The journal cannot be opened.
     """
-    address, name = parse_broker(broker), node_name(node)
-    check_queue_part("pool", pool)
+    if not _NAME.fullmatch(pool):
+        raise ConfigurationError(
+            f"cluster= (--cluster) is a name of 1 to 64 letters, digits, '-' and '_', not {quoted(pool)}"
+        )
+    name = node_name(node)
     members: list[Node] = []
 
     def note_lost(lost: Mapping[int, int]) -> None:
@@ -143,20 +213,22 @@ async def open_member(
             each.note_lost(lost)
 
     opened = PartitionedJournal(journal, node=name, pool=pool, partitions=PARTITIONS, on_lost=note_lost)
-    async with opened.running():
-        members.append(Node(name, pool=pool, journal=opened, link=BrokerLink(address, name=name)))
-        yield Member(members[0])
+    async with open_relay_listeners(advertise) as (address, listeners), opened.running():
+        members.append(made := Node(name, pool=pool, journal=opened, address=address))
+        try:
+            yield Member(made, journal, listeners)
+        finally:
+            with trio.CancelScope(shield=True, deadline=trio.current_time() + END_SECONDS):
+                await made.end()
 
 
-@asynccontextmanager
-async def open_broker_client(
-    url: str, *, name: str, owner: str, pool: str, patience: float
-) -> AsyncGenerator[Client, None]:
-    """An `async with` block with a client of a cluster; see `actgent.connect`."""
-    address = parse_broker(url)
-    link = BrokerLink(address, name=name or "actgent client")
-    async with (
-        open_broker_transport(link, name=name, pool=pool, owner=owner) as transport,
-        open_client(transport, patience=patience) as client,
-    ):
-        yield client
+async def _keep_pool(
+    journal: str, pool: str, *, task_status: trio.TaskStatus[PoolDirectory | None] = trio.TASK_STATUS_IGNORED
+) -> None:
+    """Keep the directory of another pool current until cancelled. Report None as started if the pool is unknown."""
+    try:
+        async with follow_pool(journal, pool) as directory:
+            task_status.started(directory)
+            await trio.sleep_forever()
+    except ConfigurationError:
+        task_status.started(None)

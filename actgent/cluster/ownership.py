@@ -1,277 +1,211 @@
-"""What a node does with each partition: decided here, without I/O; whoever owns this carries it out.
+"""State machine of a node's partitions, without I/O. `node.py` executes its commands.
 
-RabbitMQ hands a partition's token to one consumer at a time, and says so by the first delivery. That is only a trigger: whose
-the partition is, the epoch in the database says. What is unfinished there has to be taken up once in each epoch, and never
-while turns of an epoch before still run here.
+    AWAY ─take─► TAKING ─taken─► OWNED ─misplaced, leave─► LEAVING ─turns_ended, given_back─► AWAY
+                    │ not_taken     │ lost                    │ lost
+                    ▼               ▼                         ▼
+                  AWAY            AWAY (its turns are evicted; it is not taken again before they ended)
+
+A partition is recovered once per epoch. It is not acquired again while turns of an earlier epoch still run at this node.
 """
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Literal
 
 import attrs
 
-from .placement import Placement
+from actgent.journal.postgres import PartitionOwner
 
 MOVING = 8
-"""A node lets go of one in so many of its partitions at a time, and of one at least."""
-LOOKS = 2
-"""Looks in a row at which another node is to have a partition, until its owner lets it go."""
-Verb = Literal["subscribe", "take", "recover", "serve", "evict", "drain", "give_back", "close_channel"]
+"""A node moves at most 1/8 of its partitions to other nodes at the same time, and at least one."""
+MISPLACED = 1.0
+"""Seconds for which a partition has to be assigned to another node before its owner starts to drain it."""
+MISPLACED_BUSY = 60.0
+"""The same while turns of the partition run: a turn that does not end in time repeats its model call at the next owner."""
+Verb = Literal["take", "recover", "serve", "evict", "drain", "give_back"]
 
 
 class PartitionState(enum.Enum):
-    """Where a partition is, for this node."""
+    """State of a partition at this node."""
 
     AWAY = "away"
-    """It is not waited for."""
-    STANDBY = "standby"
-    """It is waited for at the broker."""
+    """The node does not own it."""
     TAKING = "taking"
-    """The broker has handed it over; the database is asked for the epoch, as soon as turns that were cut have ended."""
+    """The node is acquiring it: the database is asked for a new epoch."""
     OWNED = "owned"
-    """Its sessions live here."""
+    """The node owns it. Its requests are served once it is recovered."""
     LEAVING = "leaving"
-    """Its turns may end, and it is given back; then another node gets it."""
-    DOUBTFUL = "doubtful"
-    """Its sessions live here, and the broker is lost: who else may have it is not known."""
+    """The node is draining it: running turns may end, then it is given back."""
 
 
 @attrs.frozen
 class Do:
-    """Something to be done about a partition."""
+    """A command for one partition, to be executed by the node."""
 
     verb: Verb
     partition: int
     epoch: int = 0
-    """For what is done to sessions: in which they live."""
-    was_clean: bool = True
-    """For `recover`, and the first `serve` in an epoch: False: its last owner died with it, or was cut off."""
+    """Ownership epoch to which the command applies; for `take`, the last epoch that was read."""
 
 
 @attrs.define
 class _Partition:
+    """State of one partition at this node, and the epochs that it refers to."""
+
     state: PartitionState = PartitionState.AWAY
-    has_sessions: bool = False
-    """True: sessions of it live here, in the epoch that was taken last."""
-    cut_epoch: int = 0
-    """Turns of this epoch were cut, and have not ended yet; 0: there are none."""
     epoch: int = 0
-    """That was taken last."""
-    lost_epoch: int = 0
-    """The last one that is known to be another node's past."""
-    was_clean: bool | None = None
-    """Of the epoch that was taken last; None: what is unfinished in it was taken up, or there was none."""
-    is_counted: bool = False
-    """True: what was unfinished is counted, so that requests may be dealt with."""
-    left_clean: bool = True
-    """Until requests are dealt with for the first time in the epoch: whether its last owner left it clean."""
-    misplaced: int = 0
-    """Looks in a row at which another one is to have it."""
+    """Epoch in which this node acquired it last; 0 if it never did."""
+    is_recovered: bool = False
+    """True once the deaths of the previous owner are counted, so its requests are served."""
+    cut_epoch: int = 0
+    """Lost epoch whose turns are still being evicted; 0 if there is none."""
+    misplaced_since: float | None = None
+    """Monotonic time since which it is assigned to another node; None if it is not."""
 
 
 class Ownership:
-    """The partitions of one node: each call says what happened, and returns what is to be done, in this order."""
+    """The partitions of one node. Each event method returns the commands to execute, in order."""
 
     def __init__(self, node: str, count: int) -> None:
         self.node = node
-        self._is_connected = True
-        """True: there is a broker to wait at."""
+        self.is_leaving = False
         self._partitions = [_Partition() for _ in range(count)]
 
     def state(self, partition: int) -> PartitionState:
-        """Where a partition is."""
+        """Return the state of a partition."""
         return self._partitions[partition].state
 
-    def serves(self, partition: int) -> bool:
-        """True if requests for the partition are dealt with here."""
-        known = self._partitions[partition]
-        return known.state is PartitionState.OWNED and known.has_sessions
-
-    def has_sessions(self, partition: int, epoch: int) -> bool:
-        """True if sessions of the partition live here in this epoch, or are to."""
-        known = self._partitions[partition]
-        return known.has_sessions and known.epoch == epoch
-
-    # --- what the others say ---------------------------------------------------------------
-
-    def look(self, places: Sequence[Placement]) -> list[Do]:
-        """Who is to have what, as far as this node knows; called again and again."""
-        todo = [each for number, place in enumerate(places) for each in self._wait_for(number, place)]
-        return [*todo, *self._move(places)]
-
-    def _wait_for(self, number: int, place: Placement) -> list[Do]:
-        known = self._partitions[number]
-        is_meant = self.node in (place.owner, place.standby)
-        if is_meant and known.state is PartitionState.AWAY and self._is_connected:
-            known.state = PartitionState.STANDBY
-            return [Do("subscribe", number)]
-        if not is_meant and known.state is PartitionState.STANDBY:
-            known.state = PartitionState.AWAY
-            return [Do("close_channel", number)]
-        return []
-
-    def _move(self, places: Sequence[Placement]) -> list[Do]:
-        """Let go of what another one is to have, some at a time."""
-        going = []
-        for number, place in enumerate(places):
-            known = self._partitions[number]
-            is_misplaced = self._may_be_clean(number) and place.owner != self.node
-            known.misplaced = known.misplaced + 1 if is_misplaced else 0
-            if known.misplaced >= LOOKS:
-                going.append(number)
-        held = [each.state for each in self._partitions]
-        at_once = max(1, (held.count(PartitionState.OWNED) + held.count(PartitionState.LEAVING)) // MOVING)
+    def serving(self) -> list[int]:
+        """Return the numbers of the partitions that this node serves: owned and recovered."""
         return [
-            self._leave(number) for number in going[: max(0, at_once - held.count(PartitionState.LEAVING))]
+            number
+            for number, known in enumerate(self._partitions)
+            if known.state is PartitionState.OWNED and known.is_recovered
         ]
 
-    def leave_all(self) -> list[Do]:
-        """The node is to end: let everything go."""
-        todo = []
+    def owns(self, partition: int, epoch: int) -> bool:
+        """True if the node still owns the partition in this epoch."""
+        known = self._partitions[partition]
+        return known.epoch == epoch and known.state in (PartitionState.OWNED, PartitionState.LEAVING)
+
+    @property
+    def has_left(self) -> bool:
+        """True if this node owns no partition, and is not acquiring any."""
+        return all(each.state is PartitionState.AWAY for each in self._partitions)
+
+    # --- events of the database --------------------------------------------------------------
+
+    def look(
+        self,
+        places: Sequence[str],
+        owners: Mapping[int, PartitionOwner],
+        live: Collection[str],
+        now: float,
+        list_busy: Callable[[], Collection[int]] = tuple,
+    ) -> list[Do]:
+        """Compare the assigned owner of each partition with its current owner: acquire or drain partitions accordingly.
+
+        Args:
+            places: Name of the assigned node of each partition, by partition number; empty if there are no nodes.
+            owners: Current owners in the database.
+            live: Names of all live nodes, including those that leave.
+            now: Monotonic time in seconds.
+            list_busy: Returns the partitions with running turns. Called only if a partition is assigned to another node.
+        """
+        todo: list[Do] = []
+        going: list[int] = []
+        busy: Collection[int] | None = None
         for number, known in enumerate(self._partitions):
-            if self._may_be_clean(number):
-                todo.append(self._leave(number))
-            elif known.state in (
-                PartitionState.STANDBY,
-                PartitionState.TAKING,
-                PartitionState.OWNED,
-            ):  # not clean, where it was not taken up, or nobody knows yet whose death it counts
-                known.has_sessions = known.has_sessions and known.is_counted
-                todo += self._give_up(number)
-        return todo
+            is_meant = bool(places) and places[number] == self.node and not self.is_leaving
+            if known.state is PartitionState.AWAY and is_meant and not known.cut_epoch:
+                owner = owners.get(number)
+                if (
+                    owner is None
+                    or owner.is_given_back
+                    or owner.owner in ("", self.node)
+                    or owner.owner not in live
+                ):
+                    known.state = PartitionState.TAKING
+                    todo.append(Do("take", number, 0 if owner is None else owner.epoch))
+            elif known.state is PartitionState.OWNED and known.is_recovered:
+                if is_meant or not (places or self.is_leaving):
+                    known.misplaced_since = None
+                    continue
+                known.misplaced_since = now if known.misplaced_since is None else known.misplaced_since
+                seconds = now - known.misplaced_since
+                if seconds >= MISPLACED and busy is None:
+                    busy = list_busy()
+                if self.is_leaving or seconds >= (MISPLACED_BUSY if number in (busy or ()) else MISPLACED):
+                    going.append(number)
+        return [*todo, *map(self._leave, going[: self._room()])]
 
-    def _may_be_clean(self, number: int) -> bool:
-        """True for one that is served, and whose next owner has no death to count before that one's own."""
-        known = self._partitions[number]
-        return self.serves(number) and (known.is_counted or known.left_clean)
+    def _room(self) -> int:
+        """Return the number of further partitions that may start draining now."""
+        states = [each.state for each in self._partitions]
+        if self.is_leaving:
+            return len(states)
+        leaving = states.count(PartitionState.LEAVING)
+        return max(0, max(1, (states.count(PartitionState.OWNED) + leaving) // MOVING) - leaving)
 
-    def _leave(self, number: int) -> Do:
-        known = self._partitions[number]
-        known.state, known.misplaced = PartitionState.LEAVING, 0
-        return Do("drain", number, known.epoch)
-
-    def _give_up(self, number: int) -> list[Do]:
-        self._partitions[number].state = PartitionState.AWAY
-        return [Do("close_channel", number)]
-
-    # --- what the broker says ----------------------------------------------------------------
-
-    def delivered(self, partition: int) -> list[Do]:
-        """The first message of a channel came: the broker has handed the partition over."""
+    def taken(self, partition: int, epoch: int) -> list[Do]:
+        """Note that this node acquired the partition in this epoch."""
         known = self._partitions[partition]
-        if known.state is not PartitionState.STANDBY:
+        if known.state is not PartitionState.TAKING:
             return []
-        known.state = PartitionState.TAKING
-        return [] if known.cut_epoch else [Do("take", partition)]
-
-    def connection_lost(self) -> list[Do]:
-        """All channels are gone, without a word. Turns go on: they may still be ours."""
-        self._is_connected = False
-        for known in self._partitions:
-            if known.state in (PartitionState.STANDBY, PartitionState.TAKING):
-                known.state = PartitionState.DOUBTFUL if known.has_sessions else PartitionState.AWAY
-            elif known.state is PartitionState.OWNED:
-                known.state = PartitionState.DOUBTFUL
-        return []
-
-    def connected(self) -> list[Do]:
-        """There is a connection again: what may still be ours is waited for first."""
-        self._is_connected = True
-        todo = []
-        for number, known in enumerate(self._partitions):
-            if known.state is PartitionState.DOUBTFUL:
-                known.state = PartitionState.STANDBY
-                todo.append(Do("subscribe", number))
-        return todo
-
-    # --- what the database says --------------------------------------------------------------
-
-    def taken(self, partition: int, epoch: int, *, was_clean: bool) -> list[Do]:
-        """The epoch is a new one of ours: what is unfinished is taken up, once turns of the one before have ended."""
-        known = self._partitions[partition]
-        todo = self._cut(partition)
-        if epoch <= known.lost_epoch:  # somebody has told of its end before
-            return [*todo, *self.not_taken(partition)]
-        known.epoch, known.was_clean = epoch, was_clean
-        if known.state is PartitionState.TAKING:
-            known.state = PartitionState.OWNED
-        return [*todo, *self._take_up(partition)]
-
-    def kept(self, partition: int) -> list[Do]:
-        """The epoch is still ours: nobody had it in between, and all that runs goes on; requests are dealt with behind what is counted."""
-        known = self._partitions[partition]
-        if known.state is PartitionState.TAKING:
-            known.state = PartitionState.OWNED
-        return [*self._take_up(partition), *self._serve(partition)]
-
-    def counted(self, partition: int, epoch: int) -> list[Do]:
-        """What was unfinished in an epoch is counted, however long that took: what may kill its process is known."""
-        known = self._partitions[partition]
-        if epoch != known.epoch or not known.has_sessions:
-            return []
-        known.is_counted = True
-        return self._serve(partition)
+        known.state, known.epoch, known.is_recovered = PartitionState.OWNED, epoch, False
+        known.misplaced_since = None
+        return [Do("recover", partition, epoch)]
 
     def not_taken(self, partition: int) -> list[Do]:
-        """The database did not answer: another node is to try, or this one again."""
-        return self._give_up(partition) if self.state(partition) is PartitionState.TAKING else []
-
-    def fenced(self, partition: int, epoch: int) -> list[Do]:
-        """Another node has ended this epoch of ours: nothing of the partition is ours, unless we have taken it again since."""
+        """Note that the partition was not acquired: another node was first, or the database did not answer."""
         known = self._partitions[partition]
-        if epoch < known.epoch:
-            return []
-        if epoch > known.epoch:  # the word that it is ours comes behind
-            known.lost_epoch = max(known.lost_epoch, epoch)
-        known.was_clean = None
-        todo = self._cut(partition)
-        if known.state in (PartitionState.OWNED, PartitionState.LEAVING):
-            return [*todo, *self._give_up(partition)]
-        if known.state is PartitionState.DOUBTFUL:
+        if known.state is PartitionState.TAKING:
             known.state = PartitionState.AWAY
-        return todo
+        return []
 
-    # --- what the agents say -----------------------------------------------------------------
+    def lost(self, partition: int, epoch: int) -> list[Do]:
+        """Note that another node acquired the partition: the sessions of this epoch have to be evicted."""
+        if not self.owns(partition, epoch):
+            return []
+        known = self._partitions[partition]
+        known.state, known.cut_epoch = PartitionState.AWAY, epoch
+        return [Do("evict", partition, epoch)]
+
+    def given_back(self, partition: int, epoch: int) -> list[Do]:
+        """Note that the database recorded a drained partition as given back."""
+        known = self._partitions[partition]
+        if known.state is PartitionState.LEAVING and epoch == known.epoch:
+            known.state = PartitionState.AWAY
+        return []
+
+    # --- events of the runtime ---------------------------------------------------------------
+
+    def recovered(self, partition: int, epoch: int) -> list[Do]:
+        """Note that deaths are counted and pending messages are being delivered, so requests may be served."""
+        known = self._partitions[partition]
+        if not self.owns(partition, epoch) or known.state is not PartitionState.OWNED:
+            return []
+        known.is_recovered = True
+        return [self._leave(partition)] if self.is_leaving else [Do("serve", partition, epoch)]
 
     def turns_ended(self, partition: int, epoch: int) -> list[Do]:
-        """Nothing runs any more in a partition that was drained, or whose sessions were evicted, of this epoch."""
+        """Note that no turn of this epoch runs at this node any more, after an eviction or a drain."""
         known = self._partitions[partition]
         if epoch == known.cut_epoch:
             known.cut_epoch = 0
-            return (
-                [Do("take", partition)] if known.state is PartitionState.TAKING else self._take_up(partition)
-            )
-        if known.state is not PartitionState.LEAVING or epoch != known.epoch:
             return []
-        known.has_sessions = False
-        return [Do("give_back", partition, epoch)]
+        is_drained = known.state is PartitionState.LEAVING and epoch == known.epoch
+        return [Do("give_back", partition, epoch)] if is_drained else []
 
-    def given_back(self, partition: int, epoch: int) -> list[Do]:
-        """The database has a partition that was drained as nobody's: now it goes to the next node, and may be waited for again."""
-        known = self._partitions[partition]
-        is_leaving = known.state is PartitionState.LEAVING and epoch == known.epoch
-        return self._give_up(partition) if is_leaving else []
+    # --- commands of the operator ------------------------------------------------------------
 
-    def _cut(self, partition: int) -> list[Do]:
-        known = self._partitions[partition]
-        if not known.has_sessions:
-            return []
-        known.has_sessions, known.cut_epoch, known.was_clean = False, known.epoch, None
-        return [Do("evict", partition, known.epoch)]
+    def leave_all(self) -> list[Do]:
+        """Start to give all partitions back: recovered ones at once, the others as soon as they are recovered."""
+        self.is_leaving = True
+        return [self._leave(each) for each in self.serving()]
 
-    def _take_up(self, partition: int) -> list[Do]:
-        """Take up what is unfinished, where that was not done in this epoch and nothing else runs."""
+    def _leave(self, partition: int) -> Do:
+        """Start draining a partition, and return the command for it."""
         known = self._partitions[partition]
-        if known.state is not PartitionState.OWNED or known.cut_epoch or known.was_clean is None:
-            return []
-        was_clean, known.was_clean, known.has_sessions = known.was_clean, None, True
-        known.is_counted, known.left_clean = False, was_clean
-        return [Do("recover", partition, known.epoch, was_clean)]
-
-    def _serve(self, partition: int) -> list[Do]:
-        known = self._partitions[partition]
-        if not (self.serves(partition) and known.is_counted):
-            return []
-        left_clean, known.left_clean = known.left_clean, True
-        return [Do("serve", partition, known.epoch, left_clean)]
+        known.state, known.misplaced_since = PartitionState.LEAVING, None
+        return Do("drain", partition, known.epoch)

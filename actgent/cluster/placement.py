@@ -1,42 +1,39 @@
-"""Which node has which partition: all nodes come to the same answer from the same list, and ask nobody."""
+"""Assignment of partitions to nodes: all nodes compute the same assignment from the same list of nodes."""
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable, Sequence
-
-import attrs
+from collections.abc import Collection, Mapping, Sequence
 
 
-@attrs.frozen
-class Placement:
-    """Who is to have a partition."""
+def fit_nodes(agents: Mapping[str, Collection[str]]) -> list[str]:
+    """Return the names of the nodes that may own partitions, sorted.
 
-    owner: str
-    standby: str
-    """Who takes it when the owner is gone; empty where there is nobody else."""
+    A node may not own partitions if another node hosts all of its agents and more. So during a rolling upgrade that adds or
+    removes an agent, partitions stay at the nodes that host all agents.
+
+    Args:
+        agents: Names of the agents that each live node hosts, by node name.
+    """
+    sets = {name: frozenset(hosted) for name, hosted in agents.items()}
+    return sorted(name for name, ours in sets.items() if not any(ours < other for other in sets.values()))
 
 
-def assign_partitions(count: int, nodes: Iterable[str]) -> Sequence[Placement]:
-    """The places of so many partitions, by their numbers; none where there are no nodes.
+def assign_partitions(count: int, nodes: Collection[str]) -> Sequence[str]:
+    """Return the name of the owner of each partition, by partition number; empty if there are no nodes.
 
-    Each partition prefers nodes in an order of its own (rendezvous hashing), so that few move when a node comes or goes; no
-    node has more than its share.
+    Each partition prefers nodes in an order computed from its number (rendezvous hashing), so few partitions move when a node
+    joins or leaves. No node owns more than `count / nodes` partitions, rounded up.
     """
     known = sorted(set(nodes))
-    if not known:
-        return ()
-    share = -(-count // len(known))
-    owned, backed = Counter[str](), Counter[str]()
-    places = []
-    for partition in range(count):
+    share = -(-count // max(1, len(known)))
+    owned = Counter[str]()
+    owners = []
+    for partition in range(count if known else 0):
         order = sorted(known, key=lambda node: _weight(node, partition))
         owner = next(each for each in order if owned[each] < share)
-        others = [each for each in order if each != owner]
-        standby = min(others, key=lambda each: backed[each] >= share, default="")
         owned[owner] += 1
-        backed[standby] += 1
-        places.append(Placement(owner, standby))
-    return places
+        owners.append(owner)
+    return owners
 
 
 def _weight(node: str, partition: int) -> bytes:

@@ -1,178 +1,203 @@
-"""Tasks between pools: requests into the queue of the partition of the session that answers, repeated until they are answered.
+"""Delegation of tasks to agents of other pools: requests to the owner of the task's session, retried until answered.
 
-A request is one of the kind `ASK` or `CANCEL` at `/sessions/ID/task`, which only a broker carries; its body is a `PoolTask`
-and its answer a `PoolReport`, both with their tags. One that finds its session at work is answered after a while all the
-same, and comes again.
+A request has the verb `ASK` or `CANCEL` at `/sessions/ID/task`, which only the relay listeners of nodes accept. Its body is
+a `PoolTask` and its answer a `PoolReport`, both tagged. While the task is running, a request is answered after
+`WAIT_SECONDS`, and sent again. The pools share one database, in which a node also reads the owners of the other pools.
 """
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from urllib.parse import quote
 
 import attrs
 import orjson
 import trio
 
-from actgent.client.http.forms import refused
+from actgent.client.http.http_request import HTTPRequest, parse_problem
 from actgent.client.transport import ConnectionLost
-from actgent.errors import (
-    ActgentError,
-    ConfigurationError,
-    Fenced,
-    InboxFull,
-    JournalError,
-    NotRunning,
-    WireError,
-)
-from actgent.errors.wording import safe_words
+from actgent.errors import ActgentError, Fenced, InboxFull, JournalError, NotRunning, WireError
+from actgent.errors.safe_texts import model_error_text
 from actgent.messages import MEDIA_TAGS, PART_TAGS, Medium, Part
-from actgent.runtime.delegation.pools import PoolReport, PoolTask, PoolTasks
-from actgent.support.logs import Each, logger_of
-from actgent.support.wire import Wire
-from actgent.web.server.wired import Tell, WiredApplication, WiredRequest
+from actgent.runtime.delegation.pool_tasks import PoolReport, PoolTask, PoolTasks
+from actgent.support.logs import LogVariable, logger_of
+from actgent.support.tagged_codec import TaggedCodec
+from actgent.web.server.rpc_adapter import RelayApplication, RelayedRequest, SendChunk
 
-from .amqp import BrokerAddress
-from .link import BROKEN, BrokerLink
+from .directory import PoolDirectory
 from .quarantine import POISON
-from .transport import BrokerTransport, NoQueue
-from .wire import ASK, CANCEL, WireRequest
+from .relay_client import NodeTransport
 
-WAIT = 10.0
-"""Seconds for which a node waits for what a task comes to, before it says that it is at work."""
-FIRST_PAUSE, LONGEST_PAUSE = 0.1, 2.0
-"""Seconds between two tries."""
+ASK, CANCEL = "ASK", "CANCEL"
+"""Verbs of task requests: start a task or wait for its report (`ASK`), and stop it (`CANCEL`)."""
+WAIT_SECONDS = 10.0
+"""Seconds for which a node waits for the report of a task before it answers that the task is running."""
+FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.1, 2.0
+"""First and longest pause in seconds between two tries."""
 _OK, _FIRST_ERROR, _UNAVAILABLE = 200, 400, 503
 PoolMessage = PoolTask | PoolReport
-_WIRE = Wire(
+_WIRE = TaggedCodec(
     {Medium: MEDIA_TAGS, Part: PART_TAGS, PoolMessage: {"pool_task": PoolTask, "pool_report": PoolReport}}
 )
 _log = logger_of(__name__)
+FollowPool = Callable[[str], Awaitable[PoolDirectory | None]]
+"""Returns the directory of a pool and keeps it current from then on; None if the database has no such pool."""
+
+
+class PoolUnknown(ConnectionLost):
+    """No node of the pool has ever owned the partition of the session."""
+
+    def __init__(self) -> None:
+        super().__init__("no node of this pool has run yet", was_sent=False)
 
 
 class PoolLinks:
-    """The way of one node to other pools at its brokers: a connection for each of them, from its first task on."""
+    """Sends task requests of one node to other pools of its database."""
 
     def __init__(
-        self, address: BrokerAddress, *, pool: str, node: str, nursery: Callable[[], trio.Nursery]
+        self,
+        *,
+        pool: str,
+        node: str,
+        follow: FollowPool,
+        key: bytes,
+        now: Callable[[], float],
+        nursery: trio.Nursery,
     ) -> None:
-        """Args: `nursery` returns that of the node, once it runs."""
+        """Create links without connections. The owners of a pool are read from its first task on.
+
+        Args:
+            pool: Name of this node's pool.
+            node: Name of this node, used as the owner of its requests.
+            follow: Returns the directory of another pool.
+            key: Cluster key.
+            now: Unix time in seconds by the clock of the database.
+            nursery: Keeps the transports.
+        """
         self.pool = pool
-        self._address, self._node, self._nursery = address, node, nursery
-        self._transports: dict[str, BrokerTransport] = {}
+        self._node, self._follow, self._key, self._now, self._nursery = node, follow, key, now, nursery
+        self._known: dict[str, tuple[PoolDirectory, NodeTransport]] = {}
 
     async def ask(self, pool: str, task: PoolTask, *, patience: float) -> PoolReport:
-        """See `Pools`."""
-        until, pause = trio.current_time() + patience, FIRST_PAUSE
+        """Run a task in another pool, and wait for its report. Retry until it is answered.
+
+        Raises:
+            NotRunning: The pool has had no node for `patience` seconds.
+        """
+        until, pause = trio.current_time() + patience, FIRST_PAUSE_SECONDS
         while True:
             try:
                 report = await self._try(pool, ASK, task)
-            except NoQueue:
+            except PoolUnknown:
                 if trio.current_time() > until:
                     raise NotRunning(f"{task.agent}@{pool}", pool=pool) from None
-            except (ConnectionLost, *BROKEN) as error:
-                _log.debug("pool %s is asked again: %s", Each(pool), error)
+            except (ConnectionLost, JournalError) as error:
+                _log.debug("pool %s is asked again: %s", LogVariable(pool), error)
+                until = trio.current_time() + patience
             else:
                 if report.refused or report.answered is not None:
                     return report
-                pause = 0.0
+                until, pause = trio.current_time() + patience, 0.0
             await trio.sleep(pause)
-            pause = min(max(2 * pause, FIRST_PAUSE), LONGEST_PAUSE)
+            pause = min(max(2 * pause, FIRST_PAUSE_SECONDS), LONGEST_PAUSE_SECONDS)
 
     async def cancel(self, pool: str, task: PoolTask) -> PoolReport:
-        """See `Pools`."""
-        pause = FIRST_PAUSE
+        """Stop a task in another pool, and wait for its report. Retry until it is answered."""
+        pause = FIRST_PAUSE_SECONDS
         while True:
             try:
                 report = await self._try(pool, CANCEL, task)
-            except NoQueue:
-                return PoolReport(spent={})  # nobody was ever there to begin it
-            except (ConnectionLost, *BROKEN) as error:
-                _log.debug("a task of pool %s is stopped again: %s", Each(pool), error)
+            except PoolUnknown:
+                return PoolReport(spent={})  # the task cannot have begun
+            except (ConnectionLost, JournalError) as error:
+                _log.debug("a task of pool %s is stopped again: %s", LogVariable(pool), error)
             else:
                 if report.refused or report.answered is not None:
                     return report
             await trio.sleep(pause)
-            pause = min(2 * pause, LONGEST_PAUSE)
+            pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
 
     async def _try(self, pool: str, verb: str, task: PoolTask) -> PoolReport:
-        """Say something once.
+        """Send a task request once.
 
         Raises:
-            ConnectionLost, BrokerLost: nobody knows whether it arrived, or it is to be said again.
+            PoolUnknown: No node of the pool has ever owned the session's partition.
+            ConnectionLost: The answer is missing or unusable, so the request has to be sent again.
+            JournalFailed: The database does not answer.
         """
-        asked = WireRequest(
-            id="",
+        form = HTTPRequest(
             verb=verb,
             path=f"/sessions/{quote(task.session_id, safe='')}/task",
+            query="",
+            headers={},
             body=_WIRE.encode([task], PoolMessage),
-            owner=task.owner,
-            scopes=(),
         )
-        status, data = await self._transport(pool).exchange(task.session_id, asked, seconds=WAIT)
-        if status >= _FIRST_ERROR and (problem := refused(status, data)).kind == POISON:
+        directory, transport = await self._find(pool)
+        if not directory.owner_of(task.session_id).epoch:
+            raise PoolUnknown
+        status, data = await transport.exchange(
+            form, session_id=task.session_id, owner=task.owner, seconds=WAIT_SECONDS
+        )
+        if status >= _FIRST_ERROR and (problem := parse_problem(status, data)).kind == POISON:
             return PoolReport(refused=problem.detail)
         if status != _OK:
             raise ConnectionLost(f"a node answered {status}", was_sent=True)
         report = _read(data)
         if not isinstance(report, PoolReport):
-            raise ConnectionLost("a node answered something else", was_sent=True)
+            raise ConnectionLost("a node answered with another message", was_sent=True)
         return report
 
-    def _transport(self, pool: str) -> BrokerTransport:
-        if pool not in self._transports:
-            link = BrokerLink(self._address, name=f"{self._node} to pool {pool}")
-            transport = self._transports[pool] = BrokerTransport(link, name="", pool=pool, owner=self._node)
-            self._nursery().start_soon(self._hold, link, transport)
-        return self._transports[pool]
+    async def _find(self, pool: str) -> tuple[PoolDirectory, NodeTransport]:
+        """Return the directory of a pool and the transport to its nodes.
 
-    async def _hold(self, link: BrokerLink, transport: BrokerTransport) -> None:
-        """Keep a connection, and try again where the first one cannot be opened."""
-
-        async def build(connection: object) -> None:
-            await transport.build(connection, self._nursery())  # type: ignore[arg-type]  # it is one
-
-        while True:
-            try:
-                await link.run(build)
-            except (*BROKEN, ConfigurationError) as error:
-                _log.warning("there is no way to another pool: %s", Each(str(error)))
-            await trio.sleep(LONGEST_PAUSE)
+        Raises:
+            PoolUnknown: The database has no such pool.
+            JournalFailed: The database does not answer.
+        """
+        if pool not in self._known:
+            directory = await self._follow(pool)
+            if directory is None:
+                raise PoolUnknown
+            transport = NodeTransport(directory, key=self._key, now=self._now, owner=self._node)
+            self._known[pool] = directory, transport
+            self._nursery.start_soon(transport.run)
+        return self._known[pool]
 
 
 @attrs.frozen(kw_only=True, eq=False)
-class PoolApplication(WiredApplication):
-    """The gateway's endpoints, and the tasks of other pools, which come by the broker alone."""
+class PoolApplication(RelayApplication):
+    """The gateway's endpoints, and in addition task requests of other pools, which only nodes send."""
 
     tasks: PoolTasks
 
-    async def answer(self, request: WiredRequest, tell: Tell, gone: trio.Event) -> None:
+    async def answer(self, request: RelayedRequest, tell: SendChunk, gone: trio.Event) -> None:
         if request.verb not in (ASK, CANCEL):
             await super().answer(request, tell, gone)
             return
         status, data = await self._report(request)
-        await tell(status, data, True, {})  # noqa: FBT003 - as `Tell` has it
+        await tell(status, data, True, {})  # noqa: FBT003 - as `SendChunk` has it
 
-    async def _report(self, request: WiredRequest) -> tuple[int, bytes]:
+    async def _report(self, request: RelayedRequest) -> tuple[int, bytes]:
+        """Run or stop a task of another pool. Return the status and body of the answer."""
         try:
             task = _read(request.body)
             if not isinstance(task, PoolTask):
                 raise WireError("a task belongs here")
             what = self.tasks.answer if request.verb == ASK else self.tasks.cancel
-            report = await what(task, wait=WAIT)
+            report = await what(task, wait=WAIT_SECONDS)
         except Fenced:
             return _UNAVAILABLE, orjson.dumps({"moved": True})
         except (JournalError, InboxFull) as error:
-            _log.warning("a task of another pool waits: %s", Each(str(error)))
+            _log.warning("a task of another pool waits: %s", LogVariable(str(error)))
             return _UNAVAILABLE, b"{}"
         except ActgentError as error:
-            report = PoolReport(refused=safe_words(error))
+            report = PoolReport(refused=model_error_text(error))
         return _OK, _WIRE.encode([report], PoolMessage)
 
 
 def _read(data: bytes) -> PoolMessage:
-    """Read a task or what is known of one.
+    """Decode a task or a report.
 
     Raises:
-        WireError: it is neither, or of a newer release.
+        WireError: The data is neither, or was encoded by a newer release.
     """
     found = _WIRE.decode(data, PoolMessage)
     if len(found) != 1:

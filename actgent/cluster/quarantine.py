@@ -1,195 +1,245 @@
-"""Sessions that may kill their process: opened one tree at a time, and buried if it dies even so.
+"""Quarantine of suspect sessions, whose turns may crash the process.
 
-What was unfinished when a node died is counted before any of it is opened, also by a request: `PartitionedJournal.suspects`.
+A suspect is a session that was unfinished when its node died. Suspects are held back and opened in groups, each of which is
+watched for a moment. The group of a death is divided further, until one suspect is alone. If processes die twice with the
+same suspect alone, its message is dead-lettered. Deaths are counted before any session of an acquired partition is opened or
+served; `journal/postgres/crash_counts.py` has the rules.
 """
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+import math
+import random
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, TypeVar, TypeVarTuple
-from urllib.parse import parse_qsl
+from typing import TypeVar, TypeVarTuple
 
-import orjson
+import attrs
 import trio
 
 from actgent.errors import ActgentError, JournalDamaged, JournalError, JournalFailed, JournalFull
 from actgent.errors.printable import counted
 from actgent.journal.base import Entry
-from actgent.journal.listing import SessionKey, is_storable
-from actgent.journal.postgres import PartitionedJournal, Suspect, slots_of
-from actgent.journal.records import Accepted, Answered, Appended, Closed, Ended, Record, message_id_of
-from actgent.messages import Message, new_id
+from actgent.journal.postgres import SUSPECT_CRASHES, PartitionedJournal, Suspect, Taken, slots_of
+from actgent.journal.records import (
+    AgentMessageRecord,
+    MessageAcceptedRecord,
+    MessageAppendedRecord,
+    MessageEndRecord,
+    Record,
+    SessionClosedRecord,
+    TaskOutcomeRecord,
+    task_message_id,
+)
+from actgent.journal.session_lists import SessionKey
+from actgent.messages import Message
 from actgent.runtime.runtime import Runtime
 from actgent.sessions.restore import owner_of
 from actgent.support.concurrency import Batches
-from actgent.support.logs import Each, logger_of
+from actgent.support.logs import LogVariable, logger_of
 
-from .amqp import NotConfirmed, Unroutable
-from .link import BROKEN, BrokerLink
-from .queues import dead_queue
-from .wire import ASK, PERSISTENT, Buried, WireRequest, encode_message, properties, session_named
-
-WATCHED = 30.0
-"""Seconds for which a suspect is watched alone; then it goes on beside the next one."""
+WATCH_SECONDS = 1.0
+"""Seconds for which a group of suspects is watched before the next group is opened."""
+WATCH_GROWTH = 1.5
+"""Factor by which each further death prolongs the watch time: a turn may crash its process later than after a second."""
+MAX_WATCH_SECONDS = 30.0
+"""Maximum seconds for which a group of suspects is watched."""
+GROUPS = 4
+"""Number of groups into which suspects with equally many deaths are divided."""
 LOOK = 0.2
-"""Seconds between two looks at a suspect."""
+"""Poll interval in seconds for whether a suspect has finished."""
 AGAIN = 0.5
-"""Seconds until a database that did not answer is asked again."""
+"""Retry interval in seconds while the database does not answer."""
 COUNTED = 2.0
-"""Seconds between two looks at which of those that were counted have ended what they were at."""
-KEPT_MS = 7 * 24 * 3_600_000
-"""Milliseconds for which a notice waits for a reader."""
-_LONGEST = 800
-"""Bytes of a name, at most: three of them stand in one entry of an index."""
+"""Interval in seconds at which the deaths of finished sessions are cleared."""
 POISON = "poison"
-"""The kind of the failure of a message that was buried."""
+"""Failure kind of a dead-lettered message."""
+_random = random.Random()  # noqa: S311 - an order
 _log = logger_of(__name__)
 T = TypeVar("T")
 Args = TypeVarTuple("Args")
+Tree = Sequence[Suspect]
+"""The suspects of one session tree (a root session and its child sessions), deepest first."""
+
+
+@attrs.frozen
+class Group:
+    """Suspects that are opened at the same time."""
+
+    trees: Sequence[Tree]
+    seconds: float
+    """Seconds for which the group is watched."""
+    deaths: tuple[int, int]
+    """Maximum numbers of deaths with a suspect alone, and of all deaths. Groups with more of them are opened first."""
 
 
 class Quarantine:
-    """The suspects among the sessions of one node."""
+    """Holds back the suspect sessions of one node, and opens them group by group."""
 
-    def __init__(self, journal: PartitionedJournal, link: BrokerLink) -> None:
-        self._journal, self._link, self.node = journal, link, journal.node
+    def __init__(
+        self, journal: PartitionedJournal, *, on_released: Callable[[str], object] = lambda _: None
+    ) -> None:
+        """Start without suspects. `on_released` is called with the root id of each session tree that is released."""
+        self._journal, self._on_released = journal, on_released
         self._runtime: Runtime
-        self.alone = trio.Lock()
-        """Held by whoever begins a request or opens a session alone, as nodes may have died of it."""
         self._withheld: dict[str, trio.Event] = {}
-        """By the ids of their roots, what is set when they may be opened by others."""
-        self._blamed: set[str] = set()
-        """The roots of those with which nodes have died while nothing else of them was begun."""
-        self._suspects = Batches[Suspect]()
+        """Held-back session trees by root id, with the event that is set when they are released."""
+        self._groups: list[Group] = []
+        """Groups to open, in this order."""
+        self._has_groups = trio.Event()
         self._counted = Batches[None]()
 
     async def run(self, runtime: Runtime) -> None:
-        """Try suspects one after the other, until cancelled."""
+        """Open the suspects that `count` found, group by group, until cancelled."""
         self._runtime = runtime
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._suspects.run, self._try_all)
-            nursery.start_soon(partial(self._counted.run, self._forget_ended, together=COUNTED))
+            nursery.start_soon(self._run_groups)
+            nursery.start_soon(self._run_forgetting)
 
-    async def count(self, partitions: Sequence[int], agents: Iterable[str], *, have_died: bool) -> None:
-        """Find the suspects of partitions that were taken, from now on withheld; counts what is unfinished if their owner died.
+    async def count(self, taken: Sequence[Taken], agents: Iterable[str], *, dead: Iterable[str]) -> None:
+        """Count node deaths for the unfinished sessions of acquired partitions, and hold back the suspects among them.
+
+        Args:
+            taken: The acquired partitions.
+            agents: Names of the agents that this node hosts.
+            dead: Names of previous owners that died. Deaths are counted in the partitions that they did not give back.
 
         Raises:
-            JournalFailed: the database does not answer.
+            JournalFailed: The database does not answer.
         """
-        if not partitions:
+        if not taken:
             return
-        of, suspects = self._journal.count, self._journal.suspects
-        for suspect in await suspects.count(partitions, of, list(agents), has_died=have_died):
-            self._withheld.setdefault(root := _root(suspect.key.session_id), trio.Event())
-            if suspect.is_blamed:
-                self._blamed.add(root)
-            self._suspects.put(suspect)
-        self._counted.put(None)
+        names, hosted, numbers = set(dead), list(agents), [each.partition for each in taken]
+        table, of = self._journal.suspects, self._journal.count
+        died = [each.partition for each in taken if each.before in names and not each.was_clean]
+        if died:
+            await table.clear_all(await self._list_progressed(await table.list_near(died, of, hosted)))
+        trees = _trees_of(await table.count(numbers, of, hosted, died=died, dead=names))
+        for tree in trees:
+            self._withheld.setdefault(_root(tree[0].key.session_id), trio.Event())
+        self._groups += _groups_of(trees)
+        self._groups.sort(key=lambda group: group.deaths, reverse=True)
+        self._has_groups.set()
+        self._counted.put(None)  # also without a death: the previous owner may have counted some and left
+
+    async def choose(self, keys: Sequence[SessionKey]) -> list[SessionKey]:
+        """Return the sessions that are not held back, and mark them as open in the database; see `Runtime.take_up`."""
+        chosen = [each for each in keys if not self.is_withheld(each.session_id)]
+        await self._journal.suspects.mark_open(chosen)
+        return chosen
 
     def is_withheld(self, session_id: str) -> bool:
-        """Return True for a session that nobody may open yet."""
+        """True if the session is held back and may not be opened yet."""
         return _root(session_id) in self._withheld
 
-    def is_blamed(self, session_id: str) -> bool:
-        """Return True for such a session of which nodes have died, and not of a request to it: that has waited."""
-        return _root(session_id) in self._blamed
-
     async def wait(self, session_id: str) -> None:
-        """Wait until a session may be opened."""
-        released = self._withheld.get(_root(session_id))
-        if released is not None:
+        """Wait until a session is not held back."""
+        if (released := self._withheld.get(_root(session_id))) is not None:
             await released.wait()
 
+    async def _list_progressed(self, near: Mapping[SessionKey, int]) -> list[SessionKey]:
+        """Return the sessions with progress: a completed model call, in them or in a child session, after the given record.
+
+        Args:
+            near: Number of the record after which progress counts, by session.
+        """
+        found: list[SessionKey] = []
+        for key, records in near.items():
+            try:
+                later = (await self._journal.load(key.session_id, agent=key.agent))[records:]
+            except JournalDamaged:
+                continue
+            if any(isinstance(each, AgentMessageRecord) and each.stop for each in later):
+                found.append(key)
+        ids = [each.session_id for each in found]
+        return [
+            key
+            for key in near
+            if any(each == key.session_id or each.startswith(f"{key.session_id}/") for each in ids)
+        ]
+
+    async def _run_forgetting(self) -> None:
+        await self._counted.run(self._forget_ended, window_seconds=COUNTED)
+
     async def _forget_ended(self, _: Sequence[None]) -> None:
-        """Leave no session on the list, and counted the next time, that has gone on well; looks again while any is left."""
+        """Clear the death counts of sessions that have finished since. Retry later while any counts are left."""
         is_left = True
-        with suppress(JournalError):
+        try:
             slots = slots_of(self._journal.owned, self._journal.count)
             is_left = await self._journal.suspects.forget_ended(slots, list(self._runtime.agents))
+        except JournalError as error:
+            _log.debug("the deaths of sessions are not forgotten yet: %s", error)
         if is_left:
             self._counted.put(None)
 
-    async def has_accepted(self, asked: WireRequest) -> bool:
-        """Return True if a session is in the middle of what a request has said: that a node died is counted there.
+    # --- suspects --------------------------------------------------------------------------
 
-        Raises:
-            JournalFailed: the database does not answer.
-        """
-        session_id = session_named(asked)
-        if not (session_id and is_storable(session_id)):
-            return False
-        agents = await self._journal.suspects.agents_of(session_id)
-        if asked.verb == ASK:  # the session is there for nothing else
-            return bool(agents)
-        with suppress(JournalDamaged):
-            for agent in agents:
-                left = _messages_left(await self._journal.load(session_id, agent=agent))
-                if _id_of(asked) in {each.id for each in left}:
-                    return True
-        return False
+    async def _run_groups(self) -> None:
+        """Open suspects group by group. The next group is opened after the previous one has survived its watch time."""
+        while True:
+            while not self._groups:
+                self._has_groups = trio.Event()
+                await self._has_groups.wait()
+            group = self._groups.pop(0)
+            async with trio.open_nursery() as nursery:
+                for tree in group.trees:
+                    nursery.start_soon(self._try_tree, tree, group.seconds, len(group.trees) == 1)
 
-    async def bury_request(self, asked: WireRequest, words: str) -> bool:
-        """Note a request that is given up, so that a person can have it sent again; False if that cannot be done now."""
-        key = SessionKey(_agent_named(asked), _kept(session_named(asked)))
-        message_id = _id_of(asked)
+    async def _try_tree(self, tree: Tree, seconds: float, is_alone: bool) -> None:  # noqa: FBT001 - started by a nursery
+        """Open a session tree and watch it. Release it in any case, and log errors."""
+        root = _root(tree[0].key.session_id)
         try:
-            await self._journal.suspects.bury(key, message_id, words, request=encode_message(asked))
-        except JournalError as error:
-            _log.warning("request %s is not given up yet: %s", Each(asked.path), Each(str(error)))
-            return False
-        await self._give_notice(key, message_id, words)
-        return True
+            await self._try(tree, seconds, is_alone)
+        except ActgentError as error:
+            _log.warning("session %s is left for later: %s", LogVariable(root), LogVariable(str(error)))
+        finally:
+            self._release(root)
 
-    # --- one suspect ---------------------------------------------------------------------
+    def _release(self, root: str) -> None:
+        """Stop holding back a session tree, and report it as released."""
+        if (released := self._withheld.pop(root, None)) is not None:
+            released.set()
+            self._on_released(root)
 
-    async def _try_all(self, suspects: Sequence[Suspect]) -> None:
-        for root, tree in _trees_of(suspects).items():
-            try:
-                async with self.alone:
-                    await self._try(tree)
-            except (ActgentError, *BROKEN) as error:
-                _log.warning("session %s is left for later: %s", Each(root), Each(str(error)))
-            finally:
-                self._blamed.discard(root)
-                if (released := self._withheld.pop(root, None)) is not None:
-                    released.set()
+    async def _try(self, tree: Tree, seconds: float, is_alone: bool) -> None:  # noqa: FBT001 - as above
+        """Open a session tree, and watch it for `seconds`.
 
-    async def _try(self, tree: Sequence[Suspect]) -> None:
-        """Open the suspects of a tree, the deepest first in it; the deepest that is to be buried is, and those above it are tried again."""
-        suspects, first = self._journal.suspects, tree[0].key
+        Before that, dead-letter the message of the deepest session that was open alone at two deaths. After that, clear the
+        death counts of the sessions that have finished, and note that the others have survived.
+        """
+        table, first = self._journal.suspects, tree[0].key
         buried = next((each for each in tree if each.is_to_be_buried), None)
         for each in tree:
-            await self._persist(each.key, self._bury if each is buried else self._mark, each)
-        await self._persist(first, self._runtime.take_up, partial(_is_same, first.session_id))
-        over = trio.current_time() + WATCHED
+            if each is buried:
+                await self._persist(each.key, self._bury, each)
+                continue
+            if is_alone:
+                _log.warning(
+                    "session %s was at work when %s died: it is opened alone",
+                    LogVariable(each.key.session_id),
+                    counted(each.crashes, "process", "processes"),
+                )
+            await self._persist(each.key, partial(table.mark_watched, is_alone=is_alone), each.key)
+        root = _root(first.session_id)
+        await self._persist(first, self._runtime.take_up, lambda session_id: _root(session_id) == root)
+        until = trio.current_time() + seconds
         for key in [each.key for each in tree]:
-            if await self._persist(key, self._wait_done, key, over):
-                await self._persist(key, suspects.clear, key)
-            else:
-                await self._persist(key, partial(suspects.mark_alone, is_alone=False), key)
+            has_ended = await self._persist(key, self._wait_done, key, until)
+            await self._persist(key, table.clear if has_ended else table.note_survived, key)
 
     async def _persist(self, key: SessionKey, fn: Callable[[*Args], Awaitable[T]], *args: *Args) -> T:
-        """Do a step of a trial until the database answers, for as long as the session is ours: nobody else opens it."""
+        """Call `fn(*args)` until the database answers, for as long as this node owns the session."""
         while True:
-            self._journal.epoch_of(key.session_id)  # or another node tries it
+            self._journal.epoch_of(key.session_id)  # raises if another node owns it by now
             try:
                 return await fn(*args)
             except (JournalFailed, JournalFull) as error:
-                _log.warning("suspect %s has to wait: %s", Each(key.session_id), Each(str(error)))
+                _log.warning(
+                    "suspect %s has to wait: %s", LogVariable(key.session_id), LogVariable(str(error))
+                )
             await trio.sleep(AGAIN)
 
-    async def _mark(self, suspect: Suspect) -> None:
-        """Write that it goes on alone, before it does."""
-        _log.warning(
-            "session %s was unfinished when %s died: it goes on alone",
-            Each(suspect.key.session_id),
-            counted(suspect.crashes, "process", "processes"),
-        )
-        await self._journal.suspects.mark_alone(suspect.key, is_alone=True)
-
-    async def _wait_done(self, key: SessionKey, over: float) -> bool:
-        """Wait until a session has ended what it was at; False if that takes until `over`, or it is another node's."""
-        with trio.move_on_at(over):
+    async def _wait_done(self, key: SessionKey, until: float) -> bool:
+        """Wait until a session is finished or suspended. Return False if it is still unfinished at time `until`."""
+        with trio.move_on_at(until):
             while True:
                 head = await self._journal.head(*key)
                 if head is None or not head.unfinished or head.suspended:
@@ -198,7 +248,7 @@ class Quarantine:
         return False
 
     async def _bury(self, suspect: Suspect) -> None:
-        """End the message that kills its process, without running it: who waits for it hears that."""
+        """Dead-letter the message that crashes its process: record its failure for the sender, without running it."""
         key = suspect.key
         records = await self._journal.load(key.session_id, agent=key.agent)
         left = _messages_left(records)
@@ -208,83 +258,74 @@ class Quarantine:
         words = f"{counted(suspect.crashes, 'process', 'processes')} died while it was worked on, {suspect.alone} of them with it alone"
         await self._journal.suspects.bury(key, message.id, words)
         ended: tuple[Record, ...] = (
-            Ended(message_id=message.id, failed=POISON, error="ActorFailed", words=words),
+            MessageEndRecord(message_id=message.id, failed=POISON, error="ActorFailed", words=words),
         )
         if _is_task(records, message, key):
-            answered = Answered(message_id=message.id, text=words, failed=POISON)
-            await self._runtime.delegation.report_buried(key, records, answered)
-            ended = (answered, *ended, *([Closed()] if len(left) == 1 else []))
+            answered = TaskOutcomeRecord(message_id=message.id, text=words, failed=POISON)
+            await self._runtime.delegation.report_dead_letter(key, records, answered)
+            ended = (answered, *ended, *([SessionClosedRecord()] if len(left) == 1 else []))
         entry = Entry(session_id=key.session_id, agent=key.agent, records=ended, follows=True)
         await self._journal.commit(entry, epoch=self._journal.epoch_of(key.session_id))
-        _log.error("session %s: message %s is given up: %s", Each(key.session_id), Each(message.id), words)
-        await self._give_notice(key, message.id, words)
-
-    async def _give_notice(self, key: SessionKey, message_id: str, words: str) -> None:
-        notice = Buried(session_id=key.session_id, agent=key.agent, message_id=message_id, reason=words)
-        about = properties(delivery_mode=PERSISTENT, expiration=str(KEPT_MS))
-        try:
-            await self._link.publish(dead_queue().name, encode_message(notice), about)
-        except (*BROKEN, Unroutable, NotConfirmed, JournalError) as error:
-            _log.warning("nobody was told of a message that was given up: %s", Each(str(error)))
+        _log.error(
+            "session %s: message %s is given up: %s",
+            LogVariable(key.session_id),
+            LogVariable(message.id),
+            words,
+        )
 
 
-def _trees_of(suspects: Iterable[Suspect]) -> dict[str, list[Suspect]]:
-    """The suspects of each tree by its root's id, the deepest first."""
+def _trees_of(suspects: Iterable[Suspect]) -> list[Tree]:
+    """Group suspects by session tree, deepest first. Return the trees in random order."""
     trees: dict[str, list[Suspect]] = {}
     for each in sorted(suspects, key=lambda each: -each.key.session_id.count("/")):
         trees.setdefault(_root(each.key.session_id), []).append(each)
-    return trees
+    return _random.sample(list(trees.values()), len(trees))
+
+
+def _groups_of(trees: Sequence[Tree]) -> Iterator[Group]:
+    """Divide trees into groups.
+
+    A tree that was alone when a process died is opened alone again. The others with equally many deaths are divided into
+    `GROUPS` groups. So the group that was watched at a death is divided further.
+    """
+    further = (
+        max((each.crashes - each.alone for tree in trees for each in tree), default=SUSPECT_CRASHES)
+        - SUSPECT_CRASHES
+    )
+    seconds = min(MAX_WATCH_SECONDS, WATCH_SECONDS * WATCH_GROWTH ** min(max(0, further), 10))
+    levels: dict[tuple[int, int], list[Tree]] = {}
+    for tree in trees:
+        deaths = max(each.alone for each in tree), max(SUSPECT_CRASHES, *(each.crashes for each in tree))
+        levels.setdefault(deaths, []).append(tree)
+    for deaths, level in levels.items():
+        size = 1 if deaths[0] else math.ceil(len(level) / GROUPS)
+        yield from (
+            Group(level[start : start + size], seconds, deaths) for start in range(0, len(level), size)
+        )
 
 
 def _messages_left(records: Iterable[Record]) -> list[Message]:
-    """The messages that a session has accepted and not ended: the one that it was working on, then those that wait."""
+    """Return the accepted messages that are not completed: first the one with a running turn, then the queued ones."""
     accepted: dict[str, Message] = {}
     begun: set[str] = set()
     for record in records:
         match record:
-            case Accepted(message=message):
+            case MessageAcceptedRecord(message=message):
                 accepted[message.id] = message
-            case Appended(message_id=message_id):
+            case MessageAppendedRecord(message_id=message_id):
                 begun.add(message_id)
-            case Ended(message_id=message_id):
+            case MessageEndRecord(message_id=message_id):
                 accepted.pop(message_id, None)
     return sorted(accepted.values(), key=lambda each: each.id not in begun)
 
 
 def _is_task(records: Sequence[Record], message: Message, key: SessionKey) -> bool:
-    """Return True for the message for which another session has opened this one: it is to hear what comes of that."""
+    """True if the message is the task for which a parent session or another pool created this session."""
     opened = owner_of(records)
     is_asked = opened is not None and opened.transient and bool(opened.parent_id or opened.asker)
-    return is_asked and message.id == message_id_of(key.session_id)
-
-
-def _agent_named(asked: WireRequest) -> str:
-    """The agent that a request names; empty if it names none."""
-    return _kept(dict(parse_qsl(asked.query)).get("agent") or _fields(asked).get("agent"))
-
-
-def _id_of(asked: WireRequest) -> str:
-    """The id of what a request says, which is the same however often it is sent, or else its own."""
-    said = _fields(asked).get("message_id") or asked.headers.get("idempotency-key")
-    return _kept(said) or _kept(asked.id) or new_id()
-
-
-def _kept(named: object) -> str:
-    """A name as the table has room for; empty for what is none of anything that is there."""
-    is_name = isinstance(named, str) and is_storable(named) and len(named.encode()) <= _LONGEST
-    return str(named) if is_name else ""
-
-
-def _fields(asked: WireRequest) -> Mapping[str, Any]:
-    with suppress(orjson.JSONDecodeError):
-        if isinstance(found := orjson.loads(asked.body), dict):
-            return found
-    return {}
+    return is_asked and message.id == task_message_id(key.session_id)
 
 
 def _root(session_id: str) -> str:
+    """Return the id of the root session of a tree."""
     return session_id.partition("/")[0]
-
-
-def _is_same(root_of: str, session_id: str) -> bool:
-    return _root(session_id) == _root(root_of)

@@ -1,1 +1,1 @@
-"""What keeps agents in bounds: limits and budgets, dates, and who waits for whom. All of it decides, and never waits."""
+"""Limits, budgets, schedules and timers of agents. The package decides and computes; it never waits."""

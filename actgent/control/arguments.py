@@ -4,7 +4,7 @@ from actgent.errors import ConfigurationError
 
 from .limits import SHARED, Limits
 
-MAX_ID = 200
+MAX_ID_CHARS = 200
 """Maximum length in characters of an id or name that a program passes. Derived ids can be longer."""
 
 
@@ -45,9 +45,9 @@ def check_id(name: str, value: object) -> None:
         return
     if not (isinstance(value, str) and value.strip()):
         raise ConfigurationError(f"{name}= is a text that is not empty, not {value!r:.200}")
-    if len(value) > MAX_ID:
+    if len(value) > MAX_ID_CHARS:
         raise ConfigurationError(
-            f"{name}= has at most {MAX_ID} characters, not {len(value)}: {value[:20]!r}..."
+            f"{name}= has at most {MAX_ID_CHARS} characters, not {len(value)}: {value[:20]!r}..."
         )
     if not value.isprintable():
         place, character = next((at, each) for at, each in enumerate(value, 1) if not each.isprintable())
@@ -57,7 +57,7 @@ def check_id(name: str, value: object) -> None:
 
 
 def at_least_one(name: str, value: int) -> int:
-    """Return a count after checking it.
+    """Return `value` if it is a whole number of at least 1. `name` is the argument's name for the error.
 
     Raises:
         ConfigurationError: The value is not a whole number of at least 1.
@@ -68,7 +68,7 @@ def at_least_one(name: str, value: int) -> int:
 
 
 def check_flag(name: str, value: object) -> bool:
-    """Return a flag after checking it.
+    """Return `value` if it is True or False. `name` is the argument's name for the error.
 
     Raises:
         ConfigurationError: The value is not True or False.

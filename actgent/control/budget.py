@@ -22,7 +22,7 @@ import attrs
 import trio
 
 from actgent.errors import LimitReached
-from actgent.journal.records import NO_LIMITS, AccountKey, Led, Spent
+from actgent.journal.records import NO_LIMITS, AccountKey, DownstreamUsageRecord, UsageRecord
 from actgent.support.quick_init import quick_init
 
 ANSWER_TOKENS = 4096
@@ -83,9 +83,9 @@ class Amounts:
         )
 
     @classmethod
-    def of(cls, record: Spent | Led) -> "Amounts":
+    def of(cls, record: UsageRecord | DownstreamUsageRecord) -> "Amounts":
         """Convert a usage record of the journal."""
-        if isinstance(record, Led):
+        if isinstance(record, DownstreamUsageRecord):
             return cls(model_calls=record.model_calls, tool_calls=record.tool_calls)
         return cls(
             model_calls=record.model_calls,
@@ -104,7 +104,7 @@ class Amounts:
 NOTHING = Amounts()
 
 
-def spent_in(records: Iterable[Spent | Led]) -> Amounts:
+def spent_in(records: Iterable[UsageRecord | DownstreamUsageRecord]) -> Amounts:
     """Return the sum of usage records."""
     return sum(map(Amounts.of, records), NOTHING)
 
@@ -112,7 +112,7 @@ def spent_in(records: Iterable[Spent | Led]) -> Amounts:
 class AccountLog(typing.Protocol):
     """Receiver of usage records, such as the journal of a session."""
 
-    def add(self, record: Spent | Led, /) -> object:
+    def add(self, record: UsageRecord | DownstreamUsageRecord, /) -> object:
         """Add a record to the session's next journal step."""
 
     async def flush(self) -> None:
@@ -124,7 +124,7 @@ class AccountLog(typing.Protocol):
 
 @attrs.define(eq=False)
 class Account:
-    """Limits and usage of one turn or session, shared by all turns that work for it."""
+    """Limits and usage of one turn or session. All turns that work for it share the account."""
 
     key: AccountKey
     limits: Mapping[str, float]
@@ -180,10 +180,10 @@ class Account:
         return name != "seconds" or name in self.limits
 
     def check(self, name: str, count: float) -> None:
-        """Raise if `count` more would exceed the limit `name`.
+        """Raise if adding `count` to the usage would exceed the limit `name`.
 
         Raises:
-            LimitReached: It would.
+            LimitReached: The limit would be exceeded.
         """
         if name in self.limits and count > self._room(name):
             raise self.reached(name)
@@ -240,7 +240,7 @@ class Account:
             return False
         if self.key.tree:
             self.log.add(
-                Led(
+                DownstreamUsageRecord(
                     turn=self.key.turn,
                     of=of,
                     model_calls=amounts.model_calls,
@@ -250,7 +250,7 @@ class Account:
             )
         else:
             self.log.add(
-                Spent(
+                UsageRecord(
                     turn=self.key.turn,
                     of=of,
                     model_calls=amounts.model_calls,
@@ -392,10 +392,10 @@ class Budget:
         )
 
     def check(self, name: str, count: float) -> None:
-        """Raise if `count` more would exceed the limit `name`.
+        """Raise if adding `count` to the usage would exceed the limit `name` of any account.
 
         Raises:
-            LimitReached: It would.
+            LimitReached: The limit would be exceeded.
         """
         for account in self.accounts:
             account.check(name, count)
@@ -454,7 +454,7 @@ class Budget:
 
 
 def gather(own: Account, session: Sequence[Account], asker: Sequence[Account]) -> Budget:
-    """Return the budget of a turn from its account, its session's accounts and those of the asking turn, without repetition."""
+    """Return the budget of a turn: the turn's account, its session's accounts and those of the asking turn, each once."""
     found = tuple(dict.fromkeys((own, *session, *asker)))
     return Budget(found, clocked=tuple(account for account in found if account not in asker))
 

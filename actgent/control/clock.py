@@ -22,6 +22,8 @@ class Clock:
         self._opened = self._passed()
         self._ahead = 0.0
         """Sum of the detected adjustments in seconds."""
+        self._correction = 0.0
+        """Seconds that are added to the machine's clock."""
         self.may_be_set = self._is_system
         """True if the wall clock can be adjusted while the process runs."""
 
@@ -31,8 +33,17 @@ class Clock:
         return time.monotonic() if _BOOT is None else time.clock_gettime(_BOOT)
 
     def now(self) -> float:
-        """Return the wall-clock Unix time in seconds, for dates."""
-        return time.time() if self._is_system else self.steady()
+        """Return the corrected wall-clock Unix time in seconds, for dates."""
+        return time.time() + self._correction if self._is_system else self.steady()
+
+    def correct(self, seconds: float) -> None:
+        """Add `seconds` to the machine's clock from now on, for dates and delays; 0 removes the correction.
+
+        It has no effect while a test runs trio on a mock clock.
+        """
+        if self._is_system:
+            self._correction, self._ahead = seconds, 0.0
+            self._opened_at = self.now() - self._passed() + self._opened
 
     def steady(self) -> float:
         """Return the Unix time in seconds without adjustments since the creation of this object, for delays."""

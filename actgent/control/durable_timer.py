@@ -41,7 +41,7 @@ class DurableTimer:
         return self.at <= (clock.steady() if self.is_delay else clock.now()) + TIMER_TOLERANCE_SECONDS
 
     def steady_at(self, clock: Clock) -> float:
-        """Return the time in terms of `Clock.steady`."""
+        """Return the timer's time as a time of `Clock.steady`, in seconds."""
         return self.at if self.is_delay else clock.steady_of(self.at)
 
 
@@ -93,7 +93,7 @@ class DueIndex:
         return self._heap[0][0] if self._heap else math.inf
 
     def set(self, session_id: str, at: float) -> None:
-        """Replace the time of a session; 0 removes the session."""
+        """Set the time of a session's earliest timer in the index; 0 removes the session."""
         if not at:
             self._at.pop(session_id, None)
         elif self._at.get(session_id) != at:

@@ -8,9 +8,9 @@ from typing import Any
 import attrs
 
 from actgent.errors import ConfigurationError
-from actgent.support.leads import for_limits
+from actgent.support.misuse_hints import hints_for_limits
 
-WEEK = 604_800.0
+WEEK_SECONDS = 604_800.0
 
 
 @attrs.frozen
@@ -56,7 +56,7 @@ def _bound(default: object, check: _Count | _Amount, *, shared: str = "") -> Any
     return attrs.field(default=default, validator=validator, metadata={"form": check.form, "shared": shared})
 
 
-@for_limits
+@hints_for_limits
 @attrs.frozen(kw_only=True, slots=False)  # with slots, its cached properties would slow every other access
 class Limits:
     """Limits of a turn, or of a whole session (`create_session(limits=...)`).
@@ -113,7 +113,7 @@ class Limits:
     """Timeout of a model call in seconds, including retries and waits for rate limits."""
     tool_timeout: float = _bound(60.0, _Amount("seconds"))
     """Timeout of a tool call in seconds, for tools without a timeout."""
-    approval_timeout: float = _bound(WEEK, _Amount("seconds"))
+    approval_timeout: float = _bound(WEEK_SECONDS, _Amount("seconds"))
     """Seconds until an undecided approval is rejected, for questions without a timeout."""
     result_characters: int = _bound(60_000, _Count(1))
     """Maximum length of a tool result in a request, in characters. Of a longer result the model gets the beginning and can read
@@ -123,13 +123,14 @@ class Limits:
 
     @classmethod
     def for_long_turns(cls, **bounds: Any) -> "Limits":
-        """Return bounds for turns of hundreds of steps, such as those of coding and research agents.
+        """Return limits for turns with hundreds of steps, such as those of coding and research agents.
 
-        A turn may make 500 model calls, and 2,000 with all turns that it leads to, with 10,000 tool calls. A model call and a
-        tool call may take 10 minutes. All other bounds keep their defaults. `bounds` replace single values by name.
+        A turn may make 500 model calls, and 2,000 together with the turns that it causes, with 10,000 tool calls.
+        One model call or tool call may take 10 minutes. All other limits keep their defaults. `bounds` replaces
+        single limits by name.
 
         Raises:
-            ConfigurationError: A bound makes no sense.
+            ConfigurationError: A limit has an invalid value.
         """
         profile: dict[str, Any] = {
             "model_calls": 500,

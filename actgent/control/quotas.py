@@ -6,7 +6,7 @@ from typing import Literal
 import attrs
 
 from actgent.errors import ConfigurationError
-from actgent.support.leads import for_quotas
+from actgent.support.misuse_hints import hints_for_quotas
 
 from .cron import zone_of
 from .limits import Limits
@@ -26,7 +26,7 @@ class Period:
     """End of the period as Unix time in seconds."""
 
 
-@for_quotas
+@hints_for_quotas
 @attrs.frozen(kw_only=True)
 class Quotas:
     """Limits of each owner over all sessions of a runtime, for calls, tokens and cost.

@@ -1,4 +1,4 @@
-"""Tables of an agent's own, beside its journal: plain SQL, migrations, and changes that a repeated call makes once."""
+"""An SQL database for an agent's tools: plain SQL, migrations, and idempotent changes for repeated tool calls."""
 
 from .database import CallDatabase, Database
 

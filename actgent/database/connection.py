@@ -1,6 +1,6 @@
-"""A connection to the tables of an agent. All of this is sync, and runs in one thread at a time.
+"""Base class of connections to an agent's database. It is sync, and used by one thread at a time.
 
-What databases do alike is written here once: the steps in which tables come to be, and changes that are made once.
+It implements what SQLite and PostgreSQL have in common: migrations, and changes that are executed once.
 """
 
 import abc
@@ -16,9 +16,9 @@ from actgent.errors.printable import counted
 from .migrations import Migration
 
 Values = Sequence[Any] | Mapping[str, Any]
-"""For the places of a statement: in their order, or by their names."""
-KEPT = 90 * 86_400.0
-"""Seconds for which it is known that a change was made; no call is repeated that late."""
+"""Parameter values of a statement, by position or by name."""
+EFFECT_RETENTION_SECONDS = 90 * 86_400.0
+"""Time in seconds for which idempotency keys are stored; no call is repeated later than that."""
 _TABLES = (
     """
     CREATE TABLE IF NOT EXISTS actgent_migrations (
@@ -34,40 +34,40 @@ _TABLES = (
 
 
 class DataConnection(abc.ABC):
-    """One connection, which makes one change after the other."""
+    """A database connection that executes one change at a time."""
 
-    mark: str
-    """What stands in a statement for a value."""
+    placeholder: str
+    """Placeholder for a parameter in SQL: `?` or `%s`."""
 
     @abc.abstractmethod
     def execute(self, sql: str, values: Values = ()) -> int:
-        """Run a statement; returns how many rows it changed."""
+        """Run a statement and return the number of changed rows."""
 
     @abc.abstractmethod
     def query(self, sql: str, values: Values = ()) -> list[dict[str, Any]]:
-        """Run a statement; returns its rows by the names of their columns."""
+        """Run a statement and return its rows as dictionaries by column name."""
 
     @abc.abstractmethod
     def script(self, sql: str) -> None:
-        """Run several statements."""
+        """Run SQL text with several statements."""
 
     @abc.abstractmethod
     def transaction(self, *, read_only: bool = False) -> AbstractContextManager[None]:
-        """A block of which all holds, or nothing; only one runs at a time in all processes, but for those that only read.
+        """Run a block in a transaction. Transactions that write are serialized among all processes.
 
         Raises:
-            DatabaseFailed: a statement ended the block's transaction, or the database failed.
+            DatabaseFailed: A statement ended the transaction, or the database failed.
         """
 
     @abc.abstractmethod
     def close(self) -> None:
-        """Close it."""
+        """Close the connection."""
 
     def migrate(self, migrations: Sequence[Migration]) -> None:
-        """Apply the steps that were not applied yet, all of them or none.
+        """Apply all pending migrations in one transaction.
 
         Raises:
-            ConfigurationError: what was applied is not what is given.
+            ConfigurationError: The migrations applied before differ from `migrations`.
         """
         with self.transaction():
             for table in _TABLES:
@@ -77,56 +77,62 @@ class DataConnection(abc.ABC):
             for number, step in enumerate(migrations[len(applied) :], len(applied) + 1):
                 self.script(step.sql)
                 self._insert("actgent_migrations", number, step.name, step.digest)
-            self.execute(f"DELETE FROM actgent_effects WHERE at < {self.mark}", (time.time() - KEPT,))  # noqa: S608
+            cutoff = time.time() - EFFECT_RETENTION_SECONDS
+            self.execute(f"DELETE FROM actgent_effects WHERE at < {self.placeholder}", (cutoff,))  # noqa: S608
 
-    def once(self, key: str, what: str, work: Callable[["DataConnection"], Any]) -> Any:
-        """Do some work in a transaction, and return what it returns; under a key that was used before only the latter.
+    def once(self, key: str, digest: str, work: Callable[["DataConnection"], Any]) -> Any:
+        """Run a function in a transaction and return its result. If `key` was already used, return the stored result instead.
+
+        Args:
+            key: Idempotency key; empty always runs the function.
+            digest: Digest of the operation, to detect a key that is used for another operation.
+            work: The function, which gets this connection.
 
         Raises:
-            DatabaseFailed: something else was done under this key.
-            NotSerializable: there is a key, and JSON cannot carry what the work returns.
+            DatabaseFailed: The key was used for another operation.
+            NotSerializable: `key` is set, and the result cannot be encoded as JSON.
         """
         with self.transaction():
             if not key:
                 return work(self)
-            question = f"SELECT what, result FROM actgent_effects WHERE key = {self.mark}"  # noqa: S608
-            if done := self.query(question, (key,)):
-                return _same(done[0], key, what)
+            statement = f"SELECT what, result FROM actgent_effects WHERE key = {self.placeholder}"  # noqa: S608
+            if done := self.query(statement, (key,)):
+                return _stored_result(done[0], key, digest)
             result = work(self)
-            self._insert("actgent_effects", key, what, _written(result), time.time())
+            self._insert("actgent_effects", key, digest, _encode_result(result), time.time())
             return result
 
     def _insert(self, table: str, *values: object) -> None:
-        marks = ", ".join([self.mark] * len(values))
-        self.execute(f"INSERT INTO {table} VALUES ({marks})", values)  # noqa: S608 - names of our own
+        marks = ", ".join([self.placeholder] * len(values))
+        self.execute(f"INSERT INTO {table} VALUES ({marks})", values)  # noqa: S608 - constant table names
 
 
 def _check_applied(applied: Sequence[Mapping[str, Any]], migrations: Sequence[Migration]) -> None:
     if len(applied) > len(migrations):
         raise ConfigurationError(
-            f"the database has {counted(len(applied), 'migration')}, and {counted(len(migrations), 'is', 'are')} given: a newer program wrote it, "
+            f"the database has {counted(len(applied), 'migration')}, but migrations= has {len(migrations)}: a newer program wrote it, "
             f"or {applied[len(migrations)]['name']!r} is missing from migrations="
         )
     for row, step in zip(applied, migrations, strict=False):
         if row["digest"] != step.digest:
             raise ConfigurationError(
-                f"{step.name!r} is not what was applied as {row['name']!r}: leave what was applied as it was, "
-                "and write what is to change as a further migration"
+                f"{step.name!r} differs from the applied migration {row['name']!r}: restore the applied migration, "
+                "and add the change as a new migration"
             )
 
 
-def _same(done: Mapping[str, Any], key: str, what: str) -> Any:
-    if done["what"] != what:
+def _stored_result(done: Mapping[str, Any], key: str, digest: str) -> Any:
+    if done["what"] != digest:
         raise DatabaseFailed(
-            f"under the key {key!r} something else was done before: a call that is repeated has to make the same "
+            f"the key {key!r} was already used for another change: a repeated call must make the same "
             "changes in the same order"
         )
     return json.loads(done["result"])
 
 
-def _written(result: object) -> str:
+def _encode_result(result: object) -> str:
     try:
         return json.dumps(result, allow_nan=False)
     except (TypeError, ValueError) as error:
-        reason = f"it is kept as JSON for a repetition of its call, and {error}"
-        raise NotSerializable("what a change returns", reason) from error
+        reason = f"it is stored as JSON for repeated calls, but {error}"
+        raise NotSerializable("the result of the change", reason) from error

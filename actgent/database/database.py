@@ -1,4 +1,4 @@
-"""`Database`: tables of an agent's own, for its tools, for the program, and, read-only, for its model."""
+"""`Database`: an SQL database for an agent's tools, for the program, and read-only for its model."""
 
 import hashlib
 import importlib.util
@@ -19,62 +19,61 @@ from .migrations import read_migrations
 
 IN_MEMORY = "memory:"
 Work = Callable[[DataConnection], Any]
-"""Gets what runs statements, `execute(sql, values)` and `query(sql, values)`, and returns what JSON can carry."""
+"""Function that gets a connection with `execute(sql, values)` and `query(sql, values)`, and returns JSON data."""
 
 
 class Database:
-    """Tables that tools and the program read and write by plain SQL; `Agent(database=...)` keeps it open while it runs.
+    """A database that tools and the program read and write with plain SQL; `Agent(database=...)` opens it while it runs.
 
-    By default it stands beside the agent's journal: a file of its own beside a journal in SQLite, a schema of its own beside one in
-    PostgreSQL; without a journal it is gone when the agent ends. Several agents may share one whose address is given.
+    By default the database is next to the agent's journal: a separate file for a journal in SQLite, a separate schema for one
+    in PostgreSQL. Without a journal it is deleted when the agent stops. Agents can share a database with an explicit address.
 
-    A change is durable when its call returns. Tools find it as `context.database`, by which what a call changes is changed once,
-    also where a crash has the call repeated: the key of the call's effect is written in the same transaction. It is not one
-    transaction with the step of the journal, which writes the steps of many sessions together: until that were done, a tool's
-    transaction would keep all others from writing. Give tools that change nothing else `effect="idempotent"`, so that they are
-    repeated after a crash.
+    A change is durable when its call returns. Tools use `context.database`, which makes each change of a tool call once, even
+    if the call is repeated after a crash: the idempotency key of the call is written in the same transaction. This transaction
+    is separate from the journal's: the journal commits records of many sessions together, and would block all other writers
+    until then. Give tools without other effects `effect="idempotent"`, so that they are repeated after a crash.
 
     Args:
-        url: `sqlite:///FILE`, `postgres://HOST/DATABASE?schema=NAME` or `memory:`; None: beside the journal.
-        migrations: The steps in which its tables come to be, in their order: SQL as text, files, or folders of `*.sql`. Each is
-            applied once; one that was applied may not change any more.
+        url: `sqlite:///FILE`, `postgres://HOST/DATABASE?schema=NAME` or `memory:`; None is next to the journal.
+        migrations: Migrations in order: SQL texts, files, or folders of `*.sql` files. Each is applied once, and must not
+            be changed afterwards.
 
     Raises:
-        ConfigurationError: one of these is wrong; the text names it.
+        ConfigurationError: An argument is invalid; the text names it.
     """
 
     def __init__(self, url: str | None = None, *, migrations: Iterable[str | Path] = ()) -> None:
-        self._url = None if url is None else _checked(url)
+        self._url = None if url is None else _validate_url(url)
         self._migrations = read_migrations(migrations)
         self._place: str | None = None
-        """Where it is open."""
+        """Address of the open database."""
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._connection: DataConnection | None = None
         self._users = 0
         self._turn = trio.Lock()
 
     def place_beside(self, place: str | None) -> None:
-        """Say where it is to be if no address was given: that beside a journal, or None without one."""
+        """Set the default address next to a journal; None is in memory. Ignored if the database has an explicit address."""
         if self._url is None and self._users == 0:
             self._place = place or IN_MEMORY
 
     @property
     def address(self) -> str:
-        """Where its tables are, for other programs; it may have a password in it.
+        """Address of the database for other programs; may contain a password.
 
         Raises:
-            DatabaseFailed: it is not open.
+            DatabaseFailed: The database is not open.
         """
-        self._opened()
+        self._require_connection()
         assert self._place is not None  # noqa: S101 - it is open
         return self._place
 
     async def __aenter__(self) -> Self:
-        """Open it, and apply the migrations that are not applied yet.
+        """Open the database and apply all pending migrations.
 
         Raises:
-            ConfigurationError: what was applied is not what is given.
-            DatabaseFailed: it cannot be opened, or a migration fails; then none of them holds.
+            ConfigurationError: The applied migrations differ from `migrations=`.
+            DatabaseFailed: The database cannot be opened, or a migration failed and all were rolled back.
         """
         async with self._turn:
             if self._users == 0:
@@ -83,7 +82,7 @@ class Database:
                     await trio.to_thread.run_sync(connection.migrate, self._migrations)
                 except BaseException:
                     connection.close()
-                    self._forget()
+                    self._delete_temporary_folder()
                     raise
                 self._connection = connection
             self._users += 1
@@ -98,53 +97,53 @@ class Database:
                 if self._users == 0 and self._connection is not None:
                     connection, self._connection = self._connection, None
                     await trio.to_thread.run_sync(connection.close)
-                    self._forget()
+                    self._delete_temporary_folder()
 
     async def execute(self, sql: str, values: Values = (), *, key: str = "") -> int:
-        """Run a statement in a transaction of its own; returns how many rows it changed.
+        """Run a statement in a transaction and return the number of changed rows.
 
-        With a `key` it is run once, and later calls with the key return what the first one did.
+        With a `key` the statement runs once, and later calls with the key return the first result.
 
         Raises:
-            DatabaseFailed: it is not open, the database refuses the statement, or under the key something else was done.
+            DatabaseFailed: The database is not open or rejects the statement, or the key was used for another change.
         """
-        what = _digest("execute", sql, json.dumps(values, default=str))
-        return int(await self._do(key, what, lambda connection: connection.execute(sql, values)))
+        digest = _digest("execute", sql, json.dumps(values, default=str))
+        return int(await self._run(key, digest, lambda connection: connection.execute(sql, values)))
 
     async def query(self, sql: str, values: Values = ()) -> list[dict[str, Any]]:
-        """Ask for rows, by the names of their columns; the statement can change nothing.
+        """Run a read-only statement and return its rows as dictionaries by column name.
 
         Raises:
-            DatabaseFailed: it is not open, or the database refuses the statement.
+            DatabaseFailed: The database is not open or rejects the statement.
         """
 
-        def ask(connection: DataConnection) -> list[dict[str, Any]]:
+        def read(connection: DataConnection) -> list[dict[str, Any]]:
             with connection.transaction(read_only=True):
                 return connection.query(sql, values)
 
         async with self._turn:
-            return await trio.to_thread.run_sync(ask, self._opened())
+            return await trio.to_thread.run_sync(read, self._require_connection())
 
     async def change(self, work: Work, *, key: str = "") -> Any:
-        """Run a function with several statements in one transaction, in a thread; what it raises undoes all of it.
+        """Run a function with several statements in one transaction, in a thread; an exception rolls it back.
 
-        With a `key` it is run once, and later calls with the key return what the first one did.
+        With a `key` the function runs once, and later calls with the key return the first result.
 
         Raises:
-            DatabaseFailed: as `execute`.
-            NotSerializable: there is a key, and JSON cannot carry what the function returns.
+            DatabaseFailed: The database is not open or rejects a statement, or the key was used for another change.
+            NotSerializable: `key` is set, and the function's result cannot be encoded as JSON.
         """
-        return await self._do(key, _digest("change", getattr(work, "__qualname__", "")), work)
+        return await self._run(key, _digest("change", getattr(work, "__qualname__", "")), work)
 
     def of_call(self, key: str) -> "CallDatabase":
-        """The same for one call of a tool, whose effect has this key; without one each change is made whenever it is asked for."""
+        """Return the database for one tool call with this idempotency key; with an empty key, changes are not deduplicated."""
         return CallDatabase(self, key)
 
-    async def _do(self, key: str, what: str, work: Work) -> Any:
+    async def _run(self, key: str, digest: str, work: Work) -> Any:
         async with self._turn:
-            return await trio.to_thread.run_sync(self._opened().once, key, what, work)
+            return await trio.to_thread.run_sync(self._require_connection().once, key, digest, work)
 
-    def _opened(self) -> DataConnection:
+    def _require_connection(self) -> DataConnection:
         if self._connection is None:
             raise DatabaseFailed(
                 "the database is not open: use it while its agent runs, or in `async with database:`"
@@ -164,22 +163,22 @@ class Database:
 
         return PostgresConnection(place)
 
-    def _forget(self) -> None:
+    def _delete_temporary_folder(self) -> None:
         if self._folder is not None:
             self._folder.cleanup()
             self._folder, self._place = None, None
 
     def __repr__(self) -> str:
-        place = self._url or self._place or "beside the journal"
+        place = self._url or self._place or "next to the journal"
         return (
             f"Database({place.rsplit('@', maxsplit=1)[-1]!r}, {counted(len(self._migrations), 'migration')})"
         )
 
 
 class CallDatabase:
-    """The database as one call of a tool has it: the changes of a call that is repeated after a crash are those of before.
+    """The database for one tool call: if the call is repeated after a crash, its earlier changes are not made again.
 
-    A repeated call has to make the same changes in the same order; one that does not is refused.
+    A repeated call must make the same changes in the same order; otherwise it fails.
     """
 
     def __init__(self, database: Database, key: str) -> None:
@@ -188,27 +187,27 @@ class CallDatabase:
         self._changes = 0
 
     async def execute(self, sql: str, values: Values = ()) -> int:
-        """As `Database.execute`, once for this call."""
-        return await self._database.execute(sql, values, key=self._next())
+        """Run `Database.execute` once for this tool call."""
+        return await self._database.execute(sql, values, key=self._next_key())
 
     async def query(self, sql: str, values: Values = ()) -> list[dict[str, Any]]:
-        """As `Database.query`."""
+        """Run `Database.query`."""
         return await self._database.query(sql, values)
 
     async def change(self, work: Work) -> Any:
-        """As `Database.change`, once for this call."""
-        return await self._database.change(work, key=self._next())
+        """Run `Database.change` once for this tool call."""
+        return await self._database.change(work, key=self._next_key())
 
-    def _next(self) -> str:
+    def _next_key(self) -> str:
         self._changes += 1
         return f"{self._key}#{self._changes}" if self._key else ""
 
 
-def _digest(*words: str) -> str:
-    return hashlib.blake2s("\0".join(words).encode(errors="surrogatepass"), digest_size=16).hexdigest()
+def _digest(*texts: str) -> str:
+    return hashlib.blake2s("\0".join(texts).encode(errors="surrogatepass"), digest_size=16).hexdigest()
 
 
-def _checked(url: object) -> str:
+def _validate_url(url: object) -> str:
     is_known = isinstance(url, str) and (
         url == IN_MEMORY
         or (url.startswith("sqlite:///") and not url.endswith("/"))

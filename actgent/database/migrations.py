@@ -1,4 +1,4 @@
-"""The steps in which tables come to be: SQL as text or files, each applied once, and known again by its digest."""
+"""Migrations of a database: SQL texts or files, each applied once and identified by its digest."""
 
 import hashlib
 from collections.abc import Iterable, Sequence
@@ -11,42 +11,42 @@ from actgent.errors import ConfigurationError
 
 @attrs.frozen
 class Migration:
-    """One step, which never changes once it was applied somewhere."""
+    """One migration; it must not change after it was applied to a database."""
 
     name: str
-    """For people: the file's, or its number."""
+    """Name of the file, or `migration N`; only for display."""
     sql: str
-    """Statements, each ended by `;`."""
+    """SQL statements, each ended by `;`."""
 
     @property
     def digest(self) -> str:
-        """By which the same step is known again; ends of lines do not count."""
+        """Digest that identifies the migration, ignoring trailing whitespace and line endings."""
         text = "\n".join(line.rstrip() for line in self.sql.strip().splitlines())
         return hashlib.blake2s(text.encode(), digest_size=16).hexdigest()
 
 
-def read_migrations(given: Iterable[str | Path]) -> tuple[Migration, ...]:
-    """Read the steps: a text is SQL, a path a file of SQL, or a folder whose `*.sql` are taken in the order of their names.
+def read_migrations(migrations: Iterable[str | Path]) -> tuple[Migration, ...]:
+    """Read migrations: a text is SQL, a path is a file, or a folder whose `*.sql` files are read in order of their names.
 
     Raises:
-        ConfigurationError: a file cannot be read, or a step says nothing.
+        ConfigurationError: A file cannot be read, or a migration is empty.
     """
-    if isinstance(given, str | Path) or not isinstance(given, Iterable):
-        raise ConfigurationError(f"migrations= takes a list of SQL texts and paths, not {given!r:.100}")
+    if isinstance(migrations, str | Path) or not isinstance(migrations, Iterable):
+        raise ConfigurationError(f"migrations= takes a list of SQL texts and paths, not {migrations!r:.100}")
     steps: list[Migration] = []
-    for each in given:
+    for each in migrations:
         if isinstance(each, Path):
-            steps += [_of_file(path) for path in _files(each)]
+            steps += [_read_file(path) for path in _sql_files(each)]
         elif isinstance(each, str):
             steps.append(Migration(f"migration {len(steps) + 1}", each))
         else:
             raise ConfigurationError(f"a migration is SQL as text or a Path, not {each!r:.100}")
     if empty := next((step.name for step in steps if not step.sql.strip()), None):
-        raise ConfigurationError(f"{empty} is empty: leave it out")
+        raise ConfigurationError(f"{empty} is empty: remove it")
     return tuple(steps)
 
 
-def _files(path: Path) -> Sequence[Path]:
+def _sql_files(path: Path) -> Sequence[Path]:
     if not path.is_dir():
         return (path,)
     if found := sorted(path.glob("*.sql")):
@@ -54,7 +54,7 @@ def _files(path: Path) -> Sequence[Path]:
     raise ConfigurationError(f"the folder {path.name!r} of migrations has no files *.sql")
 
 
-def _of_file(path: Path) -> Migration:
+def _read_file(path: Path) -> Migration:
     try:
         return Migration(path.name, path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:

@@ -1,4 +1,4 @@
-"""Tables in a schema of PostgreSQL. Needs the extra `postgres`."""
+"""An agent's database in a PostgreSQL schema. Requires the extra `postgres`."""
 
 import contextlib
 from collections.abc import Iterator
@@ -13,33 +13,33 @@ from actgent.support.postgres_address import connection_failure, split_schema
 
 from .connection import DataConnection, Values
 
-CONNECT = 10
-"""Seconds for a connection."""
-STATEMENT = 30_000
-"""Milliseconds for a statement."""
+CONNECT_TIMEOUT_SECONDS = 10
+"""Timeout of a connection attempt in seconds."""
+STATEMENT_TIMEOUT_MS = 30_000
+"""Timeout of a statement in milliseconds."""
 
 
 class PostgresConnection(DataConnection):
-    """A schema, which other processes may use as well; a connection that was lost is made again with the next change.
+    """A connection to a schema, which other processes may use too; a lost connection is reopened for the next transaction.
 
     Raises:
-        DatabaseFailed: the server does not answer.
+        DatabaseFailed: The connection failed.
     """
 
-    mark = "%s"
+    placeholder = "%s"
 
     def __init__(self, url: str) -> None:
         self._address, self._schema = split_schema(url, default="actgent_data", owner="the database")
         self._db = self._connect()
 
     def _connect(self) -> "psycopg.Connection[Any]":
-        options = f"-c statement_timeout={STATEMENT} -c client_min_messages=warning"
+        options = f"-c statement_timeout={STATEMENT_TIMEOUT_MS} -c client_min_messages=warning"
         schema = psycopg.sql.Identifier(self._schema)
         try:
             db = psycopg.connect(
                 self._address,
                 autocommit=True,
-                connect_timeout=CONNECT,
+                connect_timeout=CONNECT_TIMEOUT_SECONDS,
                 options=options,
                 row_factory=psycopg.rows.dict_row,
             )
@@ -48,7 +48,7 @@ class PostgresConnection(DataConnection):
                 db.execute(psycopg.sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(schema))
             db.execute(psycopg.sql.SQL("SET search_path TO {}").format(schema))
         except psycopg.Error as error:
-            raise _ours(error) from error
+            raise _to_database_failed(error) from error
         return db
 
     @property
@@ -59,14 +59,14 @@ class PostgresConnection(DataConnection):
         try:
             return max(0, self._db.execute(sql.encode(), values or None).rowcount)
         except psycopg.Error as error:
-            raise _ours(error) from error
+            raise _to_database_failed(error) from error
 
     def query(self, sql: str, values: Values = ()) -> list[dict[str, Any]]:
         try:
             cursor = self._db.execute(sql.encode(), values or None)
             return cursor.fetchall() if cursor.description else []
         except psycopg.Error as error:
-            raise _ours(error) from error
+            raise _to_database_failed(error) from error
 
     def script(self, sql: str) -> None:
         self.execute(sql)
@@ -84,16 +84,16 @@ class PostgresConnection(DataConnection):
                 yield
                 if self._db.info.transaction_status != psycopg.pq.TransactionStatus.INTRANS:
                     raise DatabaseFailed(
-                        "a statement ended the transaction: leave BEGIN, COMMIT and ROLLBACK out, the block has its own"
+                        "a statement ended the transaction: remove BEGIN, COMMIT and ROLLBACK, the block manages the transaction"
                     )
         except psycopg.Error as error:
-            raise _ours(error) from error
+            raise _to_database_failed(error) from error
 
     def close(self) -> None:
         self._db.close()
 
 
-def _ours(error: psycopg.Error) -> DatabaseFailed:
-    if (words := connection_failure(error)) is not None:
-        return DatabaseFailed(words)
-    return DatabaseFailed(f"{type(error).__name__}: {str(error).strip() or 'the server did not say why'}")
+def _to_database_failed(error: psycopg.Error) -> DatabaseFailed:
+    if (text := connection_failure(error)) is not None:
+        return DatabaseFailed(text)
+    return DatabaseFailed(f"{type(error).__name__}: {str(error).strip() or 'the server gave no reason'}")

@@ -1,4 +1,4 @@
-"""Tables in a file of SQLite."""
+"""An agent's database in an SQLite file."""
 
 import contextlib
 import functools
@@ -12,14 +12,14 @@ from actgent.errors import ConfigurationError, DatabaseFailed
 
 from .connection import DataConnection, Values
 
-BUSY = 10_000
-"""Milliseconds to wait for another process that writes."""
+BUSY_TIMEOUT_MS = 10_000
+"""Time in milliseconds to wait for another process that writes."""
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def _translated(fn: Callable[P, R]) -> Callable[P, R]:
-    """The same, with SQLite's errors as ours."""
+def _raise_database_failed(fn: Callable[P, R]) -> Callable[P, R]:
+    """Wrap a function so that it raises `DatabaseFailed` instead of SQLite errors."""
 
     @functools.wraps(fn)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -32,43 +32,43 @@ def _translated(fn: Callable[P, R]) -> Callable[P, R]:
 
 
 class SQLiteConnection(DataConnection):
-    """A file, which other processes may use as well.
+    """A connection to a file, which other processes may use too.
 
     Raises:
-        ConfigurationError: it is a journal.
-        DatabaseFailed: it cannot be opened.
+        ConfigurationError: The file is a journal.
+        DatabaseFailed: The file cannot be opened.
     """
 
-    mark = "?"
+    placeholder = "?"
 
-    @_translated
+    @_raise_database_failed
     def __init__(self, path: Path) -> None:
         self._db = apsw.Connection(str(path))
         try:
-            self._db.set_busy_timeout(BUSY)
-            self._check_alone(path.name)
+            self._db.set_busy_timeout(BUSY_TIMEOUT_MS)
+            self._check_no_journal(path.name)
             for setting in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON"):
                 self._db.pragma(*setting.split("="))
         except BaseException:
             self._db.close()
             raise
 
-    def _check_alone(self, name: str) -> None:
+    def _check_no_journal(self, name: str) -> None:
         if self.query("SELECT 1 FROM sqlite_schema WHERE name = 'places' AND tbl_name = 'steps'"):
-            raise ConfigurationError(f"{name} is a journal: name another file for tables of an agent")
+            raise ConfigurationError(f"{name} is a journal: choose another file for the agent's database")
 
-    @_translated
+    @_raise_database_failed
     def execute(self, sql: str, values: Values = ()) -> int:
         before = self._db.total_changes()
-        self._db.execute(sql, _bound(values)).fetchall()
+        self._db.execute(sql, _parameters(values)).fetchall()
         return self._db.total_changes() - before
 
-    @_translated
+    @_raise_database_failed
     def query(self, sql: str, values: Values = ()) -> list[dict[str, Any]]:
-        cursor = self._db.execute(sql, _bound(values))
+        cursor = self._db.execute(sql, _parameters(values))
         return [dict(zip((each[0] for each in cursor.get_description()), row, strict=True)) for row in cursor]
 
-    @_translated
+    @_raise_database_failed
     def script(self, sql: str) -> None:
         self._db.execute(sql).fetchall()
 
@@ -80,7 +80,7 @@ class SQLiteConnection(DataConnection):
             yield
             if not self._db.in_transaction:
                 raise DatabaseFailed(
-                    "a statement ended the transaction: leave BEGIN, COMMIT and ROLLBACK out, the block has its own"
+                    "a statement ended the transaction: remove BEGIN, COMMIT and ROLLBACK, the block manages the transaction"
                 )
             self.script("COMMIT")
         finally:
@@ -95,5 +95,5 @@ class SQLiteConnection(DataConnection):
         self._db.close()
 
 
-def _bound(values: Values) -> Any:
+def _parameters(values: Values) -> Any:
     return values if isinstance(values, dict) else dict(values) if hasattr(values, "keys") else tuple(values)

@@ -1,1 +1,1 @@
-"""Agents as folders of text files: reading them, checking them, and making new ones."""
+"""Agents defined by folders of text files: read, validate and create such folders."""

@@ -1,4 +1,4 @@
-"""A tool that writes the folder of a new agent."""
+"""`create_agent`: a tool with which a model writes the folder of a new agent."""
 
 import json
 import os
@@ -24,7 +24,7 @@ class AgentGenerator(FunctionTool[..., str, Any]):
     ```
 
     Args:
-        output: The folder for new agents; it is made when the first agent is written.
+        output: The folder for new agents; it is created when the first agent is written.
         name: The tool's name.
         description: When a model should call the tool.
     """
@@ -59,7 +59,7 @@ class AgentGenerator(FunctionTool[..., str, Any]):
             instructions: Forms of answer: their names, each with a text that says when to use it.
             advice: Further text of the system prompt.
         """
-        # JSON texts are YAML texts, so no value of the model becomes a key.
+        # Values are written as JSON, which is valid YAML, so no text of the model can become a key.
         fields = {"name": name, "role": role, "goal": goal, "capabilities": capabilities}
         front = "\n".join(f"{key}: {json.dumps(value, ensure_ascii=False)}" for key, value in fields.items())
         files = {"brain.md": f"---\n{front}\n---\n{advice}\n"}
@@ -71,5 +71,5 @@ class AgentGenerator(FunctionTool[..., str, Any]):
             self.output.mkdir(parents=True, exist_ok=True)
             made = write_folder(self.output, name, files)
         except (ConfigurationError, OSError) as error:
-            raise ToolError(f"The agent was not made: {error}") from error
+            raise ToolError(f"The agent was not created: {error}") from error
         return f"made {made.name}: try `actgent run {made.path.name}`"

@@ -1,7 +1,7 @@
-"""A folder of text files that somebody else may have written, read without ever leaving it.
+"""Read files of an untrusted folder without leaving it.
 
-A path is walked step by step from the folder's own descriptor and no step follows a link, so what is opened is
-what was asked for, whatever changes on the disk meanwhile. What was opened is then looked at, not its name.
+A path is opened component by component relative to the folder's descriptor, without following symbolic links. Concurrent
+changes on disk therefore cannot redirect it. Checks use the opened descriptor, not the name.
 """
 
 import errno
@@ -18,10 +18,11 @@ import attrs
 from actgent.errors import InvalidFile
 
 MAX_BYTES = 256 * 1024
-"""The longest file that is read."""
+"""Maximum size of a file in bytes."""
 MAX_ENTRIES = 2_000
-"""The most entries of a folder that are listed."""
+"""Maximum number of entries in a listed folder."""
 MAX_STEPS = 8
+"""Maximum number of components of a path."""
 _MAX_PATH = 512
 _SHOWN = 60
 _MAX_DIGITS, _MAX_PLAIN = 6, 16
@@ -30,47 +31,47 @@ _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # a named pi
 _FOLDER = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_DIRECTORY
 _DRIVE = re.compile(r"[A-Za-z]:")
 UNREADABLE = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
-"""Characters that no text of an agent has: controls, halves of characters."""
+"""Characters that are not allowed in an agent's files: control characters and unpaired surrogates."""
 _REASONS = {
     errno.ENOENT: "no such file",
-    errno.ELOOP: "it is a link, or lies behind one: links are not followed",
-    errno.ENOTDIR: "no such file, or it lies behind a link: links are not followed",
+    errno.ELOOP: "it is a link, or its path contains a link: links are not followed",
+    errno.ENOTDIR: "no such file, or its path contains a link: links are not followed",
     errno.ENXIO: "it is not a regular file",
 }
 
 
 class Unreachable(InvalidFile):
-    """A file that is not there, or must not be reached: the mistake is where its path stands."""
+    """A file is missing or must not be read; the error belongs to the line that names its path."""
 
 
 def steps_of(path: str) -> list[str]:
-    """The steps of a relative path, with `/` between them.
+    """Split a relative path at `/` into its components.
 
     Raises:
-        ValueError: it is absolute, leaves the folder, or has characters that no such path needs.
+        ValueError: The path is absolute, leaves the folder, is too long, or has forbidden characters.
     """
     if not path.strip() or len(path) > _MAX_PATH:
         raise ValueError(f"a path has 1 to {_MAX_PATH} characters")
     if not path.isprintable() or "\\" in path:
-        raise ValueError("a path has no control characters and no backslashes: use / between its steps")
+        raise ValueError("a path has no control characters and no backslashes: separate its parts with /")
     if path.startswith(("/", "~")) or _DRIVE.match(path):
         raise ValueError("an absolute path leaves the folder: write it relative to this file")
     steps = [step for step in path.split("/") if step not in ("", ".")]
     if ".." in steps:
-        raise ValueError("'..' leaves the folder: keep what belongs to the agent beside this file")
+        raise ValueError("'..' leaves the folder: keep the agent's files in the folder of this file")
     if not 0 < len(steps) <= MAX_STEPS:
-        raise ValueError(f"a path has 1 to {MAX_STEPS} steps")
+        raise ValueError(f"a path has 1 to {MAX_STEPS} parts")
     return steps
 
 
 def looks_secret(text: str) -> bool:
-    """Return True for a name that may be a key in the wrong place: better not quoted."""
+    """Return True if a text may be a secret, such as an API key, and must not be quoted."""
     digits = sum(map(str.isdigit, text))
     return _SECRET.search(text) is not None or (digits > _MAX_DIGITS and len(text) > _MAX_PLAIN)
 
 
 def shown_text(name: str) -> str:
-    """A name as errors quote it: in one line, not endless, and not if it may be a secret."""
+    """Return a name quoted for error texts: on one line and shortened, or a placeholder if it may be a secret."""
     if looks_secret(name):
         return "(not shown)"
     return repr(name if len(name) <= _SHOWN else f"{name[:_SHOWN]}...")
@@ -78,23 +79,24 @@ def shown_text(name: str) -> str:
 
 @attrs.frozen
 class Folder:
-    """An open folder; paths are relative to it, and errors name files by it."""
+    """An open folder. Paths are relative to it; errors name files by its path."""
 
     path: Path
+    """Path of the folder, as given."""
     _descriptor: int = attrs.field(repr=False)
 
     @classmethod
     @contextmanager
     def open(cls, path: str | os.PathLike[str]) -> Iterator[Self]:
-        """Open a folder for as long as the block; how it is reached is the caller's own business, links included.
+        """Open a folder during a block. Links in `path` itself are followed.
 
         Raises:
-            InvalidFile: there is no such folder, or it may not be read.
+            InvalidFile: The folder does not exist, or is not readable.
         """
         try:
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY)
         except (OSError, ValueError) as error:
-            reason = getattr(error, "strerror", None) or "its path has characters that no path has"
+            reason = getattr(error, "strerror", None) or "its path has invalid characters"
             raise Unreachable(shown_text(str(path))[1:-1], 1, f"no folder to read: {reason}") from None
         try:
             yield cls(Path(path), descriptor)
@@ -102,15 +104,15 @@ class Folder:
             os.close(descriptor)
 
     def name_of(self, path: str) -> str:
-        """A file of this folder as errors call it."""
+        """Return the path of a file for error texts."""
         return str(self.path / path)
 
     def read(self, path: str, *, limit: int = MAX_BYTES) -> str:
-        """The text of a file, its line ends as on Unix.
+        """Return the text of a file with Unix line endings; `limit` is its maximum size in bytes.
 
         Raises:
-            Unreachable: there is none at this path, or it is not a regular file.
-            InvalidFile: it is too long, or not UTF-8 without a byte order mark.
+            Unreachable: The file does not exist, or is not a regular file.
+            InvalidFile: The file is too long, or not UTF-8 without a byte order mark.
         """
         with self._open(path, _FILE) as descriptor:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -118,46 +120,44 @@ class Folder:
             with open(descriptor, "rb", closefd=False) as file:
                 content = file.read(limit + 1)
         if len(content) > limit:
-            raise InvalidFile(
-                self.name_of(path), 1, f"the file is too long: at most {limit:,} bytes are read"
-            )
-        return _decoded(content, self.name_of(path))
+            raise InvalidFile(self.name_of(path), 1, f"the file is longer than {limit:,} bytes")
+        return _decode(content, self.name_of(path))
 
     def find(self, path: str, *, limit: int = MAX_BYTES) -> str | None:
-        """The text of a file that may be missing.
+        """Return the text of a file, or None if it does not exist.
 
         Raises:
-            InvalidFile: it is there, and cannot be used.
+            InvalidFile: The file exists but cannot be read.
         """
         return self.read(path, limit=limit) if self.has(path) else None
 
     def names(self, path: str) -> list[str]:
-        """List the entries of a folder below this one, sorted, without hidden ones; empty if it is not there.
+        """Return the sorted names in a subfolder, without hidden ones; empty if it does not exist.
 
         Raises:
-            InvalidFile: it is no folder but a link, or has too many entries.
+            InvalidFile: The path is no folder, or has too many entries.
         """
         if not self.has(path):
             return []
         with self._open(path, _FOLDER) as descriptor:
-            entries = os.listdir(descriptor)  # noqa: PTH208 - a path could lead elsewhere by now
+            entries = os.listdir(descriptor)  # noqa: PTH208 - listing by path could follow a new link
             names = sorted(name for name in entries if not name.startswith("."))
         if len(names) > MAX_ENTRIES:
             raise InvalidFile(self.name_of(path), 1, f"the folder has more than {MAX_ENTRIES:,} entries")
         return names
 
     def has(self, path: str) -> bool:
-        """Return True if there is something, also a link that leads nowhere; False for a path that cannot be right."""
+        """Return True if a path exists, including a dangling link; False if it does not, or is invalid."""
         with suppress(OSError, ValueError):
-            *way, last = steps_of(path)
-            with self._walk(way, _FOLDER) as parent:
+            *parents, last = steps_of(path)
+            with self._walk(parents, _FOLDER) as parent:
                 os.stat(last, dir_fd=parent, follow_symlinks=False)
                 return True
         return False
 
     @contextmanager
     def _open(self, path: str, flags: int) -> Iterator[int]:
-        """The descriptor of what a path leads to."""
+        """Yield the file descriptor of a path, closed at the end of the block."""
         with ExitStack() as opened:
             try:
                 descriptor = opened.enter_context(self._walk(steps_of(path), flags))
@@ -170,7 +170,7 @@ class Folder:
 
     @contextmanager
     def _walk(self, steps: list[str], flags: int) -> Iterator[int]:
-        """The descriptor at the end of the steps, which it opens one after the other."""
+        """Open the components of a path one after the other, and yield the last descriptor."""
         with ExitStack() as opened:
             here = self._descriptor
             for number, step in enumerate(steps, 1):
@@ -179,7 +179,7 @@ class Folder:
             yield here
 
 
-def _decoded(content: bytes, name: str) -> str:
+def _decode(content: bytes, name: str) -> str:
     if content.startswith((b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff")):
         raise InvalidFile(name, 1, "the file begins with a byte order mark: save it as UTF-8 without one")
     try:
@@ -190,5 +190,5 @@ def _decoded(content: bytes, name: str) -> str:
     text = text.replace("\r\n", "\n").replace("\r", "\n")
     if found := UNREADABLE.search(text):
         line = text.count("\n", 0, found.start()) + 1
-        raise InvalidFile(name, line, f"there is a control character (U+{ord(found[0]):04X})")
+        raise InvalidFile(name, line, f"the text has a control character (U+{ord(found[0]):04X})")
     return text

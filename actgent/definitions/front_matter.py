@@ -1,9 +1,9 @@
-"""Markdown with YAML in front of it, and where each value stands.
+"""Parse markdown with YAML front matter, and record the line of each value.
 
-The YAML is that of version 1.2 without what configuration does not need: no tags, anchors, aliases, merge keys,
-directives, or keys that are no text; no key twice. So nothing is ever built but text, numbers, true, false, null,
-lists and objects, and a small file cannot become a large value. Values are built from the parser's events, which
-know their lines. Source: https://yaml.org/spec/1.2.2/ (10.3, the core schema).
+The YAML is a safe subset of version 1.2: no tags, anchors, aliases, merge keys, directives, duplicate keys, or keys that
+are not strings. A document therefore contains only strings, numbers, true, false, null, lists and objects, and a small file
+cannot expand to a large value. Values are built from the parser's events, which have line numbers. Source:
+https://yaml.org/spec/1.2.2/ (10.3, the core schema).
 """
 
 import math
@@ -32,43 +32,46 @@ from actgent.errors import InvalidFile
 
 from .folder import UNREADABLE, looks_secret
 
-MAX_CHARACTERS = 32 * 1024
-"""Of YAML; the text below it has the file's own limit."""
+MAX_YAML_CHARS = 32 * 1024
+"""Maximum length of the YAML; the text below it counts only towards the size limit of the file."""
 MAX_DEPTH = 24
+"""Maximum nesting depth of a value."""
 _MAX_DIGITS = 300
 _MAX_WORD_DIGITS = 4
 _WORD = re.compile(r"[A-Za-z_$][\w. -]{0,31}")
-Place = tuple[str | int, ...]
-"""The keys and indexes that lead to a value."""
+Path = tuple[str | int, ...]
+"""Keys and indexes from the document root to a value."""
 
 _FENCED = re.compile(r"---[ \t]*\n(.*?)^---[ \t]*(?:\n|\Z)(.*)", re.DOTALL | re.MULTILINE)
 
 
 @attrs.frozen
 class Document:
-    """The values in front, where they stand, and the text below."""
+    """The values of the front matter with their lines, and the text below."""
 
     values: Mapping[str, Any]
-    lines: Mapping[Place, int]
-    """Of every key and item, from 1."""
+    """Values of the front matter."""
+    lines: Mapping[Path, int]
+    """Line number of every key and item, from 1."""
     body: str = ""
+    """Text below the front matter."""
 
-    def line(self, place: Place) -> int:
-        """Where a value stands, or what should hold it."""
-        while place and place not in self.lines:
-            place = place[:-1]
-        return self.lines.get(place, 1)
+    def line(self, path: Path) -> int:
+        """Return the line number of a value, or of its nearest existing parent if the value is missing."""
+        while path and path not in self.lines:
+            path = path[:-1]
+        return self.lines.get(path, 1)
 
 
 def split_front_matter(text: str, *, name: str) -> Document:
-    """Read markdown that begins with YAML between two lines of `---`.
+    """Parse markdown that begins with YAML between two lines of `---`.
 
     Raises:
-        InvalidFile: there is no such beginning, or it cannot be read; with the line.
+        InvalidFile: The front matter is missing or invalid.
     """
     found = _FENCED.match(text)
     if found is None:
-        missing = "is never closed" if text.startswith("---") else "is missing"
+        missing = "is not closed" if text.startswith("---") else "is missing"
         raise InvalidFile(
             name, 1, f"the front matter {missing}: the file begins with YAML between two lines of ---"
         )
@@ -77,13 +80,13 @@ def split_front_matter(text: str, *, name: str) -> Document:
 
 
 def read_yaml(text: str, *, name: str, first_line: int = 1) -> Document:
-    """Read a YAML object; JSON is one, too. `first_line` is the number of its first line in the file.
+    """Parse a YAML or JSON object; `first_line` is the line number of its first line in the file.
 
     Raises:
-        InvalidFile: it cannot be read, has what is not allowed (see the module), or is no object.
+        InvalidFile: The YAML is invalid, uses a forbidden feature (see the module), or is no object.
     """
-    if len(text) > MAX_CHARACTERS:
-        raise InvalidFile(name, first_line, f"the YAML is longer than {MAX_CHARACTERS:,} characters")
+    if len(text) > MAX_YAML_CHARS:
+        raise InvalidFile(name, first_line, f"the YAML is longer than {MAX_YAML_CHARS:,} characters")
     builder = _Builder(YAML(typ="safe", pure=True).parse(text), name, first_line)
     try:
         return builder.document()
@@ -99,19 +102,19 @@ def read_yaml(text: str, *, name: str, first_line: int = 1) -> Document:
 
 @attrs.define
 class _Builder:
-    """Values from events, one after the other."""
+    """Builds values from the events of the YAML parser."""
 
     _events: Iterator[Event]
     _name: str
     _first_line: int
-    _lines: dict[Place, int] = attrs.field(factory=dict)
+    _lines: dict[Path, int] = attrs.field(factory=dict)
 
     def document(self) -> Document:
         values = self._content()
         if values is None:
             values = {}
         if not isinstance(values, dict):
-            raise InvalidFile(self._name, self._first_line, "an object is needed: lines of `key: value`")
+            raise InvalidFile(self._name, self._first_line, "expected an object: lines of `key: value`")
         return Document(values, self._lines)
 
     def _content(self) -> Any:
@@ -129,78 +132,76 @@ class _Builder:
     def _expect(self, kind: type[Event]) -> None:
         event = next(self._events)
         if not isinstance(event, kind):
-            raise self._error(event, "one document is all that is read")
+            raise self._error(event, "expected a single document")
 
-    def _error(self, event: Event, reason: str, place: Place = ()) -> InvalidFile:
-        return InvalidFile(self._name, self._line(event), reason, dotted(place))
+    def _error(self, event: Event, reason: str, path: Path = ()) -> InvalidFile:
+        return InvalidFile(self._name, self._line(event), reason, dotted(path))
 
     def _line(self, event: Event) -> int:
         mark = event.start_mark
         return self._first_line + (mark.line if mark is not None else 0)
 
-    def _value(self, event: Event, place: Place) -> Any:
-        self._refuse_odd(event, place)
-        self._lines.setdefault(place, self._line(event))
+    def _value(self, event: Event, path: Path) -> Any:
+        self._check_allowed(event, path)
+        self._lines.setdefault(path, self._line(event))
         match event:
             case ScalarEvent():
-                return self._scalar(event, place)
+                return self._scalar(event, path)
             case SequenceStartEvent():
-                return self._list(place)
+                return self._list(path)
             case MappingStartEvent():
-                return self._object(place)
-        raise self._error(event, "a value is missing", place)
+                return self._object(path)
+        raise self._error(event, "a value is missing", path)
 
-    def _refuse_odd(self, event: Event, place: Place) -> None:
+    def _check_allowed(self, event: Event, path: Path) -> None:
         if isinstance(event, AliasEvent) or getattr(event, "anchor", None) is not None:
-            raise self._error(
-                event, "anchors (&) and aliases (*) are not allowed: write the value out", place
-            )
+            raise self._error(event, "anchors (&) and aliases (*) are not allowed: write the value out", path)
         if getattr(event, "tag", None) is not None:
-            raise self._error(event, "tags (!) are not allowed", place)
-        if len(place) > MAX_DEPTH:
+            raise self._error(event, "tags (!) are not allowed", path)
+        if len(path) > MAX_DEPTH:
             raise self._error(event, f"more than {MAX_DEPTH} levels")
 
-    def _scalar(self, event: ScalarEvent, place: Place) -> Any:
+    def _scalar(self, event: ScalarEvent, path: Path) -> Any:
         is_plain = bool(event.implicit[0])
         try:
-            return _resolved(event.value) if is_plain else _readable(event.value)
+            return _resolve_scalar(event.value) if is_plain else _check_readable(event.value)
         except ValueError as error:
-            raise self._error(event, str(error), place) from None
+            raise self._error(event, str(error), path) from None
 
-    def _list(self, place: Place) -> list[Any]:
+    def _list(self, path: Path) -> list[Any]:
         items: list[Any] = []
         while not isinstance(event := next(self._events), SequenceEndEvent):
-            items.append(self._value(event, (*place, len(items))))
+            items.append(self._value(event, (*path, len(items))))
         return items
 
-    def _object(self, place: Place) -> dict[str, Any]:
+    def _object(self, path: Path) -> dict[str, Any]:
         members: dict[str, Any] = {}
         while not isinstance(event := next(self._events), MappingEndEvent):
-            key = self._key(event, place)
-            inner = (*place, key)
+            key = self._key(event, path)
+            inner = (*path, key)
             if key in members:
                 first = self._lines[inner]
-                raise self._error(event, f"the key is there twice (first in line {first})", inner)
+                raise self._error(event, f"duplicate key (first used in line {first})", inner)
             self._lines[inner] = self._line(event)
             members[key] = self._value(next(self._events), inner)
         return members
 
-    def _key(self, event: Event, place: Place) -> str:
-        self._refuse_odd(event, place)
+    def _key(self, event: Event, path: Path) -> str:
+        self._check_allowed(event, path)
         if not isinstance(event, ScalarEvent):
-            raise self._error(event, "a key must be text", place)
+            raise self._error(event, "a key must be text", path)
         if event.value == "<<" and event.implicit[0]:
-            raise self._error(event, "merge keys (<<) are not allowed: write the members out", place)
+            raise self._error(event, "merge keys (<<) are not allowed: write the members out", path)
         return str(event.value)
 
 
-def dotted(place: Place) -> str:
-    """A place as errors name it: `llm.temperature`. What may be a secret in the wrong column is not quoted."""
-    return ".".join(str(step) if isinstance(step, int) or _is_word(step) else "(a key)" for step in place)
+def dotted(path: Path) -> str:
+    """Return a path for error texts: `llm.temperature`. Keys that may be secrets are not quoted."""
+    return ".".join(str(step) if isinstance(step, int) or _is_word(step) else "(a key)" for step in path)
 
 
 def _is_word(key: str) -> bool:
-    """False for what is long or has many digits among its letters, as keys of providers do."""
+    """Return True if a key resembles a word; False for long keys and keys with many digits, which may be API keys."""
     return (
         _WORD.fullmatch(key) is not None
         and sum(map(str.isdigit, key)) <= _MAX_WORD_DIGITS
@@ -220,29 +221,29 @@ _NUMBERS: tuple[tuple[re.Pattern[str], Callable[[str], int | float]], ...] = (
 )
 
 
-def _resolved(text: str) -> Any:
-    """The value of a scalar without quotes.
+def _resolve_scalar(text: str) -> Any:
+    """Return the value of an unquoted scalar.
 
     Raises:
-        ValueError: a number that JSON does not have.
+        ValueError: The scalar is a number that JSON cannot express.
     """
     if text.lower() in _WORDS and text in (text.lower(), text.upper(), text.title()):
         return _WORDS[text.lower()]
     for pattern, convert in _NUMBERS:
         if pattern.fullmatch(text):
-            return _finite(text, convert)
+            return _to_finite_number(text, convert)
     return str(text)
 
 
-def _readable(text: str) -> str:
+def _check_readable(text: str) -> str:
     if found := UNREADABLE.search(text):
-        raise ValueError(f"there is a control character (U+{ord(found[0]):04X})")
+        raise ValueError(f"the text has a control character (U+{ord(found[0]):04X})")
     return str(text)
 
 
-def _finite(text: str, convert: Callable[[str], int | float]) -> int | float:
+def _to_finite_number(text: str, convert: Callable[[str], int | float]) -> int | float:
     if len(text) > _MAX_DIGITS:
-        raise ValueError(f"a number has at most {_MAX_DIGITS} digits")
+        raise ValueError(f"the number has more than {_MAX_DIGITS} digits")
     number = convert(text)
     if math.isinf(number):
         raise ValueError("infinity and nan are not valid numbers here")

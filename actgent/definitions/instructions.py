@@ -1,16 +1,15 @@
-"""An agent as a folder of readable files.
+"""Read and validate the folder of an agent.
 
     tutor/
-      brain.md             who it is (front matter; the name is that of the folder unless `name` is given), and further text of
-                           the prompt (the text below)
-      instructions/*.md    its forms of answer: `schemaTemplate`, `tool`, and a description as the text
-      tools.py, tools/*.py its tools, functions with `@tool`
-      openapi/*.yaml       documents of APIs whose operations are tools
-      mcp_config.json      servers that speak MCP
+      brain.md             profile and settings (front matter; `name` defaults to the name of the folder), and further text of
+                           the system prompt (the text below)
+      instructions/*.md    types of answers: `schemaTemplate`, `tool`, and the description as text
+      tools.py, tools/*.py tools: functions with `@tool`
+      openapi/*.yaml       OpenAPI documents whose operations are tools
+      mcp_config.json      MCP servers
       AGENTS.md, skills/*/SKILL.md
 
-Reading starts nothing and runs nothing: the tools' code is only looked at. Everything that is wrong is found at
-once and named by file, line and key.
+Reading does not run the tools' code or start servers. All errors are reported together, with file, line and key.
 """
 
 import difflib
@@ -43,10 +42,10 @@ MORE_TOOLS = "tools"
 _WITHOUT_STRATEGY = tuple(name for name in PROTOCOLS if name != "react")
 STRATEGIES = ("keyword", "auto", "preference")
 MAX_INSTRUCTIONS = 500
-_MAX_NAME = 64
+_MAX_NAME_CHARS = 64
 
 _TEXT = {"type": "string"}
-_NAME = {"type": "string", "pattern": r"\S", "maxLength": _MAX_NAME}
+_NAME = {"type": "string", "pattern": r"\S", "maxLength": _MAX_NAME_CHARS}
 _COUNT = {"type": "integer", "minimum": 1}
 _ABOVE_ZERO = {"type": "number", "exclusiveMinimum": 0}
 BRAIN_SCHEMA: Mapping[str, Any] = {
@@ -83,7 +82,7 @@ INSTRUCTION_SCHEMA: Mapping[str, Any] = {
     },
     "additionalProperties": False,
 }
-# The mask keeps values, which may be secret, out of what the library says.
+# The mask keeps values, which may be secret, out of the library's error texts.
 _BRAIN = jsonschema_rs.validator_for(dict(BRAIN_SCHEMA), mask="it")
 _INSTRUCTION = jsonschema_rs.validator_for(dict(INSTRUCTION_SCHEMA), mask="it")
 _KINDS = {"string": "text", "array": "a list", "object": "an object", "integer": "a whole number"}
@@ -94,54 +93,54 @@ class AgentFolder:
     """The definition of an agent in a folder, as `read_folder` reads it."""
 
     path: Path
-    """The folder."""
+    """Path of the folder."""
     name: str
-    """The agent's name."""
+    """Name of the agent."""
     role: str = ""
-    """Who the agent is; empty if brain.md does not say it, as in the two fields below."""
+    """Role of the agent; empty if brain.md has none."""
     goal: str = ""
-    """What the agent is for."""
+    """Goal of the agent; empty if brain.md has none."""
     capabilities: str = ""
-    """What the agent can do."""
+    """Capabilities of the agent; empty if brain.md has none."""
     body: str = attrs.field(default="", repr=False)
     """Further text of the system prompt: the text of brain.md, AGENTS.md, and the list of skills."""
     instructions: tuple[Instruction, ...] = ()
-    """The forms of answer, in the order of brain.md."""
+    """Types of answers, in the order of brain.md."""
     protocol: str | None = None
     """Name of the protocol; None is `simple` for an agent with instructions, and `bare` for one without."""
     strategy: str | None = None
-    """Name of the strategy of `react`; None is its default."""
+    """Name of the strategy of the `react` protocol; None is the default strategy."""
     llm: Mapping[str, Any] = attrs.field(factory=dict, repr=False)
-    """See `settings.SCHEMA`; may hold a key."""
+    """Model settings of the folder; may contain an API key."""
     handler_timeout: float = 30.0
-    """Seconds that an async handler or hook may take."""
+    """Timeout of async handlers and hooks in seconds."""
     on_busy: OnBusy = "queue"
-    """What a message does while its session works."""
+    """Handling of a message that arrives during a turn."""
     limits: Limits = attrs.field(factory=Limits)
-    """The bounds of a turn."""
+    """Limits of one turn."""
     max_tokens: int | None = None
-    """Tokens of the conversation that the model is shown; None is the memory's default."""
+    """Maximum tokens of the conversation in a request; None is the default of the memory."""
     tool_names: tuple[str, ...] | None = None
-    """The tools of its own code that it has; None is all of them."""
+    """Names of the tools from `code` that the agent has; None is all of them."""
     code: Mapping[str, str] = attrs.field(factory=dict, repr=False)
-    """The text of `tools.py` and `tools/*.py`, by path."""
+    """Source code of `tools.py` and `tools/*.py`, by path."""
     documents: Mapping[str, Any] = attrs.field(factory=dict, repr=False)
-    """The documents in `openapi/`, by path."""
+    """OpenAPI documents in `openapi/`, by path."""
     servers: Mapping[str, Any] = attrs.field(factory=dict, repr=False)
-    """What `mcp_config.json` says of each server; may hold a key."""
+    """Configuration of each server in `mcp_config.json`; may contain secrets."""
     skills: tuple[Skill, ...] = ()
-    """The skills in `skills/`, which the agent's model can load."""
+    """Skills in `skills/`, which the model can load."""
 
 
 def read_folder(path: str | os.PathLike[str], *, tools: Iterable[str] = ()) -> AgentFolder:
-    """Read an agent's folder, or the one that a brain.md lies in, and check all of it.
+    """Read and validate an agent's folder.
 
     Args:
         path: The folder, or its brain.md.
-        tools: The names of tools that a program will add to those of the folder.
+        tools: Names of tools that a program will add to those of the folder.
 
     Raises:
-        InvalidFolder: something is wrong; the text has a line for each thing that is.
+        InvalidFolder: The folder is invalid; the text has a line for each error.
     """
     folder_path = Path(path)
     if folder_path.name == BRAIN:
@@ -159,16 +158,16 @@ def read_folder(path: str | os.PathLike[str], *, tools: Iterable[str] = ()) -> A
 
 @attrs.define
 class _Reading:
-    """One pass over a folder, collecting what is wrong."""
+    """One pass over a folder that collects all errors."""
 
     folder: Folder
     problems: list[InvalidFile]
-    given_tools: frozenset[str]
+    program_tools: frozenset[str]
 
     def agent(self) -> AgentFolder | None:
         brain = self._brain()
         code, defined = self._code()
-        known = None if defined is None else self.given_tools | defined
+        known = None if defined is None else self.program_tools | defined
         documents = read_documents(self.folder, self.problems)
         servers = read_servers(self.folder, self.problems, documents)
         skills = read_skills(self.folder, self.problems)
@@ -177,11 +176,11 @@ class _Reading:
             self._instructions(Document({}, {}), None)
             return None
         named = self._tool_names(brain, known)
-        usable = known if named is None or known is None else self.given_tools | (known & set(named))
+        usable = known if named is None or known is None else self.program_tools | (known & set(named))
         instructions = self._instructions(brain, usable)
         self._check_names(brain, instructions)
         if skills and known and LoadSkill.name in known:
-            self._add(TOOLS, 1, f"the tool {LoadSkill.name!r} belongs to the skills: give yours another name")
+            self._add(TOOLS, 1, f"the tool {LoadSkill.name!r} is reserved for skills: rename your tool")
         if self.problems:
             return None
         values = brain.values
@@ -221,17 +220,19 @@ class _Reading:
             self._check_values(document)
         values = document.values
         if "strategy" in values and values.get("protocol", "bare") in _WITHOUT_STRATEGY:
-            self._add(BRAIN, document.line(("strategy",)), "only the react protocol has one", "strategy")
+            self._add(
+                BRAIN, document.line(("strategy",)), "only the react protocol has a strategy", "strategy"
+            )
         self._check_model(document)
         return document
 
     def _check_values(self, brain: Document) -> None:
-        """Check what the form does not say, so that it is told with its line and not when the agent is made."""
+        """Check values beyond the schema, so that errors have a line instead of appearing when the agent is created."""
         name = self._agent_name(brain)
         if not name.isprintable():
-            self._add(BRAIN, brain.line(("name",)), "it is not printable text on one line", "name")
-        elif not 0 < len(name) <= _MAX_NAME:
-            self._add(BRAIN, brain.line(("name",)), f"add a name of 1 to {_MAX_NAME} characters", "name")
+            self._add(BRAIN, brain.line(("name",)), "must be printable text on one line", "name")
+        elif not 0 < len(name) <= _MAX_NAME_CHARS:
+            self._add(BRAIN, brain.line(("name",)), f"must have 1 to {_MAX_NAME_CHARS} characters", "name")
         for key, value in brain.values.get("limits", {}).items():
             try:
                 Limits(**{key: value})
@@ -245,7 +246,7 @@ class _Reading:
         return name
 
     def _check_model(self, brain: Document) -> None:
-        """A provider that is plainly misspelt; others may be models of an address that the program or environment gives."""
+        """Report an unknown provider that resembles a known one; others may be served at a custom address."""
         llm = brain.values.get("llm")
         place = ("llm", "model") if isinstance(llm, dict) else ("llm",)
         model = llm.get("model") if isinstance(llm, dict) else llm
@@ -253,7 +254,7 @@ class _Reading:
             self._add(BRAIN, brain.line(place), reason, dotted(place))
         elif isinstance(model, str) and not all(map(str.strip, model.split(":", 1))):
             self._add(
-                BRAIN, brain.line(place), "it is PROVIDER:MODEL, and one of them is empty", dotted(place)
+                BRAIN, brain.line(place), "expected PROVIDER:MODEL, but one of them is empty", dotted(place)
             )
         url = llm.get("base_url") if isinstance(llm, dict) else None
         if isinstance(url, str) and not _has_host(url):
@@ -274,7 +275,7 @@ class _Reading:
     # --- instructions --------------------------------------------------------------------
 
     def _instructions(self, brain: Document, tools: frozenset[str] | None) -> tuple[Instruction, ...]:
-        """All instructions; `tools` are those that one may be mapped to, None if nobody knows."""
+        """Return all instructions; `tools` are the names they may refer to, None if unknown."""
         read: dict[str, Instruction] = {}
         for key, path, place in self._instruction_paths(brain):
             instruction = self._instruction(key, path, place, brain, tools)
@@ -289,7 +290,7 @@ class _Reading:
         return tuple(read.values())
 
     def _check_names(self, brain: Document, instructions: Sequence[Instruction]) -> None:
-        """Report instructions whose names mean something else in the agent's protocol."""
+        """Report instructions whose names are reserved in the agent's protocol."""
         protocol = brain.values.get("protocol") or ("simple" if instructions else "bare")
         if self.problems or protocol not in PROTOCOLS:
             return
@@ -299,7 +300,7 @@ class _Reading:
             self._add(BRAIN, brain.line(("instructions",)), short_reason(error), "instructions")
 
     def _instruction_paths(self, brain: Document) -> Iterator[tuple[str | None, str, tuple[str | int, ...]]]:
-        """The name that brain.md gives, the path, and the place in brain.md where they stand."""
+        """Yield for each instruction its name in brain.md, the path of its file, and its position in brain.md."""
         listed = brain.values.get("instructions")
         if isinstance(listed, dict):
             pairs: Iterable[tuple[Any, Any]] = listed.items()
@@ -313,7 +314,7 @@ class _Reading:
                 yield (key if isinstance(key, str) else None), path, ("instructions", key)
 
     def _found_instructions(self) -> Iterator[tuple[None, str, tuple[str | int, ...]]]:
-        """All of `instructions/*.md`, where brain.md names none."""
+        """Yield all of `instructions/*.md`, if brain.md lists no instructions."""
         try:
             names = [name for name in self.folder.names("instructions") if name.endswith(".md")]
         except InvalidFile as error:
@@ -338,7 +339,7 @@ class _Reading:
         except Unreachable as error:
             if place:
                 self._add(BRAIN, brain.line(place), f"{shown_text(path)}: {error.reason}", dotted(place))
-            else:  # found in the folder, and not named anywhere
+            else:  # found in the folder, not listed in brain.md
                 self.problems.append(error)
             return None
         except InvalidFile as error:
@@ -346,7 +347,7 @@ class _Reading:
             return None
         if not self._check(path, document, _INSTRUCTION, known=INSTRUCTION_SCHEMA):
             return None
-        return self._checked(path, document, self._name(key, path, document), tools)
+        return self._parse_instruction(path, document, self._name(key, path, document), tools)
 
     def _name(self, key: str | None, path: str, document: Document) -> str:
         """Return `instructionName` of the file; without it the key in brain.md, `name` of the file, or the name of the file."""
@@ -354,7 +355,7 @@ class _Reading:
         file_name = path.rpartition("/")[2].removesuffix(".md")
         return values.get("instructionName") or key or values.get("name") or file_name
 
-    def _checked(
+    def _parse_instruction(
         self, path: str, document: Document, name: str, tools: frozenset[str] | None
     ) -> Instruction | None:
         count = len(self.problems)
@@ -362,8 +363,8 @@ class _Reading:
         tool = document.values.get("tool")
         if tool is not None and tools is not None and tool not in tools:
             self._add(path, document.line(("tool",)), _unknown_tool(tool, tools), "tool")
-        if not name.strip() or len(name) > _MAX_NAME or not name.isprintable():
-            self._add(path, 1, f"an instruction's name has 1 to {_MAX_NAME} printable characters")
+        if not name.strip() or len(name) > _MAX_NAME_CHARS or not name.isprintable():
+            self._add(path, 1, f"an instruction's name has 1 to {_MAX_NAME_CHARS} printable characters")
         described = (document.values.get("description", ""), document.body)
         instruction = Instruction(name, "\n".join(filter(None, described)), schema, tool)
         if len(self.problems) > count:
@@ -376,7 +377,7 @@ class _Reading:
         return instruction
 
     def _schema(self, path: str, document: Document) -> Mapping[str, Any] | None:
-        """The form of an instruction, from the front matter itself or from the file that it names."""
+        """Return the schema of an instruction, from the front matter or from the file that it names."""
         schema = document.values.get("schemaTemplate")
         if not isinstance(schema, str):
             return schema or None
@@ -397,7 +398,7 @@ class _Reading:
     # --- tools ---------------------------------------------------------------------------
 
     def _code(self) -> tuple[dict[str, str], frozenset[str] | None]:
-        """The text of each file of tools and the names of the tools that they define; None if one cannot be read."""
+        """Return the source of each tools file, and the names of the tools they define; None if a file is invalid."""
         code: dict[str, str] = {}
         defined: dict[str, str] = {}
         count = len(self.problems)
@@ -414,12 +415,12 @@ class _Reading:
             else:
                 for name, line in found.items():
                     if name in defined:
-                        self._add(path, line, f"{defined[name]} has a tool {shown_text(name)}, too")
+                        self._add(path, line, f"{defined[name]} also defines a tool {shown_text(name)}")
                     defined[name] = path
         return code, frozenset(defined) if len(self.problems) == count else None
 
     def _code_paths(self) -> list[str]:
-        """tools.py and tools/*.py, as far as they are there; a file whose name begins with _ is none of tools."""
+        """Return the existing files of tools.py and tools/*.py; names that begin with _ are ignored."""
         try:
             names = [name for name in self.folder.names(MORE_TOOLS) if name.endswith(".py")]
         except InvalidFile as error:
@@ -439,7 +440,7 @@ class _Reading:
             if known is not None and name not in known:
                 self._add(BRAIN, brain.line(place), _unknown_tool(name, known), dotted(place))
             elif name in named[:index]:
-                self._add(BRAIN, brain.line(place), "the tool is there twice", dotted(place))
+                self._add(BRAIN, brain.line(place), "the tool is listed twice", dotted(place))
         return tuple(name for name in named if isinstance(name, str))
 
     # --- problems ------------------------------------------------------------------------
@@ -450,33 +451,33 @@ class _Reading:
     def _check(
         self, path: str, document: Document, validator: jsonschema_rs.Validator, *, known: Mapping[str, Any]
     ) -> bool:
-        """Check the form of the values; each that has it not is a problem."""
+        """Validate values against a schema and report each error. Return True if the values are valid."""
         errors = list(validator.iter_errors(document.values))
         for error in errors:
-            for place, reason in _worded(error, known):
+            for place, reason in _describe_error(error, known):
                 self._add(path, document.line(place), reason, dotted(place))
         return not errors
 
 
-def _worded(
+def _describe_error(
     error: jsonschema_rs.ValidationError, known: Mapping[str, Any]
 ) -> Iterator[tuple[tuple[str | int, ...], str]]:
-    """Where something is wrong, and what; never the value, which may be a secret."""
+    """Yield the paths and texts of a schema error; the texts never quote the value, which may be a secret."""
     place = tuple(error.instance_path)
-    kind: Any = error.kind  # each kind has attributes of its own
+    kind: Any = error.kind  # each kind has other attributes
     match kind.name:
         case "additionalProperties":
             for key in kind.unexpected:
                 yield (*place, key), f"unknown key{_suggestion(key, _keys_at(place, known))}"
         case "required":
-            yield (*place, kind.property), "it is missing"
+            yield (*place, kind.property), "required key is missing"
         case "type":
             names = [_KINDS.get(str(name), f"a {name}") for name in kind.types]
-            yield place, f"{' or '.join(names)} is needed"
+            yield place, f"must be {' or '.join(names)}"
         case "enum":
-            yield place, f"one of these is needed: {', '.join(map(str, kind.options))}"
+            yield place, f"must be one of {', '.join(map(str, kind.options))}"
         case "pattern":
-            yield place, "it is empty, or not of the form that is needed"
+            yield place, "is empty or has an invalid format"
         case _:
             yield place, short_reason(error.message)
 
@@ -497,9 +498,9 @@ def _keys_at(place: tuple[str | int, ...], known: Mapping[str, Any]) -> list[str
 
 def _suggestion(key: str, known: list[str]) -> str:
     close = difflib.get_close_matches(key, known, 1)
-    return f": did you mean {close[0]!r}?" if close else f" (there are: {', '.join(known)})"
+    return f": did you mean {close[0]!r}?" if close else f" (known keys: {', '.join(known)})"
 
 
 def _unknown_tool(name: str, known: Iterable[str]) -> str:
     there = ", ".join(sorted(known)) or "none"
-    return f"there is no tool {shown_text(name)} (there are: {there}): define it in {TOOLS}, or add it in the program"
+    return f"unknown tool {shown_text(name)} (known tools: {there}): define it in {TOOLS}, or add it in the program"

@@ -1,4 +1,4 @@
-"""`AgentRegistry`, agents that are kept by name: each is a folder as any other, which a program or `actgent run` makes an agent of."""
+"""`AgentRegistry`: agent definitions stored by name, each in a folder that a program or `actgent run` can load."""
 
 import json
 import os
@@ -16,22 +16,24 @@ from .scaffold import write_folder
 
 
 class AgentRegistry:
-    """The definitions of agents in one folder: who they are, and in which forms they answer, but none of their code.
+    """Stores agent definitions in one folder: their profile and instructions, but no code.
 
-    `AgentBuilder.from_folder(registry.path_of("clerk"), tools=[...])` makes an agent of one again.
+    `AgentBuilder.from_folder(registry.path_of("clerk"), tools=[...])` creates an agent from a definition.
     """
 
     def __init__(self, place: str | os.PathLike[str]) -> None:
-        """Args: `place` is the folder, which is made if it is not there.
+        """Args: `place` is the folder, which is created if it does not exist.
 
         Raises:
-            ConfigurationError: it cannot be made.
+            ConfigurationError: The folder cannot be created.
         """
         self.place = Path(place)
         try:
             self.place.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise ConfigurationError(f"{self.place} cannot hold agents: {error.strerror}") from None
+            raise ConfigurationError(
+                f"{self.place} cannot be created as an agent registry: {error.strerror}"
+            ) from None
 
     def __repr__(self) -> str:
         return f"AgentRegistry({str(self.place)!r})"
@@ -39,40 +41,45 @@ class AgentRegistry:
     def save(
         self, profile: Profile, *, protocol: str = "", llm: str = "", replace: bool = False
     ) -> AgentFolder:
-        """Keep an agent under its name, whole or not at all; `agent.profile` is what it takes.
+        """Save the definition of an agent atomically under its name; pass `agent.profile`.
 
-        `protocol` is one of `actgent.protocols.PROTOCOLS`, by default that of the answers it knows; `llm` a model by its name.
-        With `replace` it takes the place of the one of that name.
+        Args:
+            profile: Profile of the agent.
+            protocol: Name in `actgent.protocols.PROTOCOLS`; empty chooses by the instructions.
+            llm: Name of the model; empty saves none.
+            replace: If True, replace an existing definition with this name.
 
         Raises:
-            ConfigurationError: the name is taken or none of a folder, or the protocol is unknown.
-            InvalidFolder: what is to be kept makes no agent.
+            ConfigurationError: The name is in use or not valid for a folder, or the protocol is unknown.
+            InvalidFolder: The definition is invalid.
         """
         files = {BRAIN: _brain(profile, protocol, llm), **dict(_instructions(profile.instructions))}
         tools = [each.tool for each in profile.instructions if each.tool]
         if not replace or not self._has(profile.name):
             return write_folder(self.place, profile.name, files, tools=tools)
-        with tempfile.TemporaryDirectory(prefix=".replaced-", dir=self.place) as aside:
-            write_folder(aside, profile.name, files, tools=tools)  # checked before the old one goes
-            kept = self.place / profile.name
-            kept.rename(Path(aside) / ".old")
-            (Path(aside) / profile.name).rename(kept)
-        return read_folder(kept, tools=tools)
+        with tempfile.TemporaryDirectory(prefix=".replaced-", dir=self.place) as staging:
+            write_folder(
+                staging, profile.name, files, tools=tools
+            )  # validated before the old definition is removed
+            target = self.place / profile.name
+            target.rename(Path(staging) / ".old")
+            (Path(staging) / profile.name).rename(target)
+        return read_folder(target, tools=tools)
 
     def load(self, name: str, *, tools: Iterable[str] = ()) -> AgentFolder:
-        """Read the definition of this name; `tools` are the names of those that the program will add.
+        """Read the definition with this name; `tools` are the names of tools that the program will add.
 
         Raises:
-            ConfigurationError: there is none; the text says the nearest.
-            InvalidFolder: somebody has broken its files.
+            ConfigurationError: The name is unknown; the text suggests a similar one.
+            InvalidFolder: The files of the definition are invalid.
         """
         return read_folder(self.path_of(name), tools=tools)
 
     def path_of(self, name: str) -> Path:
-        """The folder of the agent of this name.
+        """Return the folder of the agent with this name.
 
         Raises:
-            ConfigurationError: there is none; the text says the nearest.
+            ConfigurationError: The name is unknown; the text suggests a similar one.
         """
         if not self._has(name):
             known = self.names()
@@ -81,34 +88,34 @@ class AgentRegistry:
         return self.place / name
 
     def names(self) -> tuple[str, ...]:
-        """The names of all agents, in order."""
+        """Return the names of all agents, sorted."""
         return tuple(sorted(entry.name for entry in self.place.iterdir() if self._has(entry.name)))
 
     def find(self, words: str) -> tuple[str, ...]:
-        """The names of agents whose role, goal or capabilities have any of these words, those with the most first."""
-        wanted = set(re.findall(r"\w+", words.casefold()))
-        found = {name: len(wanted & self._words(name)) for name in self.names()}
+        """Return the names of agents whose profile contains any of these words, sorted by the number of matches."""
+        query = set(re.findall(r"\w+", words.casefold()))
+        found = {name: len(query & self._words(name)) for name in self.names()}
         return tuple(sorted((name for name in found if found[name]), key=lambda name: (-found[name], name)))
 
     def remove(self, name: str) -> None:
-        """Delete the agent of this name, with its files.
+        """Delete the agent with this name and its files.
 
         Raises:
-            ConfigurationError: there is none; the text says the nearest.
+            ConfigurationError: The name is unknown; the text suggests a similar one.
         """
         shutil.rmtree(self.path_of(name))
 
     def _has(self, name: str) -> bool:
-        """True for the name of an agent; one that leads elsewhere is none."""
+        """Return True if an agent with this name exists; a name that is a path is rejected."""
         return Path(name).name == name and not name.startswith(".") and (self.place / name / BRAIN).is_file()
 
     def _words(self, name: str) -> set[str]:
-        read = read_folder(self.place / name, tools=_tools_named(self.place / name))
+        read = read_folder(self.place / name, tools=_referenced_tools(self.place / name))
         return set(re.findall(r"\w+", f"{read.name} {read.role} {read.goal} {read.capabilities}".casefold()))
 
 
-def _tools_named(folder: Path) -> list[str]:
-    """The names of tools that a program has to add, as the instructions say them."""
+def _referenced_tools(folder: Path) -> list[str]:
+    """Return the names of the tools that the instructions refer to."""
     found = (
         re.findall(r"^tool: (\".*\")$", file.read_text(), re.MULTILINE)
         for file in folder.glob("instructions/*.md")
@@ -117,7 +124,7 @@ def _tools_named(folder: Path) -> list[str]:
 
 
 def _brain(profile: Profile, protocol: str, llm: str) -> str:
-    said: Mapping[str, object] = {
+    values: Mapping[str, object] = {
         "name": profile.name,
         "role": profile.role,
         "goal": profile.goal,
@@ -126,24 +133,27 @@ def _brain(profile: Profile, protocol: str, llm: str) -> str:
         "llm": llm,
         "instructions": {each.name: _path(n) for n, each in enumerate(profile.instructions)},
     }
-    return _front({name: value for name, value in said.items() if value}) + profile.body
+    return _front_matter({name: value for name, value in values.items() if value}) + profile.body
 
 
 def _instructions(instructions: Iterable[Instruction]) -> Iterable[tuple[str, str]]:
     for number, each in enumerate(instructions):
-        said = {
+        values = {
             "instructionName": each.name,
             "schemaTemplate": dict(each.schema) if each.schema else None,
             "tool": each.tool,
         }
-        yield _path(number), _front({name: value for name, value in said.items() if value}) + each.description
+        yield (
+            _path(number),
+            _front_matter({name: value for name, value in values.items() if value}) + each.description,
+        )
 
 
 def _path(number: int) -> str:
     return f"instructions/{number + 1}.md"
 
 
-def _front(values: Mapping[str, object]) -> str:
-    """Front matter; JSON is YAML, and nothing in it is read as anything else."""
+def _front_matter(values: Mapping[str, object]) -> str:
+    """Return front matter with JSON values, which YAML parses to the same values."""
     lines = "".join(f"{name}: {json.dumps(value)}\n" for name, value in values.items())
     return f"---\n{lines}---\n"

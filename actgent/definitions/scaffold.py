@@ -1,4 +1,4 @@
-"""New agent folders: written aside, checked like any other, and put into their place whole or not at all."""
+"""Create agent folders: written to a temporary folder, validated, and renamed atomically."""
 
 import os
 import re
@@ -16,6 +16,7 @@ from .instructions import AgentFolder, read_folder
 
 _NAME = re.compile(r"[a-z][a-z0-9_-]{0,63}")
 MAX_FILES = 200
+"""Maximum number of files in a new folder."""
 
 _BRAIN = """\
 ---
@@ -78,21 +79,23 @@ contains: Ada
 ---
 Hi, I am Ada.
 """
-_SAID = "Hello, Ada!"
-"""What the model says in the new agent's test."""
+_SCRIPTED_ANSWER = "Hello, Ada!"
+"""Answer of the scripted model in the new agent's test."""
 _CALL = ToolCall("add", {"a": 1, "b": 2})
 _WITH_INSTRUCTIONS = ("simple", "react")
 
 
 def new_folder(parent: str | os.PathLike[str], name: str, *, protocol: str = "simple") -> AgentFolder:
-    """A small agent that runs, with a tool, a test, and an instruction if its protocol knows them.
+    """Create the folder of a small runnable agent with a tool, a test, and an instruction if its protocol supports them.
 
     Raises:
-        ConfigurationError: the name cannot be a folder's, or is taken; there is no such protocol.
+        ConfigurationError: The name is invalid or in use, or the protocol is unknown.
     """
     if protocol not in PROTOCOLS:
         raise ConfigurationError(f"unknown protocol {protocol!r}: choose one of {', '.join(PROTOCOLS)}")
-    script = "".join(f"\n        {answer!r}," for answer in make_protocol(protocol).script(_SAID, _CALL))
+    script = "".join(
+        f"\n        {answer!r}," for answer in make_protocol(protocol).script(_SCRIPTED_ANSWER, _CALL)
+    )
     files = {
         "brain.md": _BRAIN.format(name=name, protocol=protocol),
         "tools.py": _TOOLS,
@@ -107,36 +110,36 @@ def new_folder(parent: str | os.PathLike[str], name: str, *, protocol: str = "si
 def write_folder(
     parent: str | os.PathLike[str], name: str, files: Mapping[str, str], *, tools: Iterable[str] = ()
 ) -> AgentFolder:
-    """Write an agent's files into a new folder, which appears only if it passes the check; nothing is overwritten.
+    """Write an agent's files into a new folder, which is created only if the files are valid. Nothing is overwritten.
 
     Args:
-        parent: Where the folder goes; must be there.
-        name: Its name: lower-case letters, digits, `-` and `_`.
+        parent: Existing parent folder.
+        name: Name of the folder: lower-case letters, digits, `-` and `_`.
         files: Text by path, relative to the folder.
-        tools: The names of tools that a program will add, see `read_folder`.
+        tools: Names of tools that a program will add, see `read_folder`.
 
     Raises:
-        ConfigurationError: the name or a path cannot be right, or the name is taken.
-        InvalidFolder: what was to be written is no agent.
+        ConfigurationError: The name or a path is invalid, or the name is in use.
+        InvalidFolder: The files do not define a valid agent.
     """
     parent, target = Path(parent), Path(parent) / name
     _check_name(parent, name)
     if len(files) > MAX_FILES:
         raise ConfigurationError(f"an agent's folder has at most {MAX_FILES} files")
-    aside = Path(tempfile.mkdtemp(prefix=f".{name[:32]}-", dir=parent))
+    staging = Path(tempfile.mkdtemp(prefix=f".{name[:32]}-", dir=parent))
     try:
         for path, text in files.items():
-            _write(aside, path, text)
-        _checked(aside, target, tools)
-        target.mkdir()  # fails where something is; a folder may then take the place of this empty one
-        aside.chmod(0o755)
-        aside.rename(target)
+            _write(staging, path, text)
+        _validate(staging, target, tools)
+        target.mkdir()  # fails if the path exists; rename() may then replace this empty folder
+        staging.chmod(0o755)
+        staging.rename(target)
     except FileExistsError:
-        raise ConfigurationError(f"there is a {name!r} already: nothing is overwritten") from None
+        raise ConfigurationError(f"{name!r} already exists: nothing is overwritten") from None
     except (OSError, UnicodeEncodeError) as error:
         raise ConfigurationError(f"{name!r} cannot be written: {type(error).__name__}") from error
     finally:
-        shutil.rmtree(aside, ignore_errors=True)
+        shutil.rmtree(staging, ignore_errors=True)
     return read_folder(target, tools=tools)
 
 
@@ -148,9 +151,9 @@ def _check_name(parent: Path, name: str) -> None:
             f"an agent's folder is named with 1 to 64 lower-case letters, digits, - and _, a letter first, not {name!r:.80}{meant}"
         )
     if not parent.is_dir():
-        raise ConfigurationError(f"no such folder: {parent}; make it first")
+        raise ConfigurationError(f"no such folder: {parent}; create it first")
     if name in (entry.name.casefold() for entry in parent.iterdir()):
-        raise ConfigurationError(f"there is a {name!r} already: nothing is overwritten")
+        raise ConfigurationError(f"{name!r} already exists: nothing is overwritten")
 
 
 def _write(folder: Path, path: str, text: str) -> None:
@@ -164,13 +167,13 @@ def _write(folder: Path, path: str, text: str) -> None:
         stream.write(text)
 
 
-def _checked(aside: Path, target: Path, tools: Iterable[str]) -> None:
-    """The check, with errors that name files by where they were to be."""
+def _validate(staging: Path, target: Path, tools: Iterable[str]) -> None:
+    """Validate the staged folder; errors name files by their final paths."""
     try:
-        read_folder(aside, tools=tools)
+        read_folder(staging, tools=tools)
     except InvalidFolder as error:
         named = [
-            InvalidFile(p.file.replace(str(aside), str(target), 1), p.line, p.reason, p.key)
+            InvalidFile(p.file.replace(str(staging), str(target), 1), p.line, p.reason, p.key)
             for p in error.problems
         ]
         raise InvalidFolder(named) from None

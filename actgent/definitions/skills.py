@@ -1,7 +1,6 @@
-"""Notes and skills as context: `AGENTS.md`, and `skills/*/SKILL.md` whose body a tool loads when the model asks.
+"""Notes and skills of an agent: `AGENTS.md`, and `skills/*/SKILL.md`, which the model loads with a tool.
 
-Sources: https://agents.md, https://agentskills.io/specification. Optional fields of a skill that other programs
-define are passed over.
+Sources: https://agents.md, https://agentskills.io/specification. Unknown fields of a skill are ignored.
 """
 
 import re
@@ -19,34 +18,37 @@ from .front_matter import Document, split_front_matter
 
 NOTES = "AGENTS.md"
 MAX_SKILLS = 100
-MAX_DESCRIPTION = 1_024
-_NOTES_BYTES = 64 * 1024
+MAX_DESCRIPTION_CHARS = 1_024
+_MAX_NOTES_BYTES = 64 * 1024
 _NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
-_MAX_NAME = 64
+_MAX_NAME_CHARS = 64
 
 
 @attrs.frozen
 class Skill:
-    """What an agent can read up on when it needs it."""
+    """Instructions that the model can load on demand."""
 
     name: str
+    """Name of the skill, which is the name of its folder."""
     description: str
+    """Description of when to use the skill, for the system prompt."""
     body: str = attrs.field(repr=False)
+    """Instructions: the text of SKILL.md."""
     folder: Path
-    """Where its further files lie."""
+    """Folder with the further files of the skill."""
 
 
 def read_notes(folder: Folder) -> str:
-    """The text of AGENTS.md, empty where there is none.
+    """Return the text of AGENTS.md; empty if the file does not exist.
 
     Raises:
-        InvalidFile: it is there, and cannot be read.
+        InvalidFile: The file exists but cannot be read.
     """
-    return (folder.find(NOTES, limit=_NOTES_BYTES) or "").strip()
+    return (folder.find(NOTES, limit=_MAX_NOTES_BYTES) or "").strip()
 
 
 def read_skills(folder: Folder, problems: list[InvalidFile]) -> tuple[Skill, ...]:
-    """The skills of an agent's folder by name; what is wrong with them goes to `problems`."""
+    """Return the skills of an agent's folder, and append errors to `problems`."""
     skills = []
     for name in _names(folder, problems):
         try:
@@ -58,7 +60,7 @@ def read_skills(folder: Folder, problems: list[InvalidFile]) -> tuple[Skill, ...
 
 
 def _names(folder: Folder, problems: list[InvalidFile]) -> Sequence[str]:
-    """The names of the folders of skills; none where there are too many, or they cannot be listed."""
+    """Return the names of the skill folders; empty if there are too many or they cannot be listed."""
     try:
         names = folder.names("skills")
     except InvalidFile as error:
@@ -80,16 +82,16 @@ def _skill(folder: Folder, name: str, text: str, problems: list[InvalidFile]) ->
 
 def _reasons(document: Document, folder: str) -> Iterator[tuple[str, str]]:
     name, description = document.values.get("name"), document.values.get("description")
-    if not isinstance(name, str) or not _NAME.fullmatch(name) or len(name) > _MAX_NAME:
-        yield "name", "a skill's name is needed: at most 64 lower-case letters, digits and single hyphens"
+    if not isinstance(name, str) or not _NAME.fullmatch(name) or len(name) > _MAX_NAME_CHARS:
+        yield "name", "the name of a skill has at most 64 lower-case letters, digits and single hyphens"
     elif name != folder:
-        yield "name", "a skill is named like its folder"
-    if not isinstance(description, str) or not 0 < len(description.strip()) <= MAX_DESCRIPTION:
-        yield "description", f"a description of 1 to {MAX_DESCRIPTION:,} characters is needed"
+        yield "name", "the name of a skill must be the name of its folder"
+    if not isinstance(description, str) or not 0 < len(description.strip()) <= MAX_DESCRIPTION_CHARS:
+        yield "description", f"the description must have 1 to {MAX_DESCRIPTION_CHARS:,} characters"
 
 
 def skills_prompt(skills: Sequence[Skill]) -> str:
-    """Render the skills for the system prompt: their names and descriptions."""
+    """Return the names and descriptions of skills for the system prompt; empty without skills."""
     if not skills:
         return ""
     lines = "\n".join(f"- {skill.name}: {' '.join(skill.description.split())}" for skill in skills)
@@ -97,7 +99,7 @@ def skills_prompt(skills: Sequence[Skill]) -> str:
 
 
 class LoadSkill(Tool):
-    """Gives the model the text of a skill, or of one of its further files."""
+    """Tool that returns the instructions of a skill, or one of its further files."""
 
     name = "load_skill"
     description = "Read the instructions of a skill, or one of the files that they speak of."

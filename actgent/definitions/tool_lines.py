@@ -1,4 +1,4 @@
-"""The tools that a file of Python defines, found without running it."""
+"""Find the tools that a Python file defines, without running it."""
 
 import ast
 import re
@@ -10,22 +10,22 @@ _GENERATOR = re.compile(r"(.*\.)?AgentGenerator")
 
 
 def tool_lines(code: str) -> dict[str, int]:
-    """The tools that a module defines at its top, with their lines, read without running it.
+    """Return the tools that a module defines at its top level, with their line numbers, without running it.
 
-    Found are functions with `@tool`, `FunctionTool("name", ...)`, `HTTPTool("name", ...)` or `AgentGenerator(...)` that is
+    Recognized are functions with `@tool`, `FunctionTool("name", ...)`, `HTTPTool("name", ...)` or `AgentGenerator(...)` that is
     assigned, and classes with a `name`.
 
     Raises:
-        SyntaxError: it is no Python.
+        SyntaxError: The code is not valid Python.
     """
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about odd escapes; they are for whoever runs the code
+        warnings.simplefilter("ignore")  # warnings about invalid escapes appear when the code runs
         tree = ast.parse(code)
     return {name: node.lineno for node in tree.body for name in _names_of(node)}
 
 
 def _names_of(node: ast.stmt) -> Iterator[str]:
-    """The tools that a statement defines."""
+    """Yield the names of the tools that a statement defines."""
     match node:
         case ast.FunctionDef() | ast.AsyncFunctionDef():
             yield from _decorated_name(node)

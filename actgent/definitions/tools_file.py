@@ -1,4 +1,4 @@
-"""The tools of an agent's folder: tools.py and tools/*.py are run, and what they define are tools."""
+"""Load the tools of an agent's folder by running tools.py and tools/*.py."""
 
 import os
 from collections.abc import Mapping
@@ -17,23 +17,23 @@ from .toolset_files import load_toolsets
 def load_tools(
     read: AgentFolder, *, environment: Mapping[str, str] = os.environ
 ) -> tuple[Tool | Toolset, ...]:
-    """Run a folder's tools.py and tools/*.py, and give what the agent has.
+    """Run a folder's tools.py and tools/*.py, and return the agent's tools and toolsets.
 
-    That are their tools and toolsets, one tool for its skills, its documents of APIs and its MCP servers.
+    The result also has a tool for its skills, and toolsets for its OpenAPI documents and MCP servers.
 
     Raises:
-        InvalidFolder: the code fails.
-        ConfigurationError: a variable that a server needs is not set in the environment.
+        InvalidFolder: The code raised an exception.
+        ConfigurationError: An environment variable of an MCP server is not set.
     """
-    tools, toolsets = _loaded(read)
-    wanted = list(tools) if read.tool_names is None else [name for name in read.tool_names if name in tools]
+    tools, toolsets = _run_files(read)
+    names = list(tools) if read.tool_names is None else [name for name in read.tool_names if name in tools]
     skills = (LoadSkill(read.skills),) if read.skills else ()
     others = load_toolsets(read.path, read.documents, read.servers, environment)
-    return (*(tools[name] for name in wanted), *skills, *toolsets, *others)
+    return (*(tools[name] for name in names), *skills, *toolsets, *others)
 
 
-def _loaded(read: AgentFolder) -> tuple[dict[str, Tool], list[Toolset]]:
-    """The tools by name, and the toolsets that are none."""
+def _run_files(read: AgentFolder) -> tuple[dict[str, Tool], list[Toolset]]:
+    """Run the files, and return their tools by name and their toolsets."""
     tools: dict[str, Tool] = {}
     toolsets: dict[int, Toolset] = {}
     problems: list[InvalidFile] = []
@@ -44,22 +44,22 @@ def _loaded(read: AgentFolder) -> tuple[dict[str, Tool], list[Toolset]]:
         except InvalidFile as error:
             problems.append(error)
             continue
-        for made in _made(module):
-            if isinstance(made, Tool):
-                tools[made.name] = made
+        for found in _tools_in(module):
+            if isinstance(found, Tool):
+                tools[found.name] = found
             else:
-                toolsets[id(made)] = made
+                toolsets[id(found)] = found
     if problems:
         raise InvalidFolder(problems) from problems[0].__cause__
     return tools, list(toolsets.values())
 
 
-def _made(module: ModuleType) -> list[Tool | Toolset]:
-    """The tools and toolsets of a module; of a class of tools that it defines, an object."""
-    made: list[Tool | Toolset] = []
+def _tools_in(module: ModuleType) -> list[Tool | Toolset]:
+    """Return the tools and toolsets in a module; tool classes that it defines are instantiated."""
+    found: list[Tool | Toolset] = []
     for value in vars(module).values():
         if isinstance(value, Tool | Toolset):
-            made.append(value)
+            found.append(value)
         elif isinstance(value, type) and issubclass(value, Tool) and value.__module__ == module.__name__:
-            made.append(value())
-    return made
+            found.append(value())
+    return found

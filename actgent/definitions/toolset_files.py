@@ -1,4 +1,4 @@
-"""The toolsets of an agent's folder: documents of APIs in `openapi/`, and servers in `mcp_config.json`."""
+"""Toolsets of an agent's folder: OpenAPI documents in `openapi/`, and MCP servers in `mcp_config.json`."""
 
 import json
 import os
@@ -12,7 +12,7 @@ from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from actgent.errors import ConfigurationError, InvalidFile
 from actgent.support.strict_json import load_document
 from actgent.toolsets.mcp import listed_servers, make_server
-from actgent.toolsets.openapi import LARGEST, OpenAPI
+from actgent.toolsets.openapi import MAX_DOCUMENT_BYTES, OpenAPI
 from actgent.toolsets.toolset import Toolset
 
 from .folder import Folder
@@ -25,14 +25,14 @@ _ENDINGS = (".yaml", ".yml", ".json")
 
 
 class _AnyVariable(dict[str, str]):
-    """An environment in which every variable is set: a file is checked where its secrets are not."""
+    """An environment in which every variable is set, to validate a file without its secrets."""
 
     def get(self, _name: str, _default: Any = None) -> str:
         return "set"
 
 
 def read_documents(folder: Folder, problems: list[InvalidFile]) -> dict[str, Any]:
-    """The documents in `openapi/` by path; what is wrong with them goes to `problems`."""
+    """Return the OpenAPI documents by path, and append errors to `problems`."""
     documents: dict[str, Any] = {}
     names: dict[str, str] = {}
     for path in _document_paths(folder, problems):
@@ -45,7 +45,7 @@ def read_documents(folder: Folder, problems: list[InvalidFile]) -> dict[str, Any
             problems.append(InvalidFile(folder.name_of(path), 1, short_reason(error)))
         else:
             if names.setdefault(toolset.name, path) != path:
-                reason = f"{names[toolset.name]} is called {toolset.name!r}, too: rename one of them"
+                reason = f"{names[toolset.name]} is also named {toolset.name!r}: rename one of them"
                 problems.append(InvalidFile(folder.name_of(path), 1, reason))
     return documents
 
@@ -60,11 +60,11 @@ def _document_paths(folder: Folder, problems: list[InvalidFile]) -> list[str]:
 
 def _document(folder: Folder, path: str) -> Any:
     name = folder.name_of(path)
-    text = folder.read(path, limit=LARGEST)
+    text = folder.read(path, limit=MAX_DOCUMENT_BYTES)
     try:
         return load_document(text) if path.endswith(".json") else YAML(typ="safe").load(text)
     except json.JSONDecodeError as error:
-        raise InvalidFile(name, error.lineno, f"no JSON: {error.msg}") from None
+        raise InvalidFile(name, error.lineno, f"invalid JSON: {error.msg}") from None
     except MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         reason = short_reason(error.problem or error.context)
@@ -78,38 +78,38 @@ def _openapi(path: str, document: Any) -> OpenAPI:
 
 
 def read_servers(folder: Folder, problems: list[InvalidFile], documents: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what `mcp_config.json` says of each server; what is wrong with it goes to `problems`.
+    """Return the configuration of each server in `mcp_config.json`, and append errors to `problems`.
 
-    Environment variables that are not set are no problem yet: `load_toolsets` wants them.
+    Missing environment variables are not an error here; `load_toolsets` requires them.
     """
     try:
         text = folder.find(SERVERS)
         if text is None:
             return {}
         name = folder.name_of(SERVERS)
-        servers = listed_servers(json_object(text, name, 1, what="it"), at=name)
+        servers = listed_servers(json_object(text, name, 1, label="it"), at=name)
     except InvalidFile as error:
         problems.append(error)
         return {}
     except ConfigurationError:
-        reason = 'it holds {"mcpServers": {"name": {"command": ...}}}'
+        reason = 'expected {"mcpServers": {"name": {"command": ...}}}'
         problems.append(InvalidFile(name, 1, reason))
         return {}
     lines = read_yaml(text, name=name)
     taken = {Path(path).stem: path for path in documents}
-    for server, given in servers.items():
+    for server, config in servers.items():
         line = lines.line(("mcpServers", server))
         if server in taken:
-            problems.append(InvalidFile(name, line, f"{taken[server]} is called {server!r}, too"))
-        if reason := _why_not(server, given, _AnyVariable(), folder.path):
+            problems.append(InvalidFile(name, line, f"{taken[server]} is also named {server!r}"))
+        if reason := _server_error(server, config, _AnyVariable(), folder.path):
             problems.append(InvalidFile(name, line, reason))
     return dict(servers)
 
 
-def _why_not(server: str, given: Any, environment: Mapping[str, str], folder: Path) -> str:
-    """Tell what is wrong with a server; empty if nothing is."""
+def _server_error(server: str, config: Any, environment: Mapping[str, str], folder: Path) -> str:
+    """Return the error of a server's configuration; empty if it is valid."""
     try:
-        make_server(server, given, environment=environment, folder=folder, at=f"server {server!r}")
+        make_server(server, config, environment=environment, folder=folder, at=f"server {server!r}")
     except ConfigurationError as error:
         return short_reason(error)
     return ""
@@ -121,16 +121,16 @@ def load_toolsets(
     servers: Mapping[str, Any],
     environment: Mapping[str, str] = os.environ,
 ) -> tuple[Toolset, ...]:
-    """The toolsets of a folder that was read: an `OpenAPI` for each document, and the servers with their variables.
+    """Create the toolsets of a folder: an `OpenAPI` for each document, and the MCP servers.
 
     Raises:
-        ConfigurationError: a variable that a server needs is not set in the environment.
+        ConfigurationError: An environment variable of an MCP server is not set.
     """
     at = folder / SERVERS
     return (
         *(_openapi(path, document) for path, document in documents.items()),
         *(
-            make_server(name, given, environment=environment, folder=folder, at=f"{at}, server {name!r}")
-            for name, given in servers.items()
+            make_server(name, config, environment=environment, folder=folder, at=f"{at}, server {name!r}")
+            for name, config in servers.items()
         ),
     )

@@ -1,96 +1,95 @@
 """All exceptions of actgent, in one tree.
 
-The class answers two questions: whose fault is it, and what can I do?
+The first level of the tree says whose mistake it is; the class says what to do about it.
 
     ActgentError
-    ├── ConfigurationError         the developer's: an argument, a file or a setting is wrong
-    │   ├── MissingKey             no API key, in no argument and no variable
+    ├── ConfigurationError         mistake of the developer: a wrong argument, file or setting
+    │   ├── MissingKey             no API key in the arguments or the environment variables
     │   ├── DuplicateTool          two tools of one agent have the same name
     │   ├── InvalidToolSchema      the arguments of a tool have no usable JSON Schema, see `tool_name`
-    │   ├── SessionExists          a new session with the id of another one of its agent
-    │   ├── PriceUnknown           a cost limit, and a model whose price nobody knows
-    │   ├── InvalidFile            one place in a file of an agent's folder, see `file`, `line`, `key`
-    │   └── InvalidFolder          all of them that were found, see `problems`
-    ├── UsageError                 the calling code's: right objects, wrong moment
-    │   ├── NotRunning             the agent's block is not open
-    │   ├── OutsideTrio            called from asyncio, from no event loop, or from another thread than the agent's
-    │   ├── PortalClosed           the portal was closed or broke down, or belongs to the process that forked this one
+    │   ├── SessionExists          the id of a new session is already in use by the agent
+    │   ├── PriceUnknown           a cost limit is set, but the price of the model is unknown
+    │   ├── InvalidFile            one error in a file of an agent's folder, see `file`, `line`, `key`
+    │   └── InvalidFolder          all errors found in an agent's folder, see `problems`
+    ├── UsageError                 mistake of the calling code: a valid object, used at the wrong moment
+    │   ├── NotRunning             the agent's `async with` block is not open
+    │   ├── OutsideTrio            called from asyncio, without an event loop, or from another thread than the agent's
+    │   ├── PortalClosed           the portal was closed, has failed, or belongs to the parent of a forked process
     │   ├── SessionClosed          the session was closed
-    │   ├── SessionNotFound        the agent has no session of this id; another agent's may have it
-    │   │   └── WrongOwner         nor has this owner: the session of this id is somebody else's
-    │   ├── CursorUnknown          a session has fewer records than its reader has seen: another one, or an older copy
-    │   ├── NotSerializable        a value that cannot be written down
-    │   ├── InvalidState           a change of the state does not fit the type of `state=`, see `reason`
-    │   ├── SessionBusy            the session works, and takes no further message meanwhile (on_busy="reject")
-    │   ├── NotSuspended           an answer for a session in which nothing waits for one
-    │   ├── ApprovalNotFound       an answer to what nobody asked in this session
-    │   ├── ApprovalMismatch       an answer for another tool or other arguments than are asked for
-    │   ├── AlreadyDecided         a second answer, see `decision`
-    │   ├── AlreadyAnswered        a repeated message whose reply is not known any more
-    │   ├── DeadLetterGone         a dead letter that is not in the list, or is being sent by another task
-    │   ├── MessageTooLarge        one message has more bytes than the inbox takes, see `size` and `limit`
-    │   ├── ModeRefused            who asked may not switch the mode, or not now
-    │   ├── MemoryNotFound         this owner has no long-term memory of this id
-    │   ├── MemoryReplaced         a newer memory stands in its place, see `by`
-    │   └── WouldDeadlock          a handler or tool waits for its own turn
-    │       └── WaitCycle          sessions or actors that wait for each other in a circle, see `path`
-    ├── InboxFull                  back-pressure: try again later, or raise the bound
-    ├── DeadlineExceeded           an ask got no answer in time
-    ├── ActorFailed                the asked actor raised
-    ├── FeedLagged                 a reader of what is written fell behind, see `lost`; the journal has it
-    ├── Suspended                  the turn waits for something outside, see `ids`
-    ├── BrokerLost                 no connection to a message broker, or it ended, see `place`
-    ├── RemoteError                a server of agents refused a client for a reason that has no class of its own, see `kind`
-    │   ├── AccessRefused          ... the token is not known, or does not allow it
-    │   └── ServerUnreachable      ... there was no answer within the client's patience, see `was_sent`
-    ├── Fenced                     another process owns the session by now
-    │   └── SessionMoved           ... and goes on with it: say it there, see `session_id`
-    ├── JournalError               the journal, or what it stands on
-    │   ├── JournalFull            no space: what was about to be written is not, and can be written again later
+    │   ├── SessionNotFound        the agent has no session with this id
+    │   │   └── WrongOwner         the session with this id belongs to another owner
+    │   ├── CursorUnknown          the cursor is after the last record of the session
+    │   ├── NotSerializable        a value cannot be written to the journal
+    │   ├── InvalidState           a state change does not fit the type of `state=`, see `reason`
+    │   ├── SessionBusy            the session has a running turn and rejects messages (on_busy="reject")
+    │   ├── NotSuspended           an answer for a session without a pending approval
+    │   ├── ApprovalNotFound       an answer with an approval id that is not pending in the session
+    │   ├── ApprovalMismatch       an answer for another tool or other arguments than the pending call
+    │   ├── AlreadyDecided         a second answer to one approval, see `decision`
+    │   ├── AlreadyAnswered        a repeated message id whose reply is no longer stored
+    │   ├── DeadLetterGone         a dead letter was removed, or another task is sending it
+    │   ├── MessageTooLarge        a message exceeds the size limit of the inbox, see `size` and `limit`
+    │   ├── ModeRefused            the caller may not switch the mode, or not at this moment
+    │   ├── MemoryNotFound         the owner has no long-term memory with this id
+    │   ├── MemoryReplaced         a newer memory has replaced this memory, see `by`
+    │   └── WouldDeadlock          a handler or tool waits for the turn that it runs in
+    │       └── WaitCycle          sessions or actors wait for each other in a cycle, see `path`
+    ├── InboxFull                  backpressure: retry later, or raise the capacity
+    ├── DeadlineExceeded           an ask was not answered before its deadline
+    ├── ActorFailed                the asked actor raised or has stopped
+    ├── FeedLagged                 a feed reader was too slow and lost records, see `lost`; the journal has them
+    ├── Suspended                  the turn is suspended until an approval or event arrives, see `ids`
+    ├── RemoteError                the server returned an error without a more precise class, see `kind`
+    │   ├── AccessRefused          the token is invalid or lacks a permission
+    │   └── ServerUnreachable      the server did not respond within the retry timeout, see `was_sent`
+    ├── Fenced                     another process has acquired the session
+    │   └── SessionMoved           ... and continues it: send the message there, see `session_id`
+    ├── JournalError               the journal or its storage failed
+    │   ├── JournalFull            the storage is full: nothing was written; the write can be retried
     │   ├── JournalFailed          the disk or the database server failed
-    │   │   └── JournalSlow        ... has not answered in time
-    │   ├── JournalDamaged         what was written is not what is there, see `session_id` and `record`
-    │   ├── JournalKeyError        a record is encrypted with a key that is not there, or another one, see `key_id`
-    │   └── JournalVersion         a newer actgent wrote the journal
-    ├── MemoriesFailed             what stores long-term memories failed; nothing of the call was written, or it can be repeated by its key
-    ├── DatabaseFailed             the database of an agent failed, or refuses a statement; nothing of the change holds
-    ├── MemoriesFull               an owner has as many long-term memories as may be, and all of them are kept
-    ├── WireError                  bytes that no version up to this one wrote
-    ├── ThreadsLeft                sync code still runs in threads after its grace
-    ├── GuardRefused               a guard of the agent refused a message, or an answer
-    ├── HandlerFailed              a session's handler raised or took too long
-    ├── ForeignExit                a tool, model or handler raised what is no Exception, e.g. SystemExit
-    ├── Interrupted                someone stopped the turn
-    ├── Stopped                    the agent's block was left before the turn's end
-    ├── TooManySchedules           a session has as many schedules as it may
-    ├── LimitReached               a bound that was set on a turn or a session, see `limit`, `used`, `session_id`
-    ├── ContextOverflow            a request would be longer than the memory allows, see `parts`, `tokens`, `budget`
-    ├── ModelError                 the model call gave no answer; `retryable` says whether again helps
-    │   ├── BadRequest             400, 404, 413, 422: the request itself
-    │   │   └── UnsupportedPart    a part that this client or model cannot carry
-    │   ├── NotAuthorized          401, 403: the key
+    │   │   └── JournalSlow        ... to respond before the timeout
+    │   ├── JournalDamaged         stored records are corrupt, see `session_id` and `record`
+    │   ├── JournalKeyError        the encryption key of a record is missing or wrong, see `key_id`
+    │   └── JournalVersion         another version of actgent wrote the journal
+    ├── MemoriesFailed             the storage of long-term memories failed; retry with the same key
+    ├── DatabaseFailed             the database of an agent failed or rejected a statement; retry with the same key
+    ├── MemoriesFull               the owner has reached the capacity, and all memories are pinned
+    ├── WireError                  serialized data that this version cannot decode
+    ├── ThreadsLeft                sync functions still run in threads after the shutdown grace period
+    ├── GuardRefused               a guard of the agent rejected a message or an answer
+    ├── HandlerFailed              a session handler raised or exceeded its timeout
+    ├── ForeignExit                user code raised a BaseException that is no Exception, e.g. SystemExit
+    ├── Interrupted                the turn was interrupted
+    ├── Stopped                    the agent stopped before the turn completed
+    ├── TooManySchedules           the session has reached its maximum number of schedules
+    ├── LimitReached               a usage limit of a turn or session is reached, see `limit`, `used`, `session_id`
+    ├── ContextOverflow            the request exceeds the context budget, see `parts`, `tokens`, `budget`
+    ├── ModelError                 the model call failed; `retryable` says whether a retry can succeed
+    │   ├── BadRequest             400, 404, 413, 422: the request is invalid
+    │   │   └── UnsupportedPart    the model client cannot send a part of the message
+    │   ├── NotAuthorized          401, 403: the API key is invalid or lacks a permission
     │   ├── QuotaExhausted         the account has no credit left
-    │   ├── RateLimited            429: later, see `retry_after`
+    │   ├── RateLimited            429: retry later, see `retry_after`
     │   ├── ProviderUnavailable    5xx, 529, no connection
-    │   ├── ModelTimeout           no answer in time
-    │   └── BrokenAnswer           the answer stopped before its end, or is not what the API promises
-    ├── AnswerError                the model answered, but not with something to act on
-    │   ├── ParseError             not in the form that the protocol asks for
-    │   ├── EmptyAnswer            nothing in it
-    │   ├── TruncatedAnswer        cut at the token limit
+    │   ├── ModelTimeout           no answer before the timeout
+    │   └── BrokenAnswer           the answer is incomplete or violates the provider's API
+    ├── AnswerError                the model answered, but the answer cannot be used
+    │   ├── ParseError             the answer is not in the format of the protocol
+    │   ├── EmptyAnswer            the answer has neither text nor tool calls
+    │   ├── TruncatedAnswer        the answer was cut at the token limit
     │   ├── Refusal                the model or its provider declined
-    │   └── ContentFiltered        the provider's filter removed it
-    └── ToolError                  a tool call has no result; raise it in a tool to word the error yourself
-        ├── AskPerson              a tool's own question to a person: raise it in a tool
-        ├── UnusableResult         JSON cannot carry a value
-        ├── OutcomeUnknown         whether a call took effect is not known: raise it in a tool that lost its connection
-        ├── NoThread               a sync tool never began: no thread was free in time
-        ├── ToolNotFound
+    │   └── ContentFiltered        the provider's content filter removed the answer
+    └── ToolError                  a tool call failed; raise it in a tool to choose the text that the model reads
+        ├── AskPerson              a tool asks for a human decision: raise it in a tool
+        ├── UnusableResult         a value cannot be encoded as JSON
+        ├── OutcomeUnknown         the call may have taken effect: raise it in a tool that lost its connection
+        ├── NoThread               a sync tool did not start: no thread became free in time
+        ├── ToolNotFound           the agent has no tool with this name
         ├── ToolsetUnavailable     the toolset of the tool is not connected
-        ├── AddressRefused         a tool was to connect to a host inside of the network that it runs in
-        ├── RequestFailed          an API answered a tool's request with an error, or not at all
-        ├── InvalidArguments
-        └── ToolTimeout
+        ├── AddressRefused         a tool tried to connect to an address of the internal network
+        ├── RequestFailed          an HTTP API returned an error or did not respond
+        ├── InvalidArguments       the arguments do not fit the schema of the tool
+        └── ToolTimeout            the tool exceeded its timeout
 """
 
 import difflib
@@ -99,31 +98,35 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from .printable import counted, quoted, shown
 
-_MOST_NAMED = 20
-"""Names that an error lists, at most."""
+_MAX_LISTED_NAMES = 20
+"""Maximum number of names that an error text lists."""
 
 
 class ActgentError(Exception):
-    """Everything that actgent raises on purpose."""
+    """Base class of all exceptions that actgent raises on purpose."""
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Copy and pickle what it is, since constructors that word themselves do not take words."""
+        """Copy and pickle the error by its `args` and attributes: most constructors take other arguments than the text."""
         return _restored, (type(self), self.args), self.__dict__
 
 
-_SHORT_WORD = 8
+_SHORT_WORD_LENGTH = 8
 _SIMILARITY, _SHORT_SIMILARITY = 0.75, 0.65
-"""Ratios of difflib from which a known word is suggested for an unknown one of `_SHORT_WORD` characters or more, and for a shorter one.
+"""Minimum `difflib` ratio for a suggestion: for words of `_SHORT_WORD_LENGTH` or more characters, and for shorter words.
 
 At 0.6 `stream=` suggested `threads=`, at 0.7 `message_history=` suggested `message_id=`. `retry` and `retries` have 0.67.
 """
 
 
 def closest(word: str, known: Iterable[str]) -> str | None:
-    """Return the known word that an unknown one means: a similar one, or the only one that has it as a part (`key`, `api_key`)."""
+    """Return the known word that an unknown word probably means, else None.
+
+    A known word matches if its spelling is similar or, failing that, if it is the only one with the unknown
+    word as an underscore-separated part: `key` matches `api_key`.
+    """
     spelled = {each.casefold(): each for each in known}
     word = word[:100].casefold()
-    cutoff = _SIMILARITY if len(word) >= _SHORT_WORD else _SHORT_SIMILARITY
+    cutoff = _SIMILARITY if len(word) >= _SHORT_WORD_LENGTH else _SHORT_SIMILARITY
     similar = difflib.get_close_matches(word, spelled, 1, cutoff)
     if not similar:
         similar = [each for each in spelled if word in each.split("_")]
@@ -131,13 +134,15 @@ def closest(word: str, known: Iterable[str]) -> str | None:
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """End an error that refuses an unknown word: name the known one that was meant, or else all of them."""
+    """Return the remedy for an unknown word: a "did you mean" question, else the list of all known words."""
     known = tuple(known)
-    return meant(word, known) or (f"choose one of {', '.join(known)}" if known else "there is none at all")
+    return meant(word, known) or (
+        f"choose one of {', '.join(known)}" if known else "the list of valid names is empty"
+    )
 
 
 def meant(word: object, known: Iterable[str]) -> str:
-    """Return `did you mean 'this'?` for a known word that is like an unknown one; empty if none is."""
+    """Return `did you mean 'this'?` for the known word most similar to `word`, or an empty string if no word is similar."""
     found = closest(str(word), known)
     return "" if found is None else f"did you mean {found!r}?"
 
@@ -153,9 +158,9 @@ class ConfigurationError(ActgentError, ValueError):
 
 
 class MissingKey(ConfigurationError):
-    """No API key was given for a model.
+    """The model has no API key.
 
-    The text names the argument and the variables that were looked at, never a value.
+    The text names the argument and the environment variables that were checked, never their values.
     """
 
     def __init__(self, provider: str, variables: Sequence[str], *, hint: str = "") -> None:
@@ -168,7 +173,7 @@ class MissingKey(ConfigurationError):
 
 
 class DuplicateTool(ConfigurationError):
-    """Two tools of one agent have the same name, so a call could mean either."""
+    """Two tools of one agent have the same name, so a call would be ambiguous."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -176,53 +181,53 @@ class DuplicateTool(ConfigurationError):
 
 
 class InvalidToolSchema(ConfigurationError):
-    """The arguments of a tool have no usable JSON Schema: the schema is broken, or a type cannot be expressed in it."""
+    """The arguments of a tool have no usable JSON Schema: the schema is invalid, or a type cannot be expressed in JSON Schema."""
 
     def __init__(self, reason: str, *, tool_name: str = "") -> None:
         self.tool_name = tool_name
-        """The tool's name."""
+        """Name of the tool."""
         self.reason = reason
         """The problem and the remedy; also the text of the error."""
         super().__init__(reason)
 
 
 class SessionExists(ConfigurationError):
-    """The id of a new session is taken, in memory or in the journal, by another session of its agent."""
+    """The agent already has a session with the id of the new session, in memory or in the journal."""
 
     def __init__(self, agent: str, session_id: str) -> None:
         self.agent = agent
         self.session_id = session_id
         super().__init__(
-            f"agent {quoted(agent)} has a session {quoted(session_id)} already: open it with open_session(), or choose another id"
+            f"agent {quoted(agent)} already has a session {quoted(session_id)}: open it with open_session(), or choose another id"
         )
 
 
 class PriceUnknown(ConfigurationError):
-    """A cost limit cannot be kept: no table has the model's price, and nothing is asked before somebody tells it."""
+    """A cost limit cannot be enforced because the price of the model is unknown; no request was sent."""
 
     def __init__(self, model: str) -> None:
         self.model = model
         super().__init__(
-            f"the price of {model} is not known, so Limits(cost=...) cannot be kept: "
+            f"the price of {model} is unknown, so Limits(cost=...) cannot be enforced: "
             "pass price=(dollars per million input tokens, output tokens) to the client, or limit tokens instead"
         )
 
 
 class InvalidFile(ConfigurationError):
-    """One place in a file of an agent's folder is wrong; the text quotes names, but no values, which may be secret."""
+    """One error in a file of an agent's folder. The text quotes names but no values, because values can be secret."""
 
     def __init__(self, file: str, line: int, reason: str, key: str = "") -> None:
         self.file = file
         self.line = line
-        """From 1."""
+        """Line number, from 1."""
         self.reason = reason
         self.key = key
-        """As in `llm.temperature`; empty where the file itself is meant."""
+        """Dotted key of the setting, e.g. `llm.temperature`; empty if the error concerns the whole file."""
         super().__init__(f"{file}:{line}: {key}: {reason}" if key else f"{file}:{line}: {reason}")
 
 
 class InvalidFolder(ConfigurationError):
-    """The folder of an agent cannot be used; `problems` are all that was found, each an `InvalidFile`."""
+    """The folder of an agent is invalid; `problems` lists every error that was found, as `InvalidFile` objects."""
 
     def __init__(self, problems: Sequence[InvalidFile]) -> None:
         self.problems = tuple(problems)
@@ -230,7 +235,7 @@ class InvalidFolder(ConfigurationError):
 
 
 class UsageError(ActgentError, RuntimeError):
-    """The calling code did the right thing at the wrong moment."""
+    """The calling code used a valid object at the wrong moment."""
 
 
 class NotRunning(UsageError):
@@ -239,17 +244,22 @@ class NotRunning(UsageError):
     def __init__(
         self, agent: str, running: Iterable[str] = (), *, pool: str = "", is_elsewhere: bool = False
     ) -> None:
-        """Args: `running` are the names of those that run in its place, where it was asked for by its name; `pool` is one that nobody hosts.
+        """Word the error for the place where the agent was looked up.
 
-        With `is_elsewhere` another process was asked: a node of the pool, or without one a server.
+        Args:
+            agent: Name of the agent.
+            running: Names of the agents that run in the place where `agent` was looked up.
+            pool: Name of the cluster pool that was asked; without `is_elsewhere`, no node has ever joined
+                this pool.
+            is_elsewhere: True if another process was asked: a node of `pool`, or a server if `pool` is empty.
         """
         self.agent = agent
         if is_elsewhere:
             why = _not_hosted(agent, tuple(running), pool)
         elif pool:
             why = (
-                f"no node of pool {quoted(pool)} was ever at this broker; look at "
-                "pool= of its PoolAgent, or start a node with open_runtime(broker=, pool=)"
+                f"no node of pool {quoted(pool)} has ever run in this database; check "
+                f"pool= of its PoolAgent, or start a node with open_runtime(cluster={quoted(pool)})"
             )
         else:
             close = closest(agent, running)
@@ -259,36 +269,38 @@ class NotRunning(UsageError):
 
 
 def _not_hosted(agent: str, hosted: Sequence[str], pool: str) -> str:
-    """Say who was asked for an agent in vain, which one of theirs may be meant, and what to do."""
-    who = f"no node of pool {quoted(pool)} hosts it" if pool else "the server does not host it"
-    named = f"{', '.join(map(quoted, hosted[:_MOST_NAMED]))}{', ...' * (len(hosted) > _MOST_NAMED)}"
+    """Return the reason and the remedy for an agent that no other process hosts, with the hosted name that is probably meant."""
+    reason = f"no node of pool {quoted(pool)} hosts it" if pool else "the server does not host it"
+    named = (
+        f"{', '.join(map(quoted, hosted[:_MAX_LISTED_NAMES]))}{', ...' * (len(hosted) > _MAX_LISTED_NAMES)}"
+    )
     known = meant(agent, hosted) or (f"hosted there: {named}." if hosted else "")
-    else_do = "start a node that does, or look at pool=" if pool else "start it there, or look at the address"
-    return f"{who}; {known} Else {else_do}" if known else f"{who}; {else_do}"
+    remedy = "start a node that hosts it, or check pool=" if pool else "start it there, or check the address"
+    return f"{reason}; {known} Else {remedy}" if known else f"{reason}; {remedy}"
 
 
 class OutsideTrio(UsageError):
-    """Agents run on trio, and this call came from elsewhere; it did nothing."""
+    """An API of trio agents was called outside of trio, or from another thread than the agent's. The call had no effect."""
 
-    def __init__(self, what: str, reason: str) -> None:
-        self.what = what
-        """The call that was refused."""
+    def __init__(self, call: str, reason: str) -> None:
+        self.call = call
+        """Name of the call that was rejected."""
         super().__init__(
-            f"{what} works inside of trio, and {reason}: run the program with trio.run(main); or call the agent through "
+            f"{call} works only inside trio, and {reason}: run the program with trio.run(main); or call the agent through "
             "open_portal() from asyncio, notebooks, threads and synchronous code; or serve with trio (hypercorn with "
             "--worker-class trio, anyio.run(main, backend='trio')). See docs/asyncio.md"
         )
 
 
 class PortalClosed(UsageError):
-    """The portal's thread does not take calls, or stopped this one; nothing waits there for its result."""
+    """The portal's thread accepts no calls, or stopped during this call."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(f"{reason}: open another one with open_portal()")
 
 
 class SessionClosed(UsageError):
-    """The session was closed; it takes no more messages."""
+    """The session was closed and accepts no messages."""
 
     def __init__(self, session_id: str) -> None:
         self.session_id = session_id
@@ -297,11 +309,11 @@ class SessionClosed(UsageError):
         )
 
 
-_NO_SESSION = ": ensure_session(owner, session_id) makes it where it is missing, runtime.sessions() lists those there are"
+_NO_SESSION = ": ensure_session(owner, session_id) creates it if it does not exist, runtime.sessions() lists the existing ones"
 
 
 class SessionNotFound(UsageError, LookupError):
-    """The agent has no session of this id."""
+    """The agent has no session with this id."""
 
     def __init__(self, agent: str, session_id: str) -> None:
         self.agent = agent
@@ -310,190 +322,198 @@ class SessionNotFound(UsageError, LookupError):
 
 
 class CursorUnknown(UsageError):
-    """A reader has seen more records of a session than it has: it is another one, or the journal is an older copy."""
+    """A cursor is after the last record of the session.
+
+    Either the session was deleted and created again under the same id, or the journal was restored from an
+    older copy.
+    """
 
     def __init__(self, session_id: str, cursor: int, records: int) -> None:
         self.session_id = session_id
         self.cursor = cursor
         self.records = records
         super().__init__(
-            f"session {quoted(session_id)} has {counted(records, 'record')}, and its reader has seen {cursor}: it was made again, or the journal "
-            "is an older copy; follow it from its beginning, after=0"
+            f"session {quoted(session_id)} has {counted(records, 'record')}, but the cursor is {cursor}: the session was created "
+            "again, or the journal is an older copy; read it from the beginning with after=0"
         )
 
 
 class WrongOwner(SessionNotFound):
-    """The session of this id belongs to another owner.
+    """The session with this id belongs to another owner.
 
-    The text says no more than that this owner has none, and the class is a `SessionNotFound`: a service that answers
-    both alike, e.g. with 404, tells nobody which ids exist.
+    The text says only that this owner has no such session, and the class is a `SessionNotFound`. A service
+    that maps both to status 404 therefore does not reveal which ids exist.
     """
 
     def __init__(self, agent: str, session_id: str, owner: str) -> None:
         super().__init__(agent, session_id)
         self.owner = owner
-        """Whoever asked for it."""
+        """The owner that the caller asked for."""
         self.args = (
             f"agent {quoted(agent)} has no session {quoted(session_id)} of owner {quoted(owner)}{_NO_SESSION}",
         )
 
 
 class DepsMissing(UsageError):
-    """A session needs deps for its tools and has none; what waits in it is left as it is."""
+    """The tools of a session need `deps=`, and the session has none. Its queued messages stay in the journal."""
 
-    def __init__(self, agent: str, session_id: str, why: str) -> None:
+    def __init__(self, agent: str, session_id: str, reason: str) -> None:
         self.agent = agent
         self.session_id = session_id
         super().__init__(
-            f"agent {quoted(agent)}, session {quoted(session_id)}: {why}; pass deps= to open_session(), create_session() "
+            f"agent {quoted(agent)}, session {quoted(session_id)}: {reason}; pass deps= to open_session(), create_session() "
             "or run(), or give the agent an async function of the session: Agent(deps=function)"
         )
 
 
 class NotSerializable(UsageError, TypeError):
-    """A value cannot be written into a journal or sent; `key` says where it stands."""
+    """A value cannot be written to a journal or sent to another process; `key` is its position."""
 
     def __init__(self, key: str, reason: str) -> None:
         self.key = key
         super().__init__(
-            f"{key or 'a value'} cannot be written: {reason}; use None, bool, int, float, str, bytes, "
+            f"{key or 'a value'} cannot be serialized: {reason}; use None, bool, int, float, str, bytes, "
             "lists, tuples, mappings and aware datetimes"
         )
 
 
 class NotSuspended(UsageError):
-    """The session is not in a suspended state: no call of it waits for a person."""
+    """The session has no pending approval."""
 
     def __init__(self, session_id: str) -> None:
         self.session_id = session_id
         super().__init__(
-            f"session {shown(session_id)} is not in a suspended state: nothing in it waits for an answer"
+            f"session {shown(session_id)} is not in a suspended state: it has no pending approval"
         )
 
 
 class ApprovalNotFound(UsageError, LookupError):
-    """Nobody asked for this in the session; an answer for other arguments has another id, too."""
+    """The session has no pending approval with this id. The id depends on the arguments of the call."""
 
     def __init__(self, approval_id: str, session_id: str) -> None:
         self.approval_id = approval_id
         self.session_id = session_id
         super().__init__(
-            f"invalid suspension id: nothing waits for approval {quoted(approval_id)}"
+            f"invalid suspension id: approval {quoted(approval_id)} is not pending"
             f"{f' in session {shown(session_id)}' if session_id else ''}; see session.approvals, or await agent.approvals()"
         )
 
 
 class ApprovalMismatch(UsageError):
-    """The answer is for another tool, other arguments or another session than what waits under this id."""
+    """The answered tool, arguments or session differ from the pending call with this approval id."""
 
     def __init__(self, approval_id: str) -> None:
         self.approval_id = approval_id
         super().__init__(
-            f"approval {quoted(approval_id)} does not stand for the tool, arguments and session that were answered: "
+            f"approval {quoted(approval_id)} was requested for another tool, other arguments or another session: "
             "nothing was decided; answer what session.approvals shows"
         )
 
 
 class AlreadyDecided(UsageError):
-    """Each approval is answered once; `decision` is what was decided."""
+    """The approval has already been answered; `decision` is the decision that counts."""
 
     def __init__(self, approval_id: str, decision: object, word: str) -> None:
         self.approval_id = approval_id
         self.decision = decision
-        super().__init__(f"approval {quoted(approval_id)} was {word} already: an answer counts once")
+        super().__init__(f"approval {quoted(approval_id)} was already {word}: only the first answer counts")
 
 
 class AlreadyAnswered(UsageError):
-    """The message was said before under this id, and has ended; what it came to is not known any more."""
+    """A message with this id has already completed, and its reply is no longer stored."""
 
     def __init__(self, message_id: str, session_id: str) -> None:
         self.message_id = message_id
         self.session_id = session_id
         super().__init__(
-            f"message {quoted(message_id)} of session {quoted(session_id)} was answered before, and its reply is not kept: "
-            "it stands in session.history"
+            f"message {quoted(message_id)} of session {quoted(session_id)} was already answered, and its reply is no longer stored: "
+            "find it in session.history"
         )
 
 
 class ModeRefused(UsageError):
-    """The session stays in its mode: who asked may not switch it to the other one, or not now."""
+    """The mode switch was rejected: the caller may not switch to the requested mode, or not at this moment."""
 
-    def __init__(self, mode: str, wanted: str, reason: str) -> None:
+    def __init__(self, mode: str, requested: str, reason: str) -> None:
         self.mode = mode
-        """The mode that it stays in."""
-        self.wanted = wanted
+        """Current mode of the session, which does not change."""
+        self.requested = requested
         self.reason = reason
-        super().__init__(f"the mode stays {mode!r} and does not become {wanted!r}: {reason}")
+        super().__init__(f"the mode stays {mode!r} and does not become {requested!r}: {reason}")
 
 
 class DeadLetterGone(UsageError):
-    """A dead letter cannot be sent: it was sent already, is being sent, or newer ones took its place."""
+    """A dead letter cannot be redelivered: it was already sent, is being sent, or was evicted by newer dead letters."""
 
     def __init__(self, actor: str, reason: str) -> None:
         self.actor = actor
         self.reason = reason
         super().__init__(
-            f"the dead letter to actor {quoted(actor)} cannot be sent: {reason}; list them again for those that are left"
+            f"the dead letter to actor {quoted(actor)} cannot be sent: {reason}; list them again for the remaining ones"
         )
 
 
 class WouldDeadlock(UsageError):
-    """A handler or a tool waits for the very turn that it runs in."""
+    """A handler or a tool waits for the turn that it runs in."""
 
-    def __init__(self, what: str, session_id: str) -> None:
+    def __init__(self, call: str, session_id: str) -> None:
         self.session_id = session_id
         super().__init__(
-            f"{what} of session {shown(session_id)} was called from one of its own handlers or tools, "
-            "which the session waits for: return first, or start a task of your own"
+            f"{call} of session {shown(session_id)} was called from one of its own handlers or tools, "
+            "which the session waits for: return first, or start a background task"
         )
 
 
 class WaitCycle(WouldDeadlock):
-    """A session or an actor waits for one that waits for it, itself or through others; `path` names them all."""
+    """Sessions or actors would wait for each other in a cycle; `path` lists them."""
 
     def __init__(self, path: Sequence[str]) -> None:
         self.path = tuple(path)
-        """`agent/session`, or the name of a plain actor, from the one that asked last through all the others back to it."""
+        """Members of the cycle:
+
+        `agent/session`, or the name of a plain actor. The first is the last caller, which is also the end of
+        the cycle.
+        """
         self.session_id = self.path[0].partition("/")[2]
         UsageError.__init__(
             self,
-            f"they would wait for each other for ever: {' -> '.join(self.path)}; "
-            "let the last one answer with what it knows, or hand the task on without waiting for it (delegate)",
+            f"deadlock: they would wait for each other forever: {' -> '.join(self.path)}; "
+            "let the last one answer with what it knows, or hand off the task without waiting (delegate)",
         )
 
 
 class InvalidState(UsageError):
-    """A change of a session's state does not fit the type that its agent declares with `state=`; the state is unchanged."""
+    """A change of a session's state does not fit the type that the agent declares with `state=`. The state is unchanged."""
 
     def __init__(self, type_name: str, reason: str = "") -> None:
         self.type_name = type_name
-        """The name of the type."""
+        """Name of the declared type."""
         self.reason = reason
-        """The place in the state, and what is wrong with it."""
+        """Position in the state, and the validation error."""
         super().__init__(f"the state does not fit {type_name}: {reason}")
 
 
 class SessionBusy(UsageError):
-    """The session works and was told to take nothing meanwhile; nothing of the message is kept."""
+    """The session has a running turn and rejects messages meanwhile (`on_busy="reject"`). The message was not stored."""
 
     def __init__(self, session_id: str) -> None:
         self.session_id = session_id
         super().__init__(
-            f"session {shown(session_id)} is busy and takes no message meanwhile (on_busy='reject'): wait for it with "
-            "wait_idle(), send it URGENT, or let it wait with on_busy='queue'"
+            f"session {shown(session_id)} is busy and rejects messages during a turn (on_busy='reject'): wait for it with "
+            "wait_idle(), send the message as URGENT, or queue it with on_busy='queue'"
         )
 
 
 class MessageTooLarge(UsageError):
-    """A message has more bytes than the inbox of the agent or actor takes. It was not accepted."""
+    """A message exceeds the size limit of the inbox of the agent or actor. It was not accepted."""
 
     def __init__(self, owner: str, size: int, limit: int) -> None:
         self.owner = owner
-        """Who refuses the message, e.g. `agent clerk`."""
+        """Name of the receiver, e.g. `agent clerk`."""
         self.size = size
-        """Bytes of the message: its texts as UTF-8, and the data of its pictures and files."""
+        """Size of the message in bytes: its texts in UTF-8 and the data of its images and files."""
         self.limit = limit
-        """Bytes that a message may have."""
+        """Maximum size of a message in bytes."""
         super().__init__(
             f"the message has {counted(size, 'byte')}, and {owner} takes messages of at most "
             f"{counted(limit, 'byte')}: send less, give pictures and files by url=, or raise message_bytes= of the agent"
@@ -501,21 +521,21 @@ class MessageTooLarge(UsageError):
 
 
 class InboxFull(ActgentError):
-    """The inbox took no further message within the message's deadline."""
+    """The inbox had no room for the message before the enqueue timeout or the message's deadline."""
 
     def __init__(self, owner: str, capacity: int, unit: str = "message") -> None:
         self.owner = owner
         self.capacity = capacity
-        """The bound that is reached, in `unit`."""
+        """Maximum content of the inbox, in `unit`."""
         self.unit = unit
-        """`message` or `byte`."""
+        """Unit of `capacity`: `message` or `byte`."""
         super().__init__(
             f"the inbox of {owner} is full ({counted(capacity, unit)}): send slower, wait longer (enqueue_timeout=, or the deadline= of an actor's message), or raise its bound"
         )
 
 
 class DeadlineExceeded(ActgentError, TimeoutError):
-    """An ask was not answered in time; the work may still go on at the other end."""
+    """An ask was not answered before its deadline. The receiver may still be working on it."""
 
     def __init__(self, asked: str, seconds: float) -> None:
         self.asked = asked
@@ -524,7 +544,7 @@ class DeadlineExceeded(ActgentError, TimeoutError):
 
 
 class ActorFailed(ActgentError):
-    """The asked actor is gone, or raised; the cause is chained."""
+    """The asked actor has stopped or raised; the exception is the `__cause__`."""
 
     def __init__(self, actor: str, reason: str) -> None:
         self.actor = actor
@@ -533,110 +553,104 @@ class ActorFailed(ActgentError):
 
 
 class Suspended(ActgentError):
-    """The turn waits for something outside (an approval, a timer), named by `ids`."""
+    """The turn is suspended until an external event arrives (an approval, a timer), identified by `ids`."""
 
     def __init__(self, ids: Sequence[str], tools: Sequence[str] = ()) -> None:
         self.ids = tuple(ids)
         self.tools = tuple(tools)
-        """The tools whose calls wait, in the order of `ids`; empty where they are not known."""
+        """Names of the tools of the suspended calls, in the order of `ids`; empty if unknown."""
         named = f"call of {', '.join(map(quoted, self.tools))}" if self.tools else "tool call"
         which = ", ".join(self.ids) or "an outside event"
         super().__init__(
-            f"the turn waits for a person to decide over its {named} ({which}): decide and get the answer with "
+            f"the turn waits for an approval of its {named} ({which}): decide and get the answer with "
             "agent.resume({approval_id: Approve()}), or with session.answer(approval_id, Approve()) or Reject(); "
-            "session.approvals and this error's ids name what waits"
+            "session.approvals and this error's ids list what is pending"
         )
 
 
 class Fenced(ActgentError):
-    """Another process owns the session by now; what was about to be written is not."""
+    """Another process has acquired the session. The current transaction was rolled back."""
 
 
 class SessionMoved(Fenced):
-    """Another process goes on with the session, or is about to: nothing more of it is done, written or told here.
+    """Another process has acquired the session, or is acquiring it. This process neither runs it nor writes its records.
 
-    What was on its way may be accepted there: say it again under the same `message_id`.
+    The new owner may accept a pending message: send it there again with the same `message_id`.
     """
 
     def __init__(self, agent: str, session_id: str) -> None:
         self.agent = agent
-        """Whose session it is."""
+        """Name of the session's agent."""
         self.session_id = session_id
-        """The session; `open_session` where it lives now finds it."""
+        """Id of the session; `open_session` on the new owner opens it."""
         self.message_id = ""
-        """The message that was on its way, by the id under which it can be said again; empty where none was."""
+        """Id of the message that was being sent, to send again; empty if no message was being sent."""
         self.is_written = False
-        """True: what was to be written is in the journal, for the process that goes on with it."""
+        """True if the pending write reached the journal, so that the new owner reads it."""
         super().__init__(
-            f"session {shown(session_id)} of agent {shown(agent)} lives in another process by now: take what agent.open_session() "
-            "gives there, or on any node of its cluster, and say again what was not answered, under the same message_id"
+            f"session {shown(session_id)} of agent {shown(agent)} moved to another process: call agent.open_session() "
+            "there, or on any node of its cluster, and send unanswered messages again with the same message_id"
         )
 
 
-class BrokerLost(ActgentError):
-    """There is no connection to a message broker, or it was lost; what was sent last may have arrived or not."""
-
-    def __init__(self, place: str, why: str) -> None:
-        self.place = place
-        """Which broker, without a password."""
-        super().__init__(f"the broker {place} is lost: {why}")
-
-
 class FeedLagged(ActgentError):
-    """A reader of a journal's feed read slower than was written; it goes on with what comes now."""
+    """A feed reader was too slow and lost records. Its next read returns new records."""
 
     def __init__(self, lost: int) -> None:
         self.lost = lost
         super().__init__(
-            f"the reader of the feed fell behind, and {counted(lost, 'step that waited for it was', 'steps that waited for it were')} let go: "
-            "read() gives them behind the last number that was seen; read faster, or raise capacity="
+            f"the feed reader was too slow, and {counted(lost, 'journal step was', 'journal steps were')} dropped: "
+            "get them with read() after the last cursor; read faster, or raise capacity="
         )
 
 
 class JournalError(ActgentError):
-    """The journal could not do what it was asked; nothing that it had confirmed is lost by that."""
+    """The journal could not execute an operation. Committed records are not affected."""
 
 
 class JournalFull(JournalError):
-    """There is no space; nothing of the step was written, and it can be committed again when there is."""
+    """The storage is full. Nothing was written; the commit can be retried when there is space."""
 
 
 class JournalFailed(JournalError):
-    """The disk or the database server failed; the step is written whole or not at all."""
+    """The disk or the database server failed. The transaction is written completely or not at all."""
 
 
 class JournalSlow(JournalFailed):
-    """The storage has not answered in time; it goes on with the step, which is written before all that follows, or not at all."""
+    """The storage did not respond before the timeout.
+
+    The write continues in the background. It is committed before every later write, or not at all.
+    """
 
     def __init__(self, patience: float) -> None:
         self.patience = patience
         super().__init__(
-            f"the journal's storage has not answered within {patience:g} s: look after its disk or its server, and try again"
+            f"the journal's storage has not responded within {patience:g} s: check its disk or its server, and try again"
         )
 
 
 class JournalDamaged(JournalError):
-    """What is stored is not what was written; nothing of it is used. Other sessions are not concerned."""
+    """Stored records are corrupt, and none of them is used. Other sessions are not affected."""
 
     def __init__(self, reason: str, *, session_id: str | None = None, record: int | None = None) -> None:
         self.session_id = session_id
-        """None: the journal as a whole."""
+        """Id of the damaged session; None if the whole journal is damaged."""
         self.record = record
-        """The number of the first record that is not good, from 1; None where it is not known."""
+        """Number of the first corrupt record, from 1; None if unknown."""
         session = f"session {quoted(session_id)} in the journal" if session_id is not None else "the journal"
         place = "" if record is None else f" at record {record}"
         super().__init__(f"{session} is damaged{place}: {reason}")
 
 
 class JournalKeyError(JournalError):
-    """A record is encrypted, and the keys of the environment do not open it."""
+    """An encrypted record cannot be decrypted with the keys in the environment."""
 
     def __init__(self, key_id: str, *, is_there: bool = False) -> None:
         self.key_id = key_id
         self.is_there = is_there
-        """True: there is a key of this id, and it is another one, or the record was moved or altered on purpose."""
+        """True if a key with this id exists, but does not decrypt the record: the key differs, or the record was altered."""
         says = (
-            f"the key {key_id!r} of ACTGENT_JOURNAL_KEYS does not open a record that names it: it is another key, or the "
+            f"the key {key_id!r} of ACTGENT_JOURNAL_KEYS does not decrypt a record that names it: it is another key, or the "
             "record was altered"
             if is_there
             else f"a record is encrypted with the key {key_id!r}: add it to ACTGENT_JOURNAL_KEYS"
@@ -645,7 +659,10 @@ class JournalKeyError(JournalError):
 
 
 class JournalVersion(JournalError):
-    """Another actgent wrote the journal, a newer one unless it is only read; nothing was changed."""
+    """Another version of actgent wrote the journal: a newer version, or an older one that is opened read-only.
+
+    Nothing was changed.
+    """
 
     def __init__(self, found: int, supported: int) -> None:
         self.found = found
@@ -656,77 +673,82 @@ class JournalVersion(JournalError):
             else "to read it without writing, start its agents once with this actgent, or read a copy of it"
         )
         super().__init__(
-            f"the journal has schema version {found}, this actgent knows versions up to {supported}: {advice}"
+            f"the journal has schema version {found}, this actgent supports versions up to {supported}: {advice}"
         )
 
 
 class MemoryNotFound(UsageError, LookupError):
-    """The owner has no long-term memory of this id, and is shown none; another owner's is none either."""
+    """The owner has no long-term memory with this id, and no shared memory has it.
+
+    Memories of other owners count as missing.
+    """
 
     def __init__(self, memory_id: str) -> None:
         self.memory_id = memory_id
         super().__init__(
-            f"there is no memory {quoted(memory_id)}: recall() or page() tell the ids of those there are"
+            f"memory {quoted(memory_id)} does not exist: recall() and page() return the ids of existing memories"
         )
 
 
 class MemoryReplaced(UsageError):
-    """Another memory stands in the place of the one that was to be replaced."""
+    """The memory to update has already been replaced by a newer memory, whose id is `by`."""
 
     def __init__(self, memory_id: str, by: str) -> None:
         self.memory_id = memory_id
         self.by = by
-        super().__init__(f"the memory {quoted(memory_id)} was replaced by {quoted(by)}: update that one")
+        super().__init__(
+            f"the memory {quoted(memory_id)} was already replaced by {quoted(by)}: update that one"
+        )
 
 
 class MemoriesFull(ActgentError):
-    """An owner has as many long-term memories as may be, and all of them are marked to be kept: nothing was written."""
+    """The owner has reached the capacity of long-term memories, and all of them are pinned. Nothing was written."""
 
     def __init__(self, owner: str, capacity: int) -> None:
         self.owner = owner
         self.capacity = capacity
         super().__init__(
-            f"the owner {quoted(owner)} has {counted(capacity, 'memory', 'memories')}, and all are kept: forget some, keep fewer, "
+            f"the owner {quoted(owner)} has {counted(capacity, 'memory', 'memories')}, and all are pinned: forget some, pin fewer, "
             "or raise Memories(capacity=...)"
         )
 
 
 class MemoriesFailed(ActgentError):
-    """What stores long-term memories failed: the disk, the file, or the database server.
+    """The storage of long-term memories failed: the disk, the file, or the database server.
 
-    What was confirmed before stays. A call that met it wrote nothing, or, where a connection was lost on the way, may
-    have: repeated with the same `key` it is done once.
+    Confirmed writes are safe. A failed call wrote nothing, unless the connection was lost during the commit.
+    Retry it with the same `key`, which executes it at most once.
     """
 
 
 class DatabaseFailed(ActgentError):
-    """The database of an agent is not open, failed, or refuses a statement; its words are in the text.
+    """The database of an agent is closed, failed, or rejected a statement; the text includes the message of the database.
 
-    Nothing of the change holds, or, where a connection was lost on the way, all of it may: repeated with the same `key` it is
-    done once.
+    The transaction was rolled back, unless the connection was lost during the commit. Retry it with the same
+    `key`, which executes it at most once.
     """
 
 
 class WireError(ActgentError):
-    """Bytes are not of the form that this version of actgent reads; a newer one may."""
+    """Serialized data cannot be decoded by this version of actgent; a newer version may be able to."""
 
 
 class ThreadsLeft(ActgentError):
-    """Sync functions still run in threads although their block was left.
+    """Sync functions still run in threads after the agent's block exited.
 
-    Python cannot stop a thread: the functions are named, so that their author can.
+    Python cannot stop a thread, so the text names the functions that their author has to fix.
     """
 
     def __init__(self, names: Sequence[str], grace: float) -> None:
         self.names = tuple(names)
         super().__init__(
-            f"{counted(len(self.names), 'thread')} still ran {grace:g} s after their agent was left: {', '.join(self.names)}; "
-            "make these tools async, or let them check for a deadline of their own"
+            f"{counted(len(self.names), 'thread')} still running {grace:g} s after the agent stopped: {', '.join(self.names)}; "
+            "make these tools async, or have them check a deadline"
         )
 
 
 class HandlerFailed(ActgentError):
-    """A session's handler raised or was cut at its timeout; the cause is chained."""
+    """A session handler raised or exceeded its timeout; the exception is the `__cause__`."""
 
     def __init__(self, handler: str, reason: str) -> None:
         self.handler = handler
@@ -735,58 +757,58 @@ class HandlerFailed(ActgentError):
 
 
 class GuardRefused(ActgentError):
-    """A guard of the agent refused a message, or an answer: see `Agent.guard`."""
+    """A guard of the agent rejected a message or an answer: see `Agent.guard`."""
 
     def __init__(self, guard: str, reason: str) -> None:
         self.guard = guard
-        """The name of the function."""
+        """Name of the guard function."""
         self.reason = reason
-        super().__init__(f"the guard {guard} refused: {reason}")
+        super().__init__(f"the guard {guard} rejected it: {reason}")
 
 
 class RemoteError(ActgentError):
-    """A server of agents answered with an error for which there is no class of its own."""
+    """The server returned an error for which actgent has no more precise class."""
 
     def __init__(self, message: str, *, kind: str = "", status: int | None = None) -> None:
         self.kind = kind
-        """The server's name of the error."""
+        """Error code of the server; empty if unknown."""
         self.status = status
-        """The HTTP status, where there was one."""
-        super().__init__(f"the server refused it ({kind}): {message}" if kind else message)
+        """HTTP status; None without a response."""
+        super().__init__(f"the server rejected the request ({kind}): {message}" if kind else message)
 
 
 class AccessRefused(RemoteError):
-    """The server does not know the token, or it does not allow what was asked."""
+    """The server rejects the token, or the token lacks the permission for this request."""
 
 
 class ServerUnreachable(RemoteError):
-    """The server gave no answer within the client's patience; what has a message id can be said again safely."""
+    """The server did not respond within the retry timeout. A message with an id can be sent again safely."""
 
     def __init__(self, reason: str, *, was_sent: bool = False) -> None:
         self.was_sent = was_sent
-        """True: it may have done what it was asked."""
+        """True if the server may have executed the request."""
         super().__init__(
-            f"the server cannot be reached ({reason}): look whether it runs, and at the address; patience= of connect() is "
-            "how long a client tries"
+            f"the server cannot be reached ({reason}): check that it runs, and its address; patience= of connect() is "
+            "the time that a client keeps trying"
         )
 
 
 class ForeignExit(ActgentError):
-    """A tool, model, handler or rule raised something that is no `Exception`, e.g. `SystemExit`; the cause is chained.
+    """A tool, model, handler or rule raised a `BaseException` that is no `Exception`, e.g. `SystemExit`.
 
-    Where it was called it counts as any other failure: what ends a program is for the program to raise. So does what cannot be
-    handled, because its class redefines what Python and trio do with exceptions, such as `with_traceback`; of that only the
-    words are kept.
+    The caller handles it as an ordinary failure, because only the program itself may exit the program. The
+    original exception is the `__cause__`. Exceptions whose class redefines methods that Python and trio need,
+    such as `with_traceback`, are also replaced; only their text is kept.
     """
 
     def __init__(self, kind: str, *, redefined: str = "", words: str = "") -> None:
         self.kind = kind
-        """The name of its class."""
+        """Class name of the original exception."""
         self.redefined = redefined
-        """What the class redefines; empty where it is no `Exception`."""
-        why = f"whose class redefines {redefined}" if redefined else "which is not an Exception"
-        said = f" ({words})" if words else ""
-        super().__init__(f"{kind} was raised{said}, {why}: here it counts as any other failure")
+        """Name of the redefined method; empty if the original is no `Exception`."""
+        why = f"whose class redefines {redefined}" if redefined else "which is not a subclass of Exception"
+        detail = f" ({words})" if words else ""
+        super().__init__(f"{kind} was raised{detail}, {why}: it is handled as an ordinary failure")
 
 
 class Interrupted(ActgentError):
@@ -798,7 +820,7 @@ class Interrupted(ActgentError):
 
 
 class Stopped(ActgentError):
-    """The agent's block was left before this message was dealt with."""
+    """The agent's block exited before the message was processed."""
 
     def __init__(self, agent: str) -> None:
         self.agent = agent
@@ -806,18 +828,18 @@ class Stopped(ActgentError):
 
 
 class TooManySchedules(ActgentError):
-    """A session has as many schedules as it may; nothing was set."""
+    """The session has reached its maximum number of schedules. No schedule was added."""
 
     def __init__(self, session_id: str, limit: int) -> None:
         self.session_id = session_id
         self.limit = limit
         super().__init__(
-            f"session {quoted(session_id)} has {counted(limit, 'schedule')}, and may have no more: remove some"
+            f"session {quoted(session_id)} has {counted(limit, 'schedule')}, which is the maximum: remove some"
         )
 
 
 class LimitReached(ActgentError):
-    """A turn or a session used up one of its limits, alone or with what it gave to other agents."""
+    """A turn or session reached a usage limit, counting the usage of the agents that it called."""
 
     def __init__(
         self,
@@ -837,33 +859,33 @@ class LimitReached(ActgentError):
         is_call: bool = False,
     ) -> None:
         self.limit = limit
-        """In words, e.g. `model calls`."""
+        """Description of the limit, e.g. `model calls`."""
         self.value = value
         self.field = field
-        """What to raise: the name of an argument of `Limits`."""
+        """Argument of `Limits` that sets the limit."""
         self.argument = argument
-        """What to raise, where the limit was set by another argument than `limits=`: its name; otherwise empty."""
+        """Argument that sets the limit, if it is not part of `limits=`; otherwise empty."""
         self.used = dict(used or {})
-        """What was used up to then, of all that is counted: `{"model_calls": 5, "tokens": 1200}`."""
+        """Usage so far of every counted resource: `{"model_calls": 5, "tokens": 1200}`."""
         self.reserved = reserved
-        """What calls under way had reserved of the limit that was reached."""
+        """Amount of the limited resource that running calls have reserved."""
         self.estimated = estimated
-        """What the next call was estimated to take at least, of the limit that was reached; 0 where it is not that."""
+        """Estimated minimum of the limited resource that the next call needs; 0 if no estimate caused the error."""
         self.agent = agent
         self.session_id = session_id
-        """Whose limit it was; not always the session that met it."""
+        """Id of the session that has the limit; a descendant session may have reached it."""
         self.is_session = is_session
-        """True: of the session as a whole, from `create_session(limits=...)`; False: of one turn."""
+        """True if the limit covers the whole session (`create_session(limits=...)`), False if it covers one turn."""
         self.owner = owner
-        """Whose quota it was, over all sessions; empty: it was no quota."""
+        """Owner whose quota is exhausted, over all sessions; empty if the limit is no quota."""
         self.period = period
-        """Of a quota: `day` or `month`."""
+        """Period of the quota: `day` or `month`; empty if the limit is no quota."""
         self.is_call = is_call
         """True if the limit was set for this turn alone, e.g. by `run(limits=...)`."""
-        what = "session" if is_session else "turn"
+        scope = "session" if is_session else "turn"
         spent = ", ".join(_counted(amount, name.replace("_", " ")) for name, amount in self.used.items())
         if reserved:
-            spent = f"{spent or 'nothing'}; reserved by calls under way: {_number(reserved)}"
+            spent = f"{spent or 'nothing'}; reserved by running calls: {_number(reserved)}"
         if estimated:
             spent = f"{spent or 'nothing'}; the next call is estimated to take at least {_number(estimated)}"
         if spent:
@@ -875,16 +897,16 @@ class LimitReached(ActgentError):
         if owner:
             super().__init__(
                 f"the owner {quoted(owner)} reached the quota of {_number(value)} {limit} a {period}{spent}: "
-                f"it begins anew with the next {period}; raise Quotas({period}=Limits({field}=...)) if that is too low"
+                f"it is reset with the next {period}; raise Quotas({period}=Limits({field}=...)) if that is too low"
             )
             return
         whose = (
-            f" of {what + ' ' + quoted(session_id) + ' of ' if is_session else ''}agent {quoted(agent)}"
+            f" of {scope + ' ' + quoted(session_id) + ' of ' if is_session else ''}agent {quoted(agent)}"
             if agent
             else ""
         )
         super().__init__(
-            f"the {what} reached its limit of {_number(value)} {limit}"
+            f"the {scope} reached its limit of {_number(value)} {limit}"
             f"{spent}: raise {remedy}{whose} if that is too low"
         )
 
@@ -893,14 +915,14 @@ def _number(value: float) -> str:
     return f"{value:,}" if isinstance(value, int) else f"{value:g}"
 
 
-def _counted(value: float, what: str) -> str:
-    return f"{_number(value)} {what.removesuffix('s') if value == 1 else what}"
+def _counted(value: float, unit: str) -> str:
+    return f"{_number(value)} {unit.removesuffix('s') if value == 1 else unit}"
 
 
 class ContextOverflow(ActgentError):
-    """What has to be shown to the model takes more than its context budget: nothing was sent.
+    """The required parts of a request exceed the context budget. The request was not sent.
 
-    The session goes on: with the next message a note stands in the place of what was too long.
+    The session stays usable: from the next message on, a note replaces the parts that were too long.
     """
 
     def __init__(
@@ -908,23 +930,22 @@ class ContextOverflow(ActgentError):
     ) -> None:
         super().__init__(text)
         self.parts = tuple(parts)
-        """The largest of it, and about how many tokens each of them takes."""
+        """The largest parts of the request: name and estimated tokens of each."""
         self.tokens = tokens
-        """About how many tokens it takes."""
+        """Estimated tokens of the whole request."""
         self.budget = budget
 
 
 class ModelError(ActgentError):
-    """A model call gave no answer.
+    """A model call failed.
 
-    `retryable` says whether the same call may succeed later, `status` is the HTTP status
-    if there was one, `code` the provider's own word for it. An exception that the client of a
-    model raises, e.g. a function of the program, is the `__cause__` of such an error.
+    `retryable` is True if a retry can succeed. `status` is the HTTP status, if any, and `code` the provider's
+    error code. If the model client raised an exception, it is the `__cause__`.
     """
 
     retryable = False
     client_error: str = ""
-    """The class of the exception that the model's own client raised; empty if the provider or actgent reported the error."""
+    """Class name of the exception that the model's client raised; empty if the provider or actgent reported the error."""
 
     def __init__(
         self,
@@ -943,23 +964,23 @@ class ModelError(ActgentError):
 
 
 class BadRequest(ModelError):
-    """The provider refuses the request itself (400, 404, 413, 422); repeating it does not help."""
+    """The provider rejected the request itself (400, 404, 413, 422). A retry cannot succeed."""
 
 
 class UnsupportedPart(BadRequest):
-    """A message part (an image, a file, a block of a newer API) that this client cannot carry."""
+    """The model client cannot send a message part, e.g. an image, a file or a newer content block."""
 
 
 class NotAuthorized(ModelError):
-    """The provider does not accept the key (401), or not for this model (403)."""
+    """The provider rejected the API key (401), or the key may not use this model (403)."""
 
 
 class QuotaExhausted(ModelError):
-    """The account has no credit or quota left; only its owner can change that."""
+    """The account has no credit or quota left; its owner has to change that."""
 
 
 class RateLimited(ModelError):
-    """Too many requests or tokens (429); `retry_after` is the provider's wish in seconds, if any."""
+    """Too many requests or tokens (429). `retry_after` is the provider's requested delay in seconds, or None."""
 
     retryable = True
 
@@ -985,13 +1006,13 @@ class ModelTimeout(ModelError):
 
 
 class BrokenAnswer(ModelError):
-    """The answer stopped before its end, or is not what the API promises; nothing of it is used."""
+    """The answer is incomplete or violates the provider's API. The whole answer is discarded."""
 
     retryable = True
 
 
 class AnswerError(ActgentError):
-    """The model answered, but not with something that can be acted on; `raw` is its text."""
+    """The model's answer cannot be used; `raw` is its text."""
 
     def __init__(self, reason: str, raw: str = "") -> None:
         self.reason = reason
@@ -1000,15 +1021,15 @@ class AnswerError(ActgentError):
 
 
 class ParseError(AnswerError):
-    """The answer is not in the form that the protocol asks for; the reason goes back to the model."""
+    """The answer is not in the format of the protocol. The model gets the reason and tries again."""
 
 
 class EmptyAnswer(AnswerError):
-    """The answer has neither text nor calls."""
+    """The answer has neither text nor tool calls."""
 
 
 class TruncatedAnswer(AnswerError):
-    """The answer was cut at the token limit: raise max_tokens, or ask for less."""
+    """The answer was cut at the token limit: raise `max_tokens`, or ask for less."""
 
 
 class Refusal(AnswerError):
@@ -1020,15 +1041,21 @@ class ContentFiltered(AnswerError):
 
 
 class ToolError(ActgentError):
-    """A tool call failed; raised inside a tool, its text is what the model reads."""
+    """A tool call failed. The model reads the text of an error that a tool raises."""
 
 
 class AskPerson(ToolError):
-    """A tool's question to a person, raised in it: the session is suspended until somebody answers.
+    """A tool's question to a human, raised inside the tool. The session is suspended until it is answered.
 
-    `form` is a JSON Schema of what `Respond` may carry, or `Field`s of `actgent.forms`, `timeout` seconds to answer, `risk`
-    `low`, `medium`, `high` or `critical`. What is decided is the call's result; with `again` an approved call runs once more
-    instead, with the decision as `ToolContext.approval`.
+    The decision becomes the result of the tool call.
+
+    Args:
+        question: Question to show.
+        form: JSON Schema, or `Field`s of `actgent.forms`, of the data that a `Respond` answer may carry.
+        timeout: Seconds until the question expires; None waits without limit.
+        again: If True, an approved call runs once more with the decision as `ToolContext.approval`.
+        risk: `low`, `medium`, `high` or `critical`; empty if not rated.
+        state: State that the journal keeps with the question; the next run finds it in `FormAnswer.state`.
     """
 
     def __init__(
@@ -1039,38 +1066,44 @@ class AskPerson(ToolError):
         timeout: float | None = None,
         again: bool = False,
         risk: str = "",
+        state: str = "",
     ) -> None:
         self.question = question
         self.form = form
         self.risk = risk
+        self.state = state
         self.timeout = timeout
         self.again = again
-        super().__init__(f"a person has to be asked, which is not possible here: {question}")
+        super().__init__(f"a human decision is required, but this call cannot be suspended: {question}")
 
 
 class ToolNotFound(ToolError):
-    """The model called a tool that the agent does not have, or that it may not call."""
+    """The model called a tool that does not exist or that the agent may not use."""
 
     def __init__(self, name: str, available: Sequence[str] = (), lost: Sequence[str] = ()) -> None:
         self.name = name
-        known = f"; there are: {', '.join(sorted(available)[:20])}" if available else ""
-        away = f"; tools of {', '.join(map(shown, sorted(lost)[:20]))} are not available now" if lost else ""
+        known = f"; existing tools: {', '.join(sorted(available)[:20])}" if available else ""
+        away = (
+            f"; tools of {', '.join(map(shown, sorted(lost)[:20]))} are not available at the moment"
+            if lost
+            else ""
+        )
         super().__init__(f"tool {quoted(name)} not found{known}{away}")
 
 
 class ToolsetUnavailable(ToolError):
-    """The tool's toolset is not connected, so that the call never ran."""
+    """The toolset of the tool is not connected. The call did not run."""
 
     def __init__(self, toolset: str, reason: str) -> None:
         self.toolset = toolset
         self.reason = reason
         super().__init__(
-            f"tools of {shown(toolset)} are not available: {reason}; try again later, or go on without"
+            f"tools of {shown(toolset)} are not available: {reason}; try again later, or continue without them"
         )
 
 
 class AddressRefused(ToolError):
-    """A tool was to connect to an address that is not public and was not opened for it."""
+    """A tool tried to connect to an address that is not public and is not explicitly allowed."""
 
     def __init__(self, host: str, reason: str) -> None:
         self.host = host
@@ -1081,7 +1114,7 @@ class AddressRefused(ToolError):
 
 
 class RequestFailed(ToolError):
-    """An API answered a tool's request with an error, or not at all; the text has the beginning of its answer."""
+    """An HTTP API returned an error or did not respond; the text includes the beginning of the response."""
 
     def __init__(self, reason: str, *, status: int | None = None) -> None:
         self.status = status
@@ -1089,29 +1122,30 @@ class RequestFailed(ToolError):
 
 
 class InvalidArguments(ToolError):
-    """The arguments do not fit the tool's schema; the text says where."""
+    """The arguments of a tool call do not fit the tool's schema; the text names the position."""
 
 
 class UnusableResult(ToolError):
-    """JSON cannot carry a value, such as a change of the state or a coroutine that a tool forgot to await.
+    """A value cannot be encoded as JSON, such as a state change or a coroutine that a tool did not await.
 
-    Another value that a tool returned is no error: the tool did its work, and the model reads `str()` of the value.
+    Other tool results that JSON cannot express are no error: the model reads `str()` of the value.
     """
 
 
 class OutcomeUnknown(ToolError):
-    """Nobody knows whether a call took effect; raised in a tool, it makes the result's status `outcome_unknown`.
+    """A call may or may not have taken effect. Raised in a tool, it sets the result's status to `outcome_unknown`.
 
-    Of a tool whose effect is `pure` or `idempotent` it is an error like any other: the model may call it again.
+    If the tool's effect is `pure` or `idempotent`, it counts as an ordinary error, and the model may repeat
+    the call.
     """
 
 
 class NoThread(ToolError):
-    """A sync function never began: it waited too long for a thread, or too many of its agent hang."""
+    """A sync function did not start: no thread became free in time, or too many threads of its agent hang."""
 
 
 class ToolTimeout(ToolError):
-    """The tool ran longer than its timeout."""
+    """The tool exceeded its timeout."""
 
     def __init__(self, name: str, seconds: float) -> None:
         self.name = name
@@ -1142,11 +1176,11 @@ KINDS: tuple[tuple[type[Exception], str], ...] = (
     (SessionMoved, "moved"),
     (Fenced, "journal"),
 )
-"""Everything else is what the turn was doing: `model`, or `internal` for a mistake in actgent or in a user's protocol."""
+"""`Failure.kind` of each exception class; the first matching row counts. Other classes get the default of `kind_of`."""
 
 
 def kind_of(error: Exception, otherwise: str = "internal") -> str:
-    """The `Failure.kind` of an exception."""
+    """Return the `Failure.kind` of an exception, or `otherwise` if its class is not in `KINDS`."""
     return _kind_of_class(type(error)) or otherwise  # type: ignore[arg-type]  # classes are hashable
 
 

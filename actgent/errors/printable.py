@@ -1,16 +1,16 @@
-"""Text from strangers as it may stand in logs and errors: on one line, bounded, and steering nothing."""
+"""Escape and shorten untrusted text for logs and errors: one line, bounded length, no control characters."""
 
 from typing import Any
 
-LIMIT = 200
-"""Characters of a name or an id that are shown."""
+MAX_SHOWN_CHARS = 200
+"""Maximum number of characters of a name or an id in a log line or error text."""
 
 
-def shown(value: Any, limit: int = LIMIT) -> str:
-    """A value's text with everything escaped that is not printable, cut at `limit` characters.
+def shown(value: Any, limit: int = MAX_SHOWN_CHARS) -> str:
+    """Return the text of a value with non-printable characters escaped, cut after `limit` characters.
 
-    That is what ends a line (U+2028 too), steers a terminal (ESC), hides or turns text round (zero-width, bidi), and what no
-    file can hold (surrogates).
+    Escaped are line separators (also U+2028), terminal control codes (ESC), characters that hide or reorder
+    text (zero-width, bidirectional), and surrogates, which no file can store.
     """
     text = value if isinstance(value, str) else _text_of(value)
     cut = text[:limit]
@@ -19,14 +19,14 @@ def shown(value: Any, limit: int = LIMIT) -> str:
     return cut if len(text) <= limit else f"{cut}... ({len(text):,} characters)"
 
 
-def quoted(value: Any, limit: int = LIMIT) -> str:
-    """The same in quotes."""
+def quoted(value: Any, limit: int = MAX_SHOWN_CHARS) -> str:
+    """Return the `repr` of a value's text, cut after `limit` characters; non-printable characters are escaped."""
     text = value if isinstance(value, str) else _text_of(value)
     return repr(text) if len(text) <= limit else f"{text[:limit]!r}... ({len(text):,} characters)"
 
 
 def counted(number: int, noun: str, plural: str = "") -> str:
-    """Return a number with its noun, such as `1 message` or `1,000 messages`; `plural` where that takes more than an s."""
+    """Return a number with its noun, such as `1 message` or `1,000 messages`; pass `plural` if it is not the noun plus s."""
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
 
 
@@ -35,7 +35,7 @@ def _text_of(value: Any) -> str:
         return str(value)
     except KeyboardInterrupt:
         raise
-    except BaseException:  # noqa: ASYNC103, BLE001 - an object of a stranger's, which is only to be named
+    except BaseException:  # noqa: ASYNC103, BLE001 - `str()` of a foreign object may raise anything; the text only labels it
         return type(value).__name__  # noqa: ASYNC104
 
 

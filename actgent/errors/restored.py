@@ -1,4 +1,4 @@
-"""Errors made again from the class name and the words that a record or a server has of them."""
+"""Rebuild exceptions from the class name and text that a record or a server response stores."""
 
 import inspect
 from collections.abc import Mapping
@@ -8,24 +8,27 @@ from actgent import errors
 from actgent.errors import ActgentError
 
 E = TypeVar("E", bound=ActgentError)
-_SHORT = 200
-"""Characters of a text that is kept as an attribute, at most."""
+_MAX_TEXT_CHARS = 200
+"""Maximum length of a text attribute that is stored with an error."""
 
 
-def reworded(cls: type[E], words: str, **fields: Any) -> E:
-    """Make an error of a class with these words. Its other fields have the values of `fields`, else their defaults, else None."""
+def error_with_text(cls: type[E], text: str, **fields: Any) -> E:
+    """Create an error of a class with a given text, without calling its constructor.
+
+    Attributes get their values from `fields`, else the defaults of the constructor's parameters, else None.
+    """
     error = cls.__new__(cls)
-    error.args = (words,)
+    error.args = (text,)
     for name, parameter in list(inspect.signature(cls.__init__).parameters.items())[1:]:
         if parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
-            known = None if parameter.default is parameter.empty else parameter.default
-            error.__dict__.setdefault(name, known)
+            default = None if parameter.default is parameter.empty else parameter.default
+            error.__dict__.setdefault(name, default)
     error.__dict__.update(fields)
     return error
 
 
 def plain_fields(error: Exception) -> dict[str, Any]:
-    """Return the attributes of an error that are numbers, short texts or flat mappings of these."""
+    """Return the attributes of an error that can be recorded: numbers, short texts, and flat mappings of these."""
     return {
         name: dict(value) if isinstance(value, Mapping) else value
         for name, value in vars(error).items()
@@ -38,13 +41,17 @@ def plain_fields(error: Exception) -> dict[str, Any]:
 
 
 def _is_plain(value: object) -> bool:
-    return value is None or type(value) in (bool, int, float) or (type(value) is str and len(value) <= _SHORT)
+    return (
+        value is None
+        or type(value) in (bool, int, float)
+        or (type(value) is str and len(value) <= _MAX_TEXT_CHARS)
+    )
 
 
-def restored_failure(name: str, words: str, kind: str, fields: Mapping[str, Any]) -> ActgentError:
-    """Make the error of a recorded failure: of the class of this name, or an `ActgentError` if the class is not actgent's."""
+def restored_failure(name: str, text: str, kind: str, fields: Mapping[str, Any]) -> ActgentError:
+    """Rebuild the error of a recorded failure from its class name; an `ActgentError` if the class is not part of actgent."""
     cls = getattr(errors, name, None)
-    words = words or f"the message ended as {kind} failure ({name or 'the class of the error is not known'})"
+    text = text or f"the message ended as {kind} failure ({name or 'unknown error class'})"
     if isinstance(cls, type) and issubclass(cls, ActgentError):
-        return reworded(cls, words, **fields)
-    return ActgentError(words)
+        return error_with_text(cls, text, **fields)
+    return ActgentError(text)

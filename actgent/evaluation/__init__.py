@@ -1,14 +1,14 @@
-"""Evaluation: cases with checks, run several times, side by side for agents, models and prompts."""
+"""Evaluation: run cases with checks several times, and compare agents, models and prompts."""
 
+from .case_files import case_from, load_cases, save_cases
 from .cases import Case, CheckResult, Trial
 from .checks import calls, calls_no_tool, contains, equals, goal_reached, matches
 from .evaluate import evaluate
-from .from_journal import cases_from_journal
+from .html_report import to_html
+from .journal_cases import cases_from_journal
 from .judge import judged
-from .loading import case_from, load_cases, save_cases
-from .page import to_html
 from .report import Figures, Report
-from .simulated import SimulatedUser, Simulation, StopReason
+from .simulated_user import SimulatedUser, Simulation, StopReason
 
 __all__ = [
     "Case",

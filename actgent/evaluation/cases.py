@@ -1,4 +1,4 @@
-"""A case, a run of it, and what its checks say."""
+"""Evaluation cases, their runs, and the results of their checks."""
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any
@@ -9,21 +9,21 @@ from actgent.control.limits import Limits
 from actgent.errors import ConfigurationError
 from actgent.messages import NO_USAGE, Message, ToolCall, Usage
 
-from .simulated import SimulatedUser, Simulation
+from .simulated_user import SimulatedUser, Simulation
 
 
 @attrs.frozen
 class CheckResult:
-    """The result of one check."""
+    """Result of one check of an answer."""
 
     name: str
-    """What was checked."""
+    """Name of the check."""
     score: float
-    """From 0 to 1."""
+    """Score from 0 to 1."""
     passed: bool
-    """True if the answer is good enough."""
+    """True if the answer passed the check."""
     reason: str = ""
-    """Why not, in words; may be empty."""
+    """Reason of the result as text; may be empty."""
 
 
 @attrs.frozen(kw_only=True)
@@ -31,33 +31,33 @@ class Trial:
     """One run of a case."""
 
     case: "Case"
-    """What was said and checked."""
+    """The case that was run."""
     variant: str
-    """Whose run it is: the name of an agent, a model or a prompt."""
+    """Name of the agent, model or prompt that was run."""
     run: int
-    """Its number, from 1."""
+    """Number of the run, from 1."""
     text: str = ""
-    """The last answer."""
+    """Text of the last answer."""
     data: Any = None
-    """Its structured part, where the agent has one."""
+    """Structured data of the last answer; None if the answer has none."""
     error: str = ""
-    """Why there is no answer; empty where there is one."""
+    """Error that prevented an answer; empty if there is an answer."""
     history: tuple[Message, ...] = attrs.field(default=(), repr=False)
-    """All that was said in its session, oldest first."""
+    """All messages of the session, oldest first."""
     usage: Usage = NO_USAGE
-    """Of the whole session."""
+    """Usage of the whole session."""
     seconds: float = 0.0
-    """From the first input to the last answer."""
+    """Time in seconds from the first input to the last answer."""
     results: tuple[CheckResult, ...] = ()
-    """Of the case's checks in their order, and of the judge."""
+    """Results of the case's checks in their order, then of the judge."""
     judge_usage: Usage = NO_USAGE
-    """Of the model that judged it."""
+    """Usage of the judge model."""
     simulation: Simulation | None = None
-    """What the conversation with the case's user came to; None where it has none."""
+    """Result of the conversation with the simulated user; None if the case has no user."""
 
     @property
     def calls(self) -> tuple[ToolCall, ...]:
-        """The tool calls, in their order."""
+        """Tool calls of the agent, oldest first."""
         return tuple(call for message in self.history for call in message.tool_calls)
 
     @property
@@ -67,16 +67,16 @@ class Trial:
 
     @property
     def score(self) -> float:
-        """The mean of the checks' scores; 0 without an answer."""
+        """Mean score of the checks; 0 without an answer."""
         if self.error:
             return 0.0
         return sum(result.score for result in self.results) / len(self.results) if self.results else 1.0
 
 
 Found = bool | float | str | CheckResult | None
-"""What a check says: true or false, a score from 0 to 1 (0.5 passes), a CheckResult, or what is wrong; None is a pass."""
+"""Return value of a check: a boolean, a score from 0 to 1 (0.5 passes), a `CheckResult`, or an error text. None passes."""
 Check = Callable[[Trial], Found | Awaitable[Found]]
-"""Looks at a run, sync or async; an AssertionError is what is wrong, too."""
+"""Function, sync or async, that checks a run. An AssertionError is a failed check."""
 
 
 def _inputs(value: str | Sequence[str]) -> tuple[str, ...]:
@@ -97,46 +97,45 @@ def _goal(user: "SimulatedUser | Callable[[Any], SimulatedUser] | None") -> str:
 
 @attrs.frozen(kw_only=True)
 class Case:
-    """What is said to an agent, and what is checked of its answer.
+    """Messages to send to an agent, and checks of its last answer.
 
-    Without checks and without a judge, a text that is `expected` has to stand in the answer, in any case of letters, and
-    another value has to be the answer's data.
+    Without checks and without a judge, a text in `expected` must occur in the answer, ignoring case; another value must
+    equal the answer's data.
 
     Raises:
-        ConfigurationError: there is nothing to say, or nothing to check.
+        ConfigurationError: The case has no input and no user, or nothing to check.
     """
 
     input: tuple[str, ...] = attrs.field(default=(), converter=_inputs)
-    """What is said, one after the other in one session; the last answer is checked."""
+    """Messages that are sent one after the other in one session; the last answer is checked."""
     user: "SimulatedUser | Callable[[Any], SimulatedUser] | None" = None
-    """Simulated user that continues the conversation after `messages`. The case passes only if the user reaches the goal.
+    """Simulated user that continues the conversation after `input`. The case passes only if the user reaches the goal.
 
-    A function of the run's agent makes a user for each run, for example with tools that share a world with the agent's tools.
+    A function receives the agent of the run and returns a user for each run, e.g. with tools that share state with the
+    agent's tools.
     """
     name: str = ""
-    """For the report; the beginning of the input without it."""
+    """Name in reports; empty uses the beginning of the input."""
     expected: Any = None
-    """What the answer should be, for the checks and for the judge."""
+    """Expected answer, for checks and for the judge; None if any answer may pass."""
     checks: tuple[Check, ...] = attrs.field(default=(), converter=_checks)
-    """What is checked of the last answer."""
+    """Checks of the last answer."""
     judge: str = ""
-    """What a judge model is asked: when is the answer good?"""
+    """Criteria for the judge model; empty if no judge is used."""
     limits: Limits | None = None
-    """Of the run as a whole."""
+    """Limits of the whole run; None sets no limits."""
     timeout: float | None = None
-    """Seconds for each answer."""
+    """Time limit in seconds for each answer; None sets no limit."""
     tags: tuple[str, ...] = attrs.field(default=(), converter=_tags)
-    """For choosing cases."""
+    """Tags that select cases on the command line."""
 
     def __attrs_post_init__(self) -> None:
         if not (self.input or self.user) or not all(map(str.strip, self.input)):
             raise ConfigurationError(
-                f"the case {self.title!r} says nothing: give it input= (a text, or several)"
+                f"case {self.title!r} has no input: set input= (a text, or several) or user="
             )
         if not self.checks and not self.judge and self.expected is None and self.user is None:
-            raise ConfigurationError(
-                f"the case {self.title!r} checks nothing: give it expected=, checks= or judge="
-            )
+            raise ConfigurationError(f"case {self.title!r} checks nothing: set expected=, checks= or judge=")
 
     @property
     def title(self) -> str:

@@ -1,4 +1,4 @@
-"""Ready checks, and what any check's result means."""
+"""Predefined checks, and the conversion of a check's return value to a `CheckResult`."""
 
 import inspect
 import re
@@ -6,17 +6,22 @@ from collections.abc import Callable
 from typing import Any
 
 from actgent.errors.printable import counted
-from actgent.support.foreign import failure_of
-from actgent.tools.outputs.results import describe
+from actgent.support.user_code import convert_user_error
+from actgent.tools.outputs.result_text import describe
 
 from .cases import Case, Check, CheckResult, Trial
 
-ENOUGH = 0.5
-"""The score from which a check passes that gives a number."""
+PASSING_SCORE = 0.5
+"""Score from which a check that returns a number passes."""
 
 
 def contains(*texts: str, case_sensitive: bool = False) -> Check:
-    """All of these texts stand in the answer; without any, the case's `expected`."""
+    """Return a check that all texts occur in the answer, ignoring differences in white space.
+
+    Args:
+        texts: Texts to find; without any, the case's `expected`.
+        case_sensitive: True to compare upper and lower case.
+    """
 
     def check(trial: Trial) -> CheckResult:
         wanted = texts or (str(trial.case.expected),)
@@ -39,7 +44,11 @@ def _folded(text: str) -> str:
 
 
 def equals(value: Any = None) -> Check:
-    """The answer's data is this value, or its text this text; without one, the case's `expected`."""
+    """Return a check that the answer's data equals the value, or its text if the value is a text.
+
+    Args:
+        value: Expected value; None uses the case's `expected`.
+    """
 
     def check(trial: Trial) -> CheckResult:
         wanted = trial.case.expected if value is None else value
@@ -53,18 +62,18 @@ def equals(value: Any = None) -> Check:
 
 
 def matches(pattern: str, flags: int = 0) -> Check:
-    """A regular expression is found in the answer."""
+    """Return a check that a regular expression matches somewhere in the answer."""
     compiled = re.compile(pattern, flags)
 
     def check(trial: Trial) -> CheckResult:
         found = compiled.search(trial.text) is not None
-        return CheckResult("matches", float(found), found, "" if found else f"nothing matches {pattern}")
+        return CheckResult("matches", float(found), found, "" if found else f"no match of {pattern}")
 
     return check
 
 
 def calls(tool: str, **arguments: Any) -> Check:
-    """The tool was called, once at least with these arguments; further arguments may be anything."""
+    """Return a check that the tool was called at least once with these arguments; other arguments are ignored."""
 
     def check(trial: Trial) -> CheckResult:
         made = [call.arguments for call in trial.calls if call.name == tool]
@@ -79,13 +88,13 @@ def calls(tool: str, **arguments: Any) -> Check:
 
 
 def calls_no_tool(trial: Trial) -> CheckResult:
-    """No tool was called."""
+    """Check that no tool was called."""
     names = ", ".join(call.name for call in trial.calls)
     return CheckResult("calls no tool", float(not names), not names, f"called: {names}" if names else "")
 
 
 def checks_of(case: Case) -> tuple[Check, ...]:
-    """Return the checks of a case, with what its `expected` means where it has none."""
+    """Return the checks of a case; without any, the check that its `expected` implies."""
     own = () if case.user is None else (goal_reached,)
     if case.checks or case.judge or (own and case.expected is None):
         return (*case.checks, *own)
@@ -96,25 +105,25 @@ _STOPS = {"gave_up": "gave up", "transferred": "was transferred", "out_of_scope"
 
 
 def goal_reached(trial: Trial) -> CheckResult:
-    """The case's user says that they have what they want."""
-    told = trial.simulation
-    if told is not None and told.achieved:
+    """Check that the simulated user stated that the goal is reached."""
+    simulation = trial.simulation
+    if simulation is not None and simulation.achieved:
         return CheckResult("goal reached", 1.0, True)  # noqa: FBT003 - a field
-    turns = 0 if told is None else told.turns
-    why = "had not reached it" if told is None else _STOPS.get(told.stop, "had not reached it")
+    turns = 0 if simulation is None else simulation.turns
+    why = "had not reached it" if simulation is None else _STOPS.get(simulation.stop, "had not reached it")
     return CheckResult("goal reached", 0.0, False, f"the user {why} after {counted(turns, 'message')}")  # noqa: FBT003
 
 
 async def result_of(check: Check, trial: Trial) -> CheckResult:
-    """Have a check look at a run; what it raises is why the run has not passed."""
+    """Run a check and return its result. An exception of the check is a failed result."""
     name = getattr(check, "__name__", type(check).__name__)
     try:
         found = check(trial)
         said = await found if inspect.isawaitable(found) else found
     except AssertionError as error:
         return CheckResult(name, 0.0, False, str(error) or "an assertion failed")  # noqa: FBT003 - a field
-    except BaseException as raised:  # noqa: ASYNC103, BLE001 - the edge to foreign code; pytest.fail() raises no Exception
-        failure = failure_of(raised, "check", name)
+    except BaseException as raised:  # noqa: ASYNC103, BLE001 - checks are user code; pytest.fail() raises a BaseException
+        failure = convert_user_error(raised, "check", name)
         return CheckResult(name, 0.0, False, f"the check raised {describe(failure)}")  # noqa: ASYNC104, FBT003 - no cancellation
     return _result(name, said)
 
@@ -126,10 +135,11 @@ def _result(name: str, said: object) -> CheckResult:
         case None:
             return CheckResult(name, 1.0, True)  # noqa: FBT003 - a field
         case bool():
-            return CheckResult(name, float(said), said, "" if said else "it is not so")
+            return CheckResult(name, float(said), said, "" if said else "the check returned False")
         case int() | float():
             score = min(max(float(said), 0.0), 1.0)
-            return CheckResult(name, score, score >= ENOUGH)
+            return CheckResult(name, score, score >= PASSING_SCORE)
         case str():
             return CheckResult(name, 0.0 if said else 1.0, not said, said)
-    return CheckResult(name, 0.0, False, f"the check gave {said!r:.80}: no result of a check")  # noqa: FBT003
+    reason = f"the check returned {said!r:.80}: expected a bool, number, str, CheckResult or None"
+    return CheckResult(name, 0.0, False, reason)  # noqa: FBT003 - a field

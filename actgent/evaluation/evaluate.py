@@ -1,4 +1,4 @@
-"""Running cases: some at a time, several times each, side by side for several agents."""
+"""`evaluate`: run cases concurrently with one or more agents."""
 
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -12,17 +12,17 @@ from actgent.agents.agent import Agent
 from actgent.errors import ConfigurationError, Suspended
 from actgent.llm.adapters import ModelLike
 from actgent.messages import NO_USAGE
-from actgent.support.foreign import failure_of
-from actgent.tools.outputs.results import describe
+from actgent.support.user_code import convert_user_error
+from actgent.tools.outputs.result_text import describe
 
 from .cases import Case, CheckResult, Trial
 from .checks import checks_of, result_of
 from .judge import Judge, criteria_of, make_judge
 from .report import Report
-from .simulated import SimulatedUser
+from .simulated_user import SimulatedUser
 
 Variant = Agent[Any, Any] | Callable[[], Agent[Any, Any]]
-"""An agent that all runs share, each with a session of its own, or a function that makes one for each run."""
+"""An agent that all runs share, each in its own session, or a function that returns an agent for each run."""
 
 
 async def evaluate(
@@ -34,18 +34,19 @@ async def evaluate(
     judge: ModelLike | str | None = None,
     on_trial: Callable[[Trial], object] | None = None,
 ) -> Report:
-    """Run each case `runs` times with each variant, at most `concurrency` at a time, and report.
+    """Run each case `runs` times with each variant, and return a report.
 
     Args:
-        cases: What is said and checked.
-        variants: An agent, or several by the names that the report calls them.
-        runs: How often each case is run.
-        concurrency: How many run at the same time.
-        judge: The model of the judge, for cases that have something to judge.
-        on_trial: Called with each run when it has ended; what it was given is there if the evaluation is cancelled.
+        cases: Cases to run.
+        variants: An agent, or several by their names in the report.
+        runs: Number of runs of each case and variant.
+        concurrency: Maximum number of concurrent runs.
+        judge: Judge model, for cases that need one.
+        on_trial: Called with each run when it ends. A cancelled evaluation has passed all finished runs to it.
 
     Raises:
-        ConfigurationError: there are no cases or variants, a number is not positive, or a case needs a judge and there is none.
+        ConfigurationError: There are no cases or variants, a number is below 1, or a case needs a judge and `judge`
+            is None.
     """
     named = dict(variants) if isinstance(variants, Mapping) else {_name_of(variants): variants}
     _check(cases, named, runs, concurrency, judge)
@@ -77,22 +78,20 @@ def _check(
 ) -> None:
     _check_kinds(cases, variants)
     if not cases or not variants:
-        raise ConfigurationError("an evaluation takes at least one case and one agent")
+        raise ConfigurationError("an evaluation needs at least one case and one agent")
     if runs < 1 or concurrency < 1:
-        raise ConfigurationError(f"runs= and concurrency= are at least 1, not {runs} and {concurrency}")
+        raise ConfigurationError(f"runs= and concurrency= must be at least 1, not {runs} and {concurrency}")
     unjudged = [case.title for case in cases if judge is None and _criteria(case)]
     if unjudged:
-        raise ConfigurationError(
-            f"the case {unjudged[0]!r} has to be judged, and there is no judge: name a model for it (judge=, or --judge)"
-        )
+        raise ConfigurationError(f"case {unjudged[0]!r} needs a judge model: name one (judge=, or --judge)")
 
 
 def _check_kinds(cases: Sequence[Case] | Case, variants: Mapping[str, Variant]) -> None:
     if isinstance(cases, Case):
-        raise ConfigurationError("an evaluation takes a list of cases: write [case]")
+        raise ConfigurationError("expected a list of cases, not a Case: write [case]")
     if wrong := next((each for each in variants.values() if isinstance(each, type)), None):
         raise ConfigurationError(
-            f"an evaluation takes agents, or functions that make one, not the class {wrong.__name__}: write "
+            f"expected an agent, or a function that returns one, not the class {wrong.__name__}: write "
             f"{wrong.__name__}(...), or lambda: {wrong.__name__}(...)"
         )
 
@@ -106,7 +105,7 @@ def _name_of(variant: Variant) -> str:
 
 
 Opened = Callable[[], Any]
-"""Opens the agent of one run, as an async context manager."""
+"""Returns an async context manager with the agent of one run."""
 
 
 async def _prepare(variant: Variant, stack: AsyncExitStack) -> Opened:
@@ -139,9 +138,10 @@ async def _open_judge(
 
 @attrs.frozen
 class _Bench:
-    """Where runs take place."""
+    """Runs cases with limited concurrency."""
 
     judge: Judge | None
+    """Judge of the answers; None if no case needs one."""
     places: trio.CapacityLimiter
     note: Callable[[Trial], None]
 
@@ -150,9 +150,9 @@ class _Bench:
             trial = Trial(case=case, variant=variant, run=run)
             try:
                 async with opened() as agent:
-                    trial = await _answered(agent, trial)
-            except BaseException as raised:  # noqa: ASYNC103, BLE001 - of the user's code, which makes the agent
-                trial = attrs.evolve(trial, error=_words(failure_of(raised, "variant", variant)))
+                    trial = await _run_inputs(agent, trial)
+            except BaseException as raised:  # noqa: ASYNC103, BLE001 - user code creates the agent
+                trial = attrs.evolve(trial, error=_words(convert_user_error(raised, "variant", variant)))
             self.note(await self._checked(trial))
         finally:
             self.places.release_on_behalf_of(place)
@@ -171,19 +171,19 @@ class _Bench:
         return attrs.evolve(trial, results=tuple(results), judge_usage=usage)
 
 
-async def _answered(agent: Agent, trial: Trial) -> Trial:
-    """Say the inputs of a case in a session of its own."""
+async def _run_inputs(agent: Agent, trial: Trial) -> Trial:
+    """Send the inputs of a case in a new session, and return the run with its answer."""
     case = trial.case
     session = await agent.create_session("evaluation", limits=case.limits)
-    began, reply, error, told = trio.current_time(), None, "", None
+    began, reply, error, simulation = trio.current_time(), None, "", None
     try:
         for text in case.input:
             reply = await agent.run(text, session=session, timeout=case.timeout)
         if case.user is not None:
             user = case.user if isinstance(case.user, SimulatedUser) else case.user(agent)
-            told = await user.talk_to(agent, session, timeout=case.timeout)
-            reply = told.reply or reply
-    except Exception as failed:  # noqa: BLE001 - a model of the user's own may raise anything
+            simulation = await user.talk_to(agent, session, timeout=case.timeout)
+            reply = simulation.reply or reply
+    except Exception as failed:  # noqa: BLE001 - a user-defined model may raise anything
         error = _words(failed)
     seconds = trio.current_time() - began
     done = attrs.evolve(
@@ -192,7 +192,7 @@ async def _answered(agent: Agent, trial: Trial) -> Trial:
         history=session.history,
         usage=session.usage,
         seconds=seconds,
-        simulation=told,
+        simulation=simulation,
     )
     if session.status != "closed":
         await session.aclose()
@@ -201,5 +201,5 @@ async def _answered(agent: Agent, trial: Trial) -> Trial:
 
 def _words(error: Exception) -> str:
     if isinstance(error, Suspended):
-        return f"a tool call waits for a person, and nobody is there: {error}"
+        return f"a tool call needs approval, which an evaluation cannot give: {error}"
     return describe(error)

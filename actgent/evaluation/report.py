@@ -1,4 +1,4 @@
-"""What came of an evaluation, as figures."""
+"""Report of an evaluation: all runs, and their metrics by case and variant."""
 
 import json
 import math
@@ -10,38 +10,39 @@ import attrs
 from actgent.messages import NO_USAGE, Usage
 
 from .cases import Case, Trial
-from .simulated import Simulation
+from .simulated_user import Simulation
 
 FORMAT = "actgent-evaluation 1"
+"""Value of `format` in JSON reports."""
 
 
 @attrs.frozen(kw_only=True)
 class Figures:
-    """The figures of some runs."""
+    """Metrics of a set of runs."""
 
     trials: int = 0
-    """The number of runs."""
+    """Number of runs."""
     passed: int = 0
-    """Of them, those with an answer whose checks all passed."""
+    """Number of runs with an answer that passed all checks."""
     errors: int = 0
-    """Of them, those without an answer."""
+    """Number of runs without an answer."""
     score: float = 0.0
-    """The mean; 0 without runs."""
+    """Mean score of the runs; 0 without runs."""
     usage: Usage = NO_USAGE
-    """Of their sessions together."""
+    """Total usage of the runs' sessions."""
     p50: float = 0.0
-    """Seconds of a run, the median."""
+    """Median duration of a run in seconds."""
     p95: float = 0.0
-    """Seconds of a run that 95 of 100 do not exceed."""
+    """95th percentile of the duration of a run in seconds."""
 
     @property
     def rate(self) -> float:
-        """The part that passed; 0 without runs."""
+        """Share of passed runs, from 0 to 1; 0 without runs."""
         return self.passed / self.trials if self.trials else 0.0
 
     @classmethod
     def of(cls, trials: Iterable[Trial]) -> "Figures":
-        """Count runs."""
+        """Return the metrics of the given runs."""
         found = list(trials)
         seconds = sorted(trial.seconds for trial in found)
         return cls(
@@ -56,49 +57,49 @@ class Figures:
 
 
 def _percentile(values: Sequence[float], percent: float) -> float:
-    """The nearest rank of sorted values."""
+    """Return the nearest-rank percentile of sorted values; 0 without values."""
     return values[max(math.ceil(len(values) * percent / 100), 1) - 1] if values else 0.0
 
 
 @attrs.frozen
 class Report:
-    """All runs, by cases and variants."""
+    """All runs of an evaluation."""
 
     trials: tuple[Trial, ...]
-    """All runs."""
+    """All runs, ordered by case, variant and run number."""
     cases: tuple[Case, ...]
-    """All that were run, in their order."""
+    """All cases, in the order in which they were given."""
     variants: tuple[str, ...]
-    """The names of agents, models or prompts that were compared."""
+    """Names of the compared agents, models or prompts."""
 
     @classmethod
     def of(cls, trials: Iterable[Trial], cases: Sequence[Case], variants: Sequence[str]) -> "Report":
-        """Put runs in the order of cases, variants and their numbers, whenever they ended."""
+        """Return a report with the runs ordered by case, variant and run number."""
         places = {id(case): number for number, case in enumerate(cases)}
         names = {name: number for number, name in enumerate(variants)}
         ordered = sorted(trials, key=lambda trial: (places[id(trial.case)], names[trial.variant], trial.run))
         return cls(tuple(ordered), tuple(cases), tuple(variants))
 
     def row(self, variant: str) -> Figures:
-        """The figures of a variant."""
+        """Return the metrics of one variant."""
         return Figures.of(trial for trial in self.trials if trial.variant == variant)
 
     def cell(self, case: Case, variant: str) -> Figures:
-        """The figures of a case with a variant."""
+        """Return the metrics of one case with one variant."""
         return Figures.of(trial for trial in self.trials if trial.case is case and trial.variant == variant)
 
     @property
     def judge_usage(self) -> Usage:
-        """What the judge took, which is not in the rows."""
+        """Total usage of the judge model; not part of the variants' usage."""
         return sum((trial.judge_usage for trial in self.trials), NO_USAGE)
 
     def meets(self, threshold: float) -> bool:
-        """Return True if of each variant this part of the runs passed, and each was run."""
+        """Return True if every variant was run, and at least this share of its runs passed."""
         rows = [self.row(variant) for variant in self.variants]
         return all(row.trials > 0 and row.rate >= threshold for row in rows)
 
     def to_json(self) -> str:
-        """All of it for programs: `format`, `variants` with their figures, and `trials`."""
+        """Return the report as JSON with the members `format`, `variants` (with metrics) and `trials`."""
         variants = [{"name": name, **_figures(self.row(name))} for name in self.variants]
         found = {"format": FORMAT, "variants": variants, "trials": [_plain(trial) for trial in self.trials]}
         return json.dumps(found, ensure_ascii=False, indent=2, default=str)
@@ -128,11 +129,11 @@ def _plain(trial: Trial) -> dict[str, Any]:
     }
 
 
-def _of_simulation(told: Simulation) -> dict[str, Any]:
-    """Return the stop reason, calls and usage of a simulated user as plain data."""
+def _of_simulation(simulation: Simulation) -> dict[str, Any]:
+    """Return the stop reason, calls and usage of a simulated user as a dictionary."""
     return {
-        "stop": told.stop,
-        "turns": told.turns,
-        "calls": [{"name": call.name, "arguments": call.arguments} for call in told.calls],
-        "usage": attrs.asdict(told.usage),
+        "stop": simulation.stop,
+        "turns": simulation.turns,
+        "calls": [{"name": call.name, "arguments": call.arguments} for call in simulation.calls],
+        "usage": attrs.asdict(simulation.usage),
     }

@@ -1,1 +1,1 @@
-"""What must survive a turn, and where it is written."""
+"""Journals: durable, append-only records of sessions, in SQLite, in PostgreSQL or in memory."""

@@ -1,4 +1,4 @@
-"""A journal as agents see it: what is committed is there after kill -9 and power loss."""
+"""The interface of all journals. Committed records survive kill -9 and power loss."""
 
 import abc
 import math
@@ -13,75 +13,84 @@ from actgent.errors import ConfigurationError, UsageError
 from actgent.messages import new_secret
 
 from .feed import FeedReader, Written
-from .listing import ALL, Cursor, SessionFilter, SessionKey, State, state_of
 from .records import Record
+from .session_lists import ALL, Cursor, SessionFilter, SessionKey, State, state_of
 from .statistics import JournalStatistics
 
 
 @attrs.define(eq=False)
 class Creation:
-    """A session that somebody makes; all steps of it name this until the first is known to be written."""
+    """Outcome of creating a session. All its steps share this object until the first step is written or rejected."""
 
     is_written: bool = False
-    """True: the journal has it."""
+    """True if the journal has the session."""
     is_refused: bool = False
-    """True: the journal has another one of its id, and takes no step of this one."""
+    """True if another session has this id. The journal rejects all steps of this creation."""
 
 
 @attrs.frozen(kw_only=True)
 class Entry:
-    """One step of one session: its records are written all or none."""
+    """One step of a session: records that are written atomically."""
 
     session_id: str
-    """The session that the step is of."""
+    """Id of the session that gets the records."""
     agent: str
-    """The agent that the session belongs to."""
+    """Name of the agent of the session."""
     records: tuple[Record, ...]
-    """In their order; numbered behind those that the session has."""
+    """The records in order. They are numbered after the existing records of the session."""
     patience: float | None = None
-    """Seconds that `commit` waits at most; None is for as long as it takes."""
-    is_kept: bool = False
-    """True: where `commit` fails for want of space or of the storage, the step goes before the session's next one, as by `write_soon`."""
-    is_awaited: bool = False
-    """True: readers wait for it, so that `write_soon` has it written at once."""
+    """Timeout of `commit` in seconds; None waits without limit."""
+    is_retried: bool = False
+    """True if the journal retries the step itself after `commit` failed with `JournalFull` or `JournalFailed`.
+
+    The step is written before the next step of its session.
+    """
+    is_urgent: bool = False
+    """True if `enqueue_write` starts the write at once, because readers wait for the records."""
     follows: bool = False
-    """True: the session began with an earlier step, so this one is refused with `SessionNotFound` if the session is erased."""
+    """True if the session has earlier steps.
+
+    If the session is erased, the step is rejected with `SessionNotFound`.
+    """
     creation: Creation | None = None
-    """Of a session whose steps are to be refused as its first one is; None for others, and for one that is made by this step alone."""
+    """Creation of the session, shared by its steps until the first one is written.
+
+    None for existing sessions, and for sessions that are created by this step alone.
+    """
 
 
 @attrs.frozen(kw_only=True)
 class SessionSummary:
-    """What a journal knows of a session without reading it."""
+    """Metadata of a session that the journal returns without reading the records."""
 
     session_id: str
-    """Unique for its agent."""
+    """Id of the session, unique for its agent."""
     agent: str
-    """The name of the agent that it belongs to."""
+    """Name of the agent of the session."""
     owner: str = ""
-    """The name of its owner."""
+    """Name of the owner (the user) of the session."""
     parent_id: str | None = None
-    """The session that it works for; None: nobody's."""
+    """Id of the parent session; None if the session has no parent."""
     parent_agent: str | None = None
-    """The agent of that one."""
+    """Name of the agent of the parent session; None if the session has no parent."""
     created_at: float = 0.0
-    """Unix time in seconds."""
+    """Creation time: Unix time in seconds."""
     updated_at: float = 0.0
-    """Unix time in seconds of its last step."""
+    """Time of the last step: Unix time in seconds."""
     records: int = 0
-    """How many it has."""
+    """Number of records."""
     unfinished: int = 0
-    """Accepted messages that have not ended."""
+    """Number of accepted messages that are not completed."""
     closed: bool = False
-    """True: it takes no more messages."""
+    """True if the session accepts no more messages."""
     due: float = 0.0
-    """Unix time in seconds of the earliest thing in it that has a date; 0 is that there is none."""
+    """Unix time in seconds of the earliest schedule or deadline of the session; 0 if it has no date, negative if the session is to be erased."""
     suspended: bool = False
-    """True: its turn waits for something outside, such as a person."""
+    """True if the turn of the session waits for an external event, such as an approval."""
     root_agent: str = ""
-    """The agent of the session at the top of its tree."""
+    """Name of the agent of the root session of the tree."""
     root_id: str = ""
-    """The session at the top of its tree; its own where it has no parent."""
+    """Id of the root session of the tree; the id of the session itself if it has no parent."""
 
     @property
     def key(self) -> SessionKey:
@@ -101,311 +110,335 @@ class SessionSummary:
 
     @property
     def cursor(self) -> Cursor:
-        """Behind which `Journal.page` goes on."""
+        """Position of the session in lists: `Journal.page` returns the sessions after this cursor."""
         return Cursor(self.updated_at, self.agent, self.session_id)
 
 
 @attrs.frozen(kw_only=True)
 class Snapshot:
-    """What opening makes of a session's first records, as bytes. It saves time and nothing else: it may be removed at any moment."""
+    """Serialized state of a session after its first `records` records.
+
+    It only shortens loading: a journal may drop it at any time.
+    """
 
     records: int
-    """How many it covers, from the first."""
+    """Number of records that the snapshot covers, from the first record."""
     version: int
-    """Of the form of its body; who does not know it reads the records."""
+    """Version of the encoding of `body`. A reader that does not know the version reads the records instead."""
     body: bytes
-    """In the form that `version` names."""
+    """State of the session in the encoding of `version`."""
 
 
 @attrs.frozen(kw_only=True)
 class SessionTail:
-    """A session's newest good snapshot, and the records behind it; without one, all records."""
+    """The newest valid snapshot of a session, and the records after it."""
 
     records: tuple[Record, ...] = ()
-    """Those behind the snapshot; all where there is none."""
+    """Records after the snapshot; all records if there is no snapshot."""
     snapshot: Snapshot | None = None
-    """None: there is no good one."""
+    """The newest valid snapshot; None if the session has no valid snapshot."""
 
 
 @attrs.frozen
 class Backup:
-    """A copy of a journal that was made and read again."""
+    """A verified copy of a journal."""
 
     path: Path
-    """Where it is."""
+    """Path of the copy."""
     sessions: int
-    """How many it has."""
+    """Number of sessions in the copy."""
     size: int
-    """In bytes."""
+    """Size of the copy in bytes."""
 
 
 class Journal(abc.ABC):
-    """The sessions' records, in order, each session numbered from 1.
+    """Append-only records of sessions; the records of each session are numbered from 1.
 
-    A session is named by its agent and its id. Calls that take an id alone look the agent up.
+    A session is identified by its agent and its id. Methods that get only an id look up the agent.
 
-    It lives in the block of `open_journal`; `acquire` comes first. A cancelled call returns at once, and leaves a step
-    whole or not there at all, before all later ones of its session. Losing the disk, the space or the ownership is an error of the call
-    that meets it, and what was confirmed before stays.
+    A journal is usable inside the `async with` block of `open_journal`. Call `acquire` before any write. A cancelled
+    call returns at once. Its step is then written completely or not at all, before all later steps of its session. If
+    the disk, the space or the ownership is lost, the current call raises an error. Confirmed records stay.
     """
 
     statistics: JournalStatistics | None = None
-    """What it has written since its block was opened; None where it does not count."""
+    """Counters of the writes since the block was entered; None if the journal does not count."""
 
     @abc.abstractmethod
     async def acquire(self) -> int:
-        """Become the owner and return the epoch that the following writes name; former epochs are over.
+        """Acquire ownership of the journal and return the new epoch.
+
+        Writes with an earlier epoch are rejected from now on.
 
         Raises:
-            Fenced: another process owns it and is alive; the text says which. It may be tried again.
-            JournalDamaged: the storage as a whole cannot be trusted; nothing was changed.
-            JournalVersion: a newer actgent wrote it; nothing was changed.
+            Fenced: A live process owns the journal; the message names the process. The call may be repeated.
+            JournalDamaged: The storage as a whole is damaged; nothing was changed.
+            JournalVersion: A newer actgent wrote the journal; nothing was changed.
         """
 
     @abc.abstractmethod
     def epoch_of(self, session_id: str) -> int:
-        """The epoch that writes to a session name from now on. Whoever reads it asks before: what was read under one epoch is not written under another.
+        """Return the epoch for the next writes to a session.
+
+        Call it before reading, so that a decision from an earlier epoch is never written.
 
         Raises:
-            Fenced: this process does not own the session.
+            Fenced: This process does not own the session.
         """
 
     @property
     def is_shared(self) -> bool:
-        """True if other processes own some of the sessions, and may come to own any of them while this one runs."""
+        """True if other processes own some of the sessions and ownership of a session may move."""
         return False
 
     @property
     def is_relaxed(self) -> bool:
-        """True if it confirms what is queued, and may be lost."""
+        """True if a write is confirmed when it is queued, so that a crash may lose confirmed records."""
         return False
 
     def owns(self, session_id: str) -> bool:
-        """Return True if this process may write to a session, as far as it knows."""
+        """True if this process may write to the session, as far as the process knows."""
         return True
 
-    def is_together(self, session_id: str, other_id: str) -> bool:
-        """Return True if whoever owns one of these sessions owns the other one, too."""
+    def have_same_owner(self, session_id: str, other_id: str) -> bool:
+        """True if both sessions always belong to the same owner, for example because they are in one partition."""
         return True
 
     def new_session_id(self) -> str:
-        """An id that nobody can guess, of a session that this process owns.
+        """Return an unguessable id for a new session that this process will own.
 
         Raises:
-            Fenced: it owns none.
+            Fenced: This process owns no part of the journal.
         """
         return new_secret()
 
     @abc.abstractmethod
     async def commit(self, entry: Entry, *, epoch: int, durable: bool = True) -> None:
-        """Write a step after all earlier ones of its session; durable when it returns.
+        """Write a step after all earlier steps of its session. The step is durable when the call returns.
 
-        An entry without records waits for the earlier ones. With `durable=False` it returns when the step is queued, as
-        by `write_soon`, unless its session has steps that could not be written, or too much is queued already.
+        An entry without records waits for the earlier steps only. With `durable=False` the call returns when the step
+        is queued, as `enqueue_write` does, unless earlier steps of the session failed or the queue is full.
 
         Raises:
-            Fenced: the epoch is over.
-            NotSerializable: the entry holds what is no plain data.
-            SessionExists: the step is the first of a session, or of the same `creation`, and another one has that id.
-            JournalFull: no space; the step may be committed again, unless it is kept.
-            JournalFailed: the storage failed, or has not answered within the entry's patience; the step is there whole
-                or not at all, before all later ones.
-            JournalDamaged: this session's stored records are not what was written.
+            Fenced: The epoch is over.
+            NotSerializable: The entry contains a value that is not plain data.
+            SessionExists: The step creates a session, or belongs to the creation of a session, whose id is
+                taken.
+            JournalFull: The disk is full. The caller may commit the step again, unless `is_retried` is set.
+            JournalFailed: The storage failed, or did not answer within the patience of the entry. The step is
+                written completely or not at all, before all later steps.
+            JournalDamaged: The stored records of this session are damaged.
         """
 
     @abc.abstractmethod
-    def write_soon(self, entry: Entry, *, epoch: int) -> None:
-        """Queue a step: durable with the session's next commit, and within about 50 ms; begun at once where it is awaited.
+    def enqueue_write(self, entry: Entry, *, epoch: int) -> None:
+        """Queue a step without waiting.
 
-        What cannot be written is kept, and goes before the session's next step, whose error says so.
+        It becomes durable with the next commit of its session, and within about 50 ms.
+
+        A step with `is_urgent` is written at once. A step that cannot be written is retried before the next step of
+        its session. The next commit raises the error.
 
         Raises:
-            Fenced: the epoch is over.
-            NotSerializable: the entry holds what is no plain data.
+            Fenced: The epoch is over.
+            NotSerializable: The entry contains a value that is not plain data.
         """
 
     @abc.abstractmethod
     async def load(self, session_id: str, *, agent: str | None = None) -> tuple[Record, ...]:
-        """All records of a session, oldest first; none where there is no such session.
+        """Return all records of a session, oldest first; an empty tuple if the session does not exist.
 
         Raises:
-            ConfigurationError: several agents have a session of this id, and none of them is given.
-            JournalDamaged: they are not what was written; the text names the first that is not.
-            WireError: a newer actgent wrote one of them.
+            ConfigurationError: Several agents have a session with this id, and `agent` is None.
+            JournalDamaged: The stored records are damaged; the message names the first damaged record.
+            WireError: A newer actgent wrote one of the records.
         """
 
     async def read(
         self, session_id: str, *, agent: str | None = None, after: int = 0, limit: int = 1000
     ) -> tuple[Record, ...]:
-        """The records of a session behind its record number `after`: `limit` of them, and the rest of the last one's step.
+        """Return the records after record number `after`: `limit` records, plus the rest of the last step.
 
         Raises:
-            ConfigurationError, JournalDamaged, WireError: see `load`.
+            ConfigurationError, JournalDamaged, WireError: See `load`.
         """
         return (await self.load(session_id, agent=agent))[after : after + limit]
 
     async def read_steps(
         self, session_id: str, *, agent: str | None = None, after: int = 0, limit: int = 1000
     ) -> tuple[Written, ...]:
-        """The same step by step, each with its time and the numbers of its records, as the feed tells them.
+        """Return the steps after record number `after`, each with its time and record numbers, like the items of `feed`.
 
         Raises:
-            ConfigurationError, JournalDamaged, WireError: see `load`.
+            ConfigurationError, JournalDamaged, WireError: See `load`.
         """
         raise NotImplementedError
 
     def feed(
         self, session: SessionKey | None = None, *, capacity: int = 1000, records: bool = True
     ) -> AbstractAsyncContextManager[FeedReader]:
-        """An `async with` block with a receive channel of the steps of one session, or of all, from now on.
+        """Subscribe to the future steps of one session, or of all sessions if `session` is None.
 
-        A step is told when it is on the disk, with the numbers that its records have there, in the order of the writes; one that
-        was taken back never is. Whoever opens the feed first, and reads the journal behind a number then, misses nothing.
-        At most `capacity` steps wait for the reader: who falls further behind hears of that by `FeedLagged`, and reads the
-        journal. Without `records` it is told which numbers were written, and nothing is decoded.
+        Use the receive channel in an `async with` block.
+
+        The reader gets each step once it is on the disk, with its record numbers, in the order of the writes. A step
+        that was rolled back is never delivered. To miss nothing, open the feed first and then read the journal after
+        a known record number. At most `capacity` steps wait for the reader. If more arrive, the reader gets
+        `FeedLagged` and has to read the journal. Without `records` the items contain only record numbers, and nothing
+        is decoded.
 
         Raises:
-            ConfigurationError: the capacity is less than 1.
-            UsageError: this journal is written elsewhere.
+            ConfigurationError: The capacity is less than 1.
+            UsageError: Another process writes this journal.
         """
-        raise UsageError(f"{type(self).__name__} does not tell what is written to it")
+        raise UsageError(f"{type(self).__name__} publishes no feed: another process writes this journal")
 
-    def read_now(
+    def read_blocking(
         self, session_id: str, *, agent: str, after: int = 0, limit: int = 1000
     ) -> tuple[Record, ...]:
-        """The same for who cannot wait: it holds the event loop meanwhile, and knows what is written by then.
+        """Return records like `read`, but block the event loop instead of waiting.
 
-        Only journals that keep snapshots need it.
+        Queued records are not included.
+
+        Only journals that store snapshots need this method.
         """
         raise NotImplementedError
 
     async def load_tail(self, session_id: str, *, agent: str) -> SessionTail:
-        """A session from its newest snapshot on, or all of it; see `load`."""
+        """Return the newest snapshot of a session and the records after it. See `load` for the errors."""
         return SessionTail(records=await self.load(session_id, agent=agent))
 
     async def find_snapshot(self, session_id: str, *, agent: str) -> Snapshot | None:
-        """The newest snapshot of a session that is whole, and of the records that are there."""
+        """Return the newest valid snapshot of a session, or None."""
         return None
 
     async def keep_snapshot(self, session_id: str, snapshot: Snapshot, *, agent: str, epoch: int) -> bool:
-        """Keep a snapshot in the place of the one before; False where the records that it covers are not there, or none are kept.
+        """Replace the snapshot of a session.
+
+        Return False if the covered records do not exist, or if the journal stores no snapshots.
 
         Raises:
-            JournalError: it could not be written; all else is as it was.
+            JournalError: The snapshot could not be written; the journal is unchanged.
         """
         return False
 
     async def drop_snapshots(self, session_id: str, *, agent: str, epoch: int) -> None:
-        """Remove the snapshots of a session, if it has any."""
+        """Delete the snapshot of a session, if there is one."""
 
     @abc.abstractmethod
     async def unfinished(self, agent: str) -> list[str]:
-        """The agent's sessions with an accepted message that has not ended, oldest first; suspended ones are left out."""
+        """Return the ids of the agent's sessions with an uncompleted message, oldest first, without suspended sessions."""
 
     async def waiting(self) -> dict[str, int]:
-        """Count the sessions that `unfinished` lists, by the names of their agents; agents without any are left out."""
+        """Return the number of sessions that `unfinished` lists, by agent name.
+
+        Agents without such sessions are omitted.
+        """
         known = await self.sessions()
         return dict(Counter(each.agent for each in known if each.unfinished and not each.suspended))
 
     @abc.abstractmethod
     async def due(self, agent: str) -> list[tuple[str, float]]:
-        """The agent's open sessions in which something has a date, with the Unix time of the earliest, earliest first."""
+        """Return the agent's open sessions that have a date: pairs of id and earliest Unix time in seconds, earliest first."""
 
     async def suspended(self, agent: str, *, after: str = "", limit: int = 100) -> list[str]:
-        """The agent's open sessions whose turn is suspended, in the order of their ids: at most `limit` behind `after`."""
+        """Return up to `limit` ids of the agent's open sessions with a suspended turn, in order of id, after the id `after`."""
         known = sorted(each.session_id for each in await self.sessions(agent) if each.suspended)
         return [session_id for session_id in known if session_id > after][:limit]
 
     @abc.abstractmethod
     async def sessions(self, agent: str | None = None) -> list[SessionSummary]:
-        """All sessions, or those of one agent, oldest first."""
+        """Return the summaries of all sessions, or of one agent's sessions, oldest first."""
 
     async def to_erase(self, limit: int = 100) -> list[SessionKey]:
-        """Closed sessions that are to leave the journal, with all below them: see `Closed.erase`."""
+        """Return closed sessions that must be erased together with their child sessions; see `Closed.erase`."""
         return [each.key for each in await self.sessions() if each.due < 0][:limit]
 
     async def erase_trees(
         self, roots: Sequence[SessionKey], *, unchanged_since: float = math.inf
     ) -> list[SessionKey]:
-        """Erase sessions with all below them in one step; returns all that were erased, and roots that were not there.
+        """Erase sessions with all their child sessions in one transaction.
 
-        A tree is left as it is where something in it is unfinished, suspended or has a date, or changed at or after the
-        Unix time `unchanged_since`.
+        Return the erased sessions, and roots that did not exist.
+
+        A tree is not erased if one of its sessions is unfinished or suspended, has a date, or changed at or after the
+        Unix time `unchanged_since` (seconds).
 
         Raises:
-            JournalError: they could not be erased; all of them are there, or none.
+            JournalError: The sessions could not be erased. Either all of them still exist, or none.
         """
         raise NotImplementedError
 
     def beside(self, name: str) -> str | None:
-        """The address of a database of its own beside this journal, for data of this name; None where it keeps nothing."""
+        """Return the URL of a separate database next to this journal, for application data called `name`; None if the journal is in memory."""
         return None
 
     async def backup(self, target: Path) -> Backup:
-        """Copy all that is confirmed to a new file, and read it again; meanwhile the journal works.
+        """Copy all confirmed records to a new file and verify the copy. The journal stays writable meanwhile.
 
         Raises:
-            ConfigurationError: there is a file at the target, or this journal is no file.
-            JournalDamaged: the journal is not what was written; nothing stands at the target.
-            JournalFailed: it cannot be read, or the target not be written.
+            ConfigurationError: The target file exists, or this journal is not a file.
+            JournalDamaged: The journal is damaged; the target file is not created.
+            JournalFailed: The journal cannot be read, or the target cannot be written.
         """
         raise ConfigurationError(
-            "only a journal in a file of SQLite is copied so: for one in PostgreSQL use pg_dump"
+            "only a SQLite journal can be backed up this way; use pg_dump for PostgreSQL"
         )
 
     @abc.abstractmethod
-    async def agents_of(self, session_id: str) -> list[str]:
-        """The agents that have a session of this id, by name."""
+    async def agents_with_session(self, session_id: str) -> list[str]:
+        """Return the names of the agents that have a session with this id, sorted."""
 
     @abc.abstractmethod
     async def head(self, agent: str, session_id: str) -> SessionSummary | None:
-        """Return what is known of one session without reading it; None if there is none.
+        """Return the summary of one session, or None if the session does not exist.
 
         Raises:
-            JournalDamaged: it is not what was written.
+            JournalDamaged: The stored summary is damaged.
         """
 
-    def head_now(self, agent: str, session_id: str) -> SessionSummary | None:
-        """Return the same where it is known without waiting; None says nothing, and `head` is to be asked."""
+    def cached_head(self, agent: str, session_id: str) -> SessionSummary | None:
+        """Return the cached summary of a session without waiting. None means "not cached": call `head`."""
         return None
 
     @abc.abstractmethod
     async def children(self, agent: str, session_id: str) -> list[SessionSummary]:
-        """The sessions straight below this one, of any agent, oldest first; `children_of` are those of several, in any order."""
+        """Return the direct child sessions of a session, of any agent, oldest first."""
 
     async def children_of(self, keys: Sequence[SessionKey]) -> list[SessionSummary]:
+        """Return the direct child sessions of several sessions, in any order."""
         return [child for key in keys for child in await self.children(*key)]
 
     @abc.abstractmethod
     async def page(
         self, wanted: SessionFilter = ALL, *, after: Cursor | None = None, limit: int = 100
     ) -> list[SessionSummary]:
-        """At most `limit` sessions by their last change, the newest first, behind `after`: the last one's `cursor`.
+        """Return up to `limit` sessions by time of the last change, newest first, after the cursor `after`.
 
-        A page costs what it shows and what changed since the one before, however many sessions there are. A session
-        that changes meanwhile moves to the front.
+        The cost depends on the size of the page and on the changes since the previous page, not on the number of
+        sessions. A session that changes between two pages moves to the front.
         """
 
     @abc.abstractmethod
     async def counts(self, agent: str | None = None) -> dict[State, int]:
-        """Count the sessions in each state, of all agents or of one."""
+        """Return the number of sessions in each state, of all agents or of one agent."""
 
     @abc.abstractmethod
     async def delete(self, session_id: str, *, agent: str | None = None) -> None:
-        """Erase a session and its records; nothing happens where there is none.
+        """Erase a session and its records. A missing session is ignored.
 
         Raises:
-            ConfigurationError: several agents have a session of this id, and none of them is given.
+            ConfigurationError: Several agents have a session with this id, and `agent` is None.
         """
 
 
 def one_of(agents: Sequence[str], session_id: str) -> SessionKey | None:
-    """The session of this id where one of these agents has it; None where none has.
+    """Return the key of the session if exactly one of the agents has it; None if `agents` is empty.
 
     Raises:
-        ConfigurationError: several have one.
+        ConfigurationError: Several agents have a session with this id.
     """
     if len(agents) > 1:
         names = ", ".join(map(repr, sorted(agents)))
-        raise ConfigurationError(f"the agents {names} have a session {session_id!r} each: say which agent's")
+        raise ConfigurationError(f"the agents {names} each have a session {session_id!r}: name the agent")
     return SessionKey(agents[0], session_id) if agents else None

@@ -1,12 +1,12 @@
-"""Encryption of what a journal's records say, with keys from the environment.
+"""Encryption of journal bodies with keys from the environment.
 
-`ACTGENT_JOURNAL_KEYS` holds keys as `id:base64`, several with commas between them, 32 bytes each. The first one writes;
-all of them read, so a key is changed by putting another one in front. AES-256-GCM with a random nonce for each row; the
-journal and the place of the row in it are authenticated with it, so a row is good at its place only.
+`ACTGENT_JOURNAL_KEYS` holds 32-byte keys as `id:base64`, separated by commas. The first key encrypts, and all keys
+decrypt. To rotate, put the new key in front. Bodies use AES-256-GCM with a random nonce per row. The journal identity
+and the position of the row are authenticated, so a row cannot be moved.
 
     a sealed body:  0xE1 | length of the key's id | the key's id | nonce, 12 bytes | ciphertext and tag
 
-What sessions are listed by stays readable: ids, agents, owners, times, counts and states.
+Ids, agents, owners, times, counts and states are not encrypted, because lists of sessions need them.
 """
 
 import base64
@@ -24,7 +24,7 @@ from actgent.errors.printable import counted
 
 VARIABLE = "ACTGENT_JOURNAL_KEYS"
 SEALED = 0xE1
-"""How a sealed body begins: above every version of plain ones, so that an older actgent refuses it."""
+"""First byte of an encrypted body. It is above every version of plain bodies, so an older actgent rejects it."""
 _NONCE = 12
 _KEY = 32
 _ID = re.compile(r"[A-Za-z0-9_.-]{1,40}")
@@ -32,7 +32,7 @@ _ID = re.compile(r"[A-Za-z0-9_.-]{1,40}")
 
 @attrs.frozen(eq=False, repr=False)
 class Keys:
-    """The keys of a process, by their ids; the first one writes."""
+    """Encryption keys of the process by id. The first key encrypts."""
 
     _ciphers: Mapping[str, Any]
 
@@ -40,17 +40,17 @@ class Keys:
         return f"Keys({', '.join(self._ciphers)})"
 
     def seal(self, body: bytes, place: bytes) -> bytes:
-        """A body as it is stored at this place."""
+        """Return the encrypted body, bound to this position in the journal."""
         key_id, cipher = next(iter(self._ciphers.items()))
         nonce, name = os.urandom(_NONCE), key_id.encode()
         sealed: bytes = cipher.encrypt(nonce, body, place)
         return b"".join((bytes((SEALED, len(name))), name, nonce, sealed))
 
     def open(self, body: bytes, place: bytes) -> bytes:
-        """A sealed body as it was.
+        """Return the decrypted body.
 
         Raises:
-            JournalKeyError: its key is not there, or does not open it.
+            JournalKeyError: The key is missing, or does not decrypt the body.
         """
         from cryptography.exceptions import InvalidTag  # noqa: PLC0415
 
@@ -67,35 +67,36 @@ class Keys:
 
 
 def is_sealed(body: bytes) -> bool:
-    """Return True if a stored body is encrypted."""
+    """True if a stored body is encrypted."""
     return body[0] == SEALED
 
 
 def check_readable(body: bytes | None, keys: Keys | None) -> None:
-    """Refuse to go on without keys behind a row that is encrypted: what follows it would be plain.
+    """Raise if a stored body is encrypted but this process has no keys, as later rows would be written in plain.
 
     Raises:
-        JournalKeyError: that is so.
+        JournalKeyError: The body is encrypted and `keys` is None.
     """
     if body and is_sealed(body) and keys is None:
         _NO_KEYS.open(body, b"")
 
 
 def current_keys() -> Keys | None:
-    """The keys that the environment holds; None where it holds none.
+    """Return the keys from the environment; None if the variable is not set.
 
     Raises:
-        ConfigurationError: they are no keys, or the extra `encryption` is not installed; the text tells no key.
+        ConfigurationError: The keys are invalid, or the extra `encryption` is not installed. The message
+            contains no key.
     """
     text = os.environ.get(VARIABLE, "").strip()
     return _keys_in(text) if text else None
 
 
 def open_sealed(body: bytes, place: bytes) -> bytes:
-    """A sealed body as it was, by the keys of the environment.
+    """Return the decrypted body, with the keys from the environment.
 
     Raises:
-        JournalKeyError: its key is not there, or does not open it.
+        JournalKeyError: The key is missing, or does not decrypt the body.
     """
     keys = current_keys()
     return (_NO_KEYS if keys is None else keys).open(body, place)
@@ -112,7 +113,7 @@ def _keys_in(text: str) -> Keys:
     ciphers: dict[str, Any] = {}
     for number, entry in enumerate(text.split(","), 1):
         key_id, _, encoded = entry.strip().partition(":")
-        if not _ID.fullmatch(key_id):  # which may be a key without an id
+        if not _ID.fullmatch(key_id):  # the entry may be a key without id, so the message must not quote it
             raise ConfigurationError(
                 f"entry {number} of {VARIABLE} has no id: write ID:BASE64, the id of letters, digits, '_', '.' and '-'"
             )

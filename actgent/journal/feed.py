@@ -1,4 +1,7 @@
-"""One reader's end of what was written; who tells it is in `telling`."""
+"""Readers of a journal's feed, and the backlog of items that wait for them.
+
+`grouped.feed_publisher` publishes the items.
+"""
 
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -10,30 +13,30 @@ import trio
 from actgent.errors import ActgentError, FeedLagged
 from actgent.support.quick_init import quick_init
 
-from .listing import SessionKey
 from .records import Record
+from .session_lists import SessionKey
 
 FEED_BYTES = 16_000_000
-"""Bytes of records that wait for one reader, at most."""
+"""Maximum bytes of records that wait for the readers of one backlog."""
 
 
 @quick_init
 @attrs.frozen(kw_only=True)
 class Written:
-    """A step that is in the journal: its records, which have the numbers from `first` on."""
+    """A step that is in the journal. Its records are numbered from `first`."""
 
     session_id: str
-    """The session that has them."""
+    """Id of the session that has the records."""
     agent: str
-    """The name of its agent."""
+    """Name of the agent of the session."""
     first: int
-    """The number of its first record in the session, which begin with 1."""
+    """Number of the first record of the step; the first record of a session is 1."""
     count: int
-    """How many records the step has."""
+    """Number of records in the step."""
     at: float | None
-    """When it was written: Unix time in seconds; None where that is not known, as an earlier actgent wrote it."""
+    """Time of the write: Unix time in seconds; None if an earlier actgent wrote the step."""
     records: tuple[Record, ...] = ()
-    """As `Journal.read` gives them; empty for a reader that wants none."""
+    """The records, as `Journal.read` returns them; empty for a reader without records."""
 
     @property
     def key(self) -> SessionKey:
@@ -41,20 +44,20 @@ class Written:
 
     @property
     def last(self) -> int:
-        """The number of its last record: the session's cursor, once it was read."""
+        """Number of the last record of the step: the cursor of a reader that has processed it."""
         return self.first + self.count - 1
 
 
 @attrs.frozen(kw_only=True)
 class Erased:
-    """A session has left the journal; one of the same id begins with number 1 again."""
+    """A session was erased. A new session with the same id starts with record 1."""
 
     session_id: str
-    """The session that is gone."""
+    """Id of the erased session."""
     agent: str
-    """The name of its agent."""
+    """Name of the agent of the session."""
     size: ClassVar[int] = 0
-    """Bytes that it takes of what may wait for a reader."""
+    """Bytes of this item in the backlog."""
 
     @property
     def key(self) -> SessionKey:
@@ -62,41 +65,41 @@ class Erased:
 
 
 class UnreadStep(Protocol):
-    """A step that waits for a reader."""
+    """A step in the backlog, decoded on demand."""
 
     @property
     def size(self) -> int:
-        """Bytes that it has."""
+        """Size of the encoded step in bytes."""
 
     @property
     def given(self) -> Sequence[Record]:
-        """Its records, as far as they are known without reading it; for who only wants to know their kinds."""
+        """Records as the writer passed them; empty if only the bytes are known. For checks of record types only."""
 
-    async def told(self, *, with_records: bool) -> Written: ...
-    def told_now(self, *, with_records: bool) -> Written | None: ...
+    async def decode(self, *, with_records: bool) -> Written: ...
+    def decode_now(self, *, with_records: bool) -> Written | None: ...
 
 
 class Backlog:
-    """What was told of one session, or of all, and is not read yet: one list for all readers of it."""
+    """Items of one session, or of all sessions, that at least one reader has not read. All readers share one list."""
 
     def __init__(self) -> None:
         self.readers: list[FeedReader] = []
         self.has_ended = False
         self.error: ActgentError | None = None
-        """Why nothing comes any more, where that is no end."""
+        """Error that readers get after the last item; None at a regular end."""
         self.capacity = 0
-        """Steps that it keeps: as many as any reader wanted."""
+        """Maximum number of items: the largest capacity of the readers."""
         self.begin = self.end = 0
         """The place of the first that is there still, and how much was ever put."""
         self._items: deque[UnreadStep | Erased] = deque()
         self._size = 0
 
     def at(self, place: int) -> UnreadStep | Erased:
-        """Return what was put at a place, from 0."""
+        """Return the item at a position, counted from the first item ever put."""
         return self._items[place - self.begin]
 
     def put(self, item: UnreadStep | Erased) -> None:
-        """Keep something for all readers; where there is no room for it the oldest goes, read or not."""
+        """Append an item and wake the waiting readers. If the list is full, drop the oldest item, read or not."""
         self._items.append(item)
         self.end += 1
         self._size += item.size
@@ -105,7 +108,7 @@ class Backlog:
         while len(self._items) > self.capacity or (self._size > FEED_BYTES and len(self._items) > 1):
             self._drop()
         for reader in self.readers:
-            reader.hear_of(item)
+            reader.notify(item)
 
     def _drop_read(self) -> None:
         read = min((reader.place for reader in self.readers), default=self.end)
@@ -117,44 +120,50 @@ class Backlog:
         self.begin += 1
 
     def finish(self, error: ActgentError | None = None) -> None:
-        """Nothing comes any more; readers hear the error, if there is one, behind what was put."""
+        """End the backlog. Readers receive the remaining items, and then `error` if there is one."""
         self.has_ended, self.error = True, error
         for reader in self.readers:
             reader.wake()
 
 
 _READ = 32
-"""Steps after which those go that all have read: to look at each reader with each step would cost more."""
+"""Number of steps after which items that all readers have read are dropped. Checking the readers at each step costs more."""
 
 
 _MUCH = 64
-"""Steps that wait for a reader which is woken by some only, until it is woken anyway."""
+"""Number of waiting steps from which a reader with a `woken_by` filter is woken by any step."""
 
 
 class FeedReader(trio.abc.ReceiveChannel[Written | Erased]):
-    """One reader's end of a feed. A reader that falls behind is told so, and goes on with the oldest that is there."""
+    """Receive channel of one reader of a feed.
+
+    A reader that is too slow gets `FeedLagged` and continues with the oldest item.
+    """
 
     def __init__(self, backlog: Backlog, capacity: int, *, with_records: bool) -> None:
         self.capacity = capacity
-        """Steps that may wait for it."""
+        """Maximum number of steps that wait for this reader."""
         self.place = backlog.end
-        """Up to which it has read."""
+        """Position of the next item to read."""
         self.woken_by: Callable[[Sequence[Record]], bool] | None = None
-        """Tells by records as they were given whether they are to end a `wait`; None: all do. What waits is read all the same."""
+        """Predicate on the records of a new step: True ends a `wait`.
+
+        None: every step ends it. The filter does not drop items.
+        """
         self._backlog = backlog
         self._with_records = with_records
         self._is_closed = False
         self._parked = trio.lowlevel.ParkingLot()
 
     async def receive(self) -> Written | Erased:
-        """The next step, or the end of a session.
+        """Return the next step, or the erasure of a session. Wait if there is none.
 
         Raises:
-            FeedLagged: steps were lost, since more waited than there is room for; the journal has them.
-            JournalError: a result that an earlier step has cannot be read for this one.
-            Fenced: another process writes the session by now, and tells what comes; all was read that was written here.
-            trio.EndOfChannel: the journal's block is being left, and all was read.
-            trio.ClosedResourceError: the reader was closed.
+            FeedLagged: More steps waited than `capacity`, and the oldest were dropped. The journal has them.
+            JournalError: A result that the step refers to cannot be read from the journal.
+            Fenced: Another process writes the session now. All steps that were written here have been read.
+            trio.EndOfChannel: The journal is closing, and all steps have been read.
+            trio.ClosedResourceError: The reader was closed.
         """
         await trio.lowlevel.checkpoint()
         while self.place == self._backlog.end or self._is_closed:
@@ -162,15 +171,15 @@ class FeedReader(trio.abc.ReceiveChannel[Written | Erased]):
             await self._parked.park()
         self._check_place()
         item = self._backlog.at(self.place)
-        told = item if isinstance(item, Erased) else await item.told(with_records=self._with_records)
-        self.place += 1  # after that: nothing is lost to a cancellation
+        told = item if isinstance(item, Erased) else await item.decode(with_records=self._with_records)
+        self.place += 1  # only now, so that a cancelled call loses no item
         return told
 
     def receive_nowait(self) -> Written | Erased:
-        """The same, if it is there.
+        """Return the next step or erasure if it is available without waiting.
 
         Raises:
-            trio.WouldBlock: it is not, or has to be read: `receive` waits for that.
+            trio.WouldBlock: No item is available, or the item needs a read from the journal: call `receive`.
         """
         if self.place == self._backlog.end or self._is_closed:
             self._check_open()
@@ -178,7 +187,7 @@ class FeedReader(trio.abc.ReceiveChannel[Written | Erased]):
         if self.place < self._backlog.begin or self._backlog.end - self.place > self.capacity:
             self._check_place()
         item = self._backlog.at(self.place)
-        told = item if isinstance(item, Erased) else item.told_now(with_records=self._with_records)
+        told = item if isinstance(item, Erased) else item.decode_now(with_records=self._with_records)
         if told is None:
             raise trio.WouldBlock
         self.place += 1
@@ -201,18 +210,18 @@ class FeedReader(trio.abc.ReceiveChannel[Written | Erased]):
 
     @property
     def has_news(self) -> bool:
-        """True if `receive` has something to return or to raise."""
+        """True if `receive` has an item or an error to deliver."""
         return self.place < self._backlog.end or self._backlog.has_ended or self._is_closed
 
     async def wait(self) -> None:
-        """Wait for news, or until `wake` is called; perhaps shorter."""
+        """Wait until an item or an error is available, or `wake` is called. May return early."""
         if self.has_news:
             await trio.lowlevel.checkpoint()
         else:
             await self._parked.park()
 
-    def hear_of(self, item: UnreadStep | Erased) -> None:
-        """Something was just put: have those go on that wait for it."""
+    def notify(self, item: UnreadStep | Erased) -> None:
+        """Wake the waiting tasks if the new item passes the `woken_by` filter."""
         if self._parked and self._is_woken_by(item):
             self._parked.unpark_all()
 
@@ -223,15 +232,15 @@ class FeedReader(trio.abc.ReceiveChannel[Written | Erased]):
         return not given or self.woken_by(given)
 
     def wake(self) -> None:
-        """Have those go on that `wait`."""
+        """Wake all tasks in `wait`."""
         self._parked.unpark_all()
 
     def close(self) -> None:
-        """Read no more; what comes is not kept."""
+        """Stop reading. Later items are not delivered."""
         self._is_closed = True
         self._parked.unpark_all()
 
     async def aclose(self) -> None:
-        """The same, as channels have it."""
+        """Close the reader, as `trio.abc.AsyncResource` requires."""
         self.close()
         await trio.lowlevel.checkpoint()

@@ -1,4 +1,4 @@
-"""A journal that ends with its process: for tests, and for agents that need no more."""
+"""An in-memory journal for tests and for agents that need no durability. Its data ends with the process."""
 
 import heapq
 from collections import Counter
@@ -21,11 +21,11 @@ from .grouped import (
     read_each,
     read_snapshot,
 )
-from .listing import Cursor, SessionFilter, SessionKey, State
+from .session_lists import Cursor, SessionFilter, SessionKey, State
 
 
 class MemoryJournal(GroupedJournal):
-    """Holds what the others would write, as bytes. Its lists are made by looking at all heads."""
+    """Stores the same encoded rows as other journals. Lists scan all heads."""
 
     identity = b"memory"
 
@@ -36,9 +36,9 @@ class MemoryJournal(GroupedJournal):
         self._stored_rows: dict[str, list[Row]] = {}
         self._stored_snapshots: dict[str, SnapshotRow] = {}
 
-    async def _take(self) -> int:
+    async def _acquire_storage(self) -> int:
         await trio.lowlevel.checkpoint()
-        self._stored_epoch += 1  # also where its block is left and entered again: series are named by it
+        self._stored_epoch += 1  # kept when the journal is closed and reopened: series names contain it
         return self._stored_epoch
 
     async def _release(self) -> None:
@@ -55,7 +55,7 @@ class MemoryJournal(GroupedJournal):
             self._stored_heads[head.key] = head
         await trio.lowlevel.checkpoint()
 
-    async def _take_back(self, key: SessionKey, head: Head | None, epoch: int) -> None:
+    async def _roll_back(self, key: SessionKey, head: Head | None, epoch: int) -> None:
         await self._erase(key, epoch) if head is None else await self._cut(key, head)
 
     async def _cut(self, key: SessionKey, head: Head) -> None:
@@ -92,9 +92,9 @@ class MemoryJournal(GroupedJournal):
 
     async def _read_page(self, key: SessionKey, after: int, limit: int) -> Page:
         await trio.lowlevel.checkpoint()
-        return self._read_page_now(key, after, limit)
+        return self._read_page_blocking(key, after, limit)
 
-    def _read_page_now(self, key: SessionKey, after: int, limit: int) -> Page:
+    def _read_page_blocking(self, key: SessionKey, after: int, limit: int) -> Page:
         if (head := self._stored_heads.get(key)) is None:
             return Page()
         rows = [row for row in self._rows_after(head, after) if row.first <= after + limit]
@@ -173,9 +173,9 @@ class MemoryJournal(GroupedJournal):
 
     async def list_changed(self, after: SessionKey, limit: int) -> list[SessionKey]:
         await trio.lowlevel.checkpoint()
-        return []  # pages look at the heads themselves
+        return []  # pages scan the heads
 
-    async def put_in_order(self, keys: Sequence[SessionKey]) -> None:
+    async def update_list_order(self, keys: Sequence[SessionKey]) -> None:
         await trio.lowlevel.checkpoint()
 
     async def select_page(self, wanted: SessionFilter, after: Cursor | None, limit: int) -> list[Head]:
@@ -202,7 +202,7 @@ class MemoryJournal(GroupedJournal):
             tree = [root] if root in self._stored_heads else []
             for above in tree:
                 tree += [head.key for head in self._stored_heads.values() if head.summary.parent == above]
-            if not any(self._stored_heads[key].is_kept(unchanged_since) for key in tree):
+            if not any(self._stored_heads[key].is_retained(unchanged_since) for key in tree):
                 gone += tree or [root]
                 for key in tree:
                     await self._erase(key, epoch)

@@ -1,7 +1,7 @@
-"""A journal that is looked at and never written, while another process may own it and write.
+"""Base class of journals that are opened with `read_only=True` while another process may own and write them.
 
-Each call shows what was confirmed when it was made, of one moment; nothing is kept from one call to the next. No lock is
-taken, and nothing is written, so an owner does not notice.
+Each call returns the confirmed records of one moment. Nothing is cached between calls. No lock is taken and nothing
+is written, so the owner is not affected.
 """
 
 import math
@@ -16,33 +16,34 @@ from actgent.errors import UsageError
 
 from .base import Backup, Entry, SessionSummary, Snapshot
 from .feed import FeedReader
-from .grouped import LEAVING, GroupedJournal, KnownHeads
-from .listing import ALL, NO_COUNTS, Cursor, SessionFilter, SessionKey, State
+from .grouped import CLOSE_TIMEOUT_SECONDS, GroupedJournal, HeadCache
+from .session_lists import ALL, NO_COUNTS, Cursor, SessionFilter, SessionKey, State
 
 
 class ReadOnlyJournal(GroupedJournal):
-    """What members have in common that are opened to be looked at: no queue, no writer and nothing remembered."""
+    """A journal without queue, writer and cache. All write methods raise `UsageError`."""
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[Self, None]:
-        """The block in which it can be read.
+        """Open the journal for reading while the block runs.
 
         Raises:
-            ConfigurationError: there is no journal, or one of an earlier actgent, or this process owns it itself.
-            JournalDamaged: nobody uses the file, and it cannot be trusted as a whole.
-            JournalVersion: a newer actgent wrote it.
+            ConfigurationError: The journal does not exist, an earlier actgent wrote it, or this process owns
+                it.
+            JournalDamaged: The journal has no owner and is damaged as a whole.
+            JournalVersion: A newer actgent wrote the journal.
         """
-        self._heads = KnownHeads(bound=0)  # what was read may be another by now
+        self._heads = HeadCache(bound=0)  # the owner may have changed the heads since the last read
         try:
-            self._epoch = await self._take()
+            self._epoch = await self._acquire_storage()
             self._is_open = True
             yield self
         finally:
             self._is_open = False
-            with trio.move_on_after(LEAVING, shield=True):
+            with trio.move_on_after(CLOSE_TIMEOUT_SECONDS, shield=True):
                 async with self._storage:
                     await self._release()
-            self._let_go()
+            self._release_now()
 
     async def acquire(self) -> int:
         self._refuse()
@@ -50,15 +51,13 @@ class ReadOnlyJournal(GroupedJournal):
     async def commit(self, entry: Entry, *, epoch: int, durable: bool = True) -> None:
         self._refuse()
 
-    def write_soon(self, entry: Entry, *, epoch: int) -> None:
+    def enqueue_write(self, entry: Entry, *, epoch: int) -> None:
         self._refuse()
 
     def feed(
         self, session: SessionKey | None = None, *, capacity: int = 1000, records: bool = True
     ) -> AbstractAsyncContextManager[FeedReader]:
-        raise UsageError(
-            "a journal that is only looked at is not told what its owner writes: read() behind a number shows it"
-        )
+        raise UsageError("a read-only journal has no feed: call read() with after= to get new records")
 
     async def erase_trees(
         self, roots: Sequence[SessionKey], *, unchanged_since: float = math.inf
@@ -78,14 +77,12 @@ class ReadOnlyJournal(GroupedJournal):
         self._refuse()
 
     def _refuse(self) -> NoReturn:
-        raise UsageError(
-            "the journal is open read-only: nothing can be written, and nobody owns it; open it without read_only=True"
-        )
+        raise UsageError("the journal is open read-only: open it without read_only=True to write")
 
     async def page(
         self, wanted: SessionFilter = ALL, *, after: Cursor | None = None, limit: int = 100
     ) -> list[SessionSummary]:
-        """List sessions as ever; each page looks through all sessions, as nothing may be kept in order for it."""
+        """Return a page of sessions. Each page scans all sessions, because a reader cannot update the list order."""
         self._check_epoch(self._epoch)
         async with self._storage:
             return [head.summary for head in await self.select_page(wanted, after, limit)]
@@ -98,7 +95,7 @@ class ReadOnlyJournal(GroupedJournal):
                 counts[state] += number if agent in (None, name) else 0
         return counts
 
-    # Nothing is queued.
+    # The queue is always empty.
 
     async def _flush(self, key: SessionKey) -> None:
         self._check_epoch(self._epoch)

@@ -1,4 +1,7 @@
-"""What a session's life is made of: append-only records, numbered 1, 2, 3 ... in each session."""
+"""Record classes of a session's journal. A session's records are append-only and numbered from 1.
+
+Field names and tags are stored on disk, so they must stay readable in later versions.
+"""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -19,185 +22,218 @@ from actgent.messages import (
     Sender,
     ToolCall,
     ToolResult,
+    ToolSpec,
     Usage,
 )
 from actgent.support.quick_init import maker, quick_init
-from actgent.support.wire import Wire
+from actgent.support.tagged_codec import TaggedCodec
 
 NOTHING: Mapping[str, str] = MappingProxyType({})
+"""Empty mapping: default of record fields with named values."""
 NO_LIMITS: Mapping[str, float] = MappingProxyType({})
+"""Empty mapping: default of record fields with limits."""
 NOT_KEPT = "journal"
-"""What a message failed with that may be sent again under its id: its turn could not be written."""
+"""Failure kind of a message whose turn could not be written to the journal.
+
+The sender may send the message again with the same id.
+"""
 REFUSED = "refused"
-"""How a message ended that never got in."""
+"""Failure kind of a message that the agent rejected before the message entered the inbox."""
 
 
 @attrs.frozen(kw_only=True)
 class AccountKey:
-    """Whose budget it is: a session's, or that of one of its turns."""
+    """Key of a budget account: of a session, of one turn, or of a turn and all turns that this turn causes."""
 
     session_id: str
+    """Id of the session that the account belongs to."""
     turn: str = ""
-    """The outside message that began the turn; empty is the session itself."""
+    """Id of the outside message that began the turn; empty for the account of a whole session."""
     agent: str = ""
+    """Name of the session's agent."""
     tree: bool = False
-    """True: of the turn with all that it leads to, as every turn has it that leads to anything."""
+    """True if the account also counts the turns in other sessions that this turn causes."""
 
 
-def message_id_of(session_id: str) -> str:
-    """The id of the message that a session was opened for as a task, which follows from its own."""
+def task_message_id(session_id: str) -> str:
+    """Return the id of the message with the task of a delegated session. The id is derived from the session id."""
     return f"{session_id}/task"
 
 
 @attrs.frozen(kw_only=True)
 class TurnOptions:
-    """How one turn alone talks to the model, where its sender said so."""
+    """Model options of a single turn, set by the sender of the turn's message."""
 
     temperature: float | None = None
+    """Sampling temperature of the model; None uses the default of the agent."""
     max_tokens: int | None = None
+    """Maximum tokens of one answer; None uses the default of the agent."""
     system: str | None = None
-    """The system prompt, instead of the session's."""
+    """System prompt of the turn; None uses the system prompt of the session."""
     tail: str = ""
-    """Said at the end of the prompt."""
+    """Text appended to the prompt of each model call of the turn."""
     output: str | None = None
-    """The form of the answer, as JSON text."""
+    """JSON schema of the required answer, as JSON text; None uses the output of the agent."""
     output_name: str = ""
+    """Name of the schema in `output`."""
     deps: bool = False
-    """True: its tools were given deps of its own, which are not written."""
+    """True if the tools of the turn received their own `deps`. The journal never stores the `deps` themselves."""
     model: str | None = None
-    """The role of the model that all its calls ask; None is what the protocol asks for."""
+    """Role of the model (as in `Agent(models=...)`) for all calls of the turn; None lets the protocol choose."""
+    tools: tuple[ToolSpec, ...] = ()
+    """Tools that the sender of the message runs itself; see `actgent.tools.caller_tools`."""
 
 
 @quick_init
 @attrs.frozen(kw_only=True)
 class Fitting:
-    """How a request was cut to fit into the context window of its model."""
+    """How a model request was shortened to fit into the context window of its model."""
 
     tokens: int
-    """What it would have taken, as it was estimated then."""
+    """Estimated tokens of the request before shortening."""
     room: int
-    """What there was beside the answer; of a request that its provider found too long, what was tried instead."""
+    """Target size of the request in tokens, without the answer: the free part of the context window.
+
+    After a rejection of the request by the provider: the smaller size that was tried next.
+    """
     shares: tuple[float, ...] = ()
-    """The part of what was shown that stayed, each time that the view left out what is old."""
+    """Fraction (0 to 1) of the messages that remained, for each time that old messages were dropped."""
     shortened: int = 0
-    """Characters to which long results were shortened; 0: they were not."""
+    """Maximum length of a tool result after shortening, in characters; 0 if no result was shortened."""
 
 
 @attrs.frozen(kw_only=True)
-class Opened:
-    """The session begins."""
+class SessionCreatedRecord:
+    """Record: a session was created. It is the first record of each session."""
 
     owner: Sender
+    """Owner of the session."""
     parent_id: str | None = None
+    """Id of the parent session; None if the session has no parent."""
     created_at: float
-    """Unix time in seconds."""
+    """Unix time of the creation in seconds."""
     on_busy: OnBusy | None = None
-    """What messages do while the session works; None is the agent's rule."""
+    """Handling of messages that arrive during a turn; None uses the rule of the agent."""
     limits: Mapping[str, float] = NO_LIMITS
-    """Of the session as a whole."""
+    """Usage limits of the whole session, by field name of `Limits`."""
     within: tuple[AccountKey, ...] = ()
-    """Further budgets that all its turns draw on: those of the sessions above it."""
+    """Budget accounts of the parent sessions. All turns of this session draw on these accounts too."""
     transient: bool = False
-    """True: it ends with its last message."""
+    """True if the session closes after its last pending message."""
     parent_agent: str = ""
-    """Whose session the parent is."""
+    """Name of the agent of the parent session; empty without a parent."""
     reports: bool = False
-    """True: what its first message comes to is told to the parent as a message."""
+    """True if the outcome of the session's first message is sent to the parent session as a message."""
     system: str | None = None
-    """Its system prompt; None is the agent's."""
+    """System prompt of the session; None uses the system prompt of the agent."""
     deadline: float = 0.0
-    """Unix time in seconds at which the task ends that it was opened for, done or not; 0 is never."""
+    """Unix time in seconds at which the session's task is stopped if it is unfinished; 0 means no deadline."""
     agent: str = ""
-    """Whose session it is; empty in sessions from before an id was unique for its agent only."""
+    """Name of the agent of the session; empty in journals before schema version 4."""
     task: str = ""
-    """What the parent calls the task that it was opened for, where it said so."""
+    """Name of the task, given by the parent session; empty if the task has no name."""
     deps: bool = False
-    """True: it was given deps of its own, which are not written."""
+    """True if the session received its own `deps`. The journal never stores the `deps` themselves."""
     notify: tuple[str, ...] = ()
-    """The address that is told of what happens in it, and of which events; see `actgent.web.webhooks`."""
+    """Webhook URL, followed by the names of the events that are sent to it; empty without a webhook."""
     is_described: bool = False
-    """True: its first message is what it was opened with."""
+    """True if the first message of the session is its task description."""
     asker: str = ""
-    """Who asked for it from outside: the session of another pool that it works for (pool, agent and id, with `/` between them), or
-    `made/` and a hash of the key that a client made it under."""
+    """Requester outside of this process: a session of another pool (`pool/agent/id`), or `made/` and a hash of the
+    idempotency key of a client.
+
+    Empty if this process created the session for itself.
+    """
 
 
 @quick_init
 @attrs.frozen(kw_only=True)
-class Accepted:
-    """A message waits in the inbox."""
+class MessageAcceptedRecord:
+    """Record: the session accepted a message into its inbox."""
 
     message: Message
+    """The accepted message."""
     limits: Mapping[str, float] = NO_LIMITS
-    """Of its turn, where its sender set them."""
+    """Usage limits of the message's turn, set by the sender."""
     within: tuple[AccountKey, ...] = ()
-    """The budgets of the turn that asks; its answer is paid from them, too."""
+    """Budget accounts of the turn that sent the message. The message's turn draws on these accounts too."""
     depth: int = 0
-    """How many turns led to it, one from the other."""
+    """Number of turns in the chain of requests that led to this message; 0 for a message from a program or user."""
     deepest: int = 0
-    """How deep it may lead on by the limits of those; 0 where there are none."""
+    """Maximum `depth` that the limits of those turns allow; 0 means unlimited."""
     options: TurnOptions | None = None
+    """Model options of the message's turn; None uses the options of the agent."""
     baggage: Mapping[str, Any] = NOTHING
-    """The values of its sender's context variables that the program registered, by their names."""
+    """Values of the sender's registered context variables, by variable name."""
 
 
-make_accepted = maker(Accepted)
+make_message_accepted_record = maker(MessageAcceptedRecord)
 
 
 @quick_init
 @attrs.frozen(kw_only=True)
-class Appended:
-    """An accepted message enters the conversation; its content stands in its `Accepted`."""
+class MessageAppendedRecord:
+    """Record: an accepted message entered the conversation. `MessageAcceptedRecord` has the content of the message."""
 
     message_id: str
+    """Id of the accepted message."""
     joins: bool = False
-    """True: it is answered together with the one appended before it, by the same turn."""
+    """True if one turn answers this message together with the previously appended message."""
     limits: Mapping[str, float] = NO_LIMITS
-    """Of the turn that it begins."""
+    """Usage limits of the turn that begins with this message."""
     again: bool = False
-    """True: it stands in the conversation, and its turn, for which the journal failed, goes on."""
+    """True if the message was appended before, and its turn now resumes after a failure of the journal."""
     at: float = 0.0
-    """Unix time in seconds at which the turn began; 0 in records of earlier versions."""
+    """Unix time in seconds at which the turn started; 0 in records of earlier versions."""
 
 
-make_appended = maker(Appended)
+make_message_appended_record = maker(MessageAppendedRecord)
 
 
 @quick_init
 @attrs.frozen(kw_only=True)
-class Said:
-    """A message of the agent's own enters the conversation: an answer, tool results, a note."""
+class AgentMessageRecord:
+    """Record: a message of the agent entered the conversation: an answer of the model, tool results or a notice."""
 
     message: Message
+    """The message."""
     stop: str = ""
-    """Why the model stopped, where it is an answer."""
+    """Stop reason of the model; empty if the message is not an answer."""
     usage: Usage = NO_USAGE
+    """Tokens and cost of the model call; zero if the message is not an answer."""
     model: str = ""
+    """Name of the model that answered; empty if the message is not an answer."""
     calls: int = 0
-    """Model calls of the turn so far."""
+    """Number of model calls of the turn so far."""
     repairs: int = 0
-    """Rounds in which the model was asked again for a readable answer."""
+    """Number of consecutive answers of the turn that could not be parsed and were requested again."""
     prompt: str = ""
-    """Eight hexadecimal digits that stand for the system prompt and the tools that an answer was asked with."""
+    """Fingerprint (eight hexadecimal digits) of the request's system prompt and tools."""
     results: tuple[str, ...] = ()
-    """In storage only: calls whose results, written as `Finished` before, are all that the message holds."""
+    """Used in storage only: ids of the tool calls whose results the message contains.
+
+    The results are in earlier `CallFinishedRecord` objects.
+    """
     last_call: ToolCall | None = None
-    """With results of calls that stood in text, which no record holds: the last of the calls."""
+    """Last tool call that the model wrote as text, if the message contains results of such calls.
+
+    No other record has this call.
+    """
     identical: int = 0
-    """How often in a row `last_call` was asked for."""
+    """Number of consecutive calls that were identical to `last_call`."""
     called: tuple[ToolCall, ...] = ()
-    """All of them, where `last_call` is the last of several."""
+    """All tool calls that the model wrote as text, if there was more than one."""
     redacted: bool = False
-    """True: the words are not those that were said, see `redact=`."""
+    """True if the `redact=` function changed the text of the message."""
     seconds: float = 0.0
-    """How long the model call took that it answers, with all attempts; 0 where it is no answer, or not known."""
+    """Duration of the model call in seconds, retries included; 0 if unknown or if the message is not an answer."""
     waited: float = 0.0
-    """Seconds of these in which the call waited for the provider's limits."""
+    """Seconds of `seconds` that the call waited for rate limits."""
     fitting: Fitting | None = None
-    """Where the request that it answers was cut to fit."""
+    """How the request was shortened to fit into the context window; None if the request was sent in full."""
 
     def with_text_calls(self) -> Message:
-        """Return the message. If it holds results of calls that a model wrote as text, it has these calls too."""
+        """Return the message with `text_calls` set: calls that the model wrote as text, and whose results the message has."""
         if self.last_call is None:
             return self.message
         ids = {result.call_id for result in self.message.tool_results}
@@ -205,359 +241,399 @@ class Said:
         return attrs.evolve(self.message, text_calls=calls)
 
 
-make_said = maker(Said)
+make_agent_message_record = maker(AgentMessageRecord)
 
 
 @attrs.frozen(kw_only=True)
-class Started:
-    """Tool calls may run from now on, so their effects may exist."""
+class CallsStartedRecord:
+    """Record: tool calls are about to run. After a crash, a call with this record and without a result may have had effects."""
 
     call_ids: tuple[str, ...]
+    """Ids of the tool calls."""
 
 
 @attrs.frozen(kw_only=True)
-class Finished:
-    """A tool call has its result."""
+class CallFinishedRecord:
+    """Record: a tool call ended with a result."""
 
     result: ToolResult
+    """Result of the tool call, successful or not."""
 
 
 @quick_init
 @attrs.frozen(kw_only=True)
-class Spent:
-    """Something was taken from a budget of this session, by itself or by another that works for it.
+class UsageRecord:
+    """Record: usage that one budget account of this session has to count.
 
-    A model call is written with its estimate before it begins, and then by how much it took more, or less, than that.
+    A model call writes an estimate before the request. After the answer it writes the difference to the real usage,
+    which may be negative. The usage may come from another session that works for this one.
     """
 
     turn: str = ""
-    """The outside message whose turn's budget it was; empty is the session's."""
+    """Id of the outside message whose turn pays; empty if the usage counts for the whole session."""
     of: str = ""
-    """The answer whose tool calls these are, so that they are not counted again."""
+    """Id of the answer that requested the tool calls. The calls of one answer are counted only once."""
     model_calls: int = 0
+    """Number of model calls."""
     tool_calls: int = 0
+    """Number of tool calls."""
     tokens: int = 0
+    """Number of prompt and answer tokens."""
     cost: float = 0.0
-    """US dollars."""
+    """Cost in US dollars."""
     seconds: float = 0.0
+    """Working time in seconds."""
 
 
 @quick_init
 @attrs.frozen(kw_only=True)
-class Led:
-    """Calls of a turn of this session that led to others, or of what it led to, in any session."""
+class DownstreamUsageRecord:
+    """Record: model and tool calls in other turns, of any session, that a turn of this session caused directly or indirectly."""
 
     turn: str
-    """The outside message of the turn."""
+    """Id of the outside message of the causing turn."""
     of: str = ""
-    """The answer whose tool calls these are, so that they are not counted again."""
+    """Id of the answer that requested the tool calls. The calls of one answer are counted only once."""
     model_calls: int = 0
+    """Number of model calls."""
     tool_calls: int = 0
+    """Number of tool calls."""
     limits: Mapping[str, float] = NO_LIMITS
-    """Of all of it, where it begins."""
+    """Limits for all caused turns together. Only the first record of a turn has them."""
 
 
 @quick_init
 @attrs.frozen(kw_only=True)
-class Changed:
-    """The state changed: these keys have these values now, or what their reducers make of them."""
+class StateChangeRecord:
+    """Record: the state of the session changed."""
 
     changes: Mapping[str, Any]
+    """New values by key. For a key in `reduced`: the value that the reducer combines with the old value."""
     reduced: Mapping[str, str] = NOTHING
-    """The names of the reducers, for keys that have one of `actgent.state.reducers`."""
+    """Names of built-in reducers (see `actgent.state.reducers`) by key."""
     action: str = ""
-    """The name of the action."""
+    """Name of the action that made the change; empty for a change without a named action."""
     once: str = ""
-    """Under which it is not to be done again."""
+    """Idempotency key: a second change with this key is ignored. Empty if the change has no key."""
     patches: Mapping[str, Any] = NOTHING
-    """In storage only: for keys of large values how they differ from the value before, see `actgent.support.patches`."""
+    """Used in storage only: differences to the previous values, for keys with large values (see `actgent.support.data_patches`)."""
 
 
 @attrs.frozen(kw_only=True)
-class ActionFailed:
-    """An action raised, and changed nothing."""
+class ActionFailureRecord:
+    """Record: an action on the session's state raised an exception. The state did not change."""
 
     action: str
+    """Name of the action."""
     error: str
+    """Class and text of the exception."""
 
 
 @attrs.frozen(kw_only=True)
-class RolledBack:
-    """The state is again what it was after so many changes, and later ones count on from there."""
+class StateRollbackRecord:
+    """Record: the state was reset to an earlier version."""
 
     number: int
+    """Number of the restored version. The next change gets the number after it."""
 
 
 @quick_init
 @attrs.frozen(kw_only=True)
-class Told:
-    """An outcome of an answer, written before handlers get it, where it is not just the answer's text."""
+class OutcomeRecord:
+    """Record: an outcome of an answer (reply, event or route), written before handlers receive the outcome.
+
+    A reply that equals the text of the answer has no such record.
+    """
 
     id: str
-    """Of the outcome; a `Delivered` names it when handlers had it."""
+    """Id of the outcome. A `DeliveryRecord` with this id follows after handlers have received the outcome."""
     kind: str
-    """`reply`, `event` or `route`."""
+    """Kind of the outcome: `reply`, `event` or `route`."""
     name: str = ""
-    """Of the event; the action of a route; what type of message a reply is, if its protocol has types."""
+    """Name of the event, target of the route, or message type of the reply; empty if the reply has no type."""
     text: str | None = None
-    """Of a reply."""
+    """Text of a reply; None for events and routes."""
     data: str | None = None
-    """Structured data as JSON text; None is that there is none."""
+    """Structured data of the outcome as JSON text; None without data."""
     answer: str = ""
-    """In storage only: the answer whose text holds what the two places say."""
+    """Used in storage only: id of the answer from whose text `text` and `data` are copied when the record is read."""
     text_at: tuple[int, ...] = ()
-    """In storage only: from which character of it, and behind which."""
+    """Used in storage only: start and end index (characters) of `text` in the text of the answer."""
     data_at: tuple[int, ...] = ()
-    """In storage only: the same of the data."""
+    """Used in storage only: start and end index (characters) of `data` in the text of the answer."""
     is_quoted: bool = False
-    """In storage only: whether the text stands there as in a string of JSON."""
+    """Used in storage only: True if `text` is the content of a JSON string in the answer."""
     reasoning: str | None = None
-    """What the model said about a reply, as JSON text; None is that it said nothing."""
+    """Reasoning that the model gave for a reply, as JSON text; None without reasoning."""
 
 
 @attrs.frozen(kw_only=True)
-class Delivered:
-    """Handlers got these outcomes."""
+class DeliveryRecord:
+    """Record: handlers have received these outcomes, so they are not delivered again after a restart."""
 
     ids: tuple[str, ...]
+    """Ids of the outcomes."""
 
 
-make_delivered = maker(Delivered)
+make_delivery_record = maker(DeliveryRecord)
 
 
 @quick_init
 @attrs.frozen(kw_only=True)
-class Guarded:
-    """The guards have decided over what a turn answers, or over one of its answers."""
+class GuardDecisionRecord:
+    """Record: an output guard accepted, changed or rejected the outcome of a turn, or one answer of the turn."""
 
     message_id: str
-    """The outside message of the turn."""
+    """Id of the outside message of the turn."""
     answer: str = ""
-    """The id of the answer; empty is what the turn answers."""
+    """Id of the checked answer; empty if the guard checked the outcome of the turn."""
     guard: str = ""
-    """The name of the function that refused."""
+    """Name of the guard function that rejected; empty if no guard rejected."""
     refused: str | None = None
-    """Why; None is that it may be said."""
+    """Reason of the rejection; None if the guards accepted."""
     text: str | None = None
-    """What is said instead of the answer's own text; None is that."""
+    """Text with which the guards replaced the answer; None if the text stays."""
 
 
 @attrs.frozen(kw_only=True)
-class Answered:
-    """What a message came to, for the session that asked for it."""
+class TaskOutcomeRecord:
+    """Record: the outcome of a message, for the parent session that sent the message as a task."""
 
     message_id: str
+    """Id of the message with the task."""
     text: str
+    """Answer, or text of the error, for the model of the parent session."""
     failed: str | None = None
-    """The kind of the failure that `text` is about; None is an answer."""
+    """Failure kind (see `Failure.kind`); None if the task was answered."""
     shortfall: str = ""
-    """What the answer is where it is less than what was asked, e.g. `partial`; see `Protocol.shortfall`."""
+    """Kind of an incomplete answer, such as `partial`; empty if the answer is complete."""
     is_json: bool = False
-    """True if `text` is a value of the answer as JSON, and no text."""
+    """True if `text` is JSON; False if it is plain text."""
     origin: str = ""
-    """As in `Message`: the sources from outside whose text it may repeat."""
+    """External sources, comma-separated, whose untrusted text the answer may repeat; empty if none."""
 
 
 @attrs.frozen(kw_only=True)
-class Failed:
-    """The outcome of a message is a failure. Written before handlers and callers get the failure; `Ended` follows when they had it."""
+class FailureRecord:
+    """Record: a message failed.
+
+    Written before handlers and callers receive the failure; `MessageEndRecord` follows afterwards.
+    """
 
     message_id: str
+    """Id of the failed message."""
     kind: str
-    """As in `Failure.kind`."""
+    """Failure kind; `Failure.kind` lists the values."""
     error: str = ""
-    """The class of the error."""
+    """Class name of the exception."""
     words: str = ""
-    """Actgent's description of the error; empty for errors of foreign code."""
+    """Text of the exception; empty for exceptions of user code."""
     fields: Mapping[str, Any] = NOTHING
-    """Attributes of the error that are plain data, such as the name of a limit; none for errors of foreign code."""
+    """Attributes of the exception that are plain data, such as the name of a limit; empty for exceptions of user code."""
 
 
 @quick_init
 @attrs.frozen(kw_only=True)
-class Ended:
-    """An accepted message was dealt with."""
+class MessageEndRecord:
+    """Record: the processing of an accepted message ended, with an answer or a failure."""
 
     message_id: str
+    """Id of the message."""
     failed: str | None = None
-    """The kind of the failure that it ended with; None is an answer."""
+    """Failure kind; None if the message was answered."""
     error: str = ""
-    """The class of the error."""
+    """Class name of the exception; empty if the message was answered."""
     words: str = ""
-    """What actgent says of it; of errors of foreign code nothing."""
+    """Text of the exception; empty if the message was answered, and for exceptions of user code."""
 
 
-make_ended = maker(Ended)
+make_message_end_record = maker(MessageEndRecord)
 
 
 @attrs.frozen(kw_only=True)
-class Unwanted:
-    """A message that nobody has sent so far is to be stopped when it comes."""
+class CancellationRecord:
+    """Record: a message was cancelled before it arrived. The session ends the message when it arrives."""
 
     message_id: str
+    """Id of the message."""
     reason: str = ""
+    """Reason of the cancellation, as text."""
 
 
 @attrs.frozen(kw_only=True)
-class Rated:
-    """A reader has judged what came of a message."""
+class RatingRecord:
+    """Record: a user rated the outcome of a message."""
 
     message_id: str
-    """The outside message."""
+    """Id of the outside message whose outcome was rated."""
     score: float
-    """From 0, which is bad, to 1."""
+    """Score from 0 (bad) to 1 (good)."""
     comment: str = ""
+    """Comment of the rater; empty without a comment."""
     expected: str | None = None
-    """What would have been right."""
+    """Answer that the rater expected; None if not given."""
     by: str = ""
-    """Who judges; a later word of the same reader replaces this one."""
+    """Name of the rater; empty if unknown. A later rating of this rater replaces the earlier one."""
     at: float
-    """Unix time in seconds."""
+    """Unix time of the rating in seconds."""
 
 
 @attrs.frozen(kw_only=True)
-class Due:
-    """From now on the earliest thing of the session that has a date is due then: whoever lists it wakes the session."""
+class NextTimerRecord:
+    """Record: time of the session's next timer (a schedule or a deadline), at which the runtime loads the session."""
 
     at: float
-    """Unix time in seconds; 0 is that there is none."""
+    """Unix time in seconds; 0 if no timer is set."""
 
 
 @attrs.frozen(kw_only=True)
-class PersonAsked:
-    """A tool call waits for a person. It has not started, or ended by asking."""
+class ApprovalRequestRecord:
+    """Record: a tool call waits for an approval. The call has not run yet, or its tool raised `AskPerson`."""
 
     approval: Approval
+    """The requested approval."""
 
 
 @attrs.frozen(kw_only=True)
-class Decided:
-    """A person, or the clock, decided over a call that waited."""
+class ApprovalDecisionRecord:
+    """Record: an approver decided an approval, or the approval expired."""
 
     approval_id: str
+    """Id of the approval."""
     decision: Decision
+    """The decision."""
     by: str = ""
-    """Whoever it was; empty where nobody said."""
+    """Name of the approver; empty if unknown."""
     at: float
-    """Unix time in seconds."""
+    """Unix time of the decision in seconds."""
 
 
 @attrs.frozen(kw_only=True)
-class SuspendedRecord:
-    """A turn waits for something outside, and holds no task until then."""
+class SuspensionRecord:
+    """Record: a turn was suspended until approvals or answers of other sessions arrive. A suspended turn has no running task."""
 
     message_id: str
-    """The outside message of the turn."""
+    """Id of the outside message of the turn."""
     ids: tuple[str, ...]
-    """What it waits for."""
+    """Ids of the approvals or answers that the turn waits for."""
 
 
 @attrs.frozen(kw_only=True)
-class Resumed:
-    """A suspended turn waits no more."""
+class ResumptionRecord:
+    """Record: a suspended turn resumed."""
 
     ids: tuple[str, ...] = ()
-    """What came, of all that it waited for."""
+    """Ids of the approvals or answers that arrived."""
 
 
 @attrs.frozen(kw_only=True)
-class Prompted:
-    """The session has another system prompt from now on."""
+class SystemPromptRecord:
+    """Record: the system prompt of the session was replaced."""
 
     system: str
+    """The new system prompt."""
 
 
 @attrs.frozen(kw_only=True)
-class Scheduled:
-    """The session is to be told something at a time."""
+class ScheduleRecord:
+    """Record: a schedule was set. The session receives a message at a later time, once or repeatedly."""
 
     schedule_id: str
+    """Id of the schedule, unique in the session."""
     description: str
+    """Text of the message."""
     at: float
-    """Unix time in seconds of the first time."""
+    """Unix time in seconds at which the schedule fires first."""
     cron: str = ""
-    """The cron line, where it fires again and again."""
+    """Cron expression of a repeating schedule; empty for a schedule that fires once."""
     zone: str = "UTC"
+    """IANA time zone of the cron expression."""
     baggage: Mapping[str, Any] = NOTHING
-    """As in `Accepted`, of whoever set it."""
+    """Values of the registered context variables of the code that set the schedule, by variable name."""
     traceparent: str | None = None
+    """W3C Trace Context of the code that set the schedule; None without a trace."""
     priority: Priority = Priority.NORMAL
+    """Priority of the message."""
     delay: bool = False
-    """True: it was set with seconds, and not with a date."""
+    """True if the schedule was set as a delay (`after=` seconds); False if it was set as a date."""
     within: tuple[AccountKey, ...] = ()
-    """The budgets of the turn that set it, which its first turn draws on, too."""
+    """Budget accounts of the turn that set the schedule. The first turn of the schedule draws on these accounts too."""
     depth: int = 0
-    """As in `Accepted`."""
+    """Number of turns in the chain of requests that led to the schedule."""
     deepest: int = 0
+    """Maximum `depth` that the limits of those turns allow; 0 means unlimited."""
     metadata: Mapping[str, Any] = NOTHING
-    """Of the message that it sends."""
+    """Metadata of the message, for programs."""
     request: str = ""
-    """As in `Schedule`."""
+    """Digest of the client request that set the schedule under an idempotency key; empty otherwise."""
 
 
 @attrs.frozen(kw_only=True)
-class Fired:
-    """A schedule's time has come."""
+class ScheduleFiredRecord:
+    """Record: a schedule fired."""
 
     schedule_id: str
+    """Id of the schedule."""
     at: float
-    """Unix time in seconds for which it was set."""
+    """Unix time in seconds at which the schedule was due."""
     following: float = 0.0
-    """Its next time; 0 is that it is over."""
+    """Unix time in seconds at which the schedule fires next; 0 if it does not fire again."""
     message_id: str = ""
-    """What it said; empty where it was passed over, since what it had said before was still waiting."""
+    """Id of the sent message; empty if no message was sent because the previous one was still queued."""
 
 
 @attrs.frozen(kw_only=True)
-class Unscheduled:
-    """A schedule was removed."""
+class ScheduleRemovedRecord:
+    """Record: a schedule was removed."""
 
     schedule_id: str
+    """Id of the schedule."""
     withdrawn: bool = False
-    """True: whoever set it was not told that it is set, so it may be set again."""
+    """True if the caller never received a confirmation of the schedule. The caller may set the same schedule again."""
 
 
 @attrs.frozen(kw_only=True)
-class Closed:
-    """The session ends and takes no more messages."""
+class SessionClosedRecord:
+    """Record: the session was closed and accepts no more messages."""
 
     unused: bool = False
-    """True: nobody ever got it, so its id is free."""
+    """True if no caller ever received the session's id, so the id may be used again."""
     erase: bool = False
-    """True: it was opened for one question, and leaves the journal, with all below it."""
+    """True if the session served a single request. The journal then erases the session and its child sessions."""
 
 
 Record = (
-    Opened
-    | Accepted
-    | Appended
-    | Said
-    | Started
-    | Finished
-    | Spent
-    | Led
-    | Changed
-    | ActionFailed
-    | RolledBack
-    | Told
-    | Delivered
-    | Guarded
-    | Answered
-    | Failed
-    | Ended
-    | Unwanted
-    | Rated
-    | Due
-    | PersonAsked
-    | Decided
-    | SuspendedRecord
-    | Resumed
-    | Prompted
-    | Scheduled
-    | Fired
-    | Unscheduled
-    | Closed
+    SessionCreatedRecord
+    | MessageAcceptedRecord
+    | MessageAppendedRecord
+    | AgentMessageRecord
+    | CallsStartedRecord
+    | CallFinishedRecord
+    | UsageRecord
+    | DownstreamUsageRecord
+    | StateChangeRecord
+    | ActionFailureRecord
+    | StateRollbackRecord
+    | OutcomeRecord
+    | DeliveryRecord
+    | GuardDecisionRecord
+    | TaskOutcomeRecord
+    | FailureRecord
+    | MessageEndRecord
+    | CancellationRecord
+    | RatingRecord
+    | NextTimerRecord
+    | ApprovalRequestRecord
+    | ApprovalDecisionRecord
+    | SuspensionRecord
+    | ResumptionRecord
+    | SystemPromptRecord
+    | ScheduleRecord
+    | ScheduleFiredRecord
+    | ScheduleRemovedRecord
+    | SessionClosedRecord
 )
+"""Union of all record classes."""
 
 # Tags are for ever: a new class gets a new one, and none is given twice.
 DECISION_TAGS: Mapping[str, type] = {
@@ -568,36 +644,39 @@ DECISION_TAGS: Mapping[str, type] = {
     "expire": Expire,
     "withdraw": Withdraw,
 }
+"""Class of each kind of decision, by its tag in the journal."""
 RECORD_TAGS: Mapping[str, type] = {
-    "opened": Opened,
-    "accepted": Accepted,
-    "appended": Appended,
-    "said": Said,
-    "started": Started,
-    "finished": Finished,
-    "changed": Changed,
-    "action_failed": ActionFailed,
-    "rolled_back": RolledBack,
-    "delivered": Delivered,
-    "answered": Answered,
-    "ended": Ended,
-    "due": Due,
-    "asked": PersonAsked,
-    "decided": Decided,
-    "suspended": SuspendedRecord,
-    "resumed": Resumed,
-    "prompted": Prompted,
-    "scheduled": Scheduled,
-    "fired": Fired,
-    "unscheduled": Unscheduled,
-    "closed": Closed,
-    "spent": Spent,
-    "led": Led,
-    "guarded": Guarded,
-    "told": Told,
-    "rated": Rated,
-    "unwanted": Unwanted,
-    "failed": Failed,
+    "opened": SessionCreatedRecord,
+    "accepted": MessageAcceptedRecord,
+    "appended": MessageAppendedRecord,
+    "said": AgentMessageRecord,
+    "started": CallsStartedRecord,
+    "finished": CallFinishedRecord,
+    "changed": StateChangeRecord,
+    "action_failed": ActionFailureRecord,
+    "rolled_back": StateRollbackRecord,
+    "delivered": DeliveryRecord,
+    "answered": TaskOutcomeRecord,
+    "ended": MessageEndRecord,
+    "due": NextTimerRecord,
+    "asked": ApprovalRequestRecord,
+    "decided": ApprovalDecisionRecord,
+    "suspended": SuspensionRecord,
+    "resumed": ResumptionRecord,
+    "prompted": SystemPromptRecord,
+    "scheduled": ScheduleRecord,
+    "fired": ScheduleFiredRecord,
+    "unscheduled": ScheduleRemovedRecord,
+    "closed": SessionClosedRecord,
+    "spent": UsageRecord,
+    "led": DownstreamUsageRecord,
+    "guarded": GuardDecisionRecord,
+    "told": OutcomeRecord,
+    "rated": RatingRecord,
+    "unwanted": CancellationRecord,
+    "failed": FailureRecord,
 }
+"""Record class by its tag in the journal. A tag must never change its meaning."""
 
-WIRE = Wire({Medium: MEDIA_TAGS, Part: PART_TAGS, Decision: DECISION_TAGS, Record: RECORD_TAGS})
+WIRE = TaggedCodec({Medium: MEDIA_TAGS, Part: PART_TAGS, Decision: DECISION_TAGS, Record: RECORD_TAGS})
+"""Encoder and decoder of records."""

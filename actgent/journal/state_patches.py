@@ -1,7 +1,7 @@
 """Store changes of a session's state as differences, and rebuild the values when records are read.
 
-A difference refers to the value of its key in an earlier record. A reader goes back to the record with the whole value. So a
-chain has at most `MAX_PATCHES` differences, and their bytes never exceed those of the whole value.
+A difference refers to the value of its key in an earlier record. A reader goes back to the record with the whole
+value. So a chain has at most `MAX_PATCHES` differences, and their bytes never exceed those of the whole value.
 """
 
 from collections.abc import Mapping, Sequence
@@ -9,10 +9,10 @@ from typing import Any
 
 import attrs
 
-from actgent.support.patches import apply_difference, difference
-from actgent.support.wire import pack_plain
+from actgent.support.data_patches import apply_difference, difference
+from actgent.support.tagged_codec import pack_plain
 
-from .records import Changed, Record, RolledBack
+from .records import Record, StateChangeRecord, StateRollbackRecord
 
 MAX_PATCHES = 256
 """Maximum number of consecutive differences of a key. Then the whole value is written again."""
@@ -23,17 +23,17 @@ MIN_VALUE_BYTES = 128
 def stored_records(records: Sequence[Record]) -> Sequence[Record]:
     """Return the records in stored form: a value is omitted if its record has a difference for it."""
     for record in records:
-        if type(record) is Changed and record.patches:
-            return [_without_values(each) if type(each) is Changed else each for each in records]
+        if type(record) is StateChangeRecord and record.patches:
+            return [_without_values(each) if type(each) is StateChangeRecord else each for each in records]
     return records
 
 
-def _without_values(changed: Changed) -> Changed:
+def _without_values(changed: StateChangeRecord) -> StateChangeRecord:
     left = {key: value for key, value in changed.changes.items() if key not in changed.patches}
     return attrs.evolve(changed, changes=left)
 
 
-def with_values(changed: Changed, before: Mapping[str, Any]) -> Changed:
+def with_values(changed: StateChangeRecord, before: Mapping[str, Any]) -> StateChangeRecord:
     """Return a change record with whole values, computed from the earlier values in `before`, and without differences.
 
     Raises:
@@ -71,7 +71,7 @@ class StatePatcher:
     _next: dict[str, _Chain | None] = attrs.field(factory=dict)
     """Updates of the chains that `note` applies once the last record is written."""
 
-    def patch(self, changed: Changed, before: Mapping[str, Any]) -> Changed:
+    def patch(self, changed: StateChangeRecord, before: Mapping[str, Any]) -> StateChangeRecord:
         """Return a change record with differences to the earlier values, where a difference is smaller than the value."""
         patches: dict[str, Any] = {}
         self._next = {}
@@ -85,13 +85,13 @@ class StatePatcher:
                     continue
                 size = len(pack_plain(value))
             except (TypeError, ValueError, OverflowError, RecursionError):
-                size = 0  # the journal refuses the record, or it holds an integer beyond 64 bits
+                size = 0  # the journal rejects the record, or an integer needs more than 64 bits
             self._next[key] = _Chain(size) if size >= MIN_VALUE_BYTES else None
         return attrs.evolve(changed, patches=patches) if patches else changed
 
-    def note(self, written: Changed | RolledBack) -> None:
+    def note(self, written: StateChangeRecord | StateRollbackRecord) -> None:
         """Update the chains after a record was written. A change must be the record that `patch` returned last."""
-        if type(written) is RolledBack:
+        if type(written) is StateRollbackRecord:
             self._chains.clear()
             return
         for key, chain in self._next.items():

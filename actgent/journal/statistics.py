@@ -1,4 +1,4 @@
-"""What a journal has written, and whether it does."""
+"""Counters of a journal's writes, and its current failure."""
 
 from collections.abc import Callable
 
@@ -7,17 +7,17 @@ import attrs
 
 @attrs.define(eq=False)
 class JournalStatistics:
-    """What a journal has written since its block was opened."""
+    """Counters since the journal was opened."""
 
     commits: int = 0
     steps: int = 0
     bytes: int = 0
-    """Of the records, as they are stored."""
+    """Bytes of the written records, as stored."""
     erased: int = 0
-    """Sessions that were removed by `erase_trees`."""
+    """Number of sessions that `erase_trees` removed."""
     failure: str = ""
-    """The class of the error with which the last transaction failed; empty since one succeeded."""
+    """Class name of the error of the last transaction; empty if it succeeded."""
     failed_at: float = 0.0
-    """When that was, by trio's clock."""
+    """Time of that failure on trio's clock, in seconds."""
     on_commit: Callable[[float], object] | None = None
-    """Called with the seconds that each transaction took; None: nobody wants to know."""
+    """Callback for the duration of each transaction in seconds; None for no callback."""

@@ -1,14 +1,14 @@
-"""Models that are no `LLM`: a function of the messages, or an object that has the methods of a client.
+"""Adapters for models that are not an `LLM`: a function of messages, or an object with the methods of a client.
 
-    async def my_model(messages): ...                     a function; sync ones run in threads
+    async def my_model(messages): ...                     a function; sync functions run in threads
     class MyClient:
         def call(self, messages, **kwargs): ...           returns text; sync or async
-        def call_stream(self, messages, **kwargs): ...    yields text; used where somebody reads along
+        def call_stream(self, messages, **kwargs): ...    yields text; used if the caller streams
     class MyModel:
-        async def complete(self, chat, *, on_text=None)   as `LLM.complete`, without the base class
+        async def complete(self, chat, *, on_text=None)   same as `LLM.complete`, without the base class
 
-What has `complete` gets the whole `Chat`; the others get messages of text, the system prompt first, and so no native tools:
-they are told of tools in words, and call them by the protocol's own form.
+`complete` receives the complete `Chat`. The other forms receive messages of plain text, with the system prompt first. They
+have no native tools: the system prompt lists the tools, and the model calls them in the text format of the protocol.
 """
 
 import inspect
@@ -21,17 +21,17 @@ import orjson
 from actgent.errors import BrokenAnswer, ConfigurationError
 from actgent.llm.base import LLM, Answer, Chat, OnText
 from actgent.messages import ChatMessage, File, Image, Part, Text, ToolCall, ToolResult, ToolSpec
-from actgent.support.foreign import OwnThreads
+from actgent.support.user_code import DedicatedThreadLimiter
 
 _FORWARDED = ("max_tokens", "context_window", "refuses_length", "price_of")
-"""What an object may say of itself besides, in the words of `LLM`."""
+"""Attributes of `LLM` that are copied from a wrapped object if it has them."""
 _OPTIONS = ("temperature", "max_tokens")
-"""What a function or `call` is given by name, where it is set and taken."""
+"""Settings of a chat that are passed to a function or `call` by name, if they are set and the function has the parameter."""
 _TOOLS = "You can use these tools, each with the JSON Schema of its arguments:"
 
 
 class SimpleMessage(dict[str, str]):
-    """`{"role": "system", "user" or "assistant", "content": text}`; both are attributes, too."""
+    """Message `{"role": "system" | "user" | "assistant", "content": text}`. Both keys are also attributes."""
 
     __slots__ = ()
 
@@ -45,29 +45,29 @@ class SimpleMessage(dict[str, str]):
 
 
 class CompletesChats(Protocol):
-    """An object that answers chats: what `LLM` is, without the base class. Text stands for an answer that says it."""
+    """An object with the `complete` method of `LLM`, without the base class. It may return text instead of an `Answer`."""
 
     def complete(self, chat: Chat, *, on_text: OnText | None = None) -> Awaitable[Answer | str]: ...
 
 
 class CallsMessages(Protocol):
-    """A client whose `call` takes messages and returns text; it may have `call_stream`, which yields text."""
+    """A client whose `call` takes messages and returns text. An optional `call_stream` yields text."""
 
     @property
     def call(self) -> Callable[..., str | Awaitable[str]]: ...
 
 
 ModelFunction = Callable[[list[Any]], str | Awaitable[str]]
-"""Gets a list of `SimpleMessage`, and returns text."""
+"""A sync or async function that takes a list of `SimpleMessage` and returns text."""
 ModelLike = CompletesChats | CallsMessages | ModelFunction
-"""What may stand where an `LLM` does; an `LLM` itself is one, too."""
+"""Objects that are accepted as a model in place of an `LLM`."""
 
 
-def adapted(model: object) -> LLM | None:
-    """Make an `LLM` of what does the work of one; None where nothing in it says how.
+def adapt_model(model: object) -> LLM | None:
+    """Wrap an object with `complete`, an object with `call`, or a function in an `LLM`; return None for other objects.
 
     Raises:
-        ConfigurationError: it says how, but cannot be called so; the text names it.
+        ConfigurationError: The method or function cannot be called with the messages as its only argument.
     """
     if isinstance(model, type):
         return None
@@ -79,21 +79,25 @@ def adapted(model: object) -> LLM | None:
 
 
 class CompletingModel(LLM):
-    """An object with `complete`, as an `LLM`."""
+    """`LLM` that wraps an object with a `complete` method."""
 
     def __init__(self, model: Any) -> None:
-        """Take over what the object says of itself."""
+        """Copy the name and limits of the wrapped object.
+
+        Raises:
+            ConfigurationError: `complete` needs more arguments than the chat.
+        """
         self.model = model
-        _introduce(self, model)
+        _copy_attributes(self, model)
         self._complete = model.complete
-        taken = _taken_by(self._complete, self.name)
-        self._takes_on_text = taken is None or "on_text" in taken
+        parameters = _parameters_of(self._complete, self.name)
+        self._takes_on_text = parameters is None or "on_text" in parameters
 
     async def complete(self, chat: Chat, *, on_text: OnText | None = None) -> Answer:
         if self._takes_on_text:
             answer = await self._complete(chat, on_text=on_text)
-            return answer if type(answer) is Answer else _answer_of(answer, self.name)
-        answer = _answer_of(await self._complete(chat), self.name)
+            return answer if type(answer) is Answer else _to_answer(answer, self.name)
+        answer = _to_answer(await self._complete(chat), self.name)
         if on_text is not None:
             await on_text(answer.text, 0)
         return answer
@@ -103,86 +107,87 @@ class CompletingModel(LLM):
 
 
 class CallingModel(LLM):
-    """A function of messages, or an object with `call`, as an `LLM`. What is sync runs in a thread."""
+    """`LLM` that wraps a function of messages or an object with `call`. Sync functions run in a thread."""
 
     def __init__(
         self, model: object, call: Callable[..., Any], stream: Callable[..., Any] | None = None
     ) -> None:
-        """Look once at what the functions take.
+        """Inspect the parameters of the functions once.
 
         Raises:
-            ConfigurationError: they take no messages, or need more than these.
+            ConfigurationError: A function takes no messages, or has further required parameters.
         """
         self.model = model
-        _introduce(self, model)
+        _copy_attributes(self, model)
         self._call = call
         self._is_sync = not _is_async(call)
         self._options = _options_of(call, self.name)
         self._stream = stream if callable(stream) else None
         self._stream_options = () if self._stream is None else _options_of(self._stream, self.name)
-        self._told: tuple[Sequence[ToolSpec], str] = ((), "")
-        self._threads = OwnThreads()
+        self._tools_text: tuple[Sequence[ToolSpec], str] = ((), "")
+        """Last tool list and its text for the system prompt."""
+        self._threads = DedicatedThreadLimiter()
 
     async def complete(self, chat: Chat, *, on_text: OnText | None = None) -> Answer:
-        messages = self._messages_of(chat)
+        messages = self._to_messages(chat)
         if on_text is not None and self._stream is not None:
-            given = _given(chat, self._stream_options) if self._stream_options else {}
-            return _answer_of(await self._streamed(self._stream, messages, given, on_text), self.name)
-        given = _given(chat, self._options) if self._options else {}
+            options = _options_from(chat, self._stream_options) if self._stream_options else {}
+            return _to_answer(await self._stream_text(self._stream, messages, options, on_text), self.name)
+        options = _options_from(chat, self._options) if self._options else {}
         if self._is_sync:
-            said = await self._in_thread(messages, given)
+            result = await self._call_in_thread(messages, options)
         else:
-            said = await self._call(messages, **given)
-        answer = _answer_of(said, self.name)
+            result = await self._call(messages, **options)
+        answer = _to_answer(result, self.name)
         if on_text is not None:
             await on_text(answer.text, 0)
         return answer
 
-    async def _in_thread(self, messages: list[SimpleMessage], given: Mapping[str, Any]) -> Any:
-        """What a sync function returns, which may be something to wait for; one that is cancelled is not waited for."""
-        said = await self._threads.run_sync(partial(self._call, messages, **given))
-        return await said if inspect.isawaitable(said) else said
+    async def _call_in_thread(self, messages: list[SimpleMessage], options: Mapping[str, Any]) -> Any:
+        """Return the result of a sync function, awaited if it is awaitable. A cancelled call abandons its thread."""
+        result = await self._threads.run_sync(partial(self._call, messages, **options))
+        return await result if inspect.isawaitable(result) else result
 
-    async def _streamed(
+    async def _stream_text(
         self,
         stream: Callable[..., Any],
         messages: list[SimpleMessage],
-        given: Mapping[str, Any],
+        options: Mapping[str, Any],
         on_text: OnText,
     ) -> str:
-        """All that a stream yields, passed on piece by piece."""
+        """Pass each piece of a stream to `on_text`, and return the complete text."""
         pieces = []
-        source = stream(messages, **given)
-        async for piece in source if isinstance(source, AsyncIterable) else self._in_threads(source):
+        source = stream(messages, **options)
+        async for piece in source if isinstance(source, AsyncIterable) else self._iterate_in_thread(source):
             pieces.append(piece)
             await on_text(piece, 0)
         return "".join(pieces)
 
-    async def _in_threads(self, source: Iterable[str]) -> AsyncIterator[str]:
-        """What a sync iterator yields, each piece waited for in a thread."""
+    async def _iterate_in_thread(self, source: Iterable[str]) -> AsyncIterator[str]:
+        """Yield the items of a sync iterable. Each `next` runs in a thread."""
         iterator = iter(source)
         while (piece := await self._threads.run_sync(next, iterator, None)) is not None:
             yield piece
 
-    def _messages_of(self, chat: Chat) -> list[SimpleMessage]:
+    def _to_messages(self, chat: Chat) -> list[SimpleMessage]:
         system = chat.system
         if chat.tools:
-            if self._told[0] is not chat.tools:
-                self._told = (chat.tools, _tools_in_words(chat.tools))
-            system = f"{system}\n\n{self._told[1]}" if system else self._told[1]
+            if self._tools_text[0] is not chat.tools:
+                self._tools_text = (chat.tools, _describe_tools(chat.tools))
+            system = f"{system}\n\n{self._tools_text[1]}" if system else self._tools_text[1]
         messages = [SimpleMessage(role="system", content=system)] if system else []
-        messages += [_simple(message) for message in chat.messages]
+        messages += [_to_simple_message(message) for message in chat.messages]
         return messages
 
     def __repr__(self) -> str:
         return f"CallingModel({self.model!r})"
 
 
-# --- what they are given, and what comes back ---------------------------------------------
+# --- parameters, messages and answers -------------------------------------------------------
 
 
-def _introduce(adapter: LLM, model: object) -> None:
-    """Let it say of itself what the object says."""
+def _copy_attributes(adapter: LLM, model: object) -> None:
+    """Copy name, limits and price of a wrapped object, as far as it has them."""
     name = getattr(model, "name", None) or getattr(model, "__name__", None)
     adapter.name = name if isinstance(name, str) else type(model).__name__
     for each in _FORWARDED:
@@ -192,25 +197,25 @@ def _introduce(adapter: LLM, model: object) -> None:
 
 def _is_async(function: Callable[..., Any]) -> bool:
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
-        getattr(function, "__call__", None)  # noqa: B004 - whether it is async, not whether it is there
+        getattr(function, "__call__", None)  # noqa: B004 - tells whether a callable object is async
     )
 
 
-def _taken_by(function: Callable[..., Any], name: str) -> frozenset[str] | None:
-    """The names of what a function takes besides its first argument; None: whatever it is given.
+def _parameters_of(function: Callable[..., Any], name: str) -> frozenset[str] | None:
+    """Return the names of a function's parameters; None if it takes any keyword.
 
     Raises:
-        ConfigurationError: it cannot be called with one argument.
+        ConfigurationError: The function cannot be called with one positional argument.
     """
     try:
         signature = inspect.signature(function)
-    except (TypeError, ValueError):  # a builtin tells nothing
+    except (TypeError, ValueError):  # builtins have no signature
         return frozenset()
     try:
         signature.bind([])
     except TypeError as error:
         raise ConfigurationError(
-            f"the model {name!r} is called with the messages alone, as in `async def {name}(messages)`: {error}"
+            f"the model {name!r} is called with the messages as its only argument, as in `async def {name}(messages)`: {error}"
         ) from None
     parameters = signature.parameters.values()
     if any(each.kind is each.VAR_KEYWORD for each in parameters):
@@ -220,26 +225,26 @@ def _taken_by(function: Callable[..., Any], name: str) -> frozenset[str] | None:
 
 
 def _options_of(function: Callable[..., Any], name: str) -> tuple[str, ...]:
-    taken = _taken_by(function, name)
-    return tuple(option for option in _OPTIONS if taken is None or option in taken)
+    parameters = _parameters_of(function, name)
+    return tuple(option for option in _OPTIONS if parameters is None or option in parameters)
 
 
-def _given(chat: Chat, options: Sequence[str]) -> Mapping[str, Any]:
-    """What a chat says of these."""
+def _options_from(chat: Chat, options: Sequence[str]) -> Mapping[str, Any]:
+    """Return the values of these settings that the chat sets."""
     return {name: value for name in options if (value := getattr(chat, name)) is not None}
 
 
-def _simple(message: ChatMessage) -> SimpleMessage:
+def _to_simple_message(message: ChatMessage) -> SimpleMessage:
     parts = message.parts
     text = (
         parts[0].text
         if len(parts) == 1 and type(parts[0]) is Text
-        else "\n".join(filter(None, map(_words, parts)))
+        else "\n".join(filter(None, map(_part_text, parts)))
     )
     return SimpleMessage(role="assistant" if message.role == "assistant" else "user", content=text)
 
 
-def _words(part: Part) -> str:
+def _part_text(part: Part) -> str:
     match part:
         case Text():
             return part.text
@@ -252,14 +257,14 @@ def _words(part: Part) -> str:
     return ""
 
 
-def _tools_in_words(tools: Iterable[ToolSpec]) -> str:
+def _describe_tools(tools: Iterable[ToolSpec]) -> str:
     lines = [f"- {each.name}: {each.description} {orjson.dumps(each.parameters).decode()}" for each in tools]
     return "\n".join([_TOOLS, *lines])
 
 
-def _answer_of(said: object, name: str) -> Answer:
-    if isinstance(said, Answer):
-        return said
-    if isinstance(said, str):
-        return Answer(parts=(Text(said),), model=name)
-    raise BrokenAnswer(f"a model returns text or an Answer, not {type(said).__name__}", model=name)
+def _to_answer(result: object, name: str) -> Answer:
+    if isinstance(result, Answer):
+        return result
+    if isinstance(result, str):
+        return Answer(parts=(Text(result),), model=name)
+    raise BrokenAnswer(f"a model must return text or an Answer, not {type(result).__name__}", model=name)

@@ -1,4 +1,4 @@
-"""A model as the rest of actgent sees it: a `Chat` goes in, an `Answer` comes out."""
+"""Interface of a model client: `LLM.complete` takes a `Chat` and returns an `Answer`."""
 
 import abc
 import math
@@ -21,7 +21,7 @@ from actgent.messages import (
 )
 from actgent.support.quick_init import quick_init
 
-from .doors import Door
+from .rate_limiter import RateLimiter
 
 __all__ = [
     "LLM",
@@ -37,83 +37,94 @@ __all__ = [
 
 StopReason = Literal["end", "tool_calls", "length", "refusal", "filter", "pause"]
 OnText = Callable[[str, int], Awaitable[None]]
-"""Called with each piece of text and the number of the attempt that it belongs to (0, 1, ...)."""
+"""Callback for streamed text. Its arguments are a piece of text and the number of its attempt (0, 1, ...)."""
 
 
 @attrs.frozen
 class ResponseFormat:
-    """The JSON Schema that the whole text of an answer has to fit."""
+    """JSON Schema that the text of an answer must match."""
 
     name: str
-    """Providers want one beside the schema."""
+    """Name of the schema. Some providers require it."""
     schema: Mapping[str, Any]
-    """JSON Schema of the whole answer."""
+    """JSON Schema of the complete answer text."""
 
 
 @attrs.define(eq=False)
 class CallWatch:
-    """What becomes of one model call on its way to an answer; whoever wants to know puts one into its chat."""
+    """Observer of the attempts of one model call. Set it as `Chat.watch`, and override the methods of interest."""
 
     waited: float = 0.0
-    """Seconds that its attempts have waited for the provider's limits."""
+    """Total seconds that attempts of this call waited for the provider's rate limit."""
 
     def wait(self, seconds: float, model: str) -> None:
-        """An attempt has waited so long for the provider's limits."""
+        """Record that an attempt waited `seconds` for the rate limit of `model`."""
         self.waited += seconds
 
     def begin(self, model: str, attempt: int) -> None:
-        """An attempt (0, 1, ... of a model) goes to the provider."""
+        """Observe that an attempt is about to be sent to the provider. `attempt` counts from 0 for each model."""
 
     def fail(self, model: str, attempt: int, error: Exception, again: float | None) -> None:
-        """An attempt has failed; the next one follows in so many seconds, or none if None."""
+        """Called after an attempt failed.
+
+        Args:
+            model: Name of the model, `provider:model`.
+            attempt: Number of the failed attempt, from 0.
+            error: Error of the attempt.
+            again: Seconds until the next attempt; None if no attempt follows.
+        """
 
 
 @attrs.define(kw_only=True)
 class Chat:
-    """One request: everything that a model call depends on. Made for that call alone; clients change nothing of it."""
+    """One request to a model with everything that its answer depends on. Model clients never change it."""
 
     system: str = ""
-    """The system prompt; empty: none is sent."""
+    """System prompt; if empty, none is sent."""
     messages: Sequence[ChatMessage] = ()
-    """The conversation, oldest first; never changed by a client."""
+    """Conversation, oldest message first."""
     tools: Sequence[ToolSpec] = ()
-    """Those that may be called; empty: none is offered."""
+    """Tools that the model may call; if empty, none are offered."""
     temperature: float | None = None
-    """None is the provider's default."""
+    """Sampling temperature; None uses the provider's default."""
     max_tokens: int | None = None
-    """Of the answer; None is the client's default."""
+    """Maximum tokens of the answer; None uses the client's default."""
     response_format: ResponseFormat | None = None
-    """What form the answer has to have; None: any."""
+    """JSON Schema that the answer must match; None allows any text."""
     session: str = ""
-    """Who asks; sessions of an owner take turns where calls have to wait. The model is not told."""
+    """Session id, for fair queueing in the governor: sessions of an owner alternate. Not sent to the model."""
     owner: str = ""
-    """For whom; owners take turns where calls have to wait. Empty is the session itself. The model is not told."""
+    """Owner id, for fair queueing in the governor: owners alternate. Empty uses the session id. Not sent to the model."""
     priority: Priority = Priority.NORMAL
-    """Who goes first where calls have to wait. The model is not told."""
+    """Priority of the call in the queue of the governor. Not sent to the model."""
     deadline: float = attrs.field(default=math.inf, eq=False)
-    """By trio's clock until when the answer is of use; infinite: whenever. No wait is begun that cannot end before."""
+    """Time of `trio.current_time()` after which the answer is useless; infinity means no deadline.
+
+    A wait for a rate limit or a retry that would exceed the deadline fails immediately.
+    """
     watch: CallWatch | None = attrs.field(default=None, eq=False, repr=False)
-    """Is told of the attempts that the call takes; None: nobody wants to know."""
+    """Observer of the call's attempts, or None."""
 
 
 @quick_init
 @attrs.frozen(kw_only=True)
 class Answer:
-    """What a model said, whole."""
+    """Complete answer of a model, with stop reason and usage."""
 
     parts: tuple[Part, ...]
-    """What was said, thought and called, in its order."""
+    """Text, thinking and tool calls of the answer, in order."""
     stop: StopReason = "end"
-    """Why the model stopped."""
+    """Reason why the model stopped."""
     usage: Usage = NO_USAGE
-    """What the call took."""
+    """Tokens and cost of the call."""
     model: str = ""
-    """The model's name, as the provider gives it back; empty: it does not."""
+    """Model name in the provider's response; empty if the response has none."""
     id: str | None = None
-    """The provider's id of the answer."""
+    """Provider's id of the answer; None if the response has none."""
 
     @property
     def text(self) -> str:
+        """Text parts of the answer, joined."""
         parts = self.parts
         if len(parts) == 1 and isinstance(parts[0], Text):
             return parts[0].text
@@ -121,6 +132,7 @@ class Answer:
 
     @property
     def tool_calls(self) -> tuple[ToolCall, ...]:
+        """Tool calls of the answer, in order."""
         parts = self.parts
         if len(parts) == 1 and type(parts[0]) is Text:  # the usual case
             return ()
@@ -128,57 +140,61 @@ class Answer:
 
 
 class LLM(abc.ABC):
-    """A model client. One object serves any number of concurrent calls."""
+    """Base class of model clients. One client serves any number of concurrent calls."""
 
     name: str = ""
-    """`provider:model`, for people and logs."""
+    """`provider:model`, used in logs, spans and rate limits."""
     max_tokens: int | None = None
-    """The longest answer where a chat does not say; None: not known here."""
+    """Maximum tokens of an answer whose chat sets no maximum; None if unknown."""
     context_window: int | None = None
-    """Tokens of a prompt and its answer together; None: not known, so that nothing is cut to fit."""
+    """Maximum tokens of prompt and answer together; None if unknown, in which case no conversation is shortened to fit."""
     refuses_length: bool = False
-    """True: somebody at the other end may find a request too long, even where no window is known."""
+    """True if the provider may reject a request as too long, even if `context_window` is None."""
     traces_attempts: ClassVar[bool] = False
-    """True: it makes a span of each attempt itself; see `spans`."""
+    """True if the client creates a trace span for each attempt. Otherwise the caller creates one span per call."""
     dialect: ClassVar[str] = ""
-    """The API format it speaks; thinking blocks go back only to the dialect that wrote them."""
+    """Name of the client's wire format. Thinking blocks are only sent back in the wire format in which they were received."""
 
     @abc.abstractmethod
     async def complete(self, chat: Chat, *, on_text: OnText | None = None) -> Answer:
-        """Answer one chat.
+        """Send a chat to the model and return the complete answer.
 
-        With `on_text` the text is passed on as it comes; the answer is the same. A cancelled
-        call leaves no connection behind. Retries end at the chat's deadline, and at that of the surrounding cancel scope.
+        A cancelled call closes its connection. Retries stop at the earlier of the chat's deadline and the deadline of the
+        surrounding cancel scope.
+
+        Args:
+            chat: The request.
+            on_text: Called with each piece of text while the answer is received. The returned answer is the same without it.
 
         Raises:
-            ModelError: no answer, or a broken one. A refusal, a content filter and a cut at
-                `max_tokens` are answers with that `stop`, not errors.
+            ModelError: The model gave no answer, or an incomplete one. A refusal, a content filter and an answer that
+                reached `max_tokens` are not errors: they are answers with that `stop`.
         """
 
     @property
     def counts_tokens(self) -> bool:
-        """True: `count_tokens` asks somebody who knows."""
+        """True if `count_tokens` asks the provider."""
         return False
 
     async def count_tokens(self, chat: Chat) -> int | None:
-        """Return how many tokens the prompt of a chat takes, as its provider says; None where nobody says so in time.
+        """Return the provider's count of the prompt tokens of a chat; None if the provider does not answer in time.
 
-        It is asked for where an estimate does not tell whether a request fits into the context window.
+        It is called if an estimate cannot tell whether a request fits. The default implementation returns None.
         """
         await trio.lowlevel.checkpoint()
         return None
 
     def price_of(self, usage: Usage) -> float | None:
-        """US dollars for so many tokens, before or after they are used; None where nobody knows."""
+        """Return the price of `usage` in US dollars, for real or planned usage; None if it is unknown."""
         return None
 
     def waited(self, session: str) -> float:
-        """Seconds for which a call of this session has been waiting for the provider's limits by now; 0 if none waits."""
+        """Return the seconds that a call of the session has been waiting for a rate limit; 0 if no call waits."""
         return 0.0
 
-    def doors(self) -> Mapping[str, Door]:
-        """The governors that its calls pass, by names for people; none where it has none."""
+    def rate_limiters(self) -> Mapping[str, RateLimiter]:
+        """Return the rate limiters of this client by display name; empty if it has none."""
         return {}
 
     async def aclose(self) -> None:
-        """Close the connections; the client may not be used afterwards."""
+        """Close the connections. The client must not be used afterwards."""

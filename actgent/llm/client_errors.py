@@ -1,21 +1,21 @@
-"""Exceptions of a model's own client, e.g. a function or a class of the program, as a `ModelError`."""
+"""Convert exceptions of custom model clients to `ModelError`."""
 
 from typing import Any
 
 from actgent.errors import ActgentError, ModelError, ModelTimeout, ProviderUnavailable
-from actgent.support.foreign import leaves, telling_text
+from actgent.support.user_code import explained_text, leaves
 
 _MAX_WORDS = 1000
 _FIRST, _LAST = 400, 599
-"""HTTP statuses that are errors."""
+"""Lowest and highest HTTP status that is an error."""
 
 
 def as_model_error(error: Exception, model: str) -> Exception:
-    """Return the ModelError for an exception that the client of a model raised; an error of actgent is returned as it is.
+    """Return the ModelError that corresponds to an exception of a model client. Errors of actgent are returned unchanged.
 
-    A connection error, a timeout and an HTTP status that a retry may change (`status_code` of the exception or of its `response`)
-    become an error that is `retryable`. Any other exception becomes a plain `ModelError`. The exception is the `__cause__`, and
-    `client_error` is the name of its class.
+    A connection error, a timeout, or an HTTP status that may succeed on retry becomes an error with `retryable` True. The
+    status is the attribute `status_code` of the exception or of its `response`. Any other exception becomes a plain
+    `ModelError`. Its `__cause__` is the exception, and `client_error` is the name of the exception's class.
     """
     if isinstance(error, ActgentError):
         return error
@@ -30,9 +30,9 @@ def as_model_error(error: Exception, model: str) -> Exception:
 def wrapped(
     error: BaseException, kind: type[ModelError], *, model: str, status: int | None = None
 ) -> ModelError:
-    """Return a ModelError of a kind with the words of a client's exception."""
+    """Return a ModelError of class `kind` with the text of `error`. The text is cut at 1,000 characters."""
     name = type(error).__name__
-    words = (telling_text(error) or "")[:_MAX_WORDS]
+    words = (explained_text(error) or "")[:_MAX_WORDS]
     made = kind(f"{name}: {words}" if words else name, model=model, status=status)
     made.client_error, made.__cause__ = name, error
     return made
@@ -45,13 +45,13 @@ def _kind_of(error: BaseException) -> tuple[type[ModelError], int | None]:
         return ModelTimeout, None
     if (status := _status_of(error)) is None:
         return ModelError, None
-    from .http.failures import kind_of_status  # noqa: PLC0415 - its package imports the HTTP client
+    from .http.provider_errors import kind_of_status  # noqa: PLC0415 - its package imports the HTTP client
 
     return kind_of_status(status), status
 
 
 def _status_of(error: BaseException) -> int | None:
-    """Return the HTTP status that an exception has, as those of requests, httpx and the SDKs; None if it has none."""
+    """Return the HTTP status of an exception of requests, httpx or an SDK; None if it has none."""
     try:
         for holder in (error, getattr(error, "response", None)):
             status: Any = getattr(holder, "status_code", None)

@@ -1,9 +1,10 @@
-"""How much of a model's context window a request takes, before it is sent.
+"""Estimates of the tokens that a request takes of a model's context window, before the request is sent.
 
-The provider has counted the request before it, and the answer to that request. Only the text added since then is estimated,
-at the provider's rate over the whole request before. Before the first answer, and for another model, all is an estimate.
+The provider has counted the previous request of the conversation and the answer to it. Only the text added since then is
+estimated, with the rate of counted to estimated tokens of that request. Before the first answer, and after a change of the
+model, everything is an estimate.
 
-What a model thinks goes back to it while it calls tools, and counts then; once the user says something providers leave it out.
+Thinking blocks are sent back and count while the model calls tools. Providers omit them once the user sends a message.
 """
 
 from collections.abc import Sequence
@@ -16,168 +17,178 @@ from actgent.support.token_estimate import estimate_tokens
 from .base import LLM, Answer, Chat
 
 MESSAGE_TOKENS = 4
-"""What a message takes besides its words; a call and a result take as much."""
-SEALED_CHARACTERS = 9
-"""Characters of a sealed thought that are a token: as recorded answers of OpenAI show, which tell the length of both."""
+"""Tokens of a message in addition to its text. A tool call and a tool result take the same."""
+ENCRYPTED_CHARACTERS_PER_TOKEN = 9
+"""Characters of encrypted thinking per token, measured on recorded answers of OpenAI that report both lengths."""
 MEDIA_TOKENS = 1_500
-"""What a picture, a document or an opaque block is counted as."""
+"""Estimated tokens of an image, a document or an opaque block."""
 ANSWER_TOKENS = 4_096
-"""What is kept free for an answer whose length nobody says, or an eighth of a window that is small."""
-SURE, UNSURE = 1.04, 1.3
-"""Factors of the upper bound: for tokens that the provider has counted, and for tokens that are only estimated.
+"""Tokens reserved for an answer without a maximum, at most an eighth of the context window."""
+COUNTED_MARGIN, ESTIMATED_MARGIN = 1.04, 1.3
+"""Factors of the upper bound, for tokens that the provider has counted and for tokens that are only estimated.
 
-20,163 requests of recorded runs of Gemini show both. A provider may count the same words 3.5 % higher one request later."""
-CUT = 1.1
-"""Factor of the upper bound for a request that was cut after its count. The kept part may have more tokens per character."""
-UNSEEN, UNSEEN_WITH_TOOLS = 100, 600
-"""Tokens that a provider may add of its own, and in a first request with tools; recorded exchanges have up to 60, and 550."""
-_RATES = 0.5, 2.5
-"""Between these a provider's count is believed to be of what was sent."""
-_TELLING = 1_000
+Both were measured on 20,163 recorded requests to Gemini. A provider may count the same text 3.5 % higher one request later.
+"""
+SHORTENED_MARGIN = 1.1
+"""Factor of the upper bound for a request that was shortened after its count: the rest may have more tokens per character."""
+HIDDEN_TOKENS, HIDDEN_TOKENS_WITH_TOOLS = 100, 600
+"""Tokens that a provider may add to a first request without and with tools. Recorded exchanges have up to 60 and 550."""
+_RATE_BOUNDS = 0.5, 2.5
+"""Minimum and maximum of the measured rate. A count outside of this range is not a count of the request that was sent."""
+_MIN_MEASURED_TOKENS = 1_000
 """Minimum estimated tokens of a request for measuring a rate. In shorter requests the provider's additions dominate."""
 
 
-def answer_room(llm: LLM, chat: Chat, window: int) -> int:
-    """Return the tokens that are kept free for the answer."""
+def reserved_answer_tokens(llm: LLM, chat: Chat, window: int) -> int:
+    """Return the tokens of a context window of `window` tokens that are reserved for the answer."""
     return chat.max_tokens or llm.max_tokens or min(ANSWER_TOKENS, window // 8)
 
 
 @attrs.frozen
-class Counted:
-    """A request that its provider has counted, and the answer that it gave.
-
-    Both without thoughts, which may count the next time or not.
-    """
+class CountedRequest:
+    """Token counts of a request and of its answer by the provider, both without thinking, which is not always sent back."""
 
     model: str
     estimate: float
-    """Tokens of the request, as we had estimated them."""
+    """Tokens of the request by our estimate."""
     counted: float
-    """Tokens of the request, as the provider says."""
+    """Tokens of the request, counted by the provider."""
     answer_estimate: float
+    """Tokens of the answer by our estimate."""
     answer: float
-    """Tokens of the answer."""
+    """Tokens of the answer, counted by the provider."""
     thoughts: float = 0.0
-    """Tokens of what was thought since the user said something, as far as it goes back to the model."""
+    """Tokens of thinking since the last message of the user that are sent back to the model."""
 
     @property
     def rate(self) -> float:
         """Counted tokens per estimated token of the whole request; 1.0 if the request is too short for a measurement."""
-        if self.estimate < _TELLING:
+        if self.estimate < _MIN_MEASURED_TOKENS:
             return 1.0
-        lowest, highest = _RATES
+        lowest, highest = _RATE_BOUNDS
         return min(max(self.counted / self.estimate, lowest), highest)
 
 
-def note(llm: LLM, chat: Chat, answer: Answer, before: Counted | None = None) -> Counted | None:
-    """Return what an answer's usage says of a request, given the last one that was counted; None where it says nothing."""
+def count_answered(
+    llm: LLM, chat: Chat, answer: Answer, before: CountedRequest | None = None
+) -> CountedRequest | None:
+    """Return the counts of a request from the usage of its answer; None if the usage is empty. `before` is the previous count."""
     usage = answer.usage
     if not usage.input_tokens:
         return None
     before = before if before is not None and before.model == llm.name else None
-    size, said = estimate(chat), sum(map(_part, answer.parts)) + MESSAGE_TOKENS
-    told = min(_thoughts_within(chat, before), usage.input_tokens)
-    thought = _thought_tokens(answer, said)
-    counted = usage.input_tokens - told
-    is_within = thought <= usage.output_tokens  # some providers count thoughts apart from the answer
-    kept = usage.output_tokens - thought if is_within else usage.output_tokens
+    size, said = estimate_request(chat), sum(map(_part_tokens, answer.parts)) + MESSAGE_TOKENS
+    thinking_before = min(_thinking_tokens_in(chat, before), usage.input_tokens)
+    thinking = _answer_thinking_tokens(answer, said)
+    counted = usage.input_tokens - thinking_before
+    is_within = thinking <= usage.output_tokens  # some providers count thoughts apart from the answer
+    kept = usage.output_tokens - thinking if is_within else usage.output_tokens
     goes_back = any(isinstance(part, Thinking) and part.dialect == llm.dialect for part in answer.parts)
-    return Counted(llm.name, size, counted, said, kept, told + thought if goes_back else told)
+    return CountedRequest(
+        llm.name, size, counted, said, kept, thinking_before + thinking if goes_back else thinking_before
+    )
 
 
-def counted_before(llm: LLM, chat: Chat, tokens: int, before: Counted | None) -> Counted:
-    """Return what a provider has counted of a request that was not sent yet."""
+def count_unsent(llm: LLM, chat: Chat, tokens: int, before: CountedRequest | None) -> CountedRequest:
+    """Return the counts of a request that was counted by the provider and not sent. `before` is the previous count."""
     known = before if before is not None and before.model == llm.name else None
-    told = min(_thoughts_within(chat, known), tokens)
-    return Counted(llm.name, estimate(chat), tokens - told, 0.0, 0.0, told)
+    thinking_before = min(_thinking_tokens_in(chat, known), tokens)
+    return CountedRequest(
+        llm.name, estimate_request(chat), tokens - thinking_before, 0.0, 0.0, thinking_before
+    )
 
 
-def _thought_tokens(answer: Answer, said: float) -> float:
-    """Tokens of an answer's thoughts: as its provider says, else all that its words do not account for."""
+def _answer_thinking_tokens(answer: Answer, said: float) -> float:
+    """Return the tokens of an answer's thinking: the provider's count, or the output tokens not explained by the visible parts."""
     usage = answer.usage
     if usage.reasoning_tokens or not any(isinstance(part, Thinking) for part in answer.parts):
         return usage.reasoning_tokens
     return max(0.0, usage.output_tokens - said)
 
 
-def _thoughts_within(chat: Chat, before: Counted | None) -> float:
-    """Tokens of thoughts that a request has in it, and that count: those behind the last words of the user."""
+def _thinking_tokens_in(chat: Chat, before: CountedRequest | None) -> float:
+    """Return the tokens of the thinking in a request that the provider keeps: thinking after the user's last message."""
     if before is not None:
-        return before.thoughts if _goes_on(chat) else 0.0
+        return before.thoughts if _continues_turn(chat) else 0.0
     found = 0.0
     for message in reversed(chat.messages):
         if message.role == "user":
             break
-        found += sum(map(_thought, message.parts))
+        found += sum(map(_thinking_tokens, message.parts))
     return found
 
 
-def _goes_on(chat: Chat) -> bool:
-    """Return True if the user has said nothing behind the last answer: the model goes on with what it thought."""
+def _continues_turn(chat: Chat) -> bool:
+    """Return True if the last message that is not a tool result is the model's, so that its thinking is sent back."""
     return next((each.role for each in reversed(chat.messages) if each.role != "tool"), "user") == "assistant"
 
 
-def _thought(part: Part) -> float:
+def _thinking_tokens(part: Part) -> float:
     if not isinstance(part, Thinking):
         return 0.0
-    return estimate_tokens(part.text) if part.text else len(str(part.data)) / SEALED_CHARACTERS
+    return estimate_tokens(part.text) if part.text else len(str(part.data)) / ENCRYPTED_CHARACTERS_PER_TOKEN
 
 
-def expected_tokens(llm: LLM, chat: Chat, before: Counted | None) -> int:
-    """Return about how many tokens a request takes, given the last counted request of its conversation."""
-    size = estimate(chat)
+def expected_tokens(llm: LLM, chat: Chat, before: CountedRequest | None) -> int:
+    """Return the expected tokens of a request. `before` is the last counted request of its conversation."""
+    size = estimate_request(chat)
     if before is None or before.model != llm.name:
-        return int(size + _thoughts_within(chat, None))
-    thoughts = _thoughts_within(chat, before)
+        return int(size + _thinking_tokens_in(chat, None))
+    thoughts = _thinking_tokens_in(chat, before)
     new = size - before.estimate - before.answer_estimate
     if new >= 0:
         return int(before.counted + before.answer + thoughts + new * before.rate)
     return int(size * before.rate + thoughts)
 
 
-def at_most(llm: LLM, chat: Chat, before: Counted | None) -> int:
-    """Return an upper bound for the tokens of a request, given the last counted request of its conversation.
+def upper_bound(llm: LLM, chat: Chat, before: CountedRequest | None) -> int:
+    """Return an upper bound for the tokens of a request. `before` is the last counted request of its conversation.
 
-    New text may be denser than the counted text, so a rate below 1 is not relied on.
+    New text may have more tokens per character than the counted text, so a rate below 1 is not applied to it.
     """
-    size = estimate(chat)
+    size = estimate_request(chat)
     if before is None or before.model != llm.name:
-        unseen = UNSEEN_WITH_TOOLS if chat.tools else UNSEEN
-        return int((size + _thoughts_within(chat, None)) * UNSURE) + unseen
-    thoughts, rate = _thoughts_within(chat, before), max(1.0, before.rate)
+        unseen = HIDDEN_TOKENS_WITH_TOOLS if chat.tools else HIDDEN_TOKENS
+        return int((size + _thinking_tokens_in(chat, None)) * ESTIMATED_MARGIN) + unseen
+    thoughts, rate = _thinking_tokens_in(chat, before), max(1.0, before.rate)
     new = size - before.estimate - before.answer_estimate
     if new >= 0:
-        return int((before.counted + before.answer + thoughts) * SURE + new * rate * UNSURE) + UNSEEN
-    return int((size * rate * CUT + thoughts) * SURE) + UNSEEN
+        return (
+            int((before.counted + before.answer + thoughts) * COUNTED_MARGIN + new * rate * ESTIMATED_MARGIN)
+            + HIDDEN_TOKENS
+        )
+    return int((size * rate * SHORTENED_MARGIN + thoughts) * COUNTED_MARGIN) + HIDDEN_TOKENS
 
 
-def at_least(llm: LLM, chat: Chat, before: Counted | None) -> int:
-    """Return a lower bound for the tokens of a request, given the last counted request of its conversation."""
-    size = estimate(chat)
+def lower_bound(llm: LLM, chat: Chat, before: CountedRequest | None) -> int:
+    """Return a lower bound for the tokens of a request. `before` is the last counted request of its conversation."""
+    size = estimate_request(chat)
     if before is None or before.model != llm.name:
-        return int((size + _thoughts_within(chat, None)) / UNSURE)
-    thoughts, rate = _thoughts_within(chat, before), min(1.0, before.rate)
+        return int((size + _thinking_tokens_in(chat, None)) / ESTIMATED_MARGIN)
+    thoughts, rate = _thinking_tokens_in(chat, before), min(1.0, before.rate)
     new = size - before.estimate - before.answer_estimate
     if new >= 0:
-        return int((before.counted + before.answer + thoughts) / SURE + new * rate / UNSURE)
-    return int((size * rate / CUT + thoughts) / SURE)
+        return int(
+            (before.counted + before.answer + thoughts) / COUNTED_MARGIN + new * rate / ESTIMATED_MARGIN
+        )
+    return int((size * rate / SHORTENED_MARGIN + thoughts) / COUNTED_MARGIN)
 
 
-def estimate(chat: Chat) -> float:
-    """Tokens of a request by the rule of thumb."""
-    size = estimate_tokens(chat.system) + tool_tokens(chat.tools) + conversation(chat.messages)
+def estimate_request(chat: Chat) -> float:
+    """Return the estimated tokens of a request, without any provider count."""
+    size = estimate_tokens(chat.system) + tool_tokens(chat.tools) + conversation_tokens(chat.messages)
     if chat.response_format is not None:
         size += estimate_tokens(repr(chat.response_format.schema))
     return size
 
 
-def conversation(messages: Sequence[ChatMessage]) -> float:
-    """Tokens of what was said."""
-    return sum([MESSAGE_TOKENS + sum(map(_part, message.parts)) for message in messages])
+def conversation_tokens(messages: Sequence[ChatMessage]) -> float:
+    """Return the estimated tokens of messages."""
+    return sum([MESSAGE_TOKENS + sum(map(_part_tokens, message.parts)) for message in messages])
 
 
 def tool_tokens(tools: Sequence[ToolSpec]) -> float:
-    """Tokens of the descriptions of tools."""
+    """Return the estimated tokens of tool names, descriptions and schemas."""
     return sum(
         [
             estimate_tokens(tool.name)
@@ -188,12 +199,12 @@ def tool_tokens(tools: Sequence[ToolSpec]) -> float:
     )
 
 
-def _part(part: Part) -> float:
+def _part_tokens(part: Part) -> float:
     match part:
         case Text():
             return estimate_tokens(part.text)
         case Thinking():
-            return 0.0  # see `Counted.thoughts`
+            return 0.0  # see `CountedRequest.thoughts`
         case ToolResult():
             return MESSAGE_TOKENS + estimate_tokens(part.text) + MEDIA_TOKENS * len(part.media)
         case ToolCall():

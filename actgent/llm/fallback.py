@@ -1,4 +1,4 @@
-"""A chain of models: when one is not available, the next one answers."""
+"""`Fallback`: a chain of models in which the next model answers if one is unavailable."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping
@@ -17,33 +17,33 @@ from actgent.errors import (
     RateLimited,
 )
 from actgent.messages import Usage
-from actgent.support.foreign import failure_of
+from actgent.support.user_code import convert_user_error
 
 from .adapters import ModelLike
 from .base import LLM, Answer, Chat, OnText
 from .client_errors import as_model_error
-from .doors import Door
 from .models import resolve_model
+from .rate_limiter import RateLimiter
 from .spans import complete_as_span
 
 _UNAVAILABLE = (ProviderUnavailable, RateLimited, ModelTimeout, BrokenAnswer, QuotaExhausted)
 
 
 def is_unavailable(error: ModelError) -> bool:
-    """Return True if another model may do better: overload, limits, no credit, no connection, a broken answer.
+    """Return True if another model may succeed: overload, rate limit, exhausted quota, no connection or an incomplete answer.
 
-    A bad request or a refused key is the caller's to mend, and the same mistake would often fail the next model too.
+    A bad request or a rejected key needs a fix by the caller, and often fails with the next model as well.
     """
     return error.retryable or isinstance(error, _UNAVAILABLE)
 
 
 class Fallback(LLM):
-    """Asks the first model, and each next one when `when(error)` says so (default: `is_unavailable`).
+    """A chain of models: asks the first, and after an error for which `when(error)` is True, the next.
 
-    Each model's own retries come first, so give the first ones few. Where the chat has a deadline, each model has an equal
-    share of the time that is left, and one that cannot answer in it is not waited for; whose text has begun to stream keeps
-    all of it. Thinking of one dialect is never sent to another. The error of the last model is raised, with a note for
-    each model before it.
+    Each model retries by itself before the next one is asked, so give the first models few attempts. If the chat has a deadline,
+    the remaining time is divided equally between the remaining models. A model that has started to stream may use all of it.
+    Thinking of one wire format is never sent to another. If all models fail, the last error is raised, with a note for each
+    earlier error.
     """
 
     traces_attempts = True
@@ -53,10 +53,14 @@ class Fallback(LLM):
         *models: ModelLike | str | Iterable[ModelLike | str],
         when: Callable[[ModelError], bool] = is_unavailable,
     ) -> None:
-        """Models are given as clients or as texts, `provider:model`, one by one or as a list.
+        """Create a chain of models, given one by one or as a list.
+
+        Args:
+            models: Clients, or names such as `openai:gpt-5.2`, in the order in which they are asked.
+            when: Returns True for an error after which the next model is asked. Default: `is_unavailable`.
 
         Raises:
-            ConfigurationError: there is none, or a text names no model.
+            ConfigurationError: No model is given, or a name is not a known model.
         """
         self.models = tuple(resolve_model(model) for given in models for model in _each(given))
         if not self.models:
@@ -91,19 +95,19 @@ class Fallback(LLM):
         return self.models[0].counts_tokens
 
     async def count_tokens(self, chat: Chat) -> int | None:
-        """By the first model, which is to answer."""
+        """Return the prompt token count of the first model; None if it cannot count."""
         return await self.models[0].count_tokens(chat)
 
     def price_of(self, usage: Usage) -> float | None:
-        """The dearest model's, since any of them may answer; None where one has none."""
+        """Return the highest price, since any of the models may answer; None if the price of one is unknown."""
         prices = [price for model in self.models if (price := model.price_of(usage)) is not None]
         return max(prices) if len(prices) == len(self.models) else None
 
     def waited(self, session: str) -> float:
         return max(model.waited(session) for model in self.models)
 
-    def doors(self) -> Mapping[str, Door]:
-        return {door: governor for model in self.models for door, governor in model.doors().items()}
+    def rate_limiters(self) -> Mapping[str, RateLimiter]:
+        return {name: limiter for model in self.models for name, limiter in model.rate_limiters().items()}
 
     async def aclose(self) -> None:
         for model in self.models:
@@ -118,10 +122,10 @@ def _each(given: ModelLike | str | Iterable[ModelLike | str]) -> Iterable[ModelL
 
 
 async def _in_its_share(model: LLM, chat: Chat, shares: int, on_text: OnText | None) -> Answer:
-    """One model's answer, within the first of so many equal shares of the time that is left.
+    """Ask one model within its share of the remaining time: the time until the deadline, divided by `shares`.
 
     Raises:
-        ModelTimeout: it was not there by then, and had not begun to stream.
+        ModelTimeout: The share passed before the answer was complete and before any text was streamed.
     """
     now = trio.current_time()
     if shares == 1 or not now < chat.deadline < math.inf:
@@ -132,19 +136,19 @@ async def _in_its_share(model: LLM, chat: Chat, shares: int, on_text: OnText | N
         try:
             chat = attrs.evolve(chat, deadline=now + seconds)
             return await complete_as_span(model, chat, on_text=heard)
-        except BaseException as raised:  # noqa: ASYNC103, BLE001 - here, our own time can be told from what it raised
-            error = failure_of(raised, "model", model.name)
+        except BaseException as raised:  # noqa: ASYNC103, BLE001 - only here can our timeout be told from the model's errors
+            error = convert_user_error(raised, "model", model.name)
         raise error
     raise ModelTimeout(f"no answer within its share of the time, {seconds:.3g} s", model=model.name)
 
 
 async def _hear(scope: trio.CancelScope, on_text: OnText, text: str, attempt: int) -> None:
-    scope.deadline = math.inf
+    scope.deadline = math.inf  # an answer that has started to stream may use all of the time
     await on_text(text, attempt)
 
 
 class _RisingAttempts:
-    """Gives each model attempt numbers above all those that the models before it have used."""
+    """Numbers the attempts of all models consecutively, for `on_text`."""
 
     def __init__(self, on_text: OnText) -> None:
         self._on_text = on_text

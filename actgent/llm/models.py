@@ -1,4 +1,4 @@
-"""From the text `provider:model` to a client."""
+"""Resolves `provider:model` to a model client."""
 
 import inspect
 import re
@@ -8,11 +8,11 @@ from typing import Any
 
 from actgent.errors import ConfigurationError, nearest
 
-from .adapters import ModelLike, adapted
+from .adapters import ModelLike, adapt_model
 from .base import LLM
 from .clients import COMPATIBLE
 
-# Imported when a model is named: httpx2 and the SDKs behind these clients take about a second.
+# Client modules are imported when a model is resolved: httpx2 and the SDKs take about a second to import.
 
 
 def _openai(model: str, **options: Any) -> LLM:
@@ -46,98 +46,104 @@ _CLIENTS: dict[str, Callable[..., LLM]] = {
     **{provider: partial(_compatible, provider) for provider in COMPATIBLE},
 }
 PROVIDERS = tuple(_CLIENTS)
-"""What may stand before the colon without any more being said; see `known_providers`."""
+"""Built-in provider names. `known_providers` also returns registered ones."""
 _registered: dict[str, Callable[..., Any]] = {}
-"""Those of `register_provider`, for the whole process."""
+"""Factories of `register_provider` by provider name, for the whole process."""
 _PROVIDER = re.compile(r"[a-z][a-z0-9_.-]{0,63}")
 _RESERVED = ("ft",)
-"""What stands before the colon in the names of models themselves."""
+"""Prefixes that are part of model names, such as OpenAI's fine-tuned `ft:gpt-4o:...`."""
 
 
 def register_provider(name: str, factory: Callable[..., Any], *, replace: bool = False) -> None:
-    """Let `name:MODEL` name a model wherever one is named: agents, settings, folders, environment, command line.
+    """Register a provider, so that `name:MODEL` is accepted as a model in code, settings, agent folders and on the command line.
 
-    For the whole process. The factory, which may be a class of clients, is called with MODEL and those settings that are
-    there and that it takes, such as `base_url`, `api_key` and `temperature`, and returns the client.
+    The registration holds for the whole process. The factory is called with MODEL and those settings that have a value and that
+    are among its parameters, such as `base_url`, `api_key` and `temperature`.
 
     Args:
-        name: Lower-case letters, digits, `_`, `.` and `-`.
-        factory: Called once for each agent and role that names such a model.
-        replace: True: takes the place of another factory of this name.
+        name: Provider name of lower-case letters, digits, `_`, `.` and `-`.
+        factory: Function or class that returns a model client. It is called once for each agent and role that uses the provider.
+        replace: True replaces an existing registration of the name.
 
     Raises:
-        ConfigurationError: the name is no such name, or is taken, or the factory cannot be called.
+        ConfigurationError: The name is malformed, reserved, built in or already registered, or the factory is not callable.
     """
     if not _PROVIDER.fullmatch(str(name)) or name in _RESERVED:
         raise ConfigurationError(
-            f"the provider {name!r} needs a name of lower-case letters, digits, _, . and -, and not {_RESERVED[0]}"
+            f"the provider name {name!r} is invalid: use lower-case letters, digits, _, . and -, and not {_RESERVED[0]}"
         )
     if not callable(factory):
         raise ConfigurationError(
-            f"the provider {name!r} needs a factory (model, **options) -> LLM, not {factory!r:.100}"
+            f"the factory of the provider {name!r} is {factory!r:.100}: pass a callable (model, **options) -> LLM"
         )
     if name in _CLIENTS:
         raise ConfigurationError(f"the provider {name!r} is built in: register yours under another name")
     if not replace and _registered.get(name, factory) is not factory:
         raise ConfigurationError(
-            f"the provider {name!r} is registered already: say replace=True, or take another name"
+            f"the provider {name!r} is registered already: pass replace=True, or use another name"
         )
     _registered[name] = factory
 
 
 def known_providers() -> tuple[str, ...]:
-    """What may stand before the colon, those of `register_provider` last."""
+    """Return the provider names: built-in ones first, then those of `register_provider`."""
     return (*PROVIDERS, *_registered)
 
 
 def resolve_model(model: str | ModelLike, **options: Any) -> LLM:
-    """The client that `model` names, with its options (`base_url`, `api_key` ...); an LLM is returned as it is.
+    """Return the client of a model.
 
-    What does the work of an LLM without being one is wrapped; see `adapters`.
+    An `LLM` is returned unchanged; other model objects are wrapped, see `adapters`.
+
+    Args:
+        model: `provider:model`, an `LLM`, or an object that works like one.
+        options: Settings of the client, such as `base_url` and `api_key`. Only used if `model` is a text.
 
     Raises:
-        ConfigurationError: the text is not `provider:model` of a known provider.
-        MissingKey: the provider needs a key, and there is none.
+        ConfigurationError: The text is not `provider:model` with a known provider, or the object is not a model.
+        MissingKey: The provider needs an API key, and none is set.
     """
     if isinstance(model, LLM):
         return model
     if not isinstance(model, str):
-        if (made := adapted(model)) is None:
-            raise ConfigurationError(f"llm= takes an LLM object or a text, not {_named(model)}; {_allowed()}")
+        if (made := adapt_model(model)) is None:
+            raise ConfigurationError(
+                f"llm= takes an LLM object or a text, not {_describe(model)}; {_allowed()}"
+            )
         return made
     provider, _, name = split_model(model)
     known = known_providers()
     if provider not in known or not name:
         raise ConfigurationError(f"{model!r} is an unknown model: {_hint(model, known)}{_allowed()}")
     if provider in _registered:
-        return _made_by(_registered[provider], model, name, options)
+        return _call_factory(_registered[provider], model, name, options)
     return _CLIENTS[provider](name, **options)
 
 
-def _made_by(factory: Callable[..., Any], model: str, name: str, options: Mapping[str, Any]) -> LLM:
-    """The client that a registered factory makes, given what it takes; keys and addresses may be its own business."""
+def _call_factory(factory: Callable[..., Any], model: str, name: str, options: Mapping[str, Any]) -> LLM:
+    """Return the client that a registered factory makes. Key, URL and HTTP client are optional parameters of a factory."""
     given = {key: value for key, value in options.items() if value is not None}
     taken = inspect.signature(factory).parameters.values()
     if not any(each.kind is each.VAR_KEYWORD for each in taken):
         names = {each.name for each in taken}
         if left := sorted(given.keys() - names - {"api_key", "base_url", "http_client"}):
-            raise ConfigurationError(f"{model!r}: the factory of its provider does not take {left[0]}=")
+            raise ConfigurationError(f"{model!r}: the factory of its provider has no parameter {left[0]}=")
         given = {key: value for key, value in given.items() if key in names}
     made = factory(name, **given)
     if isinstance(made, str):
         raise ConfigurationError(
-            f"{model!r}: the factory of its provider returned a text, and a client is needed"
+            f"{model!r}: the factory of its provider returned a text: it must return a client"
         )
     return resolve_model(made)
 
 
-def _named(model: object) -> str:
+def _describe(model: object) -> str:
     if isinstance(model, type):
         return f"the class {model.__name__}: write {model.__name__}(...)"
     return "None" if model is None else f"{model!r:.100}"
 
 
-_MAKERS = {
+_PROVIDERS_BY_PREFIX = {
     "gpt": "openai",
     "chatgpt": "openai",
     "o1": "openai",
@@ -149,11 +155,11 @@ _MAKERS = {
     "aws": "bedrock",
     **{provider: provider for provider in COMPATIBLE},
 }
-"""Providers by the first word of what other programs call them or their models."""
+"""Provider by the first word of model names, and of provider names in other libraries."""
 
 
 def _hint(model: str, known: Sequence[str]) -> str:
-    """Return the model that a wrong text is likely to mean, as a question; empty if that is not clear."""
+    """Return a question that suggests the model that was probably meant, such as "did you mean 'openai:gpt-5.2'? "; else ""."""
     if model.lower().startswith(("http://", "https://")):
         return f"an address is base_url=, as in OpenAI(MODEL, base_url={model!r}). "
     before, separator, name = model.partition(":")
@@ -161,10 +167,10 @@ def _hint(model: str, known: Sequence[str]) -> str:
         before, separator, name = model.partition("/")
     before, name = before.strip(), name.strip()
     if not separator:
-        provider = _MAKERS.get(model.partition("-")[0].casefold())
+        provider = _PROVIDERS_BY_PREFIX.get(model.partition("-")[0].casefold())
         return f"did you mean {provider + ':' + model!r}? " if provider else ""
     meant = next((each for each in known if each == before.casefold()), None)
-    meant = meant or _MAKERS.get(re.split("[-_ ]", before.casefold())[0])
+    meant = meant or _PROVIDERS_BY_PREFIX.get(re.split("[-_ ]", before.casefold())[0])
     if meant is not None:
         return f"did you mean {meant + ':' + (name or 'MODEL')!r}? "
     close = nearest(before, known)
@@ -172,24 +178,24 @@ def _hint(model: str, known: Sequence[str]) -> str:
 
 
 def dialect_of(provider: str) -> str:
-    """The API that a provider speaks: `openai`, `openai-responses` or `anthropic`."""
+    """Return the wire format of a provider: `openai`, `openai-responses` or `anthropic`."""
     return "openai" if provider in COMPATIBLE else provider
 
 
 def key_variables(provider: str) -> tuple[str, ...]:
-    """The variables in which the key of a provider may stand."""
+    """Return the environment variables that may hold the API key of a provider, in the order in which they are read."""
     row = COMPATIBLE.get(provider)
     return row.key if row else (f"{provider.partition('-')[0].upper()}_API_KEY",)
 
 
 def url_variables(provider: str) -> tuple[str, ...]:
-    """The variables in which the address of a provider may stand."""
+    """Return the environment variables that may hold the base URL of a provider, in the order in which they are read."""
     row = COMPATIBLE.get(provider)
     return row.url if row else (f"{provider.partition('-')[0].upper()}_BASE_URL",)
 
 
 def split_model(model: str) -> tuple[str, str, str]:
-    """The provider of `provider:model`, the colon where there is one, and the model, whose own name may have more."""
+    """Split `provider:model` at its first colon into provider, colon and model. The model is empty if the text has no colon."""
     provider, colon, name = model.partition(":")
     return provider.strip(), colon, name.strip()
 

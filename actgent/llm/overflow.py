@@ -1,4 +1,4 @@
-"""Tell from a provider's error whether a request was too long for its model."""
+"""Recognizes provider errors that reject a request as too long for the model's context window."""
 
 import re
 from typing import TypeGuard
@@ -17,7 +17,7 @@ OVERFLOW_CODES = frozenset(
         "tokens_limit_reached",
     }
 )
-"""Error codes and types, whatever the status."""
+"""Error codes and types that mean a request is too long, with any HTTP status."""
 _WORDINGS = (
     r"(prompt|input|query|request|conversation) (is|was) too (long|large)",  # Anthropic, Bedrock, Fireworks
     r"prompt too (long|large)",  # Ollama
@@ -39,17 +39,17 @@ _WORDINGS = (
     r"too many tokens: ",  # Cohere; Bedrock's "Too many tokens, please wait" is a rate limit
     r"range of input length should be",  # DashScope
 )
-"""Wordings of providers; `tests/llm/test_overflow.py` has them as they were recorded."""
+"""Messages of providers. `tests/llm/test_overflow.py` holds the recorded originals."""
 _OVERFLOW = re.compile("|".join(_WORDINGS), re.IGNORECASE)
 
 
 def says_too_long(text: str) -> bool:
-    """True if the message of a provider's error says that the request does not fit into the model's context."""
+    """Return True if the text of a provider's error means that the request exceeds the context window."""
     return _OVERFLOW.search(text) is not None and "please wait" not in text.casefold()
 
 
 def is_too_long(error: Exception) -> TypeGuard[BadRequest]:
-    """True if a provider refused a request because it does not fit into the model's context."""
+    """Return True if the error means that the request exceeds the model's context window."""
     if not isinstance(error, BadRequest):
         return False
     known = error.code in OVERFLOW_CODES or error.status == STATUS_TOO_LARGE

@@ -1,4 +1,4 @@
-"""When a failed model call is tried again: one policy, under the deadline of whoever waits."""
+"""`Retry`: attempts and pauses of a model call, bounded by the caller's deadline."""
 
 import math
 import random
@@ -12,43 +12,44 @@ from actgent.errors import ModelError
 
 T = TypeVar("T")
 OnFailure = Callable[[int, ModelError, float | None], None]
+"""Callback after a failed attempt: number of the attempt from 0, its error, and seconds until the next one or None."""
 
 
 @attrs.frozen(kw_only=True)
 class Retry:
-    """How often and after which pause a model call is repeated. Only errors that say `retryable` are."""
+    """Retry policy of model calls. Only errors with `retryable` True are retried."""
 
     attempts: int = attrs.field(default=3, validator=attrs.validators.ge(1))
-    """Calls in all; 1 never repeats."""
+    """Maximum number of attempts, the first included; 1 never retries."""
     first_delay: float = attrs.field(default=0.5, validator=attrs.validators.ge(0))
-    """Seconds before the first repetition; doubles each time."""
+    """Pause before the first retry in seconds. It doubles with each retry."""
     max_delay: float = 20.0
-    """The longest pause of our own, in seconds."""
+    """Maximum pause in seconds, unless the provider's Retry-After is longer."""
     min_delay: float = attrs.field(default=0.0, validator=attrs.validators.ge(0))
-    """The shortest one, in seconds, whatever chance says."""
+    """Minimum pause in seconds, applied after the random spread."""
     max_retry_after: float = 120.0
-    """The longest wish of a provider (Retry-After) that is granted, in seconds; providers have asked for 49 days."""
+    """Maximum Retry-After of a provider in seconds. A longer one ends the call, since providers have sent 49 days."""
     random: Callable[[], float] = random.random
-    """From 0 to 1: spreads callers that failed together."""
+    """Source of random numbers from 0 to 1 that spread the pauses of callers which failed together."""
 
     @classmethod
     def exponential(
         cls, attempts: int = 3, *, multiplier: float = 2.0, least: float = 1.0, most: float = 60.0
     ) -> "Retry":
-        """Make the policy of tenacity's `wait_exponential` with these numbers: `multiplier`, doubled each time, without chance.
+        """Create a policy with pauses of `multiplier * 2**n` seconds without random spread, like `wait_exponential` of tenacity.
 
         Args:
-            attempts: Calls in all.
-            multiplier: Seconds of the first pause.
-            least: The shortest pause, in seconds.
-            most: The longest one, in seconds.
+            attempts: Maximum number of attempts, the first included.
+            multiplier: First pause in seconds.
+            least: Minimum pause in seconds.
+            most: Maximum pause in seconds.
         """
         return cls(
             attempts=attempts, first_delay=multiplier, max_delay=most, min_delay=least, random=lambda: 1.0
         )
 
     def delay(self, attempt: int, error: ModelError) -> float | None:
-        """Seconds to wait after `attempt` (0, 1, ...) failed with `error`; None gives up."""
+        """Return the pause in seconds after attempt `attempt` (0, 1, ...) failed with `error`; None if there is no retry."""
         if attempt + 1 >= self.attempts or not error.retryable:
             return None
         # "Equal jitter": half the pause is certain, half is spread.
@@ -68,10 +69,15 @@ class Retry:
     ) -> T:
         """Await `call(attempt)` until it succeeds, and return its result.
 
-        `on_failure(attempt, error, pause)` hears of each attempt that failed, and of the seconds to the next; None: none follows.
+        Args:
+            call: Called with the number of the attempt (0, 1, ...).
+            deadline: Time by trio's clock after which no attempt starts.
+            on_failure: Called after each failed attempt with its number, its error, and the seconds until the next attempt (None
+                if there is none).
 
         Raises:
-            ModelError: of the last attempt; at once if the pause would outlast the deadline, or the surrounding one.
+            ModelError: Error of the last attempt. It is raised at once if the pause would exceed the deadline or that of the
+                surrounding cancel scope.
         """
         attempt = 0
         while True:
@@ -87,7 +93,7 @@ class Retry:
             attempt += 1
 
     def _pause(self, attempt: int, error: ModelError, deadline: float) -> float | None:
-        """Seconds to the next attempt; None where there is none, or it would be too late."""
+        """Return the seconds until the next attempt; None if no retry is left or it would start after the deadline."""
         pause = self.delay(attempt, error)
         until = min(deadline, trio.current_effective_deadline())
         return None if pause is None or trio.current_time() + pause >= until else pause

@@ -1,4 +1,4 @@
-"""A model that says what it was told to: for tests, demos and benchmarks."""
+"""`ScriptedLLM`: a model with prepared answers, for tests, demos and benchmarks."""
 
 import inspect
 from collections import deque
@@ -13,14 +13,19 @@ from actgent.messages import Part, ToolCall, to_parts
 
 from .base import LLM, Answer, Chat, OnText
 
-Said = str | Part | Answer | Sequence[str | Part]
-"""What one answer may be written as: text, a tool call, several parts, or a whole `Answer`."""
-Scripted = Said | BaseException | type[BaseException] | Callable[[Chat], "Said | Awaitable[Said]"]
-"""One entry of a script: an answer, an exception to raise, or a function of the `Chat` (sync or async)."""
+ScriptedAnswer = str | Part | Answer | Sequence[str | Part]
+"""One answer: text, a tool call, several parts, or a complete `Answer`."""
+Scripted = (
+    ScriptedAnswer
+    | BaseException
+    | type[BaseException]
+    | Callable[[Chat], "ScriptedAnswer | Awaitable[ScriptedAnswer]"]
+)
+"""One entry of a script: an answer, an exception to raise, or a sync or async function of the `Chat` that returns an answer."""
 
 
 class ScriptedLLM(LLM):
-    """Answers from a list, in order, whoever asks; a single function answers every call.
+    """A model that answers calls from a list in order, or from one function. All sessions share the list.
 
     ```python
     ScriptedLLM(["Hello.", ToolCall("add", {"a": 2, "b": 3}), lambda chat: f"I saw {len(chat.messages)} messages."])
@@ -31,7 +36,7 @@ class ScriptedLLM(LLM):
 
     def __init__(
         self,
-        script: Sequence[Scripted] | Callable[[Chat], "Said | Awaitable[Said]"],
+        script: Sequence[Scripted] | Callable[[Chat], "ScriptedAnswer | Awaitable[ScriptedAnswer]"],
         *,
         delay: float = 0.0,
         chunk: int | None = None,
@@ -41,20 +46,20 @@ class ScriptedLLM(LLM):
         name: str = "scripted",
         context_window: int | None = None,
     ) -> None:
-        """Check the whole script, so that a wrong entry shows here and not in the middle of a test.
+        """Validate the script, so that a wrong entry fails here and not in the middle of a test.
 
         Args:
-            script: A list of answers, or one function for all of them.
+            script: List of answers, or one function that answers every call.
             delay: Seconds before each answer.
-            chunk: Characters a piece when the text is streamed; None streams it whole.
+            chunk: Characters per streamed piece; None streams the text in one piece.
             chunk_delay: Seconds before each piece after the first.
-            repeat: Whether the list begins again at its end.
-            keep: How many chats `chats` remembers, the latest ones; None keeps all, 0 none.
-            name: The model's name.
-            context_window: Tokens of a prompt and its answer together, estimated; None: requests may be as long as they are.
+            repeat: True starts the list again after its end.
+            keep: Number of newest chats that `chats` keeps; None keeps all, 0 none.
+            name: Name of the model.
+            context_window: Maximum estimated tokens of prompt and answer together; None has no maximum.
 
         Raises:
-            ConfigurationError: an entry is none of these things.
+            ConfigurationError: An entry is neither an answer, an exception nor a function, or `chunk` is below 1.
         """
         self.name = name
         self.context_window = context_window
@@ -68,12 +73,12 @@ class ScriptedLLM(LLM):
 
     @property
     def chats(self) -> list[Chat]:
-        """The chats it was asked, oldest first, as far as `keep` goes."""
+        """Received requests, oldest first, at most the newest `keep`."""
         return list(self._chats)
 
     async def complete(self, chat: Chat, *, on_text: OnText | None = None) -> Answer:
         self._chats.append(chat)
-        entry = self._take()
+        entry = self._next_entry()
         if self._delay:
             await trio.sleep(self._delay)
         else:
@@ -83,7 +88,7 @@ class ScriptedLLM(LLM):
             await self._stream(answer.text, on_text)
         return answer
 
-    def _take(self) -> "_Entry":
+    def _next_entry(self) -> "_Entry":
         position = self._next
         if position >= len(self._script):
             if not self._repeat:
@@ -108,7 +113,7 @@ class ScriptedLLM(LLM):
         return f"ScriptedLLM({self.name!r}, {counted(len(self._script), 'entry', 'entries')})"
 
 
-_Entry = Answer | BaseException | Callable[[Chat], "Said | Awaitable[Said]"]
+_Entry = Answer | BaseException | Callable[[Chat], "ScriptedAnswer | Awaitable[ScriptedAnswer]"]
 
 
 def _prepare(script: object) -> list[_Entry]:

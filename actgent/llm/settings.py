@@ -1,14 +1,14 @@
-"""Settings of a model from arguments, environment, file and defaults, in this order.
+"""Settings of a model. Each is taken from the first of: argument, environment variable, file, default.
 
-    setting       argument and file key   environment, the first that is set
-    model         model                   LLM_MODEL
-    API key       api_key                 the provider's own variable, LLM_API_KEY
-    address       base_url                the provider's own variable, LLM_PROVIDER_URL
-    streaming     stream                  LLM_STREAM_MODE
-    longest text  max_tokens              LLM_MAX_TOKENS
-    temperature   temperature             LLM_TEMPERATURE
+    setting      argument and file key   environment variables, the first that is set
+    model        model                   LLM_MODEL
+    API key      api_key                 the provider's variable, LLM_API_KEY
+    base URL     base_url                the provider's variable, LLM_PROVIDER_URL
+    streaming    stream                  LLM_STREAM_MODE
+    max. tokens  max_tokens              LLM_MAX_TOKENS
+    temperature  temperature             LLM_TEMPERATURE
 
-An empty variable is not set; a temperature of 0 is. Keys never stand in a repr or an error.
+An empty variable counts as unset; a temperature of 0 is a value. Keys never appear in a repr or an error.
 """
 
 import difflib
@@ -23,11 +23,11 @@ from actgent.llm.base import LLM
 from actgent.llm.models import key_variables, known_providers, resolve_model, split_model, url_variables
 
 DEFAULT_PROVIDER = "openai"
-"""Whose API a model without `provider:` is asked by, as most servers have it."""
+"""Provider of a model without `provider:`, since most servers implement OpenAI's API."""
 FINE_TUNED = "ft"
-"""What stands before the first colon in the names of OpenAI's own fine-tuned models."""
-_SURE = 0.85
-"""How much of a known provider's name makes another word a misspelling of it, even at an address of one's own."""
+"""Prefix of the names of OpenAI's fine-tuned models, such as `ft:gpt-4o:...`."""
+_MISSPELLING_RATIO = 0.85
+"""Minimum similarity from 0 to 1 at which a word is a misspelling of a provider name, if a base URL is given."""
 _TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 
 
@@ -43,7 +43,7 @@ _VARIABLES: Mapping[str, tuple[str, Callable[[str], Any], str]] = {
     "max_tokens": ("LLM_MAX_TOKENS", int, "a whole number from 1"),
     "temperature": ("LLM_TEMPERATURE", float, "a number from 0"),
 }
-"""Field -> its variable, how to read that, and what it has to be."""
+"""By setting: its environment variable, the function that parses the variable, and the expected value for the error."""
 SCHEMA: Mapping[str, Any] = {
     "type": ["string", "object"],
     "minLength": 1,
@@ -58,59 +58,59 @@ SCHEMA: Mapping[str, Any] = {
     },
     "additionalProperties": False,
 }
-"""What a file may say of a model; a text is the model alone."""
+"""JSON Schema of `llm:` in a file. A text is the model name alone."""
 
 
 def _at_least(minimum: float) -> Callable[[Any, "attrs.Attribute[Any]", Any], None]:
     def check(_: Any, attribute: "attrs.Attribute[Any]", value: Any) -> None:
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         if value is not None and not (is_number and minimum <= value < float("inf")):
-            raise ConfigurationError(f"{attribute.name}: a number from {minimum:g} is needed")
+            raise ConfigurationError(f"{attribute.name} must be a number of at least {minimum:g}")
 
     return check
 
 
 @attrs.frozen(kw_only=True)
 class LLMSettings:
-    """Which model, where, and how it is asked. None leaves it to the client."""
+    """Settings of one model. None means that the client uses its default."""
 
     model: str | None = None
-    """`provider:MODEL`, or a name alone, which is asked over the API of OpenAI chat completions.
+    """`provider:MODEL`, or a model name without provider for a server with OpenAI's chat completions API.
 
-    A name alone may have a colon of its own (`llama3:8b`) where `base_url` says whom to ask; see `check_model`.
+    If `base_url` is set, a model name may contain a colon (`llama3:8b`).
     """
     base_url: str | None = attrs.field(default=None, repr=False)
-    """The address of the API; None is the provider's own."""
+    """Base URL of the API; None uses the provider's."""
     api_key: str | None = attrs.field(default=None, repr=False)
-    """The key; None is read from the provider's environment variable."""
+    """API key; None reads the provider's environment variable."""
     stream: bool | None = None
-    """True if answers are read as they grow."""
+    """True streams every answer, False none; None streams if the caller wants text while it is received."""
     max_tokens: int | None = attrs.field(default=None, validator=_at_least(1))
-    """The longest answer, in tokens."""
+    """Maximum tokens of an answer; None uses the client's default."""
     temperature: float | None = attrs.field(default=None, validator=_at_least(0))
-    """Passed on to the model."""
+    """Sampling temperature, at least 0; None uses the provider's default."""
     timeout: float | None = attrs.field(default=None, validator=_at_least(0))
-    """Seconds that one attempt may take."""
+    """Maximum seconds of one attempt, streaming included; None uses the client's default."""
 
     def check_model(self) -> None:
-        """Refuse a provider that nobody knows: its model would be asked of OpenAI, under all of the text as its name.
+        """Raise if `model` names an unknown provider. Without the check, `provider:MODEL` would be sent to OpenAI as a model name.
 
         Raises:
-            ConfigurationError: it is not known; the text says the known ones, and the nearest.
+            ConfigurationError: The provider is unknown. The text lists the known providers and the most similar one.
         """
         if self.model and (reason := unknown_provider(self.model, has_address=self.base_url is not None)):
             raise ConfigurationError(reason)
 
     def build(self) -> LLM:
-        """The client.
+        """Create the client.
 
         Raises:
-            ConfigurationError: no model is named, its provider is not known, or the client takes it not.
-            MissingKey: the model needs a key, and there is none.
+            ConfigurationError: No model is set, its provider is unknown, or the client rejects a setting.
+            MissingKey: The provider needs an API key, and none is set.
         """
         if not self.model:
             raise ConfigurationError(
-                "no model is named: pass llm=, set LLM_MODEL, or write `llm:` into brain.md"
+                "no model is set: pass llm=, set LLM_MODEL, or write `llm:` into brain.md"
             )
         self.check_model()
         given = attrs.asdict(self, filter=lambda field, value: value is not None and field.name != "model")
@@ -123,10 +123,15 @@ def load_settings(
     environment: Mapping[str, str] | None = None,
     **arguments: Any,
 ) -> LLMSettings:
-    """Settings from all sources; an argument that is None counts as not given, a text as `file` is the model.
+    """Load the settings of a model from all sources.
+
+    Args:
+        file: Value of `llm:` in a file: a dict of settings, or the model name.
+        environment: Environment variables; None uses those of the process.
+        arguments: Settings of the caller. None means that the setting is not given.
 
     Raises:
-        ConfigurationError: a variable, an argument or a value of the file is not what it has to be; it is named.
+        ConfigurationError: A setting of a file, variable or argument is unknown or invalid. The text names it.
     """
     environment = os.environ if environment is None else environment
     in_file = {"model": file} if isinstance(file, str) else dict(file or {})
@@ -143,13 +148,17 @@ def load_settings(
 def load_models(
     roles: Iterable[str], *, environment: Mapping[str, str] | None = None
 ) -> dict[str, LLMSettings]:
-    """Settings of the models that the environment names for single roles, for `models=`; roles without one are left out.
+    """Load the settings of the roles whose model is set by an environment variable. Other roles are omitted.
 
-    The variable of the role `planner` is `LLM_PLANNER_MODEL`, or else `TAGENT_PLANNER_MODEL`; key, address and the rest
-    come from where those of any model do.
+    The model of the role `planner` is read from `LLM_PLANNER_MODEL`, else `TAGENT_PLANNER_MODEL`. The other settings are read
+    from the variables that apply to any model.
+
+    Args:
+        roles: Names of the roles.
+        environment: Environment variables; None uses those of the process.
 
     Raises:
-        ConfigurationError: a variable is not what it has to be; it is named.
+        ConfigurationError: A variable has an invalid value. The text names it.
     """
     environment = os.environ if environment is None else environment
     found = {}
@@ -161,7 +170,7 @@ def load_models(
 
 
 def _from_environment(environment: Mapping[str, str], model: str) -> dict[str, Any]:
-    found = _converted(environment)
+    found = _parse_variables(environment)
     provider = split_model(_with_provider(model))[0]
     own = {
         "api_key": (*key_variables(provider), "LLM_API_KEY"),
@@ -173,11 +182,11 @@ def _from_environment(environment: Mapping[str, str], model: str) -> dict[str, A
     return found
 
 
-def _converted(environment: Mapping[str, str]) -> dict[str, Any]:
-    """What the variables of `_VARIABLES` say.
+def _parse_variables(environment: Mapping[str, str]) -> dict[str, Any]:
+    """Return the settings of the variables in `_VARIABLES` that are set.
 
     Raises:
-        ConfigurationError: one of them cannot be read.
+        ConfigurationError: The value of a variable cannot be parsed.
     """
     found: dict[str, Any] = {}
     for field, (variable, convert, wanted) in _VARIABLES.items():
@@ -185,7 +194,7 @@ def _converted(environment: Mapping[str, str]) -> dict[str, Any]:
             try:
                 found[field] = convert(text)
             except ValueError:
-                raise ConfigurationError(f"the variable {variable} has to be {wanted}") from None
+                raise ConfigurationError(f"the variable {variable} must be {wanted}") from None
     return found
 
 
@@ -194,16 +203,18 @@ def _with_provider(model: str) -> str:
 
 
 def unknown_provider(model: str, *, has_address: bool) -> str | None:
-    """Why a text names a provider that is not known; None where it does not.
+    """Return an error text if a model name has an unknown provider; None if it has none or a known one.
 
-    At an address of one's own the server knows what its models are called, so only what is plainly a misspelling counts.
+    With a base URL the server may define model names with a colon, so only a likely misspelling of a provider is an error.
     """
     provider, colon, _ = split_model(model)
     if not colon or provider in (*known_providers(), FINE_TUNED):
         return None
-    if has_address and not difflib.get_close_matches(provider.casefold(), known_providers(), 1, _SURE):
+    if has_address and not difflib.get_close_matches(
+        provider.casefold(), known_providers(), 1, _MISSPELLING_RATIO
+    ):
         return None
     return (
-        f"the model {model!r} is of no known provider: {nearest(provider, known_providers())} The providers are "
-        f"{', '.join(known_providers())}; a model with a colon in its name is written {DEFAULT_PROVIDER}:{model}"
+        f"the model {model!r} names an unknown provider: {nearest(provider, known_providers())} The providers are "
+        f"{', '.join(known_providers())}; write a model with a colon in its name as {DEFAULT_PROVIDER}:{model}"
     )

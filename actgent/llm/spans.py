@@ -1,4 +1,4 @@
-"""Model calls as spans: one for each attempt, repetitions and other models side by side."""
+"""Trace spans of model calls: one per attempt. Attempts of retries and fallbacks are siblings."""
 
 import time
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ _model_work: ContextVar["ModelWork | None"] = ContextVar("_model_work", default=
 
 
 class ModelWork(TracedWork):
-    """One attempt at an answer."""
+    """Span of one attempt of a model call."""
 
     def __init__(
         self,
@@ -30,7 +30,16 @@ class ModelWork(TracedWork):
         streams: bool = False,
         address: tuple[str, int] | None = None,
     ) -> None:
-        """Args: `model` is `provider:model`."""
+        """Open the span of an attempt.
+
+        Args:
+            active: Trace that the span belongs to.
+            model: `provider:model`.
+            chat: The request.
+            attempt: Number of the attempt, from 0.
+            streams: True if the answer is streamed.
+            address: Host and port of the API; None if unknown.
+        """
         provider, _, asked = model.rpartition(":")
         attributes: dict[str, Attribute] = {
             names.OPERATION: names.CHAT,
@@ -53,7 +62,7 @@ class ModelWork(TracedWork):
         super().__init__(active, f"{names.CHAT} {asked}", attributes, kind="client")
         self._begun = time.monotonic()
         self.is_shell = False
-        """True: calls inside of it are spans themselves, and say what they used; counted here, too, it would be twice."""
+        """True if calls inside this span have spans that report usage. Reporting it here would count it twice."""
         if (outer := _model_work.get()) is not None:
             outer.is_shell = True
 
@@ -68,15 +77,15 @@ class ModelWork(TracedWork):
         super().__exit__(kind, error, trace)
 
     def note_granted(self) -> None:
-        """The governor lets the call go."""
+        """Record the time at which the governor admitted the attempt."""
         self.facts[names.GOVERNOR_SECONDS] = time.monotonic() - self._begun
 
     def note_chunk(self) -> None:
-        """Text has come; only the first counts."""
+        """Record the time of the first piece of text. Later calls have no effect."""
         self.facts.setdefault(names.FIRST_CHUNK, time.monotonic() - self._begun)
 
     def note_answer(self, answer: Answer) -> None:
-        """The attempt has its answer."""
+        """Record usage, stop reason and model of the answer."""
         if self.is_shell:
             return
         usage = answer.usage
@@ -101,27 +110,27 @@ class ModelWork(TracedWork):
 
 
 async def complete_as_span(llm: LLM, chat: Chat, *, on_text: OnText | None) -> Answer:
-    """Answer a chat; a model that makes no spans of its attempts itself gets one for its call."""
+    """Call `llm.complete` inside a span, unless tracing is off or the model creates spans for its attempts."""
     active = active_trace.get()
     if active is None or llm.traces_attempts:
         return await llm.complete(chat, on_text=on_text)
     with ModelWork(active, llm.name or type(llm).__name__, chat, streams=on_text is not None) as work:
 
-        async def hear(text: str, attempt: int) -> None:
+        async def forward(text: str, attempt: int) -> None:
             work.note_chunk()
             if on_text is not None:
                 await on_text(text, attempt)
 
-        answer = await llm.complete(chat, on_text=None if on_text is None else hear)
-        if isinstance(answer, Answer):  # the caller refuses anything else
+        answer = await llm.complete(chat, on_text=None if on_text is None else forward)
+        if isinstance(answer, Answer):  # the caller rejects other types
             work.note_answer(answer)
         return answer
 
 
 def _written(messages: Sequence[ChatMessage]) -> str:
-    """Messages as the conventions write them: a JSON array of roles and parts."""
-    told = [{"role": each.role, "parts": [_part(part) for part in each.parts]} for each in messages]
-    return orjson.dumps(told, default=str).decode()
+    """Encode messages in the JSON format of OpenTelemetry's GenAI conventions."""
+    encoded = [{"role": each.role, "parts": [_part(part) for part in each.parts]} for each in messages]
+    return orjson.dumps(encoded, default=str).decode()
 
 
 def _part(part: Part) -> dict[str, object]:

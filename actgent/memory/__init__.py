@@ -1,1 +1,1 @@
-"""What an agent remembers of a session."""
+"""Short-term memories, which select the messages that a model is shown, and long-term memories of owners."""

@@ -1,13 +1,14 @@
-"""What an agent remembers: how a session's record becomes what the next request shows of it."""
+"""Interface of memories: a `Memory` selects which messages of a session's record the next request contains."""
 
 import abc
 from collections.abc import Callable, Iterable, Sequence
-from typing import ClassVar, Protocol, TypeAlias
+from contextlib import AbstractAsyncContextManager
+from typing import Any, ClassVar, Protocol, TypeAlias
 
 from actgent.messages import ChatMessage, Message
 
 ManageHistory = Callable[[list[Message]], Iterable[Message]]
-"""A function that gets a copy of the session's history, oldest message first, and returns the messages to show to the model."""
+"""Function that receives a copy of the session's history, oldest message first, and returns the messages for the model."""
 
 
 class ManagesHistory(Protocol):
@@ -19,64 +20,71 @@ class ManagesHistory(Protocol):
 
 
 class ModelView(abc.ABC):
-    """What the next request shows of one session's record.
+    """The messages of one session that the next request contains.
 
-    A view is kept, not computed: `add` is called once for each message of the record, in
-    order, so a request costs the same in the first turn and in the five-hundredth.
+    `add` is called once for each message of the record, in order. A view is updated, not recomputed, so that a request costs
+    the same in the first turn and in the five-hundredth.
     """
 
     @abc.abstractmethod
     def add(self, message: Message, *, answered: bool = False) -> None:
-        """Take the record's next message; `answered` is True for one that the model is to answer now."""
+        """Add the next message of the record. `answered` is True if the model is going to answer this message now."""
 
     def check_room(self, tail: str = "") -> None:
-        """See that the conversation fits into the context with `tail` behind it; what fits without older messages does fit.
+        """Omit older messages until the conversation and `tail`, the text that the request ends with, fit into the memory's limit.
 
         Raises:
-            ContextOverflow: what has to be shown is too much.
+            ContextOverflow: The messages that cannot be omitted exceed the limit.
         """
 
     def shrink(self, share: float) -> bool:
-        """Cut the shown messages to about `share` of their tokens; return False if nothing can be cut.
+        """Shorten the shown messages to about `share` (0 to 1) of their tokens. Return False if nothing can be shortened.
 
-        Called if a request does not fit into the context window of its model, and once more if it still does not. The message
-        that began the running turn has to stay. When a session is read from its journal, the recorded shares are repeated.
+        Called if a request does not fit into the context window of its model, and once more if it still does not. The message that
+        began the running turn must stay. When a session is read from its journal, the recorded calls are repeated.
         """
         return False
 
     @abc.abstractmethod
     def messages(self) -> Sequence[ChatMessage]:
-        """The conversation to send: complete call/result pairs only, its prefix unchanged since the last call."""
+        """Return the messages to send. Calls and results are complete pairs. Earlier messages stay the same between two cuts."""
 
     def context(self) -> str:
-        """What templates may say as `memory`, besides what is shown as messages; a prompt that says it is rendered when it changes."""
+        """Return the text that prompt templates can insert as `memory`. A prompt that uses it is rendered again when it changes."""
         return ""
 
     def save(self) -> bytes | None:
-        """All that it holds, for `Memory.restore_view`; None if it can only be made from the record again.
+        """Return the state as bytes for `Memory.restore_view`; None if the view can only be built from the record.
 
-        The bytes tell the memory and its settings, so that another one does not take them.
+        The bytes identify the memory class and its settings, so that another memory rejects them.
         """
         return None
 
 
 class Memory(abc.ABC):
-    """How an agent remembers. One object serves all sessions of an agent."""
+    """Base class of memories. One object serves all sessions of an agent."""
 
     summarizes: ClassVar[bool] = False
-    """True: its views take summaries, which are made beside their sessions."""
+    """True if the views use summaries, which a model writes concurrently with the session."""
 
     @abc.abstractmethod
     def open_view(self) -> ModelView:
-        """An empty view for a session."""
+        """Return an empty view for a session."""
 
     def restore_view(self, saved: bytes) -> ModelView | None:
-        """A view as it was when it was saved; None where these are no bytes of a view of this memory with these settings.
+        """Return a view from the bytes of `ModelView.save`; None if they belong to another memory class or to other settings.
 
-        A memory without this, and without `ModelView.save`, reads long sessions from their beginning when they are opened.
+        Without this method and `ModelView.save`, a long session is read from its beginning when it is opened.
         """
         return None
 
 
 MemoryLike: TypeAlias = Memory | ManagesHistory | ManageHistory
-"""The values that an agent takes as `memory=`."""
+"""The values that `Agent(memory=...)` accepts."""
+
+
+class LongTermMemory(AbstractAsyncContextManager[Any], abc.ABC):
+    """Base class of `Memories`, the value of `Agent(memories=...)`. Defined here so that agents without it load no database.
+
+    Its context manager is reentrant: the memories are open until the last block exits.
+    """

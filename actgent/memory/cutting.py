@@ -17,7 +17,7 @@ from .shortened import shortened
 KEPT_RESULTS = 5
 """Number of newest results of the running turn that are shortened last."""
 DEEP_SHARE = 0.85
-"""Minimum share of the conversation that a cut keeps when it shortens the newest results."""
+"""Minimum share that a cut keeps of the messages that may be cut, when it shortens the newest results."""
 SHORT_CHARACTERS = 1_000
 """Length of a shortened result in characters."""
 TEXT_RESULTS = "Tool results:"
@@ -56,7 +56,19 @@ def begins(chat: Sequence[ChatMessage], place: int) -> bool:
     return not _has_text_results(message)
 
 
-def cut_conversation(
+def deep_size(
+    shown: Sequence[ChatMessage], share: float, measure: Measure, *, pinned: Collection[int]
+) -> float:
+    """Return the size to which a cut shortens the newest results, if a cut to `share` of the messages left them whole.
+
+    `pinned` holds the `id()` of messages that must stay. A long task therefore does not displace the newest results.
+    """
+    sizes = {id(said): measure(said.parts) for said in shown}
+    size, fixed = sum(sizes.values()), sum(sizes[each] for each in pinned if each in sizes)
+    return max(size * share, fixed + (size - fixed) * DEEP_SHARE)
+
+
+def cut(
     chat: Sequence[ChatMessage],
     wanted: float,
     measure: Measure,
@@ -78,8 +90,9 @@ def cut_conversation(
     before = cutter.total
     cutter.shorten_old_results()
     cutter.leave_out_old_rounds()
+    cutter.shorten_new_words()
     if is_deep:
-        cutter.cut_new_rounds(is_last_fixed=is_last_fixed)
+        cutter.cut_new_results(is_last_fixed=is_last_fixed)
     cutter.give_back()
     is_worth_it = before - cutter.total >= before * _WORTH or cutter.total <= wanted < before
     return cutter.made() if is_worth_it else None
@@ -121,22 +134,27 @@ class _Cutter:
         """Omit the oldest rounds before the newest results until the conversation fits."""
         self._leave_out(self._kept)
 
-    def cut_new_rounds(self, *, is_last_fixed: bool) -> None:
-        """Cut the newest rounds until they fit: first words, then results (oldest first), then all rounds but the last."""
-        new = range(self._kept, len(self._now))
-        for place in new:
-            if place not in self._results and not self._fits:
-                self._put(place, shorten_words(self._now[place]))
+    def shorten_new_words(self) -> None:
+        """Shorten the model's texts and arguments in the newest rounds, longest first, until the conversation fits.
+
+        One command with a whole file in it may take more than all results.
+        """
+        places = [place for place in range(self._kept, len(self._now)) if place not in self._results]
+        for place in sorted(places, key=lambda each: self._sizes[each], reverse=True):
+            if self._fits:
+                break
+            self._put(place, shorten_words(self._now[place]))
+
+    def cut_new_results(self, *, is_last_fixed: bool) -> None:
+        """Shorten the newest results, oldest first, then omit all rounds but the last, until the conversation fits."""
         for place in self._results:
-            if place in new and not (is_last_fixed and place > self._last) and not self._fits:
+            if place >= self._kept and not (is_last_fixed and place > self._last) and not self._fits:
                 self._put(place, shorten_message(self._now[place], SHORT_CHARACTERS))
         self._leave_out(self._last)
 
     def give_back(self) -> None:
-        """Restore shortened results as far as there is room, then omitted rounds, newest first."""
-        for place in reversed(self._results):
-            if place >= self._first and self._now[place] is not self._whole[place]:
-                self._lengthen(place)
+        """Restore shortened messages as far as there is room, then omitted rounds, newest first."""
+        self._lengthen_all()
         for start, end in reversed(self._rounds):
             room = self._wanted - self.total
             if end > self._first:
@@ -150,6 +168,13 @@ class _Cutter:
             for place, each in enumerate(said, start):
                 self.total += self._sizes[place]
                 self._put(place, each)
+        self._lengthen_all()
+
+    def _lengthen_all(self) -> None:
+        """Restore shortened messages as far as there is room, newest first."""
+        for place in reversed(range(self._first, len(self._now))):
+            if self._now[place] is not self._whole[place]:
+                self._lengthen(place)
 
     def made(self) -> Cut:
         """Return the result of the cut."""
@@ -189,12 +214,12 @@ class _Cutter:
                 self._first = end
 
     def _lengthen(self, place: int) -> None:
-        """Restore a shortened result as far as there is room."""
+        """Restore a shortened message as far as there is room. Words of the model are restored whole or not at all."""
         whole, room = self._whole[place], self._wanted - self.total
         more = self._measure(whole.parts) - self._sizes[place]
         if more <= room:
             self._put(place, whole)
-        elif room > 0:
+        elif room > 0 and place in self._results:
             characters = sum(max(0, _length(part) - SHORT_CHARACTERS) for part in whole.parts)
             given = int(room / more * characters) // len(whole.parts)
             self._put(place, shorten_message(whole, SHORT_CHARACTERS + given))

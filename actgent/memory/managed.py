@@ -1,4 +1,4 @@
-"""Memories made of a function: what it returns of the record is what the model is shown."""
+"""`ManagedMemory`: a memory that shows the messages which a function of the history returns."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -9,42 +9,43 @@ from actgent.errors import ConfigurationError
 from actgent.messages import ChatMessage, Message, ToolResult
 
 from .base import ManageHistory, Memory, ModelView
-from .cutting import DEEP_SHARE, Measure, cut_conversation
-from .room import CHARACTERS_A_TOKEN, count_characters, estimate_part_tokens, length, overflow
+from .cutting import Measure, cut, deep_size
+from .history_slice import HistorySlice
 from .short_term import OPENING, left_out_notice, missing_from, to_chat
-from .shown import Shown
+from .token_budget import CHARACTERS_PER_TOKEN, count_characters, estimate_part_tokens, length, overflow
 
 
 @attrs.frozen
 class ManagedMemory(Memory):
-    """Shows what a function returns of the record, which it is asked for when a turn begins.
+    """Memory that shows the messages which a function returns when a turn begins.
 
-    While the turn runs, what is said is added at the end, so that the prompt's prefix stays. Whatever the function leaves out,
-    the message that is to be answered and the last notice of each source are shown, and a call never without its results:
-    where one of them is missing, the other is left out, too. The record is not changed.
+    Messages of the running turn are appended to them, so that the prompt's prefix stays unchanged. The message to be answered and the
+    last notice of each source are always shown. A call without its results is omitted, and so are results without their call. The
+    record is not changed.
     """
 
     manage: ManageHistory
+    """Function that receives a copy of the history and returns the messages to show."""
     max_tokens: int = attrs.field(default=180_000, validator=attrs.validators.ge(1))
-    """The most that may be shown, estimated as in `ShortTermMemory.max_tokens`; more is cut as there, until the next turn begins."""
+    """Maximum shown tokens, estimated as in `ShortTermMemory.max_tokens`. More is cut as there, until the next turn begins."""
 
     def open_view(self) -> "ManagedView":
-        return ManagedView(self.manage, self.max_tokens * CHARACTERS_A_TOKEN)
+        return ManagedView(self.manage, self.max_tokens * CHARACTERS_PER_TOKEN)
 
 
 @attrs.define(eq=False)
 class ManagedView(ModelView):
-    """What a function shows of one session."""
+    """View of one session through a function of its history."""
 
     _manage: ManageHistory
     _budget: int
     _record: list[Message] = attrs.field(factory=list)
     _chat: list[ChatMessage] = attrs.field(factory=list)
-    """What is shown; only grows until the next turn makes another list."""
+    """Shown messages. Only appended to until the next turn replaces the list."""
     _is_due: bool = False
-    """True: a turn has begun since the function was asked."""
+    """True if a turn has begun since the last call of the function."""
     _begun: int = 0
-    """The place behind the message that began it; more stands there where the session was opened in the middle of a turn."""
+    """Index after the message that began the turn. More messages follow if the session was opened in the middle of a turn."""
     _pinned: tuple[ChatMessage, ...] = ()
     """The messages to be answered and the last notice of each source. A cut never omits them."""
     _front: tuple[ChatMessage, ...] = ()
@@ -70,14 +71,16 @@ class ManagedView(ModelView):
         size = sum(estimate_part_tokens(said.parts) for said in self.messages())
         if self._cut(size * share, estimate_part_tokens):
             return True
-        return self._cut(size * max(share, DEEP_SHARE), estimate_part_tokens, is_deep=True)
+        pinned = set(map(id, self._pinned))
+        wanted = deep_size(self.messages(), share, estimate_part_tokens, pinned=pinned)
+        return self._cut(wanted, estimate_part_tokens, is_deep=True)
 
     def messages(self) -> Sequence[ChatMessage]:
         if self._is_due:
             self._chat, self._is_due = self._managed(), False
         chat = self._chat
         begins_alone = bool(chat) and chat[0].role == "assistant" and not self._front
-        return Shown(chat, front=(OPENING,) if begins_alone else self._front)
+        return HistorySlice(chat, front=(OPENING,) if begins_alone else self._front)
 
     def _size(self) -> int:
         return sum(count_characters(said.parts) for said in self.messages())
@@ -86,9 +89,7 @@ class ManagedView(ModelView):
         """Cut the shown messages to about `wanted` in the unit of `measure`; return False if nothing can be cut."""
         pinned = set(map(id, self._pinned))
         front = sum(measure(said.parts) for said in self._front)
-        found = cut_conversation(
-            self._chat, wanted - front, measure, pinned=pinned, task=pinned, is_deep=is_deep
-        )
+        found = cut(self._chat, wanted - front, measure, pinned=pinned, task=pinned, is_deep=is_deep)
         if found is None:
             return False
         if found.left_out:
@@ -99,12 +100,16 @@ class ManagedView(ModelView):
         return True
 
     def _managed(self) -> list[ChatMessage]:
-        """Ask the function, and add what was said since the turn began."""
+        """Call the function, and append the messages since the turn began.
+
+        Raises:
+            ConfigurationError: The function returned an object that is not a message.
+        """
         record = tuple(self._record[: self._begun])
         kept: list[Any] = list(self._manage(list(record)))
         if wrong := next((each for each in kept if not isinstance(each, Message)), None):
             raise ConfigurationError(
-                f"memory= has to return messages of the record, but it returned {wrong!r:.100}"
+                f"memory= must return messages of the history, but it returned {wrong!r:.100}"
             )
         ids = {each.id for each in kept}
         kept = [*(note for note in _last_notices(record) if note.id not in ids), *kept]
@@ -125,7 +130,7 @@ class ManagedView(ModelView):
 
 
 def _asked(record: Sequence[Message]) -> Sequence[Message]:
-    """Return what is to be answered: the messages at the end that no answer stands behind."""
+    """Return the messages to be answered: those at the end after the last answer."""
     place = len(record) - 1
     while place > 0 and record[place - 1].sender.kind == "user" and record[place].sender.kind == "user":
         place -= 1
@@ -133,12 +138,12 @@ def _asked(record: Sequence[Message]) -> Sequence[Message]:
 
 
 def _last_notices(record: Sequence[Message]) -> Iterable[Message]:
-    """The last notice of each source."""
+    """Return the last notice of each source."""
     return {each.sender.name: each for each in record if each.is_note}.values()
 
 
 def whole(messages: Sequence[Message]) -> Iterator[Message]:
-    """The messages without answers whose calls have no results behind them, and without results of no such call."""
+    """Yield the messages without answers whose calls lack results, and without results that lack their call."""
     place = 0
     while place < len(messages):
         end = _group_end(messages, place)
@@ -147,7 +152,7 @@ def whole(messages: Sequence[Message]) -> Iterator[Message]:
 
 
 def _group_end(messages: Sequence[Message], place: int) -> int:
-    """Where what belongs together ends that begins at a place; the place itself if it has to be left out."""
+    """Return the index after a message and the results of its calls; `place` itself if the message must be omitted."""
     message = messages[place]
     if any(result.native for result in message.tool_results):
         return place

@@ -1,4 +1,4 @@
-"""Short-term memory: the conversation itself, within the model's context budget."""
+"""`ShortTermMemory`: a memory that shows the conversation within a token limit."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any, Self
@@ -17,56 +17,56 @@ from actgent.messages import (
     ToolResult,
     make_chat_message,
 )
-from actgent.support.outside_text import fence
 from actgent.support.quick_init import maker
+from actgent.support.untrusted_text import fence
 
 from .base import Memory, ModelView
-from .cutting import DEEP_SHARE, TEXT_RESULTS, Cut, Measure, begins, cut_conversation
-from .marks import unmarked, unmarked_parts, unmarked_result
-from .room import (
-    CHARACTERS_A_TOKEN,
+from .cutting import TEXT_RESULTS, Cut, Measure, begins, cut, deep_size
+from .delimiters import neutralize, neutralize_parts, neutralize_result
+from .history_slice import HistorySlice
+from .shortened import shortened
+from .token_budget import (
+    CHARACTERS_PER_TOKEN,
     count_characters,
     estimate_part_tokens,
-    instead_of,
     length,
     overflow,
+    placeholder_message,
 )
-from .saved_view import pack, plain_chat, plain_parts, read_chat, read_parts, unpack
-from .shortened import shortened
-from .shown import Shown
+from .view_snapshot import chat_from_plain, chat_to_plain, pack, parts_from_plain, parts_to_plain, unpack
 
 _CONVERSATION = "earlier messages"
-"""The origin of a summary of messages without an origin of their own."""
+"""Origin of a summary of messages that have no origin."""
 _SHORT = 200
-"""Messages up to which a copy costs less than a `Shown`."""
+"""Number of messages up to which a copy is cheaper than a `HistorySlice`."""
 _OWN = ("assistant", "agent")
-"""Kinds of senders whose words are the assistant's, unless they are to be answered."""
+"""Kinds of senders whose messages get the role assistant, unless the model is to answer them."""
 _FRONT = 100
-"""Characters of the notice that stands where messages are left out, at most."""
+"""Maximum length of the notice about omitted messages, in characters."""
 OPENING = ChatMessage("user", (Text("(The conversation begins with your own message.)"),))
-"""Goes before it: many models take no conversation that the assistant begins."""
+"""Message before a conversation that starts with the assistant, since many models reject such conversations."""
 SUMMARY = "summary"
-"""Who signs the notices that hold summaries; their mark is the number of messages of the record that they cover."""
+"""Sender of notices with summaries. Their `causation_id` is the number of messages that the summary covers."""
 
 
 def left_out_notice(count: int) -> ChatMessage:
-    """Return the notice that stands in the place of `n` messages that are left out."""
+    """Return the notice that replaces `count` omitted messages."""
     return ChatMessage(
         "user", (Text(f"({counted(count, 'earlier message is', 'earlier messages are')} not shown.)"),)
     )
 
 
 def missing_from(chat: Sequence[ChatMessage], notices: Iterable[ChatMessage]) -> tuple[ChatMessage, ...]:
-    """Return those of some notices that a part of their conversation does not show."""
+    """Return the notices that are not in `chat`, compared by identity."""
     shown = set(map(id, chat))
     return tuple(notice for notice in notices if id(notice) not in shown)
 
 
 def to_chat(message: Message, *, answered: bool) -> list[ChatMessage]:
-    """A message of the record as a model sees it; nothing where it has nothing to show.
+    """Return the messages that a model is shown for a message of the record; empty if it has no content to show.
 
-    `answered` is True for the message that the model is to answer: it always goes as user or
-    tool, because a trailing assistant message would be a prefill.
+    `answered` is True for the message that the model is to answer. It always gets the role user or tool, since a trailing
+    assistant message would be a prefill.
     """
     kind, parts = message.sender.kind, message.parts
     role: Role = "user"
@@ -77,28 +77,29 @@ def to_chat(message: Message, *, answered: bool) -> list[ChatMessage]:
     elif kind in _OWN and not answered:
         role, parts = "assistant", _sayable(message)
     else:
-        parts = unmarked_parts(parts)
+        parts = neutralize_parts(parts)
     return [make_chat_message(role, parts)] if parts else []
 
 
 def _marked(message: Message) -> tuple[Part, ...]:
-    """The parts of a system message, its words in a block that tells them from the user's; nobody else's has its marks.
+    """Return the parts of a system message with its text inside `<system>` delimiters.
 
-    A summary repeats words of others, so it is no word of the system: it is data, with its origin.
+    A summary repeats text of users and tools, so it is fenced as data with its origin, and not delimited as a system text.
     """
     if not message.text:
-        return unmarked_parts(message.parts)
+        return neutralize_parts(message.parts)
     if message.sender.name == SUMMARY:
-        heading, _, words = unmarked(message.text).partition("\n")
+        heading, _, words = neutralize(message.text).partition("\n")
         return (Text(f"{heading}\n{fence(words, message.origin or _CONVERSATION)}"),)
     others = tuple(part for part in message.parts if not isinstance(part, Text))
-    return (Text(f"<system>\n{unmarked(message.text)}\n</system>"), *others)
+    return (Text(f"<system>\n{neutralize(message.text)}\n</system>"), *others)
 
 
 def _sayable(message: Message) -> tuple[Part, ...]:
-    """An answer's parts without empty text, or nothing where it said nothing.
+    """Return the parts of an answer without empty texts; empty if it has no content.
 
-    Of a cut one only the text, since its thinking has no signature. Providers take no thoughts without what followed.
+    Of an interrupted answer only the texts are kept, since its thinking has no signature. Providers reject thinking without
+    content after it.
     """
     parts = message.parts
     if len(parts) == 1 and not message.cut:
@@ -114,8 +115,8 @@ def _says_something(part: Part) -> bool:
 
 
 def _results_to_chat(results: Sequence[ToolResult]) -> list[ChatMessage]:
-    """Results of native calls as they are; those of calls that stood in text as text."""
-    results = tuple(map(unmarked_result, results))
+    """Return the messages for tool results: native results in a tool message, results of text calls in a user message."""
+    results = tuple(map(neutralize_result, results))
     if len(results) == 1 and results[0].native:  # the usual case
         return [make_chat_message("tool", results)]
     native = tuple([result for result in results if result.native])
@@ -128,7 +129,7 @@ def _results_to_chat(results: Sequence[ToolResult]) -> list[ChatMessage]:
 
 
 def _told(result: ToolResult) -> str:
-    """A result as text; its call's name and id are the model's own words, which may hold what looks like another result."""
+    """Return a tool result as text. Name and id are sanitized, since the model wrote them and could imitate a result."""
     return (
         f"[{printable.shown(result.tool_name)}] (ID: {printable.shown(result.call_id)})\n{_outcome(result)}"
     )
@@ -140,69 +141,69 @@ def _outcome(result: ToolResult) -> str:
 
 @attrs.frozen
 class ShortTermMemory(Memory):
-    """Shows the whole conversation, until it is over `max_tokens`: then it is cut to half of that at once.
+    """Memory that shows the complete conversation until it exceeds `max_tokens`, and then cuts it to half of that at once.
 
-    Cutting much and seldom keeps the prompt's prefix, and with it the provider's cache, as it is between two cuts. A cut shortens
-    older tool results first, to 1,000 characters, and then leaves out the oldest messages, and the oldest calls with their
-    results. The message that began the running turn, the user's latest message, and the last notice of each source, such as that
-    of the mode, are always shown. The last five results of the running turn stay whole as long as they fit.
+    Few large cuts keep the prompt's prefix, and with it the provider's cache, unchanged in between. A cut first shortens older tool
+    results to 1,000 characters, and then omits the oldest messages, and the oldest calls with their results. The message that
+    began the running turn, the user's latest message, and the last notice of each source, such as that of the mode, are always
+    shown. The last five results of the running turn stay complete as long as they fit.
 
-    A message, or an answer's calls with their results, that does not fit by itself ends its turn with `ContextOverflow`. With the
-    next message a notice takes its place.
+    A message, or an answer's calls with their results, that does not fit alone ends its turn with `ContextOverflow`. A notice
+    replaces it when the next message is added.
     """
 
     max_tokens: int = attrs.field(default=180_000, validator=attrs.validators.ge(1))
-    """The most that is sent of a conversation, with what a protocol says at its end, estimated by the rule of `room.py`;
-    system prompt, tools and answer come on top."""
+    """Maximum tokens of the conversation and the protocol's text at its end, estimated by the rule of `token_budget.py`.
+    System prompt, tools and answer are not included."""
 
     def open_view(self) -> "ShortTermView":
-        budget = self.max_tokens * CHARACTERS_A_TOKEN
+        budget = self.max_tokens * CHARACTERS_PER_TOKEN
         return _make_view(budget, budget)
 
     def restore_view(self, saved: bytes) -> "ShortTermView | None":
         if type(self) is not ShortTermMemory:  # its views may hold more
             return None
         form, budget, *fields = unpack(saved)
-        is_ours = form == _FORM and budget == self.max_tokens * CHARACTERS_A_TOKEN
+        is_ours = form == _FORM and budget == self.max_tokens * CHARACTERS_PER_TOKEN
         return ShortTermView.restored(budget, fields) if is_ours else None
 
 
 _FORM = "short term 2"
-"""Of what a view saves; to be changed with whatever makes `add` show something else."""
+"""Format of saved views. Change it whenever `add` produces other messages, so that old snapshots are rejected."""
 
 
 @attrs.define(eq=False)
 class ShortTermView(ModelView):
-    """The conversation of one session, cut where it got too long."""
+    """View of one session's conversation within the limit."""
 
     _budget: int
-    """In characters."""
+    """Limit in characters."""
     _room: int
-    """The same without what tells that there was more."""
+    """Limit in characters without the notice about omitted messages."""
     _chat: list[ChatMessage] = attrs.field(factory=list)
-    """Only grows, as calls are shown it by `Shown`; whoever changes what stands in it makes another list."""
+    """Shown messages after the last cut. Only appended to, since model calls hold a `HistorySlice` of it. Other changes copy it."""
     _characters: int = 0
     _is_too_long: bool = False
-    """True if what stands at the end and cannot be taken apart takes more than there is."""
+    """True if the last message, or the last answer with its results, exceeds the limit alone."""
     _left_out: int = 0
     _notices: dict[str, ChatMessage] | None = None
-    """The last of each source."""
+    """Last notice of each source."""
     _asked: tuple[ChatMessage, ...] = ()
-    """The user's latest message, with those that are answered together with it."""
+    """The user's latest message, and the messages that are answered together with it."""
     _cause: tuple[ChatMessage, ...] = ()
-    """The message that began the running turn, if somebody else than the user sent it."""
+    """Message that began the running turn, if its sender is not a user."""
     _tasks: tuple[ChatMessage, ...] = ()
-    """Messages of `_asked` and `_cause` from before the cut, which are shown in front."""
+    """Messages of `_asked` and `_cause` that a cut omitted. They are shown in front."""
     _kept: tuple[ChatMessage, ...] = ()
-    """Notices from before the cut, which are shown in front."""
+    """Notices that a cut omitted. They are shown in front."""
     _settles: tuple[Part, ...] | None = None
-    """The newest message's parts, where it goes as user only as long as it is the one to be answered."""
+    """Parts of the newest message if it gets the role user only until it is answered; else None."""
 
     def save(self) -> bytes | None:
         return pack(self._saved()) if type(self) is ShortTermView else None
 
     def _saved(self) -> tuple[object, ...]:
-        """All that it holds, as plain data."""
+        """Return the state as plain data."""
         shown = [*self._tasks, *self._kept, *self._chat]
         notices = self._notices or {}
         places = {id(said): place for place, said in enumerate(shown)}
@@ -210,25 +211,25 @@ class ShortTermView(ModelView):
         places |= {id(said): len(shown) + number for number, said in enumerate(gone)}
         return (
             *(_FORM, self._budget, self._room, self._characters, self._is_too_long, self._left_out),
-            None if self._settles is None else plain_parts(self._settles),
-            *(plain_chat([*shown, *gone]), len(self._tasks), len(self._kept), len(self._chat)),
+            None if self._settles is None else parts_to_plain(self._settles),
+            *(chat_to_plain([*shown, *gone]), len(self._tasks), len(self._kept), len(self._chat)),
             [[source, places[id(notice)]] for source, notice in notices.items()],
             *([places[id(said)] for said in each] for each in (self._asked, self._cause)),
         )
 
     @classmethod
     def restored(cls, budget: int, fields: Sequence[Any]) -> Self:
-        """A view with what `save` wrote; a notice is the same object wherever it stands."""
+        """Create a view from the fields that `save` stored. Repeated messages become the same object again."""
         room, characters, is_too_long, left_out, settles, plain, tasks, kept, chat, *places = fields
         notices, asked, cause = places
-        said = read_chat(plain)
+        said = chat_from_plain(plain)
         view = cls(budget, room, said[tasks + kept : tasks + kept + chat], characters)
         view._is_too_long, view._left_out = is_too_long, left_out
         view._tasks, view._kept = tuple(said[:tasks]), tuple(said[tasks : tasks + kept])
         view._notices = {source: said[place] for source, place in notices} or None
         view._asked = tuple([said[place] for place in asked])
         view._cause = tuple([said[place] for place in cause])
-        view._settles = None if settles is None else read_parts(settles)
+        view._settles = None if settles is None else parts_from_plain(settles)
         return view
 
     def add(self, message: Message, *, answered: bool = False) -> None:
@@ -258,7 +259,7 @@ class ShortTermView(ModelView):
             self._make_room(self._room)
 
     def _settle(self, parts: tuple[Part, ...]) -> None:
-        """Have what was to be answered stand as the assistant's own words, now that more has come."""
+        """Give an answered message of an agent the role assistant, now that another message follows."""
         said, last = ChatMessage("assistant", parts), self._chat[-1]
         self._chat = [*self._chat[:-1], said]
         if self._cause and self._cause[-1] is last:
@@ -266,12 +267,12 @@ class ShortTermView(ModelView):
         self._settles = None
 
     def _leave_out_last(self) -> None:
-        """Put a notice in the place of what was too long, if the message that has just come does not belong to it."""
+        """Replace the message that was too long by a notice, if the new message does not belong to it."""
         if self._begins(len(self._chat) - 1):
             start = self._last(len(self._chat) - 1)
             gone = self._chat[start:-1]
             size = _size(gone)
-            told = instead_of(gone, size, self._budget)
+            told = placeholder_message(gone, size, self._budget)
             self._chat = [*self._chat[:start], told, self._chat[-1]]
             self._asked = tuple([told if said in gone else said for said in self._asked])
             self._cause = tuple([told if said in gone else said for said in self._cause])
@@ -279,7 +280,7 @@ class ShortTermView(ModelView):
             self._is_too_long = False
 
     def _last(self, end: int) -> int:
-        """Where what cannot be taken apart begins that ends there: a message, or an answer with its results."""
+        """Return the index at which the round before `end` begins: a message, or an answer with its results."""
         return next((place for place in reversed(range(end)) if self._begins(place)), 0)
 
     def check_room(self, tail: str = "") -> None:
@@ -296,14 +297,16 @@ class ShortTermView(ModelView):
         size = sum(estimate_part_tokens(said.parts) for said in self._shown())
         if self._shorten(size * share, estimate_part_tokens):
             return True
-        return self._shorten(size * max(share, DEEP_SHARE), estimate_part_tokens, is_deep=True)
+        pinned = set(map(id, (*self._asked[-1:], *self._cause, *(self._notices or {}).values())))
+        wanted = deep_size(self._shown(), share, estimate_part_tokens, pinned=pinned)
+        return self._shorten(wanted, estimate_part_tokens, is_deep=True)
 
     def messages(self) -> Sequence[ChatMessage]:
         chat = self._chat
         if self._left_out:
-            return Shown(chat, front=self._front())
+            return HistorySlice(chat, front=self._front())
         if len(chat) > _SHORT:
-            return Shown(chat, front=(OPENING,) if chat[0].role == "assistant" else ())
+            return HistorySlice(chat, front=(OPENING,) if chat[0].role == "assistant" else ())
         return (OPENING, *chat) if chat and chat[0].role == "assistant" else tuple(chat)
 
     def _front(self) -> tuple[ChatMessage, ...]:
@@ -315,7 +318,7 @@ class ShortTermView(ModelView):
         return (told, *kept, *tasks)
 
     def _shown(self) -> Sequence[ChatMessage]:
-        """Return all messages that are shown, without the notice that there was more."""
+        """Return all shown messages without the notice about omitted ones."""
         return (*self._tasks, *self._kept, *self._chat)
 
     def _pinned(self) -> tuple[ChatMessage, ...]:
@@ -323,7 +326,7 @@ class ShortTermView(ModelView):
         return (*self._asked, *self._cause, *(self._notices or {}).values())
 
     def _make_room(self, room: int) -> None:
-        """Leave out what is old; what is too long by itself is not what the others have to make room for."""
+        """Cut the conversation to `room` characters. A last round that exceeds the limit alone does not displace other messages."""
         last = _size(self._chat[self._last(len(self._chat)) :])
         self._is_too_long = last > self._budget
         too_long = last if last > room else 0
@@ -336,11 +339,11 @@ class ShortTermView(ModelView):
     def _shorten(
         self, wanted: float, measure: Measure, *, is_deep: bool = False, is_last_fixed: bool = True
     ) -> bool:
-        """Cut the conversation to about `wanted`, in the unit of `measure`; return False if nothing can be cut."""
+        """Cut the conversation to about `wanted`, in the unit of `measure`. Return False if nothing can be cut."""
         asked = self._asked[-1:] if is_deep else self._asked
         pinned = set(map(id, (*asked, *self._cause, *(self._notices or {}).values())))
         front = [said for said in (*self._tasks, *self._kept) if id(said) in pinned]
-        found = cut_conversation(
+        found = cut(
             self._chat,
             wanted - sum(measure(said.parts) for said in front),
             measure,
@@ -360,7 +363,7 @@ class ShortTermView(ModelView):
         return True
 
     def _take_over(self, found: Cut) -> None:
-        """Show the conversation as a cut left it."""
+        """Replace the conversation by the result of a cut."""
         self._chat = found.chat  # the list that models received before stays unchanged
         self._left_out += found.left_out
         if found.left_out:
@@ -368,12 +371,12 @@ class ShortTermView(ModelView):
         self._keep_pinned()
 
     def _cut(self, gone: int) -> None:
-        """Leave out so many of the oldest messages."""
+        """Omit the `gone` oldest messages."""
         if gone:
             self._take_over(Cut(self._chat[gone:], gone, {}))
 
     def _keep_pinned(self) -> None:
-        """Put pinned messages that the cut omitted before the kept ones."""
+        """Put the pinned messages that a cut omitted in front of the remaining messages."""
         self._tasks = missing_from(self._chat, (*self._asked, *self._cause))
         self._kept = missing_from(self._chat, (self._notices or {}).values())
         self._characters = _size(self._shown())

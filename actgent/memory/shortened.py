@@ -1,4 +1,4 @@
-"""An answer that is too long to be shown again: its model said it, and is told how long it was."""
+"""Shortens an answer that is too long to be shown to its model again."""
 
 import operator
 
@@ -7,11 +7,14 @@ import attrs
 from actgent.messages import ChatMessage, Part, Text, ToolCall
 
 KEPT = 1_000
-"""Characters of each of its parts that are shown; arguments of calls are shown whole or not at all."""
+"""Characters of a text part that are kept. Arguments of a call that are longer are replaced as a whole."""
 
 
 def shortened(said: ChatMessage) -> ChatMessage:
-    """The answer with its calls, each of which keeps its result, without what is long in it."""
+    """Return an answer with long texts and call arguments shortened. All calls are kept.
+
+    Returns the same object if nothing is long.
+    """
     parts = tuple(map(_shortened, said.parts))
     return said if all(map(operator.is_, parts, said.parts)) else ChatMessage(said.role, parts)
 

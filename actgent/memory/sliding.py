@@ -1,4 +1,4 @@
-"""A sliding window: the last turns of a conversation, and as many tokens of them as fit."""
+"""`SlidingWindow`: a memory that shows the last turns of a conversation within a token limit."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,39 +9,41 @@ from actgent.errors import ConfigurationError
 from actgent.messages import ChatMessage, Message, Part
 
 from .base import Memory
-from .room import CHARACTERS_A_TOKEN
-from .saved_view import pack, unpack
 from .short_term import ShortTermView
+from .token_budget import CHARACTERS_PER_TOKEN
+from .view_snapshot import pack, unpack
 
 MANY_TOKENS = 180_000
-"""The most that is shown where only the turns are bounded."""
+"""Token limit if only `turns` is set."""
 _FORM = "sliding 2"
 _GONE = -1
-"""The place of a message that is not shown any more."""
+"""Index of a message that is no longer shown."""
 
 
 def _at_least_one(_: object, attribute: "attrs.Attribute[Any]", value: object) -> None:
     if value is not None and not (type(value) is int and value >= 1):
-        raise ConfigurationError(f"SlidingWindow({attribute.name}=...) takes a number from 1, not {value!r}")
+        raise ConfigurationError(
+            f"SlidingWindow({attribute.name}=...) is a whole number, at least 1, not {value!r}"
+        )
 
 
 @attrs.frozen(kw_only=True)
 class SlidingWindow(Memory):
-    """Shows at most the last `turns` turns, and at most `tokens` of them.
+    """Memory that shows at most the last `turns` turns, and at most `tokens` tokens.
 
-    If one turn is too many, the older half is left out at once, so that the prompt's prefix stays as it is between two cuts:
-    between half of the turns and all are shown. `turns` never cuts the turn that runs. `tokens` cuts as `ShortTermMemory` does:
-    also within the turn that runs, whose first message always stays.
+    When there is one turn too many, the older half is omitted at once, so that the prompt's prefix stays the same between two cuts.
+    Between half of the turns and all of them are shown. `turns` never shortens the running turn. `tokens` shortens it as
+    `ShortTermMemory` does; the message that began it always stays.
     """
 
     turns: int | None = attrs.field(default=None, validator=_at_least_one)
-    """The most turns that are shown; None: as many as fit."""
+    """Maximum number of shown turns; None shows as many as fit into `tokens`."""
     tokens: int | None = attrs.field(default=None, validator=_at_least_one)
-    """The most tokens that are shown, estimated as in `ShortTermMemory.max_tokens`; None: 180,000."""
+    """Maximum shown tokens, estimated as in `ShortTermMemory.max_tokens`; None means 180,000."""
 
     def __attrs_post_init__(self) -> None:
         if self.turns is None and self.tokens is None:
-            raise ConfigurationError("SlidingWindow() takes turns=, tokens= or both: how much is it to show?")
+            raise ConfigurationError("SlidingWindow() needs turns=, tokens= or both")
 
     def open_view(self) -> "SlidingView":
         return SlidingView(self._budget, self._budget, turns=self.turns)
@@ -61,16 +63,16 @@ class SlidingWindow(Memory):
 
     @property
     def _budget(self) -> int:
-        return (self.tokens or MANY_TOKENS) * CHARACTERS_A_TOKEN
+        return (self.tokens or MANY_TOKENS) * CHARACTERS_PER_TOKEN
 
 
 @attrs.define(eq=False)
 class SlidingView(ShortTermView):
-    """The last turns of one session."""
+    """View of the last turns of one session."""
 
     _turns: int | None = attrs.field(default=None, kw_only=True)
     _begun: list[ChatMessage] = attrs.field(factory=list, kw_only=True)
-    """The messages that turns begin with, of those that are shown; some may be left out by now."""
+    """First message of each shown turn. Some may have been omitted by a cut since then."""
 
     def add(self, message: Message, *, answered: bool = False) -> None:
         begins = self._turns is not None and answered and message.correlation_id is None
@@ -88,7 +90,7 @@ class SlidingView(ShortTermView):
         return pack((_FORM, self._turns, begun, self._saved()))
 
     def begin_at(self, turns: int | None, places: Sequence[int]) -> None:
-        """Take over which of the messages that are shown turns begin with."""
+        """Restore the first messages of the turns from their indexes in the shown messages."""
         gone = ChatMessage("user", ())
         self._turns = turns
         self._begun = [gone if place == _GONE else self._chat[place] for place in places]
@@ -100,7 +102,7 @@ class SlidingView(ShortTermView):
             self._begun[-1] = self._chat[-1]
 
     def _slide(self) -> None:
-        """Leave out the older half of the turns, or what of them is still shown."""
+        """Omit the older half of the turns, as far as they are still shown."""
         kept = (self._turns or 0) // 2 + 1
         self._begun = self._begun[-kept:]
         places = self._places()
@@ -110,6 +112,6 @@ class SlidingView(ShortTermView):
             self._cut(first)
 
     def _places(self) -> dict[int, int]:
-        """Where the messages stand that turns begin with, by their identities."""
+        """Return the index of each turn's first message by the message's `id()`."""
         begun = set(map(id, self._begun))
         return {id(said): place for place, said in enumerate(self._chat) if id(said) in begun}

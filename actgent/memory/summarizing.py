@@ -1,4 +1,4 @@
-"""A conversation whose older part is shown as a summary, which a model writes beside the session."""
+"""`Summarizing`: a memory that shows a model-written summary in place of older messages."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -10,49 +10,51 @@ from actgent.messages import ChatMessage, Message, Part, Text, ToolCall, ToolRes
 
 from .base import Memory
 from .cutting import Cut, begins
-from .marks import unmarked
-from .room import CHARACTERS_A_TOKEN
-from .saved_view import pack, unpack
+from .delimiters import neutralize
 from .short_term import SUMMARY, ShortTermView, to_chat
+from .token_budget import CHARACTERS_PER_TOKEN
+from .view_snapshot import pack, unpack
 
 MOST_READ = 400_000
-"""Characters of a conversation that are summarized at once."""
+"""Maximum characters of a conversation that one summary covers."""
 _FORM = "summarizing 3"
 _LONGEST = 4_000
-"""Characters of one part that are summarized."""
+"""Maximum characters of one message part that a summary request contains."""
 _LEAST = 4
-"""Messages that are worth a summary."""
+"""Minimum number of messages that a summary covers."""
 _GONE = -1
 
 
 def _at_least_one(_: object, attribute: "attrs.Attribute[Any]", value: object) -> None:
     if not (type(value) is int and value >= 1):
-        raise ConfigurationError(f"Summarizing({attribute.name}=...) takes a number from 1, not {value!r}")
+        raise ConfigurationError(
+            f"Summarizing({attribute.name}=...) is a whole number, at least 1, not {value!r}"
+        )
 
 
 @attrs.frozen(kw_only=True)
 class Summarizing(Memory):
-    """Shows the last messages as they were said, and a summary of those before.
+    """Memory that shows the last messages verbatim, and a summary of the messages before them.
 
-    If the shown messages take more than `trigger` tokens, a model writes a summary while turns continue. The next request begins with
-    it, also in the middle of a turn; the message that began the turn stays. The record keeps the summary as a notice, so it
-    is written once and restored after a restart. The next summary covers the last summary and all later messages. Until one
-    exists, and if its model fails, older messages are shown as long as they fit into `max_tokens`.
+    If the shown messages take more than `trigger` tokens, a model writes a summary while turns continue. The next request starts
+    with the summary, even in the middle of a turn; the message that began the turn stays. The journal stores the summary as a
+    notice, so it is written once and restored after a restart. The next summary covers the last summary and all later messages.
+    Until a summary exists, and if its model fails, older messages are shown as far as they fit into `max_tokens`.
     """
 
     summarizes = True
     llm: Any = None
-    """The model that writes summaries: what `Agent(llm=...)` takes, but settings; None: the agent's own."""
+    """Model that writes the summaries: an LLM or a model name, as in `Agent(llm=...)`; None uses the agent's model."""
     keep: int = attrs.field(default=10, validator=_at_least_one)
-    """How many of the last messages are always shown as they were said, at least."""
+    """Minimum number of newest messages that are shown verbatim."""
     trigger: int = attrs.field(default=8_000, validator=_at_least_one)
-    """The tokens from which on a summary is made, estimated as in `ShortTermMemory.max_tokens`."""
+    """Shown tokens above which a summary is written, estimated as in `ShortTermMemory.max_tokens`."""
     max_tokens: int = attrs.field(default=180_000, validator=_at_least_one)
-    """The most that is shown, as in `ShortTermMemory`."""
+    """Maximum shown tokens, as in `ShortTermMemory`."""
 
     def open_view(self) -> "SummarizingView":
-        budget = self.max_tokens * CHARACTERS_A_TOKEN
-        return SummarizingView(budget, budget, keep=self.keep, trigger=self.trigger * CHARACTERS_A_TOKEN)
+        budget = self.max_tokens * CHARACTERS_PER_TOKEN
+        return SummarizingView(budget, budget, keep=self.keep, trigger=self.trigger * CHARACTERS_PER_TOKEN)
 
     def restore_view(self, saved: bytes) -> "SummarizingView | None":
         if type(self) is not Summarizing:  # its views may hold more
@@ -62,7 +64,7 @@ class Summarizing(Memory):
             return None
         keep, trigger, count, ends, (_, budget, *shown) = fields
         empty = self.open_view()
-        if (keep, trigger, budget) != (empty.keep, empty.trigger, self.max_tokens * CHARACTERS_A_TOKEN):
+        if (keep, trigger, budget) != (empty.keep, empty.trigger, self.max_tokens * CHARACTERS_PER_TOKEN):
             return None
         view = SummarizingView.restored(budget, shown)
         view.go_on(keep, trigger, count, ends)
@@ -71,30 +73,31 @@ class Summarizing(Memory):
 
 @attrs.frozen
 class Material:
-    """What a summary is to be made of."""
+    """Input of a summary request."""
 
     covers: int
-    """The number of messages of the record that it covers then."""
+    """Number of messages of the record that the summary will cover, from the first."""
     text: str
+    """The messages as text."""
 
 
 @attrs.define(eq=False)
 class SummarizingView(ShortTermView):
-    """The view of one session."""
+    """View of one session."""
 
     keep: int = attrs.field(default=1, kw_only=True)
     trigger: int = attrs.field(default=0, kw_only=True)
-    """In characters."""
+    """Shown characters above which a summary is written."""
     is_making: bool = attrs.field(default=False, kw_only=True)
     """True while a model writes a summary."""
     ready: tuple[int, str] | None = attrs.field(default=None, kw_only=True)
-    """A summary that is to be shown from the next request on, and how many messages it covers."""
+    """Summary that the next request will show, with the number of messages that it covers; None if there is none."""
     tried: int = attrs.field(default=0, kw_only=True)
-    """Characters that were shown when a summary failed: the next is tried when these are a quarter more."""
+    """Shown characters when a summary failed. The next is tried when they have grown by a quarter."""
     _count: int = attrs.field(default=0, kw_only=True)
-    """The number of messages of the record."""
+    """Number of messages in the record."""
     _ends: list[tuple[int, ChatMessage]] = attrs.field(factory=list, kw_only=True)
-    """How many messages of the record end with which message that is shown."""
+    """Pairs of a number of messages in the record and the shown message that they end with."""
 
     def add(self, message: Message, *, answered: bool = False) -> None:
         self._count += 1
@@ -106,7 +109,7 @@ class SummarizingView(ShortTermView):
             self._ends.append((self._count, self._chat[-1]))
 
     def material(self) -> Material | None:
-        """Return what the next summary is to be made of; None where none is due."""
+        """Return the input of the next summary; None if no summary is due."""
         if self._characters <= max(self.trigger, self.tried * 5 // 4):
             return None
         size, end = 0, 0
@@ -121,7 +124,7 @@ class SummarizingView(ShortTermView):
             return None
         end = max(place for number, place in self._numbered() if number == covers[-1]) + 1
         read = (*self._kept, *self._chat[:end])
-        last = (self._notices or {}).get(SUMMARY)  # whole: what it has is shown nowhere else any more
+        last = (self._notices or {}).get(SUMMARY)  # not shortened, since no other message has its content
         lines = (line for said in read for line in _lines(said, MOST_READ if said is last else _LONGEST))
         return Material(covers[-1], "\n\n".join(lines))
 
@@ -133,19 +136,19 @@ class SummarizingView(ShortTermView):
         return pack((_FORM, self.keep, self.trigger, self._count, ends, self._saved()))
 
     def go_on(self, keep: int, trigger: int, count: int, ends: Sequence[tuple[int, int]]) -> None:
-        """Take over what was saved."""
+        """Restore the state that `save` stored."""
         self.keep, self.trigger, self._count = keep, trigger, count
         self._ends = [(number, self._chat[place]) for number, place in ends if place != _GONE]
 
     def _take_summary(self, message: Message) -> None:
-        """Show a summary in the place of what it covers."""
+        """Show a summary in place of the messages that it covers."""
         covers = int(message.causation_id or 0)
         places = [place for number, place in self._numbered() if number <= covers]
         cut = max(places, default=-1) + 1
         while cut and (cut >= len(self._chat) or not begins(self._chat, cut)):
             cut -= 1
         self._notices = {**(self._notices or {}), SUMMARY: to_chat(message, answered=False)[0]}
-        self._left_out += 1  # the summary itself, whose place is in front
+        self._left_out += 1  # the summary itself, which is shown in front
         self._cut(cut)
         self._ends = [each for each in self._ends if each[0] > covers]
         self.ready, self.tried = None, 0
@@ -163,13 +166,13 @@ class SummarizingView(ShortTermView):
         self._ends = [each for each in ends if id(each[1]) in kept]
 
     def _numbered(self) -> list[tuple[int, int]]:
-        """Numbers of messages of the record, and where they end in what is shown."""
+        """Return pairs of a number of messages in the record and the index of the shown message that they end with."""
         places = {id(said): place for place, said in enumerate(self._chat)}
         return [(number, places[id(said)]) for number, said in self._ends if id(said) in places]
 
 
 def _lines(said: ChatMessage, longest: int = _LONGEST) -> Iterator[str]:
-    """A message in words, for the one who summarizes; `longest` is what of a text is read."""
+    """Yield the parts of a message as text for a summary request. A text is cut at `longest` characters."""
     for part in said.parts:
         if isinstance(part, Text):
             yield f"{said.role}: {_short(part.text, longest)}"
@@ -182,4 +185,4 @@ def _lines(said: ChatMessage, longest: int = _LONGEST) -> Iterator[str]:
 def _short(text: str, longest: int = _LONGEST) -> str:
     if len(text) > longest:
         text = f"{text[:longest]}... ({len(text):,} characters in all)"
-    return unmarked(text)
+    return neutralize(text)

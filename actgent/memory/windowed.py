@@ -21,23 +21,23 @@ class LimitedMemory(Memory):
 
 @attrs.define(eq=False)
 class LimitedView(ModelView):
-    """The view of one session. The current turn is always shown whole, so its prefix stays while it runs.
+    """View of one session. The current turn is always shown completely, so its prefix stays the same while it runs.
 
-    The limit counts the user's messages and the final answers. Plans, calls and results between two counted messages are shown
-    with them. If messages are left out, the last notice of each source, such as that of the mode, is still shown.
+    The limit counts user messages and final answers. Plans, calls and results between two counted messages are shown with them. If
+    messages are omitted, the last notice of each source, such as that of the mode, is still shown.
     """
 
     _inner: ModelView
     limit: int | None = None
-    """Maximum number of user messages and final answers from before the turn; None shows all that the memory shows."""
+    """Maximum number of user messages and final answers before the current turn; None shows all messages of the inner memory."""
     _turn: list[tuple[int, bool]] = attrs.field(factory=list)
-    """For each record message of the current turn: how many messages the model is shown for it, and whether it is an answer."""
+    """For each message of the current turn: the number of shown messages that it became, and True if it is an answer."""
     _parts: list[int] = attrs.field(factory=list)
-    """The earlier turns in two parts each: messages before the final answer, and from the final answer on."""
+    """Sizes of the earlier turns, two per turn: shown messages before the final answer, and from the final answer on."""
     _begun: ChatMessage | None = None
     """The message that began the current turn."""
     _notices: list[tuple[str, ChatMessage]] = attrs.field(factory=list)
-    """All of them, with their sources."""
+    """All notices of the session with the names of their sources."""
 
     def add(self, message: Message, *, answered: bool = False) -> None:
         self._inner.add(message, answered=answered)
@@ -51,7 +51,7 @@ class LimitedView(ModelView):
         self._turn.append((len(to_chat(message, answered=answered)), is_answer))
 
     def _end_turn(self) -> None:
-        """Move the current turn to the earlier ones. A turn without an answer goes on: its message is still to be answered."""
+        """Move the current turn to the earlier turns. A turn without an answer stays current: its message is still unanswered."""
         answers = [place for place, (_, is_answer) in enumerate(self._turn) if is_answer]
         if answers:
             sizes = [size for size, _ in self._turn]
@@ -86,12 +86,12 @@ class LimitedView(ModelView):
         return max(0, len(shown) - sum(size for size, _ in self._turn))
 
     def _notices_in(self, shown: Sequence[ChatMessage]) -> Iterable[ChatMessage]:
-        """The last notice of each source among these."""
+        """Return the last notice of each source among some messages."""
         ids = set(map(id, shown))
         return {source: notice for source, notice in self._notices if id(notice) in ids}.values()
 
 
 def _stands_alone(chat: Sequence[ChatMessage], place: int) -> bool:
-    """Return True if what is before a message can be left out: it is a user's, and no call waits for it."""
+    """Return True if all messages before an index can be omitted: the message there is a user's and not a tool result."""
     called = place > 0 and any(isinstance(part, ToolCall) for part in chat[place - 1].parts)
     return chat[place].role == "user" and not called

@@ -1,1 +1,1 @@
-"""Modes: what an agent may use and is told in one state of its work, and how it changes from one to another."""
+"""Modes of an agent: the allowed tools in each phase of its work, and the actors that may switch between modes."""

@@ -1,4 +1,4 @@
-"""Changes of a session's mode: plain data in its state, and which of them its conversation was not told of."""
+"""Mode changes of a session: stored in its state, and compared with the notices already in the conversation."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -8,73 +8,75 @@ import attrs
 from actgent.state.store import Pair
 
 STATE_KEY = "_mode"
-"""Where the state holds the mode and the mark of its last change, as one text, which is read without a copy.
+"""Key of the mode and the mark of its last change in the state, as one string, because strings are read without a copy.
 
-Tools with `(state, args)` cannot write keys that begin with `_`."""
+Tools with `(state, args)` cannot write keys that begin with `_`.
+"""
 CHANGES_KEY = "_mode_changes"
-KEPT_CHANGES = 100
-"""How many changes the state keeps. The record holds what the model was told of all."""
+"""Key of the list of mode changes in the state."""
+MAX_CHANGES = 100
+"""Maximum number of changes in the state; the conversation has the notices of all changes."""
 START = "0:"
-"""The mark of the beginning, before any change."""
+"""Mark of a session without mode changes."""
 
 
 @attrs.frozen(kw_only=True)
 class ModeChange:
-    """A switch that happened; `previous` and `current` are the same where there was nothing to do."""
+    """A mode switch; `previous` equals `current` if the session already had the mode."""
 
     previous: str
-    """The name of the mode before."""
+    """Name of the previous mode."""
     current: str
-    """The name of the mode after."""
+    """Name of the new mode."""
     by: str
-    """Who wanted it: `user`, `agent`, `admin` or `system`."""
+    """Actor that requested the switch: `user`, `agent`, `admin` or `system`."""
     reason: str = ""
-    """Why, in words; may be empty."""
+    """Reason as text; may be empty."""
     number: int = 0
-    """From 1 in each session; 0 where there was nothing to do."""
+    """Number of the change in its session, from 1; 0 if the session already had the mode."""
     key: str = ""
-    """What it was made for, e.g. a call."""
+    """Idempotency key of the switch, e.g. of a tool call."""
     at: float = 0.0
-    """Unix time in seconds."""
+    """Time of the change in Unix seconds."""
 
     @property
     def mark(self) -> str:
-        """Tells it from all other changes of its session, those that were rolled back too."""
+        """Unique mark of the change within its session, also among changes that were rolled back."""
         return f"{self.number}:{self.key}"
 
 
-def stored_name(kept: object) -> str:
-    """The mode that a state's value names; empty where it names none."""
-    return kept.partition(" ")[0] if isinstance(kept, str) else ""
+def stored_name(value: object) -> str:
+    """Return the mode in a state value of `STATE_KEY`; empty if the value has none."""
+    return value.partition(" ")[0] if isinstance(value, str) else ""
 
 
-def entered(state: Mapping[str, Any], *, change: ModeChange) -> list[Pair]:
-    """The change of state that a change of mode is."""
-    changes = [*state.get(CHANGES_KEY, ()), attrs.asdict(change)][-KEPT_CHANGES:]
+def state_changes(state: Mapping[str, Any], *, change: ModeChange) -> list[Pair]:
+    """Return the state changes that record a mode change."""
+    changes = [*state.get(CHANGES_KEY, ()), attrs.asdict(change)][-MAX_CHANGES:]
     return [(STATE_KEY, f"{change.current} {change.mark}"), (CHANGES_KEY, changes)]
 
 
-def mark_of(kept: object) -> str:
-    """The mark of the change that led to a state's value."""
-    return (kept.partition(" ")[2] if isinstance(kept, str) else "") or START
+def mark_of(value: object) -> str:
+    """Return the mark of the last change in a state value of `STATE_KEY`."""
+    return (value.partition(" ")[2] if isinstance(value, str) else "") or START
 
 
 def changes_in(state: Mapping[str, Any]) -> tuple[ModeChange, ...]:
-    """The last changes of a session's mode, oldest first."""
+    """Return the last mode changes of a session, oldest first."""
     return tuple(ModeChange(**kept) for kept in state.get(CHANGES_KEY, ()))
 
 
-def untold(changes: Sequence[ModeChange], told: str | None, initial: str) -> Sequence[ModeChange]:
-    """The changes that the record does not tell of yet, by the mark of the last one that it does.
+def unannounced(changes: Sequence[ModeChange], last_mark: str | None, initial: str) -> Sequence[ModeChange]:
+    """Return the changes after the last announced one, whose mark is `last_mark`; None: no change was announced.
 
-    Where the state was rolled back behind what was told, the newest of those that are left is told again.
+    If that change was rolled back, the newest remaining change is announced again.
     """
-    if told is None:
+    if last_mark is None:
         return changes
-    for place, change in enumerate(changes):
-        if change.mark == told:
-            return changes[place + 1 :]
-    number = int(told.partition(":")[0])
+    for index, change in enumerate(changes):
+        if change.mark == last_mark:
+            return changes[index + 1 :]
+    number = int(last_mark.partition(":")[0])
     if later := [change for change in changes if change.number > number]:
         return later
     return changes[-1:] or [ModeChange(previous=initial, current=initial, by="system")]

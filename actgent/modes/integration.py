@@ -1,4 +1,4 @@
-"""The tools of the mode integration: what tests of the tools have shown, and whether that is enough."""
+"""Tools of the integration mode: record the test results of other tools, and complete the integration."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ ToolState = Literal["working", "issues", "unknown"]
 
 
 def integration_state(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what is known of the tools by now."""
+    """Return the test results, documentation and last report in a session's state."""
     return {
         "test_results": state.get("test_results", {}),
         "tool_documentation": state.get("tool_documentation", {}),
@@ -24,7 +24,7 @@ def integration_state(state: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def report_of(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Count the tools that passed, failed and were skipped; of each the last result counts."""
+    """Count the tools that passed, failed and were skipped by the last result of each tool."""
     results: Mapping[str, Any] = state.get("test_results", {})
     counts = Counter(result["status"] for result in results.values())
     return {
@@ -35,12 +35,12 @@ def report_of(state: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def integration_tools() -> list[Tool]:
-    """Tools over a session's test results."""
+    """Return the tools that record and evaluate a session's test results."""
     return [record_test_result, document_tool, generate_test_report, complete_integration_testing]
 
 
 @tool(thread=False, effect="idempotent")
-def record_test_result(  # noqa: D417 - the context is not the model's
+def record_test_result(  # noqa: D417 - the model does not pass the context
     tool_name: str, status: TestStatus, context: ToolContext, details: str = ""
 ) -> dict[str, Any]:
     """Record how the test of a tool ended; a later result takes the place of an earlier one.
@@ -56,16 +56,16 @@ def record_test_result(  # noqa: D417 - the context is not the model's
 
 
 @tool(thread=False, effect="idempotent")
-def document_tool(  # noqa: D417 - the context is not the model's
+def document_tool(  # noqa: D417 - the model does not pass the context
     tool_name: str, description: str, context: ToolContext, status: ToolState = "unknown", notes: str = ""
 ) -> dict[str, Any]:
-    """Write down what a tool does and how well it works.
+    """Record the documentation of a tool and its state.
 
     Args:
-        tool_name: The tool.
-        description: What it does.
-        status: How well it works.
-        notes: What to mind.
+        tool_name: Name of the tool.
+        description: Purpose of the tool.
+        status: State of the tool.
+        notes: Hints for its use.
     """
     _put(
         context,
@@ -86,14 +86,14 @@ def generate_test_report(context: ToolContext) -> dict[str, Any]:
 
 @tool(thread=False, effect="idempotent")
 def complete_integration_testing(context: ToolContext, force: bool = False) -> dict[str, Any]:  # noqa: D417, FBT001, FBT002 - the model names it
-    """Say that the tools are tested; refused where nothing was tested, or a tool failed.
+    """Mark the tools as tested. Rejected if no tool was tested or a tool failed.
 
     Args:
-        force: Complete it all the same.
+        force: Mark them as tested in spite of missing or failed tests.
     """
     report = report_of(context.state)
-    if not force and (why := _why_incomplete(report)):
-        raise ToolError(f"integration testing is not complete: {why}")
+    if not force and (reason := _incomplete_reason(report)):
+        raise ToolError(f"integration testing is not complete: {reason}")
     recommended = {
         "from_mode": "integration",
         "to_mode": "plan",
@@ -109,14 +109,14 @@ def complete_integration_testing(context: ToolContext, force: bool = False) -> d
     return {"is_integration_complete": True, "report": report, "recommended_mode": "plan"}
 
 
-def _why_incomplete(report: Mapping[str, Any]) -> str:
+def _incomplete_reason(report: Mapping[str, Any]) -> str:
     if report["failed"]:
         return f"{report['failed']} of {report['total']} failed ({', '.join(report['failed_tools'])})"
     return "" if report["total"] else "no result was recorded"
 
 
 def _put(context: ToolContext, key: str, name: str, value: Mapping[str, Any]) -> None:
-    """Set one entry of a mapping in the state, whatever others do to it."""
+    """Set one entry of a mapping in the state; concurrent changes of other entries are kept."""
 
     def put(state: Mapping[str, Any]) -> Pair:
         return key, {**state.get(key, {}), name: value}

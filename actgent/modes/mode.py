@@ -9,42 +9,42 @@ import attrs
 from actgent.errors import ConfigurationError
 from actgent.messages import ToolCall
 from actgent.tools.base import Tool, ToolContext
-from actgent.tools.generators import check_rule_function
+from actgent.tools.callables import check_rule_function
 
 Actor = Literal["user", "agent", "admin"]
-"""Who switches: someone who talks to the agent, the model itself, or whoever runs it."""
+"""Actor that switches the mode: the user of the session, the model (`agent`), or the operator (`admin`)."""
 ModeRule = Callable[[ToolCall, Tool, ToolContext], bool]
-"""True if a mode allows a call; sync and pure."""
+"""Function that returns True if a mode allows a tool call; sync and pure."""
 
 DEFAULT_MESSAGE = "The mode has changed from {{previous}} to {{mode}}."
 _ACTORS: tuple[Actor, ...] = get_args(Actor)
 _NAME = re.compile(r"[\w-]{1,64}")
-_PEOPLE: tuple[Actor, ...] = ("user", "admin")
+_HUMANS: tuple[Actor, ...] = ("user", "admin")
 
 
-def all_tools(_call: ToolCall, _tool: Tool, _told: ToolContext) -> bool:
-    """The rule of a mode that allows every tool."""
+def all_tools(_call: ToolCall, _tool: Tool, _context: ToolContext) -> bool:
+    """Allow every tool; the rule of the integration mode."""
     return True
 
 
-def _to_rule(given: ModeRule | Iterable[Tool | str]) -> ModeRule | tuple[Tool | str, ...]:
-    if callable(given) and not isinstance(given, Tool):
-        check_rule_function("the rule of a mode", given, takes="(call, tool, context)")
-        return given
-    return to_tools(given)
+def _to_rule(tools: ModeRule | Iterable[Tool | str]) -> ModeRule | tuple[Tool | str, ...]:
+    if callable(tools) and not isinstance(tools, Tool):
+        check_rule_function("the rule of a mode", tools, takes="(call, tool, context)")
+        return tools
+    return to_tools(tools)
 
 
-def to_tools(given: Iterable[Tool | str]) -> tuple[Tool | str, ...]:
-    """A list of tools or names.
+def to_tools(value: Iterable[Tool | str]) -> tuple[Tool | str, ...]:
+    """Convert a list of tools or tool names to a tuple.
 
     Raises:
-        ConfigurationError: it is none.
+        ConfigurationError: The value is no list of tools or names.
     """
-    if isinstance(given, str | Tool):
-        raise ConfigurationError(f"tools of a mode are a list of tools or names, not {given!r}")
-    if not isinstance(given, Iterable):
-        raise ConfigurationError(f"tools of a mode are a list of tools or names, not {given!r:.200}")
-    tools = tuple(given)
+    if isinstance(value, str | Tool):
+        raise ConfigurationError(f"tools of a mode are a list of tools or names, not {value!r}")
+    if not isinstance(value, Iterable):
+        raise ConfigurationError(f"tools of a mode are a list of tools or names, not {value!r:.200}")
+    tools = tuple(value)
     for tool in tools:
         if not isinstance(tool, str | Tool):
             raise ConfigurationError(f"tools of a mode are tools or their names, not {tool!r:.200}")
@@ -56,39 +56,39 @@ def _check_name(_: object, __: object, name: str) -> None:
         raise ConfigurationError(f"a mode's name is 1 to 64 letters, digits, _ and -, not {name!r}")
 
 
-def to_actors(given: Iterable[str]) -> frozenset[Actor]:
-    """Convert the actors that may do something.
+def to_actors(value: Iterable[str]) -> frozenset[Actor]:
+    """Convert names of actors to a set.
 
     Raises:
-        ConfigurationError: someone is not known.
+        ConfigurationError: A name is no actor.
     """
-    if not isinstance(given, Iterable):
-        raise ConfigurationError(f"who may switch is a list of user, agent and admin, not {given!r:.200}")
-    names = [given] if isinstance(given, str) else list(given)
+    if not isinstance(value, Iterable):
+        raise ConfigurationError(f"who= is a list of user, agent and admin, not {value!r:.200}")
+    names = [value] if isinstance(value, str) else list(value)
     actors = frozenset(actor for actor in _ACTORS if actor in names)
     if unknown := [name for name in names if name not in actors]:
-        raise ConfigurationError(f"who may switch is user, agent or admin, not {unknown[0]!r}")
+        raise ConfigurationError(f"who= has user, agent or admin, not {unknown[0]!r}")
     return actors
 
 
 @attrs.frozen
 class Mode:
-    """A mode: its tools beside the universal ones, what is said of it, and who may switch to it.
+    """One mode: its tools in addition to the universal tools, its texts, and the actors that may switch to it.
 
     Raises:
-        ConfigurationError: one of these is wrong; the text names it.
+        ConfigurationError: An argument is invalid; the text names the argument.
     """
 
     name: str = attrs.field(validator=_check_name)
-    """Unique among an agent's modes."""
+    """Name of the mode; unique among an agent's modes."""
     tools: ModeRule | tuple[Tool | str, ...] = attrs.field(default=(), converter=_to_rule)
-    """Tools or their names, or a rule of your own."""
+    """Tools or tool names that the mode allows, or a function that decides each call."""
     message: str = attrs.field(default=DEFAULT_MESSAGE, kw_only=True)
-    """What the conversation is told when it begins: `{{mode}}`, `{{previous}}`, `{{by}}` and `{{reason}}` are filled in."""
+    """Notice to the conversation after a switch to the mode; may contain `{{mode}}`, `{{previous}}`, `{{by}}`, `{{reason}}`."""
     prompt: str = attrs.field(default="", kw_only=True)
-    """What the system prompt says of it, at all times."""
-    who: frozenset[Actor] = attrs.field(default=_PEOPLE, converter=to_actors, kw_only=True)
-    """Who may switch to it."""
+    """Description of the mode in the system prompt, which lists all modes; empty adds no description."""
+    who: frozenset[Actor] = attrs.field(default=_HUMANS, converter=to_actors, kw_only=True)
+    """Actors that may switch to the mode."""
 
 
 ONBOARDING = Mode(
@@ -117,5 +117,5 @@ ACT = Mode(
 
 
 def names_of(tools: Iterable[Tool | str]) -> frozenset[str]:
-    """The names of tools that may be names already."""
+    """Return the names of tools that are given as objects or names."""
     return frozenset(tool if isinstance(tool, str) else tool.name for tool in tools)

@@ -1,8 +1,8 @@
-"""Modes: what an agent may do at the moment, and who may change that.
+"""`Modes`: checks which tool calls the current mode allows, and which actors may switch the mode.
 
-All tools of all modes stand in the prompt, which never changes. What the mode allows is checked in code when a
-call is about to start. A change of mode is a change of the session's state; the conversation is told of it by one
-notice, see `notices`. Everything here is sync; a `Modes` serves all sessions of any number of agents.
+The prompt lists the tools of all modes and never changes. Each call is checked against the current mode before it starts.
+A switch is a change of the session's state, announced in the conversation by one notice. All code here is sync. One `Modes`
+object serves all sessions of any number of agents.
 """
 
 import time
@@ -15,12 +15,21 @@ from actgent.errors.printable import quoted
 from actgent.messages import Message, ToolCall, new_id
 from actgent.protocols.prompts import fill_template
 from actgent.state.store import Store
-from actgent.support.foreign import failure_of
-from actgent.support.logs import Each, logger_of
+from actgent.support.logs import LogVariable, logger_of
+from actgent.support.user_code import convert_user_error
 from actgent.tools.base import Tool, ToolContext
-from actgent.tools.generators import allowed_by, check_rule_function
+from actgent.tools.callables import check_rule_function, rule_allows
 
-from .changes import START, STATE_KEY, ModeChange, changes_in, entered, mark_of, stored_name, untold
+from .changes import (
+    START,
+    STATE_KEY,
+    ModeChange,
+    changes_in,
+    mark_of,
+    state_changes,
+    stored_name,
+    unannounced,
+)
 from .mode import (
     ACT,
     DEFAULT_MESSAGE,
@@ -38,56 +47,56 @@ from .notices import Notice, NoticeSource
 _log = logger_of(__name__)
 
 Guard = Callable[[Mapping[str, Any], str, str], str | None]
-"""`(state, from, to)`: why a switch may not happen now, in words; None: it may."""
+"""Function `(state, from, to)` that returns the reason against a switch, or None to allow it."""
 Transitions = Mapping[str, Mapping[str, Collection[Actor]]]
-"""From which mode to which others, and by whom."""
+"""Permitted switches: source mode, target mode, actors."""
 
 SET_MODE = "set_mode"
 UNIVERSAL = frozenset(
     "set_mode get_mode_info get_agent_state get_agent_config get_integration_state suggest_actions "
     "schedule_task get_scheduled_tasks cancel_scheduled_task".split()
 )
-"""The tools of this framework that no mode locks out, where an agent has them."""
+"""Built-in tools that every mode allows."""
 CONFIGURATION = frozenset(
     "save_settings complete_onboarding check_existing_config get_onboarding_status".split()
 )
-"""The tools that come with the mode onboarding."""
+"""Built-in tools of the onboarding mode."""
 TESTING = frozenset(
     "record_test_result document_tool generate_test_report complete_integration_testing".split()
 )
-"""The tools that come with the mode integration."""
+"""Built-in tools of the integration mode."""
 DENIED = "Tool '{tool}' is not available in {mode} mode. Please use tools that are appropriate for the current mode."
 _COMMANDS = {"integrate": "integration", "planning": "plan", "action": "act", "setup": "onboarding"}
-"""Further words for the ready modes."""
+"""Further names of the built-in modes in a user's messages."""
 
 
 class Modes(NoticeSource):
     """The modes of an agent: `Agent(..., modes=Modes(universal=[get_time], execution=[deploy]))`.
 
-    There are onboarding (configuration tools), integration (all tools), plan (universal tools only) and act
-    (execution tools), and those that are given; one of the same name takes a ready one's place. Tools that are
-    given as objects need not stand in the agent's `tools=` again.
+    The built-in modes are onboarding (configuration tools), integration (all tools), plan (universal tools only) and act
+    (execution tools). A custom mode with the same name replaces a built-in one. Tools that are passed as objects are
+    added to the agent, so `tools=` need not repeat them.
 
     Args:
-        modes: Modes of your own.
-        universal: Tools that every mode has.
-        configuration: Tools of the mode onboarding, beside those that come with it.
-        testing: Tools of the mode integration alone, beside those that come with it.
-        execution: Tools of the mode act; None is every tool that no other place names.
-        initial: The mode of a new session; the default is onboarding, without ready modes the first.
-        fallback: What an unknown mode becomes that a session was stored in; without ready modes the default is the
-            initial one.
-        agent_may: Modes that the model may switch itself to, beside those whose `who` says so.
-        transitions: From which mode to which others, and by whom. It rules out what it does not name, for the
-            modes that it begins from; for all others the target's `who` decides.
-        guard: Asked before each switch.
-        commands: Whether a user's message that is only the name of a mode (or integrate, planning, action, setup)
-            switches to it, as the user.
-        required_settings: What `complete_onboarding` insists on.
-        ready: False leaves the four ready modes out, and their tools.
+        modes: Custom modes.
+        universal: Tools that every mode allows.
+        configuration: Tools of the onboarding mode, in addition to the built-in ones.
+        testing: Tools of the integration mode only, in addition to the built-in ones.
+        execution: Tools of the act mode; None allows every tool that no other argument names.
+        initial: Mode of a new session; by default onboarding, or the first custom mode if `ready` is False.
+        fallback: Mode of a stored session whose mode no longer exists; by default plan, or the initial mode if `ready`
+            is False.
+        agent_may: Modes that the model may switch to, in addition to those whose `who` includes `agent`.
+        transitions: Permitted switches by source mode, target mode and actors. From a source mode in the table, all
+            other switches are rejected. For other source modes the `who` of the target decides.
+        guard: Function that can reject a switch.
+        commands: If True, a user's message that consists of the name of a mode (or integrate, planning, action, setup)
+            switches to it as the actor `user`.
+        required_settings: Names of settings that `complete_onboarding` requires.
+        ready: False omits the four built-in modes and their tools.
 
     Raises:
-        ConfigurationError: one of these is wrong; the text names it.
+        ConfigurationError: An argument is invalid; the text names it.
     """
 
     name = "mode"
@@ -121,21 +130,21 @@ class Modes(NoticeSource):
             "execution": to_tools(execution or ()),
         }
         self._takes_rest = ready and execution is None
-        self._modes = self._arranged(modes)
-        self.initial = self._known("initial", initial or next(iter(self._modes)))
-        self.fallback = self._known("fallback", fallback or (PLAN.name if ready else self.initial))
-        self.agent_may = frozenset(self._known("agent_may", name) for name in agent_may)
-        self._transitions = self._checked(transitions or {})
+        self._modes = self._collect_modes(modes)
+        self.initial = self._validate_name("initial", initial or next(iter(self._modes)))
+        self.fallback = self._validate_name("fallback", fallback or (PLAN.name if ready else self.initial))
+        self.agent_may = frozenset(self._validate_name("agent_may", name) for name in agent_may)
+        self._transitions = self._validate_transitions(transitions or {})
         self.universal = UNIVERSAL | names_of(self._given["universal"])
-        """The names of the tools that every mode has."""
+        """Names of the tools that every mode allows."""
         self._tools = {name: self._names_of(mode) for name, mode in self._modes.items()}
         named = (*self._given.values(), *(m.tools for m in modes if not callable(m.tools)))
         self.named_tools = frozenset().union(*map(names_of, named))
-        """The names of all tools that were given, by name or as objects."""
+        """Names of all tools in the arguments, given as names or objects."""
         self._assigned = self.named_tools | CONFIGURATION | TESTING
 
-    def _arranged(self, own: Sequence[Mode]) -> dict[str, Mode]:
-        """All modes by name; the ready ones first."""
+    def _collect_modes(self, own: Sequence[Mode]) -> dict[str, Mode]:
+        """Return all modes by name, the built-in ones first."""
         for mode in own:
             if not isinstance(mode, Mode):
                 raise ConfigurationError(f"Modes takes Mode objects, not {mode!r}")
@@ -145,37 +154,35 @@ class Modes(NoticeSource):
             twice = next(mode.name for mode in own if named[mode.name] is not mode)
             raise ConfigurationError(f"two modes are named {twice!r}: give one of them another name")
         if not modes and not named:
-            raise ConfigurationError(
-                "Modes(ready=False) needs modes of your own: Modes(Mode(...), ready=False)"
-            )
+            raise ConfigurationError("Modes(ready=False) needs custom modes: Modes(Mode(...), ready=False)")
         return {**modes, **named}
 
-    def _unlike(self, name: object) -> str:
-        """A name that no mode has, and the modes that there are."""
+    def _describe_unknown(self, name: object) -> str:
+        """Return an unknown mode name with the known modes and a suggestion, for error texts."""
         return f"{quoted(name)} (known: {', '.join(self._modes)}) {meant(name, self._modes)}".rstrip()
 
-    def _known(self, argument: str, name: str) -> str:
+    def _validate_name(self, argument: str, name: str) -> str:
         if name not in self._modes:
-            raise ConfigurationError(f"Modes({argument}=...): unknown mode {self._unlike(name)}")
+            raise ConfigurationError(f"Modes({argument}=...): unknown mode {self._describe_unknown(name)}")
         return name
 
-    def _checked(self, transitions: Transitions) -> dict[str, dict[str, frozenset[Actor]]]:
+    def _validate_transitions(self, transitions: Transitions) -> dict[str, dict[str, frozenset[Actor]]]:
         return {
-            self._known("transitions", start): {
-                self._known("transitions", end): to_actors(who) for end, who in ends.items()
+            self._validate_name("transitions", start): {
+                self._validate_name("transitions", end): to_actors(who) for end, who in ends.items()
             }
             for start, ends in transitions.items()
         }
 
     def _names_of(self, mode: Mode) -> frozenset[str]:
-        """The names of a mode's own tools, as far as it names them."""
+        """Return the names of the tools of a mode; empty if a rule decides."""
         if mode is ONBOARDING:
             return names_of(self._given["configuration"]) | CONFIGURATION
         if mode is ACT:
             return names_of(self._given["execution"])
         return frozenset() if callable(mode.tools) else names_of(mode.tools)
 
-    # --- what there is -----------------------------------------------------------------------
+    # --- contents -----------------------------------------------------------------------
 
     def __iter__(self) -> Iterator[Mode]:
         return iter(self._modes.values())
@@ -185,23 +192,23 @@ class Modes(NoticeSource):
 
     @property
     def tools(self) -> list[Tool]:
-        """The tools that were given as objects, each once."""
+        """Tools that were passed as objects, without duplicates."""
         lists = (*self._given.values(), *(mode.tools for mode in self if not callable(mode.tools)))
         return list(dict.fromkeys(tool for tools in lists for tool in tools if isinstance(tool, Tool)))
 
-    # --- which tools a mode has --------------------------------------------------------------
+    # --- access to tools --------------------------------------------------------------
 
-    def refusal(self, call: ToolCall, tool: Tool, told: ToolContext) -> str | None:
-        """The rule of access: why the session's mode does not allow a call; None: it does."""
-        mode = self.mode_of(told.state or {})
-        if self.allows(mode, tool, call=call, told=told):
+    def refusal(self, call: ToolCall, tool: Tool, context: ToolContext) -> str | None:
+        """Return the reason why the session's mode does not allow a call, or None if it does."""
+        mode = self.mode_of(context.state or {})
+        if self.allows(mode, tool, call=call, context=context):
             return None
         return DENIED.format(tool=tool.name, mode=mode)
 
     def allows(
-        self, mode: str, tool: Tool, *, call: ToolCall | None = None, told: ToolContext | None = None
+        self, mode: str, tool: Tool, *, call: ToolCall | None = None, context: ToolContext | None = None
     ) -> bool:
-        """Return True if a mode has a tool; `call` and `told` are for rules of your own that look at them."""
+        """Return True if a mode allows a tool; `call` and `context` are passed to the mode's rule function."""
         if tool.name in self.universal or tool.in_every_mode or tool.name in self._tools[mode]:
             return True
         if self._modes[mode] is ACT:
@@ -209,13 +216,13 @@ class Modes(NoticeSource):
         rule = self._modes[mode].tools
         if not callable(rule):
             return False
-        answer = rule(call or ToolCall(tool.name, {}), tool, told or ToolContext())
-        return allowed_by(f"the rule of the mode {mode!r}", answer)
+        answer = rule(call or ToolCall(tool.name, {}), tool, context or ToolContext())
+        return rule_allows(f"the rule of the mode {mode!r}", answer)
 
-    # --- which mode there is -----------------------------------------------------------------
+    # --- current mode -----------------------------------------------------------------
 
     def mode_of(self, state: Mapping[str, Any]) -> str:
-        """The mode of a session, by its state."""
+        """Return the mode of a session from its state."""
         if STATE_KEY not in state:
             return self.initial
         name = stored_name(state[STATE_KEY])
@@ -233,55 +240,57 @@ class Modes(NoticeSource):
         force: bool = False,
         key: str = "",
     ) -> ModeChange:
-        """Switch a session's mode. To the mode that it has: nothing happens. What was done for `key` is not done again.
+        """Switch a session's mode; does nothing if the session has this mode, or if `key` was already used.
 
         Raises:
-            ConfigurationError: there is no such mode, or no such `by`.
-            ModeRefused: who asks may not, or not now; nothing has changed.
+            ConfigurationError: The mode or the actor `by` does not exist.
+            ModeRefused: The actor may not switch to the mode, or not at this moment. The mode is unchanged.
         """
         if mode not in self._modes:
-            raise ConfigurationError(f"Invalid mode specified: {self._unlike(mode)}")
+            raise ConfigurationError(f"Invalid mode specified: {self._describe_unknown(mode)}")
         to_actors((by,))
         if key and (done := next((c for c in changes_in(state) if c.key == key), None)):
             return done
         current = self.mode_of(state)
         if mode == current:
             return ModeChange(previous=current, current=current, by=by)
-        if (why := self.why_not(state, mode, by=by, force=force)) is not None:
-            raise ModeRefused(current, mode, why)
+        if (why_rejected := self.rejection_reason(state, mode, by=by, force=force)) is not None:
+            raise ModeRefused(current, mode, why_rejected)
         return self._change(state, mode, by=by, reason=reason, key=key)
 
-    def why_not(self, state: Mapping[str, Any], mode: str, *, by: Actor, force: bool = False) -> str | None:
-        """Why someone may not switch to another mode now, in words; None: they may. An admin's force goes before all rules."""
+    def rejection_reason(
+        self, state: Mapping[str, Any], mode: str, *, by: Actor, force: bool = False
+    ) -> str | None:
+        """Return the reason why an actor may not switch to a mode now, or None. `force` by an admin overrides all rules."""
         if force:
             return None if by == "admin" else "only an admin may force a switch"
         current = self.mode_of(state)
-        who = self.who_may(current, mode)
+        who = self.permitted_actors(current, mode)
         if by not in who:
-            able = ", ".join(sorted(who)) or "nobody"
+            able = ", ".join(sorted(who)) or "no actor"
             return f"{by} may not switch from {current} to {mode} (who may: {able})"
         if self._guard is None:
             return None
         try:
             reason: object = self._guard(state, current, mode)
         except BaseException as raised:  # noqa: ASYNC103, BLE001 - raised below
-            error = failure_of(raised, "guard", "of modes")
-            raise error from None  # noqa: ASYNC104 - failure_of raises a cancellation itself
+            error = convert_user_error(raised, "guard", "of modes")
+            raise error from None  # noqa: ASYNC104 - convert_user_error raises a cancellation itself
         if not isinstance(reason, str | None):
             raise ConfigurationError(
-                f"the guard of modes returned {reason!r:.100}: return None to allow the switch, or the reason against it as text"
+                f"the guard of modes returned {reason!r:.100}: return None to allow the switch, or the reason against the switch as text"
             )
         return reason
 
-    def who_may(self, current: str, mode: str) -> frozenset[Actor]:
-        """Return the actors that may switch from one mode to another, as far as no guard has a say."""
+    def permitted_actors(self, current: str, mode: str) -> frozenset[Actor]:
+        """Return the actors that may switch from one mode to another, unless the guard rejects it."""
         if current in self._transitions:
             return self._transitions[current].get(mode, frozenset())
         who = self._modes[mode].who
         return who | {"agent"} if mode in self.agent_may else who
 
     def _change(self, state: Store, mode: str, *, by: str, reason: str, key: str) -> ModeChange:
-        """Make a change that is allowed."""
+        """Record a permitted mode change in the state."""
         last = changes_in(state)
         change = ModeChange(
             previous=stored_name(state.get(STATE_KEY)) or self.initial,
@@ -292,11 +301,11 @@ class Modes(NoticeSource):
             key=key or new_id(),
             at=time.time(),
         )
-        state.dispatch(partial(entered, change=change))
+        state.dispatch(partial(state_changes, change=change))
         return change
 
-    def obey(self, state: Store, message: Message) -> str:
-        """Do what a user's message of one word says about the mode; returns why not, in words for the model, if so."""
+    def apply_command(self, state: Store, message: Message) -> str:
+        """Switch the mode if a user's message is a mode command. Return a note for the model if the switch is rejected, else ""."""
         if message.sender.kind != "user":
             return ""
         word = message.text.strip().casefold()
@@ -309,27 +318,26 @@ class Modes(NoticeSource):
             return f"The user asks for another mode, but {refused}."
         return ""
 
-    def settle(self, session: Any) -> None:
-        """Take a session that was stored in an unknown mode into the fallback; called with each session that is opened."""
-        kept = session.state.get(STATE_KEY)
-        name = stored_name(kept)
-        if kept is None or name in self._modes:
+    def replace_unknown_mode(self, session: Any) -> None:
+        """Switch a session that was stored in an unknown mode to the fallback; called for each session that is opened."""
+        stored = session.state.get(STATE_KEY)
+        name = stored_name(stored)
+        if stored is None or name in self._modes:
             return
         _log.warning(
-            "session %s was stored in the mode %r, which is not known: it is %r now",
-            Each(session.id),
+            "session %s was stored in the unknown mode %r: switched to %r",
+            LogVariable(session.id),
             name,
             self.fallback,
         )
-        self._change(session.state, self.fallback, by="system", reason="the stored mode is not known", key="")
+        self._change(session.state, self.fallback, by="system", reason="the stored mode is unknown", key="")
 
-    # --- what the conversation is told -------------------------------------------------------
+    # --- notices -------------------------------------------------------
 
-    def due(self, state: Mapping[str, Any], told: str | None) -> Sequence[Notice]:
-        kept = state.get(STATE_KEY)
-        if mark_of(kept) == (told or START):
+    def due(self, state: Mapping[str, Any], last_mark: str | None) -> Sequence[Notice]:
+        if mark_of(state.get(STATE_KEY)) == (last_mark or START):
             return ()
-        changes = untold(changes_in(state), told, self.initial)
+        changes = unannounced(changes_in(state), last_mark, self.initial)
         return [Notice(change.mark, self._message(change)) for change in changes]
 
     def _message(self, change: ModeChange) -> str:

@@ -1,8 +1,8 @@
-"""Notices: what a conversation is told of things that happened beside it.
+"""Notices: system messages that inform a conversation about changes outside of it.
 
-A notice is a message of the kind system. It enters the record at the first moment when no calls are open, before
-the next model call. What is due is derived, never kept: its source compares the session's state with the last of
-its notices that stands in the record. So a crash neither loses a notice nor tells it twice.
+A notice is added before the next model call, as soon as no tool calls are pending. Pending notices are not stored: a
+source computes them by comparing the session's state with its last notice in the conversation. Therefore a crash neither
+loses nor repeats a notice.
 """
 
 import abc
@@ -14,20 +14,20 @@ import attrs
 
 @attrs.frozen
 class Notice:
-    """Something that the conversation is to be told."""
+    """A notice for a conversation."""
 
     mark: str
-    """By which its source sees in the record how far it has told; not empty."""
+    """Mark with which the source recognizes its last notice in the conversation; not empty."""
     text: str
-    """What it is told."""
+    """Text of the notice."""
 
 
 class NoticeSource(abc.ABC):
-    """Something that has notices for conversations. Pure and sync; one object serves all sessions."""
+    """Computes notices for conversations. It is pure and sync; one object serves all sessions."""
 
     name: str
-    """What its notices are signed with."""
+    """Name of the notices' sender."""
 
     @abc.abstractmethod
-    def due(self, state: Mapping[str, Any], told: str | None) -> Sequence[Notice]:
-        """Return what is to be told now, in order; `told` is the mark of its last notice, None if there is none."""
+    def due(self, state: Mapping[str, Any], last_mark: str | None) -> Sequence[Notice]:
+        """Return the pending notices in order; `last_mark` is the mark of the source's last notice, None without any."""

@@ -1,4 +1,4 @@
-"""The tools of the mode onboarding: settings that are saved bit by bit, and checked before they count as complete."""
+"""Tools of the onboarding mode: save settings step by step, and complete the onboarding once all are set."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,17 +10,17 @@ from actgent.tools.function import tool
 
 
 def missing_settings(state: Mapping[str, Any], required: Sequence[str]) -> list[str]:
-    """The required settings that are not there, or empty."""
+    """Return the required settings that are missing or empty."""
     settings = state.get("settings", {})
     return [name for name in required if settings.get(name) in (None, "", [], {})]
 
 
 def onboarding_tools(required: Sequence[str]) -> list[Tool]:
-    """Tools over a session's settings; `required` are those without which it is not complete."""
+    """Return the onboarding tools; `required` are the settings without which the onboarding cannot be completed."""
 
     @tool(thread=False, effect="idempotent")
-    def save_settings(settings: dict[str, Any], context: ToolContext) -> dict[str, Any]:  # noqa: D417 - the context is not the model's
-        """Save settings; those that are not named stay as they are.
+    def save_settings(settings: dict[str, Any], context: ToolContext) -> dict[str, Any]:  # noqa: D417 - the model does not pass the context
+        """Save settings; other settings stay unchanged.
 
         Args:
             settings: Names and values, e.g. language, operators, admin_contact.
@@ -40,14 +40,14 @@ def onboarding_tools(required: Sequence[str]) -> list[Tool]:
         changes = [
             ("is_onboarding_complete", True),
             ("onboarding_step", "complete"),
-            _recommended("onboarding", "integration", "the agent is configured; its tools can be tested"),
+            _recommend_mode("onboarding", "integration", "the agent is configured; its tools can be tested"),
         ]
         context.state.dispatch(changes, once=context.effect_key)
         return {"is_onboarding_complete": True, "recommended_mode": "integration"}
 
     @tool(thread=False, effect="pure")
     def check_existing_config(context: ToolContext) -> dict[str, Any]:
-        """Find settings that were saved before, and those that are missing."""
+        """Return the saved settings and the names of missing required settings."""
         settings = context.state.get("settings", {})
         return {
             "exists": bool(settings),
@@ -67,5 +67,5 @@ def onboarding_tools(required: Sequence[str]) -> list[Tool]:
     return [save_settings, complete_onboarding, check_existing_config, get_onboarding_status]
 
 
-def _recommended(start: str, end: str, reason: str) -> Pair:
+def _recommend_mode(start: str, end: str, reason: str) -> Pair:
     return "transition_recommendation", {"from_mode": start, "to_mode": end, "reason": reason}

@@ -1,4 +1,4 @@
-"""What the system prompt says of modes: all of it at all times, so that it never changes."""
+"""Description of the modes in the system prompt. It lists all modes, so it is the same in each mode."""
 
 from collections.abc import Iterable, Sequence
 
@@ -15,21 +15,21 @@ _INTRODUCTION = (
 
 
 def prompt_of(modes: Modes, tools: Iterable[Tool]) -> str:
-    """The modes, the tools of each, and which of them the model may switch to itself."""
+    """Return the description of the modes, their tools, and the modes that the model may switch to."""
     known = list(tools)
     lines = [
         _INTRODUCTION.format(initial=modes.initial, set_mode=SET_MODE),
-        f"Tools of every mode: {_listed(tool.name for tool in known if _is_universal(modes, tool))}.",
+        f"Tools of every mode: {_join(tool.name for tool in known if _is_universal(modes, tool))}.",
         *(_line(modes, mode, known) for mode in modes),
     ]
     if able := [mode.name for mode in modes if "agent" in mode.who or mode.name in modes.agent_may]:
-        lines.append(f"You may switch to {_listed(able)} yourself.")
+        lines.append(f"You may switch to {_join(able)} yourself.")
     return "\n".join(lines)
 
 
 def _line(modes: Modes, mode: Mode, tools: Sequence[Tool]) -> str:
-    said = f"- {mode.name}: {mode.prompt}" if mode.prompt else f"- {mode.name}"
-    return f"{said} {_tools_in_words(modes, mode, tools)}"
+    heading = f"- {mode.name}: {mode.prompt}" if mode.prompt else f"- {mode.name}"
+    return f"{heading} {_tools_in_words(modes, mode, tools)}"
 
 
 def _tools_in_words(modes: Modes, mode: Mode, tools: Sequence[Tool]) -> str:
@@ -38,7 +38,7 @@ def _tools_in_words(modes: Modes, mode: Mode, tools: Sequence[Tool]) -> str:
     if callable(mode.tools):
         return "(further tools by a rule)"
     names = [tool.name for tool in tools if not _is_universal(modes, tool) and modes.allows(mode.name, tool)]
-    return f"(further tools: {_listed(names)})"
+    return f"(further tools: {_join(names)})"
 
 
 def _is_universal(modes: Modes, tool: Tool) -> bool:
@@ -46,5 +46,5 @@ def _is_universal(modes: Modes, tool: Tool) -> bool:
     return tool.name in modes.universal or tool.in_every_mode
 
 
-def _listed(names: Iterable[str]) -> str:
+def _join(names: Iterable[str]) -> str:
     return ", ".join(names) or "none"

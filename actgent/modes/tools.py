@@ -1,4 +1,4 @@
-"""The tools that come with modes: switch, look at the state, and suggest what the user may do next."""
+"""Built-in tools of modes: switch the mode, read the state, and suggest next actions to the user."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -19,7 +19,7 @@ OTHER = "Other..."
 
 
 class SetMode(Tool):
-    """Lets the model ask for another mode. No mode locks it out; who may switch is another question."""
+    """Tool with which the model requests another mode. Every mode allows the tool; `Modes` decides about the switch."""
 
     name = SET_MODE
     effect: Effect = "idempotent"
@@ -57,13 +57,13 @@ class SetMode(Tool):
 
 
 def equip(registry: ToolRegistry, modes: Modes) -> None:
-    """Add to an agent's tools those that its modes were given, and those that come with them.
+    """Add the tools of the modes, and the built-in tools of modes, to an agent's tools.
 
-    A tool of yours with the name of one of these takes its place, but for set_mode.
+    A tool of the agent replaces a built-in tool with the same name, except for set_mode.
 
     Raises:
-        ConfigurationError: the modes name a tool that the agent does not have.
-        DuplicateTool: another tool is named set_mode, or like one that the modes were given.
+        ConfigurationError: The modes name a tool that the agent does not have.
+        DuplicateTool: Another tool of the agent is named set_mode, or has the name of a tool object of the modes.
     """
     if not isinstance(modes, Modes):
         raise ConfigurationError(f"modes= takes Modes(...), not {modes!r}")
@@ -74,16 +74,16 @@ def equip(registry: ToolRegistry, modes: Modes) -> None:
     if unknown and not registry.has_toolsets:
         known = ", ".join(each.name for each in registry.list()) or "none"
         raise ConfigurationError(
-            f"the modes name tools that the agent does not have: {', '.join(unknown)} (there are: {known}): correct the name, "
+            f"the modes name tools that the agent does not have: {', '.join(unknown)} (existing tools: {known}): correct the name, "
             "pass the tool in tools=, or give the mode a rule if the tool comes later"
         )
     registry.add(SetMode(modes))
-    for ours in _tools_of(modes, registry):
-        if registry.get(ours.name) is None:
-            registry.add(ours)
+    for builtin in _builtin_tools(modes, registry):
+        if registry.get(builtin.name) is None:
+            registry.add(builtin)
 
 
-def _tools_of(modes: Modes, registry: ToolRegistry) -> list[Tool]:
+def _builtin_tools(modes: Modes, registry: ToolRegistry) -> list[Tool]:
     tools = [_mode_info(modes, registry), _agent_state(modes)]
     if not modes.is_ready:
         return tools
@@ -103,7 +103,7 @@ def _tools_of(modes: Modes, registry: ToolRegistry) -> list[Tool]:
 def _agent_state(modes: Modes) -> Tool:
     @tool(thread=False, effect="pure")
     def get_agent_state(context: ToolContext) -> dict[str, Any]:
-        """What is known of this session: its mode, its settings, how far its set-up is, and all else in its state."""
+        """Return the state of this session: its mode, settings, set-up progress, and all other state values."""
         return {
             "settings": {},
             "is_onboarding_complete": False,
@@ -118,7 +118,7 @@ def _agent_state(modes: Modes) -> Tool:
 def _agent_config(modes: Modes) -> Tool:
     @tool(thread=False, effect="pure")
     def get_agent_config(context: ToolContext) -> dict[str, Any]:
-        """The settings, and which of the required ones are missing."""
+        """Return the settings, and the names of missing required settings."""
         return {
             "settings": context.state.get("settings", {}),
             "missing": missing_settings(context.state, modes.required_settings),
@@ -130,20 +130,23 @@ def _agent_config(modes: Modes) -> Tool:
 
 @tool(thread=False, effect="pure")
 def get_integration_state(context: ToolContext) -> dict[str, Any]:
-    """What the tests of the tools have shown so far: results, documentation and the last report."""
+    """Return the tool tests so far: results, documentation and the last report."""
     return integration_state(context.state)
 
 
 def _mode_info(modes: Modes, registry: ToolRegistry) -> Tool:
     @tool(thread=False, effect="pure")
     def get_mode_info(context: ToolContext) -> dict[str, Any]:
-        """The mode, its tools, the other modes and who may switch to them, and the last changes."""
+        """Return the mode, its tools, the other modes with the actors that may switch to them, and the last changes."""
         current = modes.mode_of(context.state)
         return {
             "mode": current,
-            "tools": [each.name for each in registry if modes.allows(current, each, told=context)],
+            "tools": [each.name for each in registry if modes.allows(current, each, context=context)],
             "modes": {
-                mode.name: {"description": mode.prompt, "who_may": sorted(modes.who_may(current, mode.name))}
+                mode.name: {
+                    "description": mode.prompt,
+                    "who_may": sorted(modes.permitted_actors(current, mode.name)),
+                }
                 for mode in modes
                 if mode.name != current
             },
@@ -161,21 +164,21 @@ def _mode_info(modes: Modes, registry: ToolRegistry) -> Tool:
 
 @attrs.frozen
 class SuggestedAction:
-    """Something that the user may choose."""
+    """An action that the user may choose."""
 
     label: str
-    """What the user reads."""
+    """Text of the suggestion for the user."""
     value: str = ""
-    """What is sent when it is chosen; empty is the label."""
+    """Text that is sent when the action is chosen; empty sends the label."""
     primary: bool = False
-    """True if it is the one that is recommended."""
+    """True for the recommended action."""
     is_other: bool = False
-    """True if the user says something of their own instead."""
+    """True if choosing the action lets the user write a free text."""
 
 
 @tool(thread=False, effect="pure")
 def suggest_actions(actions: Sequence[SuggestedAction]) -> dict[str, Any]:
-    """Suggest to the user what to do next. "Other..." is added where nothing lets them say something of their own."""
+    """Suggest next actions to the user. "Other..." is added if no suggestion accepts free text."""
     if not actions:
         raise ToolError("suggest at least one action")
     shown = [attrs.evolve(action, value=action.value or action.label) for action in actions]

@@ -1,4 +1,4 @@
-"""Metrics of OpenTelemetry, from the spans that end: their labels are agents, models, tools and kinds, never sessions or owners."""
+"""OpenTelemetry metrics, recorded when a span ends. Labels are agents, models, tools and kinds; never sessions or owners."""
 
 from collections.abc import Mapping
 
@@ -7,8 +7,8 @@ from opentelemetry.metrics import Histogram, Meter
 from actgent.support import span_names as names
 from actgent.support.tracing import Attribute
 
-MOST_SERIES = 1000
-"""Series of one instrument; further ones count as `other`."""
+MAX_SERIES = 1000
+"""Maximum number of label combinations per operation; further ones are recorded with the label value `other`."""
 _CALL = (names.OPERATION, names.PROVIDER, names.REQUEST_MODEL, names.RESPONSE_MODEL, names.AGENT)
 _TURN = (names.AGENT,)
 _TOOL = (names.AGENT, names.TOOL_NAME)
@@ -16,7 +16,7 @@ _TAKEOVER = (names.REASON,)
 
 
 class Instruments:
-    """The histograms of one meter."""
+    """Histograms of one OpenTelemetry meter."""
 
     def __init__(self, meter: Meter) -> None:
         def seconds(name: str, what: str) -> Histogram:
@@ -24,29 +24,35 @@ class Instruments:
                 name, unit="s", description=what, explicit_bucket_boundaries_advisory=names.SECOND_BOUNDS
             )
 
-        self._call = seconds(names.CALL_DURATION, "Time of an attempt at a model's answer.")
-        self._first_chunk = seconds(names.CALL_FIRST_CHUNK, "Time until the first text of an answer.")
+        self._call = seconds(names.CALL_DURATION, "Duration of a model call attempt.")
+        self._first_chunk = seconds(names.CALL_FIRST_CHUNK, "Time until the first token of an answer.")
         self._tokens = meter.create_histogram(
             names.TOKEN_USAGE,
             unit="{token}",
-            description="Tokens of an attempt at a model's answer.",
+            description="Tokens of a model call attempt.",
             explicit_bucket_boundaries_advisory=names.TOKEN_BOUNDS,
         )
-        self._turn = seconds(names.AGENT_DURATION, "Time of an activation of a turn.")
+        self._turn = seconds(names.AGENT_DURATION, "Duration of a turn, without its suspension.")
         self._turn_calls = meter.create_histogram(
             names.AGENT_CALLS, unit="{call}", description="Model calls of a turn."
         )
         self._turn_tools = meter.create_histogram(
             names.AGENT_TOOL_CALLS, unit="{call}", description="Tool calls of a turn."
         )
-        self._tool = seconds(names.TOOL_DURATION, "Time of a run of a tool.")
+        self._tool = seconds(names.TOOL_DURATION, "Duration of a tool call.")
         self._takeover = seconds(
-            names.TAKEOVER_DURATION, "Time until a partition is served that another node had."
+            names.TAKEOVER_DURATION, "Time until a partition of another node is served after a takeover."
         )
         self._series: dict[str, set[tuple[tuple[str, Attribute], ...]]] = {}
 
     def record(self, facts: Mapping[str, Attribute], seconds: float, error: str) -> None:
-        """Record what ended, by its attributes."""
+        """Record the metrics of an ended span.
+
+        Args:
+            facts: Attributes of the span.
+            seconds: Duration of the span in seconds.
+            error: Error class; empty on success.
+        """
         match facts.get(names.OPERATION):
             case names.CHAT:
                 labels = self._labels(names.CHAT, facts, _CALL, error)
@@ -77,7 +83,7 @@ class Instruments:
         known = self._series.setdefault(operation, set())
         if (series := tuple(labels.items())) in known:
             return labels
-        if len(known) >= MOST_SERIES:
+        if len(known) >= MAX_SERIES:
             return dict.fromkeys(labels, "other")
         known.add(series)
         return labels

@@ -1,4 +1,4 @@
-"""Spans and metrics of OpenTelemetry, by the GenAI conventions; contents are left out unless the program wants them."""
+"""OpenTelemetry spans and metrics, by the semantic conventions for generative AI. Contents are left out by default."""
 
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -33,17 +33,17 @@ _KINDS: Mapping[SpanKind, Kind] = {
     "client": Kind.CLIENT,
     "producer": Kind.PRODUCER,
 }
-MAX_CONTENT = 8_192
-"""Characters of one attribute with what was said; the rest is cut."""
+MAX_CONTENT_CHARS = 8_192
+"""Maximum characters of a content attribute; longer texts are truncated."""
 _log = logger_of(__name__)
 
 
 class Telemetry(Tracing):
-    """Tells OpenTelemetry of turns, model calls and tools: `open_runtime(telemetry=Telemetry())`.
+    """Reports turns, model calls and tool calls to OpenTelemetry: `open_runtime(telemetry=Telemetry())`.
 
-    Spans and metrics go where the program's SDK sends them; without one, nothing is made. Spans hold ids, names, counts
-    and times, but nothing of what people, models and tools say. One request is one trace, over queues, agents that ask
-    each other, approvals and restarts. Needs the extra `otel`.
+    Spans and metrics go to the program's OpenTelemetry SDK; without an SDK nothing is recorded. Spans contain ids,
+    names, counts and times, but no message texts. One request is one trace, also across inboxes, delegated agents,
+    approvals and restarts. Needs the extra `otel`.
 
     Source: OpenTelemetry semantic conventions for generative AI, see `actgent.support.span_names.CONVENTIONS`.
     """
@@ -56,9 +56,13 @@ class Telemetry(Tracing):
         tracer_provider: TracerProvider | None = None,
         meter_provider: MeterProvider | None = None,
     ) -> None:
-        """With `content`, spans hold prompts, answers, arguments and results, cut at 8,192 characters, after `redact`.
+        """Create a reporter.
 
-        Without providers those are used that the program has set for the process.
+        Args:
+            content: True to record prompts, answers, arguments and results, each truncated to 8,192 characters.
+            redact: Function that removes secrets from recorded contents; None records them unchanged.
+            tracer_provider: Provider of spans; None uses the global provider of the process.
+            meter_provider: Provider of metrics; None uses the global provider of the process.
         """
         self.has_content = content
         self._redact = redact
@@ -93,14 +97,14 @@ class Telemetry(Tracing):
         try:
             text = words()
             text = text if self._redact is None else self._redact(text)
-        except Exception as error:  # noqa: BLE001 - what is observed goes on
+        except Exception as error:  # noqa: BLE001 - an error of `redact` must not stop the turn
             _log.warning("%s is left out of a span: %s", attribute, type(error).__name__)
             return {}
-        return {attribute: text if len(text) <= MAX_CONTENT else f"{text[:MAX_CONTENT]}..."}
+        return {attribute: text if len(text) <= MAX_CONTENT_CHARS else f"{text[:MAX_CONTENT_CHARS]}..."}
 
 
 class TelemetrySpan:
-    """A span of OpenTelemetry that goes on."""
+    """An open OpenTelemetry span; records its metrics when it ends."""
 
     def __init__(self, span: Span, attributes: Mapping[str, Attribute], instruments: Instruments) -> None:
         self._span = span
@@ -138,7 +142,7 @@ class TelemetrySpan:
 
 
 def span_context_of(traceparent: str | None) -> SpanContext | None:
-    """The span that a W3C Trace Context names; None where it names none."""
+    """Return the span context of a W3C `traceparent`; None if the text is missing or invalid."""
     if traceparent is None or valid_traceparent(traceparent) is None:
         return None
     _, trace_id, span_id, flags, *_ = traceparent.split("-")
@@ -149,7 +153,7 @@ def span_context_of(traceparent: str | None) -> SpanContext | None:
 
 
 def _below(parent: str) -> Context:
-    """The context of what is done below a traceparent; an empty one where there is none, so that a trace begins."""
+    """Return the context with the `traceparent` as parent; an empty context, which starts a new trace, if it is invalid."""
     context = span_context_of(parent)
     return Context() if context is None else set_span_in_context(NonRecordingSpan(context), Context())
 

@@ -1,11 +1,11 @@
-"""Agents on trio in a thread of their own, for asyncio, notebooks, threads and synchronous code."""
+"""Portals: run agents on trio in a background thread, for asyncio, notebooks, threads and synchronous code."""
 
-from .blocking import Portal, PortalAgent, PortalSession
-from .cooperative import AsyncPortal, AsyncPortalAgent, AsyncPortalSession
-from .opening import PortalBlock, open_portal
-from .remote_blocking import PortalClient, PortalRemoteAgent, PortalRemoteSession
-from .remote_cooperative import AsyncPortalClient, AsyncPortalRemoteAgent, AsyncPortalRemoteSession
+from .asyncio_client import AsyncPortalClient, AsyncPortalRemoteAgent, AsyncPortalRemoteSession
+from .asyncio_portal import AsyncPortal, AsyncPortalAgent, AsyncPortalSession
+from .portal_block import PortalBlock, open_portal
 from .streams import AsyncPortalStream, PortalStream
+from .sync_client import PortalClient, PortalRemoteAgent, PortalRemoteSession
+from .sync_portal import Portal, PortalAgent, PortalSession
 
 __all__ = [
     "AsyncPortal",

@@ -1,4 +1,4 @@
-"""What comes of a message, or happens in a session, read in synchronous code and in asyncio."""
+"""Streams of deliveries and observations, for synchronous code and asyncio."""
 
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, suppress
@@ -8,16 +8,23 @@ from typing import Any, Generic, Self, TypeVar
 import trio
 
 from actgent.errors import PortalClosed
-from actgent.support.leads import for_asyncio_streams, for_portal_streams
+from actgent.support.misuse_hints import hints_for_asyncio_streams, hints_for_portal_streams
 
-from .held import ChannelReading, HeldBlock
-from .thread import TrioThread
+from .held_blocks import ChannelBuffer, HeldBlock
+from .trio_thread import TrioThread
 
 T = TypeVar("T")
 
 
 class _Stream(Generic[T]):
-    """A channel of trio's, for code that does not run there; `call` and `send` are those of its portal."""
+    """A trio channel for code in another thread.
+
+    Args:
+        thread: The portal's thread.
+        call: `call` of the portal.
+        send: `send` of the portal.
+        block: Async context manager that yields the channel.
+    """
 
     def __init__(
         self,
@@ -29,29 +36,29 @@ class _Stream(Generic[T]):
         self._call = call
         self._send = send
         self._block = HeldBlock(thread, block)
-        self._reading = ChannelReading[T]()
+        self._buffer = ChannelBuffer[T]()
 
     @property
     def cursor(self) -> int | None:
-        """The number of the record that was read last, to go on `after` it; None of other streams than a session's."""
-        return self._reading.cursor
+        """Number of the last record that was read; pass it as `after` to continue. None for streams without records."""
+        return self._buffer.cursor
 
     def _abandon(self) -> None:
         with suppress(PortalClosed):
             self._send(self._block.abandon)
 
 
-@for_portal_streams
+@hints_for_portal_streams
 class PortalStream(_Stream[T]):
-    """What comes of a message, for `with` and `for`: `with agent.stream("...") as events: for event in events: ...`.
+    """Stream of deliveries or observations: `with agent.stream("...") as deliveries:`.
 
-    A slow reader slows the model's stream down. Leaving the block early stops the turn; that of `session.follow()` and
-    `session.observe()`, the reading alone.
+    A slow reader slows down the model's stream. Exiting a stream of `agent.stream` early stops the turn; exiting
+    `session.follow()` or `session.observe()` only stops reading.
     """
 
     def __enter__(self) -> Self:
         try:
-            self._call(self._reading.open, self._block)
+            self._call(self._buffer.open, self._block)
         except BaseException:
             self._abandon()
             raise
@@ -60,29 +67,29 @@ class PortalStream(_Stream[T]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        with suppress(PortalClosed):  # then it is left already
-            self._call(self._block.leave, error)
+        with suppress(PortalClosed):  # the portal has already exited the block
+            self._call(self._block.exit, error)
 
     def __iter__(self) -> Self:
         return self
 
     def __next__(self) -> T:
-        if not self._reading.items and not self._call(self._reading.fill):
+        if not self._buffer.items and not self._call(self._buffer.fill):
             raise StopIteration
-        return self._reading.take()
+        return self._buffer.pop()
 
 
-@for_asyncio_streams
+@hints_for_asyncio_streams
 class AsyncPortalStream(_Stream[T]):
-    """What comes of a message, for `async with` and `async for`.
+    """Stream of deliveries or observations: `async with agent.stream("...") as deliveries:`.
 
-    A slow reader slows the model's stream down. Leaving the block early stops the turn; that of `session.follow()` and
-    `session.observe()`, the reading alone.
+    A slow reader slows down the model's stream. Exiting a stream of `agent.stream` early stops the turn; exiting
+    `session.follow()` or `session.observe()` only stops reading.
     """
 
     async def __aenter__(self) -> Self:
         try:
-            await self._call(self._reading.open, self._block)
+            await self._call(self._buffer.open, self._block)
         except BaseException:
             self._abandon()
             raise
@@ -91,13 +98,13 @@ class AsyncPortalStream(_Stream[T]):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        with suppress(PortalClosed):  # then it is left already
-            await self._call(self._block.leave, error)  # noqa: ASYNC102 - of asyncio; it ends with its portal
+        with suppress(PortalClosed):  # the portal has already exited the block
+            await self._call(self._block.exit, error)  # noqa: ASYNC102 - of asyncio; it ends with its portal
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> T:
-        if not self._reading.items and not await self._call(self._reading.fill):
+        if not self._buffer.items and not await self._call(self._buffer.fill):
             raise StopAsyncIteration
-        return self._reading.take()
+        return self._buffer.pop()

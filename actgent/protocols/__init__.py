@@ -1,9 +1,9 @@
-"""How an agent and a model talk: prompt templates, each with the classifier that belongs to it."""
+"""Protocols between agents and models: each combines a prompt template with a matching classifier."""
 
 import importlib
 from typing import Any
 
-# Files and command lines know protocols by these names; each is imported when it is named.
+# Protocol names in files and on command lines. A protocol is imported when its name is used.
 PROTOCOLS: dict[str, str] = {
     "bare": "actgent.protocols.bare:Bare",
     "simple": "actgent.protocols.simple:Simple",
@@ -16,6 +16,6 @@ PROTOCOLS: dict[str, str] = {
 
 
 def make_protocol(name: str) -> Any:
-    """Return a protocol of `PROTOCOLS`, with its defaults."""
+    """Return the protocol with this name in `PROTOCOLS`, with default options."""
     module, _, cls = PROTOCOLS[name].partition(":")
     return getattr(importlib.import_module(module), cls)()

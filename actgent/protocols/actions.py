@@ -1,4 +1,4 @@
-"""What an answer's text wants done: tool calls written as text, and instructions with a tool of their own."""
+"""Read the content of an answer: tool calls that are written as text, and instructions that are mapped to a tool."""
 
 import json
 import re
@@ -17,27 +17,27 @@ from .base import (
     ClassificationType,
     Outcome,
     Say,
-    is_whole_answer,
+    describes_whole_answer,
     member_names,
 )
-from .calls import ARGUMENTS, IDS, CallForm, arguments_in, check_keys, stray_arguments
+from .text_tool_calls import ARGUMENTS, IDS, CallFormat, check_keys, find_arguments, stray_arguments_reason
 
 DIRECT_RESPONSE = "DIRECT_RESPONSE"
 TOOL_INVOCATION = "TOOL_INVOCATION"
 _TEXT_FIELDS = ("content", "text", "message")
-_INVOCATION = CallForm(("name",), f'{TOOL_INVOCATION} needs {{"name": "<tool>", "parameters": {{...}}}}')
-_BESIDE_FUNCTION = frozenset((*IDS, "type", "index", "function"))
-_IN_FUNCTION = frozenset(("name", *ARGUMENTS)) - {"parameters"}
-"""A function with `parameters` is described, not called."""
-_IN_MESSAGE = frozenset((*IDS, "type", "index", "role", "tool_calls", "reasoning_content", "refusal"))
-_IN_TYPED = frozenset(("messageType", "content"))
+_INVOCATION = CallFormat(("name",), f'{TOOL_INVOCATION} needs {{"name": "<tool>", "parameters": {{...}}}}')
+_CALL_KEYS = frozenset((*IDS, "type", "index", "function"))
+_FUNCTION_KEYS = frozenset(("name", *ARGUMENTS)) - {"parameters"}
+"""Keys of a called function; `parameters` marks the description of a function instead."""
+_MESSAGE_KEYS = frozenset((*IDS, "type", "index", "role", "tool_calls", "reasoning_content", "refusal"))
+_TYPED_KEYS = frozenset(("messageType", "content"))
 
 
 def answer_text(text: str) -> str:
-    """The text of an answer without thoughts.
+    """Return the text of an answer without its reasoning tags.
 
     Raises:
-        EmptyAnswer: there is none.
+        EmptyAnswer: No text remains.
     """
     shown = visible(text)
     if not shown.strip():
@@ -45,10 +45,11 @@ def answer_text(text: str) -> str:
     return shown
 
 
-def misspelt(value: Mapping[str, Any], names: Mapping[str, str]) -> str | None:
-    """Explain a member that has a known name in another case, None if there is none.
+def misspelled_key_reason(value: Mapping[str, Any], names: Mapping[str, str]) -> str | None:
+    """Return an error text if a key has a known name in another letter case, else None.
 
-    Passed over, a plan without its list or a step without its calls would be left. `names` are by their lower case.
+    Ignoring such a key would leave a plan without its list or a step without its calls. `names` maps
+    lower-case names to the correct names.
     """
     for key in value:
         name = names.get(key.lower())
@@ -57,35 +58,35 @@ def misspelt(value: Mapping[str, Any], names: Mapping[str, str]) -> str | None:
     return None
 
 
-# --- native calls that stand in the text ------------------------------------------------------
+# --- native calls in the text ------------------------------------------------------
 
 
-def encoded_calls(text: str) -> CallTools | None:
-    """The provider's own form of tool calls, where a model wrote it as its text; None for any other text.
+def parse_encoded_calls(text: str) -> CallTools | None:
+    """Return the tool calls of a text that consists of provider-format calls; None for any other text.
 
-    That is an array of `{"id", "type": "function", "function": {"name", "arguments"}}`, or an object with such
-    `tool_calls`, or calls between the marks that its server should have read, and nothing beside it but a fence:
-    among prose it would be an example.
+    Accepted are an array of `{"id", "type": "function", "function": {"name", "arguments"}}`, an object with
+    such `tool_calls`, and calls between special tokens that the inference server failed to parse. The calls
+    must be the whole text, apart from a code fence: within prose they may be an example.
     """
-    if text.lstrip().startswith(_MARKS) or "</think" in text:
-        marked = _marked_calls(visible(text).strip())
+    if text.lstrip().startswith(_CALL_TOKENS) or "</think" in text:
+        marked = _parse_marked_calls(visible(text).strip())
         if marked:
             return CallTools(marked)
     if '"function"' not in text:
         return None
     try:
         value = loads(unfenced(visible(text)))
-        calls = [_encoded_call(item) for item in _entries(value)]
+        calls = [_parse_encoded_call(item) for item in _call_entries(value)]
     except ParseError:
         return None
     whole = [call for call in calls if call is not None]
-    if not whole or len(whole) < len(calls) or _is_stray_beside(value, whole):
+    if not whole or len(whole) < len(calls) or _has_stray_arguments(value, whole):
         return None
     return CallTools(whole)
 
 
 _DEEPSEEK = "<\uff5ctool\u2581call{}\uff5c>"
-_FORMS = (
+_CALL_FORMATS = (
     ("<tool_call>", "</tool_call>", re.compile(r"(?P<object>.*)", re.DOTALL)),  # Hermes, Qwen
     (
         _DEEPSEEK.format("\u2581begin"),
@@ -95,26 +96,26 @@ _FORMS = (
         ),
     ),
 )
-"""What opens a call, what closes it, and what stands between."""
-_FRAME = (_DEEPSEEK.format("s\u2581begin"), _DEEPSEEK.format("s\u2581end"))
-_MARKS = (*(opening for opening, _, _ in _FORMS), _FRAME[0])
+"""Rows of opening token, closing token, and pattern of the call in between."""
+_LIST_TOKENS = (_DEEPSEEK.format("s\u2581begin"), _DEEPSEEK.format("s\u2581end"))
+_CALL_TOKENS = (*(opening for opening, _, _ in _CALL_FORMATS), _LIST_TOKENS[0])
 
 
-def _marked_calls(text: str) -> list[ToolCall] | None:
-    """The calls of a text that is nothing but marked calls, each of them whole."""
-    text = text.removeprefix(_FRAME[0]).removesuffix(_FRAME[1]).strip()
-    for opening, closing, form in _FORMS:
+def _parse_marked_calls(text: str) -> list[ToolCall] | None:
+    """Return the calls of a text that consists of calls between special tokens; None if any call is incomplete."""
+    text = text.removeprefix(_LIST_TOKENS[0]).removesuffix(_LIST_TOKENS[1]).strip()
+    for opening, closing, pattern in _CALL_FORMATS:
         if text.startswith(opening):
             spans = [span.strip() for span in text.split(opening)[1:]]
             if not all(span.endswith(closing) for span in spans):
                 return None
-            calls = [_marked_call(form.fullmatch(span.removesuffix(closing))) for span in spans]
+            calls = [_parse_marked_call(pattern.fullmatch(span.removesuffix(closing))) for span in spans]
             whole = [call for call in calls if call is not None]
             return whole if len(whole) == len(calls) else None
     return None
 
 
-def _marked_call(match: re.Match[str] | None) -> ToolCall | None:
+def _parse_marked_call(match: re.Match[str] | None) -> ToolCall | None:
     if match is None:
         return None
     found = match.groupdict()
@@ -126,11 +127,11 @@ def _marked_call(match: re.Match[str] | None) -> ToolCall | None:
         return None
     if not isinstance(value, dict) or value.keys() - {"name", *ARGUMENTS}:
         return None
-    return _whole_call(value)
+    return _parse_complete_call(value)
 
 
-def _whole_call(value: Mapping[str, Any]) -> ToolCall | None:
-    """A call that names its arguments, an object; None for anything else."""
+def _parse_complete_call(value: Mapping[str, Any]) -> ToolCall | None:
+    """Return the call if an object has a tool name and arguments that are an object, else None."""
     try:
         call = _INVOCATION.read(value)
     except ParseError:
@@ -139,73 +140,73 @@ def _whole_call(value: Mapping[str, Any]) -> ToolCall | None:
     return ToolCall(call.name, call.arguments, native=False) if is_whole else None
 
 
-def _entries(value: Any) -> list[Any]:
+def _call_entries(value: Any) -> list[Any]:
     if isinstance(value, dict):
         value = value.get("tool_calls")
     return value if isinstance(value, list) else []
 
 
-def _is_stray_beside(value: Any, calls: Sequence[ToolCall]) -> bool:
-    """Return True if the message round encoded calls holds what may be their arguments."""
+def _has_stray_arguments(value: Any, calls: Sequence[ToolCall]) -> bool:
+    """Return True if the message object around encoded calls has further members that may be arguments of the calls."""
     if not isinstance(value, dict):
         return False
-    known = _IN_MESSAGE | {"content"} if isinstance(value.get("content"), str) else _IN_MESSAGE
+    known = _MESSAGE_KEYS | {"content"} if isinstance(value.get("content"), str) else _MESSAGE_KEYS
     are_bare = not all(call.arguments for call in calls)
-    return stray_arguments(value, "tool_calls", known=known, are_bare=are_bare) is not None
+    return stray_arguments_reason(value, "tool_calls", known=known, are_bare=are_bare) is not None
 
 
-def _encoded_call(item: Any) -> ToolCall | None:
+def _parse_encoded_call(item: Any) -> ToolCall | None:
     if not isinstance(item, dict) or item.get("type") != "function":
         return None
-    function, given = item.get("function"), item.get("id")
+    function, call_id = item.get("function"), item.get("id")
     if not isinstance(function, dict) or not isinstance(function.get("name"), str) or not function["name"]:
         return None
-    if function.keys() - _IN_FUNCTION:
-        return None  # a function that is described, not called
-    check_keys(item, _BESIDE_FUNCTION, function["name"])
+    if function.keys() - _FUNCTION_KEYS:
+        return None  # the object describes a function instead of calling it
+    check_keys(item, _CALL_KEYS, function["name"])
     return ToolCall(
         name=function["name"],
-        arguments=_arguments(arguments_in(function, function["name"])),
-        provider_id=given if isinstance(given, str) else None,
+        arguments=_decode_arguments(find_arguments(function, function["name"])),
+        provider_id=call_id if isinstance(call_id, str) else None,
         native=False,
     )
 
 
-def _arguments(given: Any) -> Mapping[str, Any] | str:
-    """The decoded object; what is none stays text, so that the call is answered with an error."""
-    if isinstance(given, Mapping):
-        return given
-    if given is None or given == "":
+def _decode_arguments(arguments: Any) -> Mapping[str, Any] | str:
+    """Return arguments as an object. Text that is not a JSON object stays text, so that the call gets an error result."""
+    if isinstance(arguments, Mapping):
+        return arguments
+    if arguments is None or arguments == "":
         return {}
     try:
-        decoded = loads(given)
+        decoded = loads(arguments)
     except (ParseError, AttributeError):
-        return str(given)
-    return decoded if isinstance(decoded, dict) else str(given)
+        return str(arguments)
+    return decoded if isinstance(decoded, dict) else str(arguments)
 
 
-# --- calls in the form of a protocol ----------------------------------------------------------
+# --- calls in the format of a protocol ----------------------------------------------------------
 
 
 def invocation_reason(content: Any) -> str | None:
-    """Explain what is wrong with the content of a TOOL_INVOCATION, None if nothing: one call, or a list of them."""
+    """Return an error text if the content of a TOOL_INVOCATION is neither a valid call nor a list of valid calls, else None."""
     calls = content if isinstance(content, list) else [content]
     if not calls:
         return f"{TOOL_INVOCATION} does not name a tool"
     return next(filter(None, map(_INVOCATION.reason, calls)), None)
 
 
-def beside_invocation(content: Any, envelope: Mapping[str, Any], known: Collection[str]) -> str | None:
-    """Explain arguments round a TOOL_INVOCATION's content that it does not hold, None if there are none.
+def stray_invocation_reason(content: Any, envelope: Mapping[str, Any], known: Collection[str]) -> str | None:
+    """Return an error text if arguments are outside of the content of a TOOL_INVOCATION, else None.
 
-    `known` are the keys that the protocol asks for in that object.
+    `envelope` is the object around the content, and `known` are its keys in the protocol.
     """
     are_bare = _INVOCATION.is_bare(content if isinstance(content, list) else [content])
-    return stray_arguments(envelope, TOOL_INVOCATION, known=known, are_bare=are_bare)
+    return stray_arguments_reason(envelope, TOOL_INVOCATION, known=known, are_bare=are_bare)
 
 
-def invocation(content: Any) -> CallTools:
-    """The calls of a content that `invocation_reason` found right."""
+def to_call_tools(content: Any) -> CallTools:
+    """Convert the content of a TOOL_INVOCATION that `invocation_reason` accepted to tool calls."""
     calls = content if isinstance(content, list) else [content]
     written = map(_INVOCATION.read, calls)
     return CallTools([ToolCall(call.name, call.arguments, native=False) for call in written])
@@ -214,52 +215,60 @@ def invocation(content: Any) -> CallTools:
 # --- instructions -----------------------------------------------------------------------------
 
 
-def classified(kind: ClassificationType, data: Any, text: str | None) -> list[Outcome]:
-    """Return the outcomes of an answer of a known type: its text as a conversation, data without text as an event.
+def outcomes_of_type(kind: ClassificationType, data: Any, text: str | None) -> list[Outcome]:
+    """Return the outcomes of an answer of a known type: a reply if it has text, else an event.
 
-    A type with a tool gives its event, then its text, then the call of the tool.
+    If the type has a tool, the outcomes are the event, the reply and the tool call.
     """
-    said: list[Outcome] = []
+    reply: list[Outcome] = []
     if text:
-        said = [Say(text=text, data=None if isinstance(data, str) else data, message_type=kind.name)]
+        reply = [Say(text=text, data=None if isinstance(data, str) else data, message_type=kind.name)]
     event = Event(name=kind.name, data=data)
     if kind.tool is None:
-        return said or [event]
-    return [event, *said, CallTools([_mapped_call(kind.tool, kind, data)])]
+        return reply or [event]
+    return [event, *reply, CallTools([_mapped_call(kind.tool, kind, data)])]
 
 
 def _mapped_call(tool: str, kind: ClassificationType, data: Any) -> ToolCall:
-    """Return the call of an instruction's tool. Data that does not fit the schema stays text, so the tool never runs."""
-    if form_reason(kind, data) is not None:
+    """Return the call of an instruction's tool.
+
+    Data that does not fit the schema stays text, so that the tool does not run.
+    """
+    if schema_mismatch_reason(kind, data) is not None:
         return ToolCall(tool, data if isinstance(data, str) else json.dumps(data), native=False, mapped=True)
     arguments = data if isinstance(data, dict) else {"content": data}
     return ToolCall(tool, arguments, native=False, mapped=True)
 
 
-def form_reason(kind: ClassificationType, data: Any) -> str | None:
-    """Explain why data does not have the form of a type; None if it has.
+def schema_mismatch_reason(kind: ClassificationType, data: Any) -> str | None:
+    """Return an error text if data does not fit the schema of a type, else None.
 
-    `data` never contains `messageType`. For a schema that describes the whole answer, the type's name is added first.
+    `data` never contains `messageType`; it is added if the schema describes the whole answer.
     """
     if not kind.schema:
         return None
-    if is_whole_answer(kind.schema) and isinstance(data, dict):
+    if describes_whole_answer(kind.schema) and isinstance(data, dict):
         data = {MESSAGE_TYPE: kind.name, **data}
     return schema_check(kind.schema)(data)
 
 
-def misfit(value: dict[str, Any], kind: ClassificationType) -> str | None:
-    """Explain what is wrong with the data in `{"messageType", "content", ...}`; None if nothing. Text alone is accepted."""
+def type_mismatch_reason(value: dict[str, Any], kind: ClassificationType) -> str | None:
+    """Return an error text if an answer `{"messageType", "content", ...}` does not fit its type, else None.
+
+    Content that is only text is accepted.
+    """
     if reason := _second_type(value.get("content"), kind):
         return reason
     value = _without_repeated_name(value, kind)
-    content, data = value.get("content"), fitting(value, kind)
+    content, data = value.get("content"), matching_data(value, kind)
     if (isinstance(content, str) and content.strip()) or data not in (None, ""):
         if data is not None and data is not content:
             return None
-        return _second_value(kind, content, value) or beside_instruction(kind, content, value, _IN_TYPED)
-    whole = is_whole_answer(kind.schema) or "content" not in value
-    reason = form_reason(kind, _members(value) if whole else content)
+        return _second_value(kind, content, value) or stray_instruction_reason(
+            kind, content, value, _TYPED_KEYS
+        )
+    whole = describes_whole_answer(kind.schema) or "content" not in value
+    reason = schema_mismatch_reason(kind, _members(value) if whole else content)
     return f"content of {kind.name!r}: {reason or 'it is empty'}"
 
 
@@ -268,15 +277,15 @@ def _members(value: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _without_repeated_name(value: dict[str, Any], kind: ClassificationType) -> dict[str, Any]:
-    """Return a typed answer whose content does not repeat the type's name, which is no data."""
+    """Return a typed answer without a `messageType` in its content that repeats the type's name."""
     content = value.get("content")
     if not isinstance(content, dict) or content.get(MESSAGE_TYPE) != kind.name:
         return value
-    return content if is_whole_answer(kind.schema) else {**value, "content": _members(content)}
+    return content if describes_whole_answer(kind.schema) else {**value, "content": _members(content)}
 
 
 def _second_type(content: Any, kind: ClassificationType) -> str | None:
-    """Explain that the content of a typed answer names another type; None if it does not."""
+    """Return an error text if the content of a typed answer names another type, else None."""
     inner = content.get(MESSAGE_TYPE) if isinstance(content, dict) else None
     if inner is None or inner == kind.name:
         return None
@@ -284,81 +293,81 @@ def _second_type(content: Any, kind: ClassificationType) -> str | None:
 
 
 def _second_value(kind: ClassificationType, content: Any, value: Mapping[str, Any]) -> str | None:
-    """Explain that a member of the content has another value outside of the content; None if no member has."""
-    if kind.tool is None or not isinstance(content, dict) or is_whole_answer(kind.schema):
+    """Return an error text if a member of the content has a different value outside of the content, else None."""
+    if kind.tool is None or not isinstance(content, dict) or describes_whole_answer(kind.schema):
         return None
     known = content.keys() | (member_names(kind.schema) or frozenset())
-    for key in value.keys() & known - _IN_TYPED:
+    for key in value.keys() & known - _TYPED_KEYS:
         if key not in content or content[key] != value[key]:
             return f"{quoted(key)} is outside of the content of {kind.name!r}: put it into the content"
     return None
 
 
-def beside_instruction(
+def stray_instruction_reason(
     kind: ClassificationType, content: Any, envelope: Mapping[str, Any], known: Collection[str]
 ) -> str | None:
-    """Explain arguments round the content that an instruction's tool runs with, None if there are none.
+    """Return an error text if arguments of an instruction's tool are outside of the answer's content, else None.
 
-    `known` are the keys that the protocol asks for in that object.
+    `envelope` is the object around the content, and `known` are its keys in the protocol.
     """
     if kind.tool is None:
         return None
-    return stray_arguments(envelope, f"the content of {kind.name}", known=known, are_bare=not content)
+    return stray_arguments_reason(envelope, f"the content of {kind.name}", known=known, are_bare=not content)
 
 
-def fitting(value: dict[str, Any], kind: ClassificationType) -> Any:
-    """Return the data of a typed answer that has the form of the type; None if no part of the answer has.
+def matching_data(value: dict[str, Any], kind: ClassificationType) -> Any:
+    """Return the part of a typed answer that fits the type's schema; None if no part fits.
 
-    The data is the answer's `content`, or all members of the answer except `messageType`.
+    The part is the answer's `content`, or all members of the answer except `messageType`.
     """
     value = _without_repeated_name(value, kind)
     members = _members(value)
     content = value.get("content", members)
     if not kind.schema:
         return content
-    candidates = (members, content) if is_whole_answer(kind.schema) else (content, members)
-    return next((data for data in candidates if form_reason(kind, data) is None), None)
+    candidates = (members, content) if describes_whole_answer(kind.schema) else (content, members)
+    return next((data for data in candidates if schema_mismatch_reason(kind, data) is None), None)
 
 
-def only_type(content: Any, kinds: Sequence[ClassificationType]) -> ClassificationType | None:
-    """Return the type of data that names no type; None if the data has the form of no type.
+def infer_type(content: Any, kinds: Sequence[ClassificationType]) -> ClassificationType | None:
+    """Return the type whose schema fits data without a type name; None if no type fits.
 
-    A type is taken only if the answer cannot be meant as any other type: every other type has a schema, the
-    schema does not accept the data, and the data has no member that the other schema describes.
+    The match must be unambiguous: every other type has a schema that rejects the data, and describes none of
+    its members.
 
     Raises:
-        ParseError: The data has the form of a type, and may be meant as another type.
+        ParseError: A type fits, but the data may be meant as another type.
     """
     if isinstance(content, str):
         return None
-    fits = [kind for kind in kinds if kind.schema and form_reason(kind, content) is None]
+    fits = [kind for kind in kinds if kind.schema and schema_mismatch_reason(kind, content) is None]
     if fits and any(_may_be(kind, content) for kind in kinds if kind is not fits[0]):
-        raise unnamed(kinds)
+        raise missing_type_error(kinds)
     return fits[0] if fits else None
 
 
-def unnamed(kinds: Sequence[ClassificationType]) -> ParseError:
-    """Return the error for an answer that has to name its type."""
+def missing_type_error(kinds: Sequence[ClassificationType]) -> ParseError:
+    """Return the error for an answer that must name its type but does not."""
     return ParseError(
         f'the answer does not name its type: write "{MESSAGE_TYPE}" with one of {known_names(kinds)}'
     )
 
 
 def _may_be(kind: ClassificationType, content: Any) -> bool:
-    """Return True if data without a type's name may be meant as an answer of this type, even a faulty one."""
+    """Return True if data without a type name may be meant as this type, even if it does not fit the schema."""
     if not kind.schema or not isinstance(content, dict) or not content:
         return True
     names = member_names(kind.schema)
-    return names is None or not names.isdisjoint(content) or form_reason(kind, content) is None
+    return names is None or not names.isdisjoint(content) or schema_mismatch_reason(kind, content) is None
 
 
 def known_names(kinds: Sequence[ClassificationType]) -> str:
-    """Return the names of types as errors list them."""
+    """Return the names of types, separated by commas, for error texts."""
     return ", ".join(kind.name for kind in kinds)
 
 
-def text_of(content: Any) -> str | None:
-    """The words of a content: itself, or the member that carries them; None if it has none."""
+def text_in(content: Any) -> str | None:
+    """Return the text of a content: the content itself, or its member `content`, `text` or `message`; None without text."""
     if isinstance(content, str):
         return content
     if isinstance(content, dict):
@@ -366,6 +375,6 @@ def text_of(content: Any) -> str | None:
     return None
 
 
-def named(kinds: Sequence[ClassificationType], name: str) -> ClassificationType | None:
-    """The type of this name, None if there is none."""
+def type_named(kinds: Sequence[ClassificationType], name: str) -> ClassificationType | None:
+    """Return the type with this name, or None."""
     return next((kind for kind in kinds if kind.name == name), None)

@@ -1,4 +1,4 @@
-"""The `bare` protocol: the text of the answer is the reply."""
+"""The `bare` protocol: the text of the model's answer is the reply."""
 
 from typing import Any, ClassVar
 
@@ -6,20 +6,20 @@ from actgent.errors import ParseError
 from actgent.llm.base import Answer
 from actgent.structured.extract import is_cut, loads, unfenced, visible
 
-from .actions import answer_text, encoded_calls
+from .actions import answer_text, parse_encoded_calls
 from .base import Outcome, Profile, Protocol, Say, View, make_say
-from .growing import Growth, follow_prose
+from .partial_answers import PartialAnswer, follow_prose
 from .prompts import WHO
 
 _MAY_BE_JSON = frozenset('{["`n<')
-"""What a text begins with that is not simply text: JSON, a fence, `null`, a tag of thoughts."""
+"""First characters of text that may be more than prose: JSON, a code fence, `null`, a reasoning tag."""
 
 _TAGS = ("<think>", "<thinking>")
-"""What thoughts begin with, before the answer."""
+"""Opening tags of reasoning before the answer."""
 
 
 class Bare(Protocol):
-    """Plain talk. Only JSON that is the whole answer is looked at, for models that cannot help writing it."""
+    """Plain text. Text is extracted from an answer that consists of JSON, which some models write unasked."""
 
     name: ClassVar[str] = "bare"
     lookback = 0
@@ -28,35 +28,41 @@ class Bare(Protocol):
     def read(self, answer: Answer, view: View) -> list[Outcome]:
         text = answer.text
         if text.lstrip()[:1] in _MAY_BE_JSON or "</think" in text:
-            return _read_odd(text, view.profile)
+            return _read_json_like(text, view.profile)
         return [make_say(text=text, message_type=_first_type(view.profile))]
 
     def partial(self, text: str) -> str | None:
         head = text.lstrip()
         if any(tag.startswith(head) for tag in _TAGS):
-            return None  # it may become a tag, or is one, and what it holds is not shown
+            return None  # it is or may become a reasoning tag, whose content is not shown
         return visible(text) if head.startswith("<think") else text
 
-    def growth(self) -> Growth:
-        return Growth(self.partial, follow_prose)
+    def partial_answer(self) -> PartialAnswer:
+        return PartialAnswer(self.partial, follow_prose)
 
 
 def _first_type(profile: Profile) -> str | None:
     return profile.types[0].name if profile.types else None
 
 
-def _read_odd(text: str, profile: Profile) -> list[Outcome]:
-    if calls := encoded_calls(text):
+def _read_json_like(text: str, profile: Profile) -> list[Outcome]:
+    if calls := parse_encoded_calls(text):
         return [calls]
     shown = answer_text(text)
-    value = _decoded(shown)
-    said = _text_in(value)
+    value = _decode(shown)
+    inner_text = _text_in(value)
     structure = value if isinstance(value, dict | list) else None
-    return [Say(text=shown if said is None else said, data=structure, message_type=_first_type(profile))]
+    return [
+        Say(
+            text=shown if inner_text is None else inner_text,
+            data=structure,
+            message_type=_first_type(profile),
+        )
+    ]
 
 
-def _decoded(text: str) -> Any:
-    """The value of a text that is JSON, fenced or not; the text itself if it is none."""
+def _decode(text: str) -> Any:
+    """Return the value of JSON text, with or without a code fence; return other text unchanged."""
     inner = unfenced(text)
     try:
         value = loads(inner)
@@ -70,7 +76,7 @@ def _decoded(text: str) -> Any:
 
 
 def _begins_object(text: str) -> bool:
-    """True for `{"` and `[{"`, fenced or not: JSON was meant, not prose that begins with a bracket."""
+    """Return True if a text begins with `{"` or `[{"`: the model meant JSON, not prose that begins with a bracket."""
     start = "".join(text[:200].split()).lstrip("`").removeprefix("json")
     return start.startswith(('{"', '[{"'))
 

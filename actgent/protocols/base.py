@@ -1,8 +1,8 @@
-"""How an agent and a model talk: a `Protocol` is a `PromptTemplate`, which asks, and a `Classifier`, which reads the answer.
+"""The interface between an agent and a model: a `Protocol` combines a `PromptTemplate` and a `Classifier`.
 
-A protocol is pure and sync, holds nothing of a session, and is shared by all of them. It
-says what it made of an answer in *outcomes*; the core acts on them by one table. An outcome
-list without `CallTools` or `Continue` ends the turn.
+The template writes the request, the classifier reads the answer. A protocol is pure and synchronous, keeps no
+data of a session, and is shared by all sessions. It reports the meaning of an answer as *outcomes*, which the
+core dispatches through one table. Outcomes without `CallTools` or `Continue` end the turn.
 """
 
 import abc
@@ -29,25 +29,21 @@ from actgent.structured.extract import extract, loads, visible
 from actgent.structured.output import output_of
 from actgent.structured.schemas import is_json_schema
 from actgent.support.quick_init import maker, quick_init
-from actgent.tools.schemas import compile_schema
+from actgent.tools import schemas
 
-from .growing import Growth
+from .partial_answers import PartialAnswer
 
 _JSON_STARTS = ("{", "[", "`")
 
-# --- what a model may answer with ----------------------------------------------------------
+# --- types of answers ----------------------------------------------------------
 
 
 MESSAGE_TYPE = "messageType"
-"""The key under which an answer names its type."""
+"""Key of an answer's type name."""
 
 
 def read_schema(schema: object, place: str = "") -> Mapping[str, Any] | None:
-    """Return a schema as a mapping; text is read as JSON, and empty text as no schema. Errors begin with `place`.
-
-    Raises:
-        ConfigurationError: The schema is neither an object nor the JSON text of an object.
-    """
+    """Return a schema as a mapping. Text is parsed as JSON; empty text means no schema. Errors begin with `place`."""
     if schema is None or isinstance(schema, Mapping):
         return schema
     if isinstance(schema, str):
@@ -72,34 +68,39 @@ def _type_schema(schema: object) -> Mapping[str, Any]:
 
 @attrs.frozen
 class Instruction:
-    """A named, described form of answer, as a developer writes it."""
+    """A named type of answer, as the developer describes it."""
 
     name: str
-    """Unique among an agent's instructions and types; the model writes it as the type of its answer."""
+    """Name that the model writes as the type of its answer; unique among the agent's instructions and types."""
     description: str = ""
-    """When the model should answer in this form, in words."""
+    """Description of when the model should answer with this type."""
     schema: Mapping[str, Any] | None = attrs.field(default=None, converter=read_schema)
-    """A JSON Schema, or the template form `{"field": "<what stands there>"}`, as a dict or JSON text; None takes any content."""
+    """JSON Schema of the content, or a template such as `{"field": "<meaning>"}`, as a dict or JSON text; None accepts any content."""
     tool: str | None = None
-    """The tool that runs with the validated answer, and in no other way."""
+    """Name of the tool that runs with the validated answer; the model cannot call this tool in another way.
+
+    None: no tool.
+    """
 
 
 @attrs.frozen
 class ClassificationType:
-    """The form that an instruction takes in prompts and classifiers."""
+    """A type of answer, as prompts and classifiers use it."""
 
     name: str
-    """Unique among an agent's types; the model writes it."""
+    """Name that the model writes; unique among the agent's types."""
     description: str = ""
-    """When the model should answer in this form, in words."""
+    """Description of when the model should answer with this type."""
     schema: Mapping[str, Any] = attrs.field(factory=dict, converter=_type_schema)
-    """Form of the answer's content, as a dict or JSON text; empty accepts any content. A schema with a member `messageType`
-    is the form of the whole answer instead."""
+    """JSON Schema or template of the answer's content, as a dict or JSON text; empty accepts any content.
+
+    A schema with a property `messageType` describes the whole answer instead.
+    """
     tool: str | None = None
-    """The tool that runs with the validated answer; None where it becomes an event."""
+    """Name of the tool that runs with the validated answer; None emits an event instead."""
 
 
-_NAMES_OF_FIELDS: Mapping[str, str] = {
+_FIELD_BY_KEY: Mapping[str, str] = {
     "name": "name",
     "instructionName": "name",
     "description": "description",
@@ -109,97 +110,87 @@ _NAMES_OF_FIELDS: Mapping[str, str] = {
 }
 
 
-def _fields_of(given: Mapping[str, Any], what: str) -> dict[str, Any]:
-    """Return the fields of an instruction or a type that is written as a dict."""
+def _parse_fields(value: Mapping[str, Any], label: str) -> dict[str, Any]:
+    """Return the fields of an instruction or a type that is written as a dict. `label` begins each error text."""
     fields: dict[str, Any] = {}
-    for key, value in given.items():
-        field = _NAMES_OF_FIELDS.get(key)
+    for key, content in value.items():
+        field = _FIELD_BY_KEY.get(key)
         if field is None:
             raise ConfigurationError(
-                f"{what} {given!r:.200} has an unknown key: {nearest(str(key), list(_NAMES_OF_FIELDS))}"
+                f"{label} {value!r:.200} has an unknown key: {nearest(str(key), list(_FIELD_BY_KEY))}"
             )
         if field in fields:
             raise ConfigurationError(
-                f"{what} {given!r:.200} has the field {field!r} twice: remove one of the keys"
+                f"{label} {value!r:.200} has the field {field!r} twice: remove one of the keys"
             )
-        fields[field] = value
+        fields[field] = content
     if not isinstance(fields.get("name"), str):
-        raise ConfigurationError(f'{what} {given!r:.200} has no name: add "name": "..."')
+        raise ConfigurationError(f'{label} {value!r:.200} has no name: add "name": "..."')
     if "schema" in fields:
-        fields["schema"] = read_schema(fields["schema"], f"{what} {shown(fields['name'])}: ")
+        fields["schema"] = read_schema(fields["schema"], f"{label} {shown(fields['name'])}: ")
     return fields
 
 
-def to_instruction(given: object) -> Any:
-    """Return an instruction that is given as a name or a dict; any other value is returned as it is.
-
-    Raises:
-        ConfigurationError: The dict has an unknown key or no name.
-    """
-    if isinstance(given, str):
-        return Instruction(given)
-    return Instruction(**_fields_of(given, "instruction")) if isinstance(given, Mapping) else given
+def to_instruction(value: object) -> Any:
+    """Convert a name or a dict to an `Instruction`; return any other value unchanged."""
+    if isinstance(value, str):
+        return Instruction(value)
+    return Instruction(**_parse_fields(value, "instruction")) if isinstance(value, Mapping) else value
 
 
-def to_type(given: object) -> Any:
-    """Return a classification type that is given as a dict; any other value is returned as it is.
-
-    Raises:
-        ConfigurationError: The dict has an unknown key or no name.
-    """
-    return ClassificationType(**_fields_of(given, "type")) if isinstance(given, Mapping) else given
+def to_type(value: object) -> Any:
+    """Convert a dict to a `ClassificationType`; return any other value unchanged."""
+    return ClassificationType(**_parse_fields(value, "type")) if isinstance(value, Mapping) else value
 
 
 def types_from(instructions: Sequence[Instruction]) -> tuple[ClassificationType, ...]:
-    """Return the classification types of instructions, in their order.
+    """Convert instructions to classification types, in the same order.
 
     Raises:
-        ConfigurationError: A name is empty or used twice, or a schema is not usable.
+        ConfigurationError: A name is empty or used twice, or a schema is invalid.
     """
-    types = checked_types(
+    types = validate_types(
         ClassificationType(each.name, each.description, each.schema or {}, each.tool) for each in instructions
     )
     if len(types) < len(instructions):
         names = [each.name for each in instructions]
         twice = next(name for name in names if names.count(name) > 1)
-        raise ConfigurationError(
-            f"the instruction {twice!r} is given twice: each needs a name of its own, so remove or rename one of them"
-        )
+        raise ConfigurationError(f"the instruction {twice!r} is given twice: remove or rename one of them")
     return types
 
 
-def checked_types(types: Iterable[ClassificationType]) -> tuple[ClassificationType, ...]:
-    """Return the types of one agent, which the name alone tells apart. A type that is given twice counts once.
+def validate_types(types: Iterable[ClassificationType]) -> tuple[ClassificationType, ...]:
+    """Validate the classification types of one agent and return them without duplicates.
 
     Raises:
-        ConfigurationError: A name is empty, two types have the same name (letter case does not count), a schema is
-            not usable, or a schema demands the name of another type as its `messageType`.
+        ConfigurationError: A name is empty, two different types have the same name (ignoring case), a schema
+            is invalid, or a schema requires the name of another type as its `messageType`.
     """
     known: dict[str, ClassificationType] = {}
     for kind in types:
         key = " ".join(kind.name.split()).casefold()
         if not key:
-            raise ConfigurationError(f"{kind!r:.200} has an empty name: each type needs a name of its own")
+            raise ConfigurationError(f"{kind!r:.200} has an empty name: give each type a unique name")
         if known.setdefault(key, kind) != kind:
             raise ConfigurationError(
-                f"the types {known[key].name!r} and {kind.name!r} have the same name (letter case does not count), "
-                "and an answer names its type: rename one of them, each needs a name of its own"
+                f"the types {known[key].name!r} and {kind.name!r} have the same name (ignoring case), "
+                "but an answer is matched by its type name: rename one of them"
             )
         if is_json_schema(kind.schema):
-            compile_schema(kind.schema, owner=f"instruction {kind.name!r}")
+            schemas.compile_schema(kind.schema, owner=f"instruction {kind.name!r}")
     for kind in known.values():
-        _check_own_name(kind, known)
+        _check_message_type(kind, known)
     return tuple(known.values())
 
 
-def is_whole_answer(schema: Mapping[str, Any]) -> bool:
-    """Return True if a schema describes the whole answer with its `messageType`, not only the content of the answer."""
+def describes_whole_answer(schema: Mapping[str, Any]) -> bool:
+    """Return True if a schema describes the whole answer including `messageType`, not only its content."""
     return (
         MESSAGE_TYPE in (schema.get("properties") or ()) if is_json_schema(schema) else MESSAGE_TYPE in schema
     )
 
 
-_COMBINED = (
+_KEYWORDS_WITH_HIDDEN_PROPERTIES = (
     "$ref",
     "$dynamicRef",
     "anyOf",
@@ -214,95 +205,101 @@ _COMBINED = (
 
 
 def member_names(schema: Mapping[str, Any]) -> frozenset[str] | None:
-    """Return the names of the members that a schema describes; None if the schema does not list them."""
+    """Return the property names that a schema describes, or None if the schema does not list all of them."""
     if not is_json_schema(schema):
         return frozenset(schema)
-    if "properties" not in schema or any(word in schema for word in _COMBINED):
+    if "properties" not in schema or any(word in schema for word in _KEYWORDS_WITH_HIDDEN_PROPERTIES):
         return None
     return frozenset(schema["properties"])
 
 
-def _check_own_name(kind: ClassificationType, known: Mapping[str, ClassificationType]) -> None:
-    """Refuse a schema of a whole answer with a name that is not the name of the type."""
-    if not is_whole_answer(kind.schema):
+def _check_message_type(kind: ClassificationType, known: Mapping[str, ClassificationType]) -> None:
+    """Raise if the schema of a whole answer requires a `messageType` other than the name of its type."""
+    if not describes_whole_answer(kind.schema):
         return
     if is_json_schema(kind.schema):
-        form = kind.schema["properties"][MESSAGE_TYPE]
-        wanted = form.get("const", kind.name) if isinstance(form, Mapping) else kind.name
-        is_wrong = wanted != kind.name
+        member = kind.schema["properties"][MESSAGE_TYPE]
+        required = member.get("const", kind.name) if isinstance(member, Mapping) else kind.name
+        is_wrong = required != kind.name
     else:
-        wanted = kind.schema[MESSAGE_TYPE]
-        other = known.get(wanted.casefold()) if isinstance(wanted, str) else None
+        required = kind.schema[MESSAGE_TYPE]
+        other = known.get(required.casefold()) if isinstance(required, str) else None
         is_wrong = other is not None and other is not kind
     if is_wrong:
         raise ConfigurationError(
-            f"the schema of type {kind.name!r} has messageType {wanted!r}: write {kind.name!r} there, or leave messageType out"
+            f"the schema of type {kind.name!r} has messageType {required!r}: write {kind.name!r} there, or omit messageType"
         )
 
 
-# --- what a protocol is shown and answers ---------------------------------------------------
+# --- input and output of a protocol ---------------------------------------------------
 
 
 @attrs.frozen(kw_only=True)
 class Profile:
-    """Who the agent is, as templates see it."""
+    """Identity of the agent, for prompt templates."""
 
     name: str = "agent"
-    """The agent's name."""
+    """Name of the agent."""
     role: str = ""
-    """Who it is, in words; empty where nothing was said, as in the fields below."""
+    """Role of the agent, e.g. `a travel agent`; empty if not set."""
     goal: str = ""
-    """What it is there for."""
+    """Goal of the agent; empty if not set."""
     capabilities: str = ""
-    """What it can do."""
+    """Capabilities of the agent, as text; empty if not set."""
     instructions: Sequence[Instruction] = ()
-    """The forms of answer that the developer described."""
+    """Types of answers that the developer described as instructions."""
     types: Sequence[ClassificationType] = ()
-    """The same as classification types, and those that were given ready."""
+    """Classification types of the agent, from `instructions` and from `types`."""
     tools: Sequence[ToolSpec] = ()
-    """Those that the agent had when it was made: the system prompt never moves. See `View.tools`."""
+    """Tools at the creation of the agent. The system prompt uses these, so that it never changes; see `View.tools`."""
     body: str = ""
-    """Further text of the developer's, e.g. the body of brain.md."""
+    """Further text of the system prompt, e.g. the body of brain.md."""
 
 
 @attrs.define(kw_only=True, eq=False)
 class View:
-    """What a protocol sees of a session, only to be read.
+    """Read-only view of a session for a protocol.
 
-    One view serves one pass of a turn: rendering the request, and reading its answer, for which state and calls are
-    brought up to then.
+    One view serves one pass of a turn: rendering the request and reading its answer. `state` and `calls` are
+    updated in between.
     """
 
     message: Message
     """The message that this pass answers."""
     record: Sequence[Message]
-    """Everything that happened, oldest first. When a request is rendered it ends with `message`, behind which only
-    notes of the kind system may stand; when an answer is read, with the answer."""
+    """Messages of the session, oldest first.
+
+    When a request is rendered, `message` is the last one, except for notes of the kind `system` after it.
+    When an answer is read, the answer is the last one.
+    """
     state: Mapping[str, Any]
-    """The session's state. What an answer is read against is the state as it was when the answer came, also where it
-    is read again after a restart: so reading has to depend on nothing but the view and the answer."""
+    """State of the session when the answer arrived.
+
+    After a restart a recorded answer is read again with the same state, so reading must depend only on the
+    view and the answer.
+    """
     stage: str | None = None
-    """The stage that `message` goes on with; None at the turn's first pass."""
+    """Stage of the protocol that `message` belongs to; None at the first pass of the turn."""
     calls: int = 0
-    """Model calls of this turn so far; when an answer is read, with the one that gave it."""
+    """Model calls of this turn so far, including the call whose answer is being read."""
     repairs: int = 0
-    """Bad answers in a row so far."""
+    """Number of consecutive invalid answers so far."""
     profile: Profile
-    """The agent's."""
+    """Profile of the agent."""
     tools: Sequence[ToolSpec] = ()
-    """The tools that the agent has when the model is asked; an access rule may refuse some of them at the call."""
+    """Tools that the model may call in this pass; an access rule may still reject some of the calls."""
 
 
 @attrs.frozen(kw_only=True)
 class Request:
-    """What a protocol adds to the conversation for one model call."""
+    """Additions of a protocol to the conversation for one model call."""
 
     tail: str = ""
-    """Said at the very end of the prompt, for this call only."""
+    """Text at the end of the prompt, for this call only."""
     model: str = "default"
-    """The role of the model to ask, a key of the agent's `models`."""
+    """Role of the model to call: a key of the agent's `models`."""
     response_format: ResponseFormat | None = None
-    """The form that the provider is asked to keep to; None is plain text."""
+    """Output format that the provider enforces; None is plain text."""
 
 
 PLAIN_REQUEST = Request()
@@ -313,16 +310,16 @@ PLAIN_REQUEST = Request()
 @quick_init
 @attrs.frozen(kw_only=True)
 class Say:
-    """An answer for the user."""
+    """Outcome of an answer: reply to the user."""
 
     text: str
-    """The words that the user is shown."""
+    """Reply text for the user."""
     data: Any = None
-    """The value of the declared output; None where none was declared."""
+    """Value of the agent's `output=` type; None without `output=`."""
     message_type: str | None = None
-    """The kind of the answer in the protocol's own words; None where it has none."""
+    """Type of the answer as the protocol names it; None if the protocol has no types."""
     reasoning: Mapping[str, Any] | None = None
-    """What the model said about its answer, in the protocol's own words; None where it said nothing."""
+    """The model's explanations of the answer, as the protocol names them; None if the model gave none."""
 
 
 make_say = maker(Say)
@@ -330,7 +327,7 @@ make_say = maker(Say)
 
 @attrs.frozen
 class CallTools:
-    """Run tool calls. They start in order, and their results are the next message of the turn."""
+    """Outcome: run tool calls. They start in order, and their results are the next message of the turn."""
 
     calls: Sequence[ToolCall]
     """Tool calls in the order of the answer."""
@@ -340,7 +337,7 @@ class CallTools:
 
 @attrs.frozen
 class Change:
-    """Change the state of the session. Changes are dispatched before all other outcomes of the answer."""
+    """Outcome: change the state of the session. Changes are dispatched before all other outcomes of the answer."""
 
     action: Callable[[Mapping[str, Any]], Any]
     """Function of the state that returns changes: a pair `(key, value)`, a list of pairs, or None."""
@@ -348,7 +345,7 @@ class Change:
 
 @attrs.frozen
 class Continue:
-    """Call the model again in a stage, with a note after the conversation."""
+    """Outcome: call the model again in a stage, with a note after the conversation."""
 
     stage: str | None
     """Stage of the next model call; None is the first stage of the protocol."""
@@ -358,15 +355,18 @@ class Continue:
 
 @attrs.frozen
 class Finish:
-    """End the turn, without another model call."""
+    """Outcome: end the turn without another model call."""
 
 
 @attrs.frozen
 class Fail:
-    """Reject the answer. After a `ParseError` the model is asked again, at most `Limits.repairs` times; else the turn fails."""
+    """Outcome of an answer: reject it.
+
+    After a `ParseError` the model is called again with the reason, at most `Limits.repairs` times. Other errors fail the turn.
+    """
 
     error: AnswerError
-    """Error that says what is wrong with the answer."""
+    """Error that describes the problem of the answer."""
 
 
 Outcome = Say | Event | Route | CallTools | Change | Continue | Finish | Fail
@@ -376,41 +376,50 @@ Outcome = Say | Event | Route | CallTools | Change | Continue | Finish | Fail
 
 
 class PromptTemplate(abc.ABC):
-    """The asking half of a protocol: its texts, and what each model call adds to them.
+    """The part of a protocol that writes requests: prompt texts, and additions to each model call.
 
-    The texts are jinja2 templates, written by developers and rendered by a `PromptManager`. Each has its lifetime, so that
-    the beginning of a prompt never moves: the system prompt is an agent's, the assistant prompt a session's, the user
-    prompt a pass's.
+    The texts are jinja2 templates of the developer, rendered by a `PromptManager`. Each text is rendered for
+    a fixed scope, so that the beginning of a prompt stays the same and provider caches hit: the system prompt
+    for an agent, the assistant prompt for a session, the user prompt for a pass.
     """
 
     name: ClassVar[str]
     template: ClassVar[str]
-    """The system prompt, over `profile` and `examples`; rendered once for an agent, so it never moves. One that says `session`,
-    `state` or `memory` is a session's, and rendered again when what it says changes."""
+    """Template of the system prompt, with the variables `profile` and `examples`; rendered once for an agent.
+
+    A template that uses `session`, `state` or `memory` is rendered for each session, and again when these
+    values change.
+    """
     assistant_template: ClassVar[str] = ""
-    """Said as the agent's own words behind the system prompt, before all that is remembered: over `profile`, `examples`,
-    `session` (`id`, `owner`, `description`), `state` and `memory`; the same in all passes of a session, until what it says changes."""
+    """Template of a message with the role `assistant` after the system prompt, before the remembered conversation.
+
+    Variables are `profile`, `examples`, `session` (`id`, `owner`, `description`), `state` and `memory`. It is
+    rendered once for a session, and again when these values change.
+    """
     user_template: ClassVar[str] = ""
-    """Said behind the conversation in each pass, and not remembered: over the same and `message` (the text to be answered),
-    `state`, `stage`, `calls` and `repairs`."""
+    """Template of text after the conversation, rendered in each pass and not remembered.
+
+    Variables are those of `assistant_template` and `message` (the text to answer), `stage`, `calls` and
+    `repairs`.
+    """
     examples: ClassVar[Sequence[str]] = ()
-    """Answers as this template asks for them. An agent is refused whose classifier cannot read one of them."""
+    """Example answers to this template. An agent is rejected if its classifier cannot read one of them."""
 
     stages: ClassVar[Sequence[str]] = ()
-    """The names of its stages, for `Agent.on_query(stage=)`; empty where all calls are alike."""
+    """Names of the stages, for `Agent.on_query(stage=)`; empty if the protocol has no stages."""
     final_stage: ClassVar[str | None] = None
-    """The stage that answers the user. Answers of other stages are marked as intermediate; None marks no answer."""
+    """Stage that answers the user. Answers of other stages are marked as intermediate; None marks no answer."""
 
     def request(self, view: View) -> Request:
-        """Return what this call adds to the conversation."""
+        """Return the additions to the conversation for the next model call."""
         return PLAIN_REQUEST
 
     def stage_name(self, view: View) -> str | None:
-        """Return which of its `stages` this call is; None where it has none."""
+        """Return the stage of the next model call, one of `stages`; None if the protocol has no stages."""
         return view.stage
 
     def answer_metadata(self, view: View) -> Mapping[str, Any]:
-        """Return the metadata of the message that will hold the answer to this call: its stage."""
+        """Return the metadata of the message that will hold the answer of the next model call: its stage."""
         stage = self.stage_name(view)
         if stage is None:
             return NO_METADATA
@@ -422,41 +431,43 @@ class PromptTemplate(abc.ABC):
 def _example(
     response: str | Answer, types: Sequence[ClassificationType | Mapping[str, Any]]
 ) -> tuple[Answer, View]:
-    """Return an answer, and the view of a session in which the model gave it to a first message."""
+    """Return an answer and a view of a new session in which the model gave this answer."""
     answer = Answer(parts=(Text(response),)) if isinstance(response, str) else response
-    profile = Profile(types=checked_types(map(to_type, types)))
+    profile = Profile(types=validate_types(map(to_type, types)))
     return answer, _first_view(answer, profile)
 
 
 def _first_view(answer: Answer, profile: Profile) -> View:
-    asked = Message(session_id="example", sender=Sender("user"), parts=(Text("An example."),))
-    said = Message(session_id="example", sender=Sender("agent", "assistant"), parts=answer.parts)
-    return View(message=asked, record=(asked, said), state={}, calls=1, profile=profile, tools=profile.tools)
+    question = Message(session_id="example", sender=Sender("user"), parts=(Text("An example."),))
+    reply = Message(session_id="example", sender=Sender("agent", "assistant"), parts=answer.parts)
+    return View(
+        message=question, record=(question, reply), state={}, calls=1, profile=profile, tools=profile.tools
+    )
 
 
 class Classifier(abc.ABC):
-    """The reading half of a protocol: what an answer means, in outcomes."""
+    """The part of a protocol that reads answers: it returns their meaning as outcomes."""
 
     def __init_subclass__(cls, **options: Any) -> None:
-        """Whoever overrides `partial` alone is asked for it: what follows the inherited one would show something else."""
+        """Restore the default `partial_answer` if a subclass overrides only `partial`: an inherited one would bypass it."""
         super().__init_subclass__(**options)
-        if "partial" in vars(cls) and "growth" not in vars(cls):
-            cls.growth = Classifier.growth  # type: ignore[method-assign]
+        if "partial" in vars(cls) and "partial_answer" not in vars(cls):
+            cls.partial_answer = Classifier.partial_answer  # type: ignore[method-assign]
 
     @abc.abstractmethod
     def read(self, answer: Answer, view: View) -> Sequence[Outcome]:
-        """Return what the answer means. Native calls of the answer are read by the core before this.
+        """Return the outcomes of an answer. The core has already handled native tool calls of the answer.
 
         Raises:
-            AnswerError: the same as returning `[Fail(error)]`.
+            AnswerError: The answer cannot be read; equivalent to returning `[Fail(error)]`.
         """
 
     def validate_response(
         self, response: str | Answer, types: Sequence[ClassificationType | Mapping[str, Any]] = ()
     ) -> bool:
-        """Return True if an answer has the form that this classifier reads, for an agent with these types.
+        """Return True if this classifier can read an answer, for an agent with these types.
 
-        `read` gives the outcomes of the answer, or raises the reason why it cannot be read.
+        `read` returns the outcomes of the answer, or raises the reason why it cannot be read.
         """
         try:
             outcomes = self.read(*_example(response, types))
@@ -467,13 +478,10 @@ class Classifier(abc.ABC):
     def classify(
         self, response: str | Answer, types: Sequence[ClassificationType | Mapping[str, Any]] = ()
     ) -> str:
-        """Return the name of the type that an answer has, for an agent with these types.
+        """Return the type name of an answer, for an agent with these types.
 
-        The name is that of the answer's event, reply or route; `TOOL_INVOCATION` for calls of tools, and `DIRECT_RESPONSE`
-        for text without a type.
-
-        Raises:
-            AnswerError: The answer cannot be read.
+        The name is that of the answer's event, reply or route, `TOOL_INVOCATION` for tool calls, and
+        `DIRECT_RESPONSE` for text without a type.
         """
         outcomes = self.read(*_example(response, types))
         for outcome in outcomes:
@@ -490,117 +498,119 @@ class Classifier(abc.ABC):
         )
 
     def partial(self, text: str) -> str | None:
-        """The part of a growing answer that may be shown; None shows nothing yet.
+        """Return the part of an incomplete answer that may be shown to the user; None shows no text yet.
 
-        Asked at each piece of a short text, and whenever a longer one has grown by 1/64; see `growth`.
+        It is called for each chunk while the text is short, and later whenever the text has grown by 1/64.
         """
         return None
 
-    def growth(self) -> Growth:
-        """One growing answer, of which it says what may be shown.
+    def partial_answer(self) -> PartialAnswer:
+        """Create the filter for one streamed answer, which selects the text to show to the user.
 
-        Override it where pieces can be shown without another look at the whole text, as `follow_strings` does for a
-        member of a JSON object, and `follow_prose` for plain text.
+        Override it if chunks can be shown without reading the whole text again, as `follow_strings` does for
+        one member of a JSON object, and `follow_prose` for plain text.
         """
-        return Growth(self.partial)
+        return PartialAnswer(self.partial)
 
     def shortfall(self, message_type: str | None) -> str | None:
-        """Return what is to be told beside a turn's last reply of this type that is less than what was asked, e.g. `partial`.
+        """Return a note if a turn whose last reply has this type did not fully succeed, e.g. `partial`; None if it did.
 
-        None where it is all of it. Whoever has the agent as a tool reads it; see `Reply.message_type`.
+        An agent that called this agent as a tool receives the note with the result.
         """
         return None
 
 
 class Protocol(PromptTemplate, Classifier):
-    """A prompt template and a classifier that belong together, written as one class or made by `pair`."""
+    """A prompt template and its matching classifier, written as one class or combined with `pair`."""
 
     max_iterations: int | None = None
-    """Maximum number of model calls of a turn; None: the protocol has no limit of its own, so `Limits(model_calls=)` bounds the turn.
+    """Maximum number of model calls in a turn; None if only `Limits(model_calls=)` limits the turn.
 
-    If both are set, the smaller limit counts."""
+    If both limits are set, the smaller limit applies.
+    """
     roles: Sequence[str] = ()
-    """The roles of models that its requests name, beside `default`: keys of an agent's `models`."""
+    """Model roles that the requests use in addition to `default`: keys of an agent's `models`."""
     limit_argument: str = ""
-    """Name of the argument that sets `max_iterations`, for error messages; empty: the attribute of the class."""
+    """Name of the argument that sets `max_iterations`, for error texts; empty means the class attribute."""
     reserved_names: ClassVar[frozenset[str]] = frozenset()
-    """Names of types that mean something else in this protocol; an instruction with a tool may not have such a name."""
+    """Type names with a special meaning in this protocol; an instruction with a tool must have another name."""
     lookback: int | None = None
-    """How many messages from before the turn that runs are looked at in `View.record`; None may look at all of them.
+    """Number of messages before the running turn that the protocol reads in `View.record`; None reads all.
 
-    A long session opens quickly for those that say it, and where the memory allows it. Whoever looks further back all the same
-    gets what is there, read from the journal at that moment, while all else waits.
+    A limited lookback lets long sessions load quickly, if the memory permits it too. Reading earlier messages
+    still works, but loads them from the journal synchronously, which blocks the event loop.
     """
 
     @staticmethod
     def pair(
         template: PromptTemplate, classifier: Classifier, *, max_iterations: int | None = None
     ) -> "Protocol":
-        """Make a protocol of its two halves.
+        """Combine a template and a classifier into a protocol.
 
         Raises:
-            ConfigurationError: one is not such a half, or the template has no `examples` by which to tell that they fit.
+            ConfigurationError: An argument has the wrong type, or the template has no `examples` to check the
+                combination with.
         """
         return _Pair(template, classifier, max_iterations=max_iterations)
 
     @property
     def halves(self) -> tuple[object, object]:
-        """The template and the classifier, to name them."""
+        """The template and the classifier, for error texts."""
         return self, self
 
     def script(self, text: str, call: ToolCall | None = None) -> Sequence[str]:
-        """Return what a scripted model answers, call by call, until it has said this text; by default the text alone.
+        """Return the answers of a scripted model, one for each call, that lead to a reply with this text; by default the text alone.
 
-        `call` is for protocols in which a model with tools does not come to an end without calling one.
+        `call` is a tool call to include in protocols in which a model with tools cannot finish without calling one.
         """
         return (text,)
 
     def check_fit(self, profile: Profile) -> None:
-        """Check that the classifier reads the template's `examples` as answers to an agent of this profile.
+        """Check that the classifier can read the template's `examples` for an agent with this profile.
 
         Raises:
-            ConfigurationError: The classifier does not read an example; the text names both halves, the example and the
-                reason. Or a type with a tool has a name that the protocol uses itself.
+            ConfigurationError: The classifier cannot read an example (the text names both classes, the
+                example and the reason), or a type with a tool has a reserved name.
         """
         for kind in profile.types:
             if kind.tool is not None and kind.name.upper() in self.reserved_names:
                 raise ConfigurationError(
-                    f"the type {kind.name!r} runs the tool {kind.tool!r}, but {kind.name.upper()} has a meaning of its own in the "
+                    f"the type {kind.name!r} runs the tool {kind.tool!r}, but {kind.name.upper()} is reserved by the "
                     f"protocol {self.name!r}: rename the type"
                 )
         for example in self.examples:
             if reason := self._misread(example, profile):
-                asking, reading = (type(half).__name__ for half in self.halves)
+                template, classifier = (type(half).__name__ for half in self.halves)
                 raise ConfigurationError(
-                    f"template {asking} and classifier {reading} do not fit together: {reading} cannot read the "
-                    f"example {example!r:.200} of {asking}: {reason}"
+                    f"template {template} and classifier {classifier} do not fit together: {classifier} cannot read the "
+                    f"example {example!r:.200} of {template}: {reason}"
                 )
 
     def _misread(self, example: str, profile: Profile) -> str | None:
-        """Why an answer cannot be read; None for one that can."""
+        """Return the reason why an answer cannot be read, or None if it can."""
         answer = Answer(parts=(Text(example),))
         try:
             outcomes = self.read(answer, _first_view(answer, profile))
         except AnswerError as error:
             return error.reason
-        except Exception as error:  # noqa: BLE001 - a half of the developer's: whatever it raises, it does not fit
+        except Exception as error:  # noqa: BLE001 - user code: any exception means that the parts do not fit
             return repr(error)
         failed = next((outcome.error for outcome in outcomes if isinstance(outcome, Fail)), None)
         return None if failed is None else failed.reason
 
     def with_output(self, output: Any) -> "Protocol":
-        """The same protocol, its turns ending with a value of one form: a type, or a form as a dict.
+        """Return this protocol with turns that end with a value of a type, or of a JSON Schema given as a dict.
 
-        Wherever a turn may end. A protocol of several stages overrides it, where only the last may have the form.
+        A protocol with several stages overrides it if only the last stage may return the value.
 
         Raises:
-            ConfigurationError: JSON Schema cannot say it, or it is no JSON Schema.
+            ConfigurationError: The type cannot be expressed in JSON Schema, or the dict is no JSON Schema.
         """
         return WithOutput(self, output)
 
 
 class _Pair(Protocol):
-    """Two halves that were written apart."""
+    """A protocol that is combined from a separate template and classifier."""
 
     def __init__(
         self, template: PromptTemplate, classifier: Classifier, *, max_iterations: int | None
@@ -609,14 +619,14 @@ class _Pair(Protocol):
             raise ConfigurationError(f"template= must be a PromptTemplate, got {template!r}")
         if not isinstance(classifier, Classifier):
             raise ConfigurationError(f"classifier= must be a Classifier, got {classifier!r}")
-        asking = type(template).__name__
+        template_name = type(template).__name__
         if not template.examples:
             raise ConfigurationError(
-                f"template {asking} has no examples=: give an answer as it asks for one, by which to tell that "
-                f"{type(classifier).__name__} reads what it asks for"
+                f"template {template_name} has no examples=: add an example answer, to check that "
+                f"{type(classifier).__name__} can read the answers that the template asks for"
             )
         self._template, self._classifier = template, classifier
-        # An instance stands for its template, whose class has these.
+        # The template declares these as class attributes; a pair has them for each instance.
         self.name = template.name  # type: ignore[misc]
         self.template = template.template  # type: ignore[misc]
         self.assistant_template = template.assistant_template  # type: ignore[misc]
@@ -643,8 +653,8 @@ class _Pair(Protocol):
     def partial(self, text: str) -> str | None:
         return self._classifier.partial(text)
 
-    def growth(self) -> Growth:
-        return self._classifier.growth()
+    def partial_answer(self) -> PartialAnswer:
+        return self._classifier.partial_answer()
 
     def shortfall(self, message_type: str | None) -> str | None:
         return self._classifier.shortfall(message_type)
@@ -654,16 +664,16 @@ class _Pair(Protocol):
 
 
 class WithOutput(Protocol):
-    """A protocol whose turns end with a value of one form, in `Say.data`.
+    """A protocol whose turns end with a value of one type, in `Say.data`.
 
-    The model is told the form, by the provider's own means where it has them. A value counts wherever the
-    inner protocol leaves it: as its data, as its text, or as the whole answer.
+    The model gets the schema, through the provider's structured output if it has it. The value may be the
+    inner protocol's data, its text, or the whole answer.
     """
 
     def __init__(self, protocol: Protocol, output: Any) -> None:
         self.inner = protocol
         self.output = output_of(output)
-        # An instance stands for its inner protocol, whose class has these.
+        # The inner protocol declares these as class attributes; this class has them for each instance.
         self.name = protocol.name  # type: ignore[misc]
         self.template = protocol.template  # type: ignore[misc]
         self.assistant_template = protocol.assistant_template  # type: ignore[misc]
@@ -688,13 +698,13 @@ class WithOutput(Protocol):
         except ParseError as error:
             if not self._may_be_value(error):
                 raise
-            # A provider that keeps to the form leaves no room for the inner protocol's own, and a model that
-            # does not may leave out the words beside the value.
-            value = self._found_in(answer.text)
+            # A provider that enforces the schema leaves no room for the inner protocol's own format, and a model
+            # that does not may omit the text around the value.
+            value = self._extract_value(answer.text)
             return [Say(text=visible(answer.text), data=self.output.convert(value))]
         if any(isinstance(outcome, CallTools | Continue) for outcome in outcomes):
             return outcomes
-        return [self._valued(said) if isinstance(said, Say) else said for said in outcomes]
+        return [self._with_value(each) if isinstance(each, Say) else each for each in outcomes]
 
     def stage_name(self, view: View) -> str | None:
         return self.inner.stage_name(view)
@@ -702,8 +712,8 @@ class WithOutput(Protocol):
     def partial(self, text: str) -> str | None:
         return self.inner.partial(text)
 
-    def growth(self) -> Growth:
-        return self.inner.growth()
+    def partial_answer(self) -> PartialAnswer:
+        return self.inner.partial_answer()
 
     def script(self, text: str, call: ToolCall | None = None) -> Sequence[str]:
         return self.inner.script(text, call)
@@ -712,27 +722,27 @@ class WithOutput(Protocol):
         return self.inner.shortfall(message_type)
 
     def _may_be_value(self, error: ParseError) -> bool:
-        """Return True if an answer that the inner protocol cannot read may be the value alone."""
+        """Return True if an answer that the inner protocol cannot read may be the bare value."""
         return True
 
-    def _valued(self, said: Say) -> Say:
-        """The same words with the value.
+    def _with_value(self, reply: Say) -> Say:
+        """Return the reply with the converted value as its data.
 
         Raises:
-            ParseError: there is none that fits; the text says where.
+            ParseError: The reply contains no value that fits the schema; the text names the position.
         """
-        fits = said.data is not None and self.output.check(said.data) is None
-        value = said.data if fits else self._value_in(said.text)
-        return attrs.evolve(said, data=self.output.convert(value))
+        fits = reply.data is not None and self.output.check(reply.data) is None
+        value = reply.data if fits else self._extract_value_or_text(reply.text)
+        return attrs.evolve(reply, data=self.output.convert(value))
 
-    def _found_in(self, text: str) -> Any:
-        """The JSON value in a text that fits."""
-        return self._fitting(extract(text, self._reason))[0]
+    def _extract_value(self, text: str) -> Any:
+        """Return the JSON value in a text that fits the schema."""
+        return self._matching_values(extract(text, self._reason))[0]
 
-    def _value_in(self, text: str) -> Any:
-        """The same, or the text itself where that is what is wanted."""
+    def _extract_value_or_text(self, text: str) -> Any:
+        """Return the JSON value in a text that fits the schema, or the text itself if the schema accepts text."""
         try:
-            return self._found_in(text)
+            return self._extract_value(text)
         except ParseError as error:
             cut = error.reason.startswith("truncated") and text.lstrip().startswith(_JSON_STARTS)
             if not cut and self.output.check(text) is None:
@@ -740,12 +750,14 @@ class WithOutput(Protocol):
             raise
 
     def _reason(self, value: Any) -> str | None:
-        return None if self._fitting(value) else self.output.check(value)
+        return None if self._matching_values(value) else self.output.check(value)
 
-    def _fitting(self, value: Any) -> list[Any]:
-        """The value if it fits, or else its only member that does: inner protocols have an envelope."""
+    def _matching_values(self, value: Any) -> list[Any]:
+        """Return the value if it fits, else its only nested member that fits: inner protocols wrap the value in an envelope."""
         if self.output.check(value) is None:
             return [value]
         members = value.values() if isinstance(value, dict) else ()
-        fitting = [found for member in members if isinstance(member, dict) for found in self._fitting(member)]
-        return fitting if len(fitting) == 1 else []
+        matching = [
+            found for member in members if isinstance(member, dict) for found in self._matching_values(member)
+        ]
+        return matching if len(matching) == 1 else []

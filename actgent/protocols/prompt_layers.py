@@ -1,4 +1,4 @@
-"""Prompt layers: what one agent, one session or one call adds to the system prompt, or has instead of it."""
+"""Prompt layers: text that an agent, a session or a call adds to the system prompt or replaces it with."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -8,7 +8,7 @@ import attrs
 
 from actgent.errors import ConfigurationError
 from actgent.protocols.base import Profile
-from actgent.protocols.prompts import NOTHING_YET, PromptManager, names_of_sessions, render
+from actgent.protocols.prompts import EMPTY_SESSION_FACTS, PromptManager, render, session_names_in
 
 Mode = Literal["append", "prepend", "replace"]
 _MODES = ("append", "prepend", "replace")
@@ -16,44 +16,47 @@ _MODES = ("append", "prepend", "replace")
 
 @attrs.frozen
 class PromptLayer:
-    """Text round the system prompt, or instead of it.
+    """Text before or after the system prompt, or a replacement for it.
 
-    With `variables` the text is a jinja2 template over them and `profile`, written by the developer; what the
-    variables hold is data and never read as a template. Without, the text stands as it is. A template of an agent's `prompt=` may
-    also say `session` (`id`, `owner`, `description`), `state` and `memory`: then each session has a prompt of its own, rendered
-    again when its state or its memory changes. What changes often is better said by `user_prompt=`, at the end.
+    With `variables` the text is a jinja2 template over them and `profile`. The values of variables are data
+    and never parsed as templates. Without `variables` the text is used unchanged.
+
+    A template in an agent's `prompt=` may also use `session` (`id`, `owner`, `description`), `state` and
+    `memory`. Then each session has its own system prompt, rendered again when its state or memory changes.
+    Use `user_prompt=` for values that change often: it is at the end of the prompt.
     """
 
     text: str
-    """A template or plain text."""
+    """jinja2 template if `variables` is set, otherwise plain text."""
     mode: Mode = attrs.field(default="append", validator=attrs.validators.in_(_MODES), kw_only=True)
-    """Where it stands: behind the prompt, before it, or in its place."""
+    """Position: after the prompt (`append`), before it (`prepend`), or instead of it (`replace`)."""
     variables: Mapping[str, Any] | None = attrs.field(default=None, kw_only=True)
-    """Values of the template; None where the text is plain."""
+    """Values of the template's variables; None means that the text is plain."""
 
     @property
     def is_live(self) -> bool:
-        """True for a template that says `session`, `state` or `memory`: it is rendered for each session."""
+        """True if the text is a template that uses `session`, `state` or `memory`, and is therefore rendered for each session."""
         if self.variables is None:
             return False
-        return bool(names_of_sessions(self.text) - self.variables.keys())
+        return bool(session_names_in(self.text) - self.variables.keys())
 
     def render(self, profile: Profile, facts: Mapping[str, Any] = MappingProxyType({})) -> str:
-        """The text with its variables filled in, and with the facts of a session.
+        """Return the text, with the variables and the facts of a session filled in.
 
         Raises:
-            ConfigurationError: the template is broken, or lacks a variable; the text names it and the line.
+            ConfigurationError: The template is invalid or a variable is missing; the text names it and the
+                line.
         """
         if self.variables is None:
             return self.text
         if "profile" in self.variables:
             raise ConfigurationError(
-                "a prompt layer's variable cannot be called 'profile': that is the agent"
+                "a prompt layer's variable cannot be named 'profile': that name is the agent's profile"
             )
         return render(self.text, profile, name="prompt layer", variables={**facts, **self.variables})
 
     def apply(self, prompt: str, profile: Profile, facts: Mapping[str, Any] = MappingProxyType({})) -> str:
-        """A prompt with this layer."""
+        """Return a prompt with this layer added, or replaced by it."""
         text = self.render(profile, facts)
         match self.mode:
             case "append":
@@ -65,14 +68,14 @@ class PromptLayer:
 
 
 Prompt = PromptLayer | str
-"""A text alone is appended as it is."""
+"""A layer; plain text is appended."""
 
 
 def to_layer(prompt: Prompt) -> PromptLayer:
-    """The layer that a prompt stands for.
+    """Convert a prompt argument to a layer.
 
     Raises:
-        ConfigurationError: it stands for none.
+        ConfigurationError: The argument is neither text nor a `PromptLayer`.
     """
     if isinstance(prompt, PromptLayer):
         return prompt
@@ -87,37 +90,42 @@ def _joined(*texts: str) -> str:
 
 @attrs.frozen
 class SystemPrompt:
-    """The system prompt of an agent, put together from what it is made of."""
+    """The system prompt of an agent, assembled from its parts."""
 
     prompts: PromptManager
     """Renders the protocol's template."""
-    written: str | None = attrs.field(kw_only=True)
-    """The developer's text in place of what the template says of the agent; the form of answers stays."""
-    of_modes: str = attrs.field(kw_only=True)
-    """What it says of the agent's modes; empty where there are none."""
+    replacement: str | None = attrs.field(kw_only=True)
+    """The developer's text instead of the template's description of the agent; the answer format stays.
+
+    None: no replacement.
+    """
+    mode_text: str = attrs.field(kw_only=True)
+    """Description of the agent's modes; empty without modes."""
     layer: PromptLayer | None = attrs.field(kw_only=True)
-    """What is laid round it, or said instead of it."""
+    """Layer around the prompt or instead of it; None: no layer."""
 
     @property
     def is_live(self) -> bool:
-        """True if it says something of sessions, each of which has one of its own then."""
+        """True if the prompt depends on the session, so that each session has a separate system prompt."""
         prompts = self.prompts
-        template = prompts.template.template if self.written is None else prompts.form_template
-        return bool(names_of_sessions(template)) or (self.layer is not None and self.layer.is_live)
+        template = prompts.template.template if self.replacement is None else prompts.form_template
+        return bool(session_names_in(template)) or (self.layer is not None and self.layer.is_live)
 
     def first(self) -> str:
-        """How it begins, before anything is known of a session; where it is not live, all of it."""
-        return self.render(NOTHING_YET if self.is_live else {})
+        """Return the prompt for a session without state and memory; the final prompt if it does not depend on the session."""
+        return self.render(EMPTY_SESSION_FACTS if self.is_live else {})
 
     def render(self, facts: Mapping[str, Any]) -> str:
-        """The prompt over the facts of a session.
+        """Return the prompt with the facts of a session filled in.
 
         Raises:
-            ConfigurationError: a template is broken; the text names it and the line.
+            ConfigurationError: A template is invalid; the text names it and the line.
         """
         prompts = self.prompts
         whole = (
-            prompts.rendered_for(facts) if self.written is None else prompts.with_form(self.written, facts)
+            prompts.rendered_for(facts)
+            if self.replacement is None
+            else prompts.with_form(self.replacement, facts)
         )
-        whole = _joined(whole, self.of_modes)
+        whole = _joined(whole, self.mode_text)
         return whole if self.layer is None else self.layer.apply(whole, self.prompts.profile, facts)

@@ -1,8 +1,8 @@
 """The `react` protocol: reason about the question, then name one primary action.
 
 It follows "ReAct: Synergizing Reasoning and Acting in Language Models" (Yao et al., arXiv 2210.03629),
-with the answer as one JSON object. Models that fall back into the paper's lines (`Thought:`, `Action:`,
-`Action Input:`, `Final Answer:`) are understood as long as the input is a JSON object.
+with the answer as one JSON object. Answers in the paper's line format (`Thought:`, `Action:`,
+`Action Input:`, `Final Answer:`) are accepted if the input is a JSON object.
 """
 
 import json
@@ -22,27 +22,27 @@ from .actions import (
     DIRECT_RESPONSE,
     TOOL_INVOCATION,
     answer_text,
-    beside_instruction,
-    beside_invocation,
-    classified,
-    encoded_calls,
-    fitting,
-    invocation,
+    infer_type,
     invocation_reason,
     known_names,
-    misfit,
-    named,
-    only_type,
-    text_of,
-    unnamed,
+    matching_data,
+    missing_type_error,
+    outcomes_of_type,
+    parse_encoded_calls,
+    stray_instruction_reason,
+    stray_invocation_reason,
+    text_in,
+    to_call_tools,
+    type_mismatch_reason,
+    type_named,
 )
 from .base import MESSAGE_TYPE, ClassificationType, Outcome, Protocol, Request, Say, View
-from .growing import Growth, follow_strings
+from .partial_answers import PartialAnswer, follow_strings
 from .prompts import NAMED_TYPES, WHO
 from .strategies import KeywordStrategy, Mode, Strategy
 
 _REASONING = ("question_nature", "context", "additional_info")
-"""What a model says about its answer."""
+"""Keys of the model's explanations."""
 _KEYS = frozenset(("primary_action", *_REASONING))
 _ACTION_KEYS = frozenset(("response_purpose", "response_content", "response_description", MESSAGE_TYPE))
 _CALL_KEYS = frozenset(("name", "parameters"))
@@ -74,8 +74,8 @@ _MODES: dict[Mode, Request] = {
     ),
 }
 _ACTION = re.compile(r"^[ \t]*\**Action\**[ \t]*:(.*)$", re.MULTILINE)
-_LABEL = 2
-"""Words of a label, at most."""
+_MAX_LABEL_WORDS = 2
+"""Maximum number of words in a label."""
 _INPUT = re.compile(r"^[ \t]*\**Action Input\**[ \t]*:", re.MULTILINE)
 _OBSERVATION = re.compile(r"^[ \t]*\**Observation\**[ \t]*:", re.MULTILINE)
 _FINAL = re.compile(r"^[ \t]*\**(?:Final[ ])?Answer\**[ \t]*:[ \t]*", re.MULTILINE)
@@ -83,10 +83,10 @@ _NEXT = re.compile(r"^[ \t]*\**(?:Thought|Action)\**[ \t]*:", re.MULTILINE)
 
 
 class ReAct(Protocol):
-    """Reasoning and tool calls until a direct response.
+    """Reasons and calls tools until the model gives a direct response.
 
-    A strategy chooses for each turn between answering directly and reasoning first. The choice is said at
-    the end of the conversation, so the system prompt never changes.
+    A strategy chooses for each turn between answering directly and reasoning first. The choice is written at
+    the end of the prompt, so the system prompt never changes.
     """
 
     name: ClassVar[str] = "react"
@@ -102,7 +102,7 @@ class ReAct(Protocol):
 
     def read(self, answer: Answer, view: View) -> list[Outcome]:
         text = answer_text(answer.text)
-        if calls := encoded_calls(text):
+        if calls := parse_encoded_calls(text):
             return [calls]
         try:
             value = extract_only(text, _reason)
@@ -114,18 +114,18 @@ class ReAct(Protocol):
 
     def partial(self, text: str) -> str | None:
         if '"response_description"' in text:
-            return _growing_description(text)
-        return _growing_final(text) if "Answer" in text and '"primary_action"' not in text else None
+            return _partial_description(text)
+        return _partial_final(text) if "Answer" in text and '"primary_action"' not in text else None
 
-    def growth(self) -> Growth:
-        return Growth(self.partial, follow_strings(self.partial))
+    def partial_answer(self) -> PartialAnswer:
+        return PartialAnswer(self.partial, follow_strings(self.partial))
 
     def script(self, text: str, call: ToolCall | None = None) -> Sequence[str]:
         action = {"response_purpose": "DIRECT_RESPONSE", "response_content": text}
         return (json.dumps({"primary_action": action}),)
 
 
-# --- the JSON form -----------------------------------------------------------------------------
+# --- the JSON format -----------------------------------------------------------------------------
 
 
 def _reason(value: Any) -> str | None:
@@ -139,8 +139,8 @@ def _reason(value: Any) -> str | None:
         case "TOOL_INVOCATION":
             return (
                 invocation_reason(content)
-                or beside_invocation(content, action, _ACTION_KEYS)
-                or beside_invocation(content, value, _KEYS)
+                or stray_invocation_reason(content, action, _ACTION_KEYS)
+                or stray_invocation_reason(content, value, _KEYS)
             )
         case "DIRECT_RESPONSE":
             return None
@@ -153,38 +153,38 @@ def _words(action: dict[str, Any]) -> str | None:
     described = action.get("response_description")
     if isinstance(described, str) and described.strip():
         return described
-    return text_of(action["response_content"])
+    return text_in(action["response_content"])
 
 
 def _act(value: dict[str, Any], kinds: Sequence[ClassificationType]) -> list[Outcome]:
     action = value["primary_action"]
     content = action["response_content"]
     if action["response_purpose"] == TOOL_INVOCATION:
-        return [invocation(content)]
+        return [to_call_tools(content)]
     name = _type_name(action)
-    if name is not None and kinds and not (name == DIRECT_RESPONSE and named(kinds, name) is None):
-        kind = named(kinds, name)
+    if name is not None and kinds and not (name == DIRECT_RESPONSE and type_named(kinds, name) is None):
+        kind = type_named(kinds, name)
         if kind is None:
             raise ParseError(f"Unknown messageType: {shown(name)} (known: {known_names(kinds)})")
         return _typed(kind, _as_typed(name, content), value)
-    if name is None and (kind := only_type(content, kinds)):
+    if name is None and (kind := infer_type(content, kinds)):
         if (
             kind.tool and len(kinds) > 1
-        ):  # an effect needs the name: the model may have meant another type and erred in its form
-            raise unnamed(kinds)
+        ):  # a tool call needs the explicit name: the model may have meant another type and made a mistake
+            raise missing_type_error(kinds)
         return _typed(kind, {MESSAGE_TYPE: kind.name, "content": content}, value)
     return [Say(text=_plain_text(action, kinds), data=None if isinstance(content, str) else content)]
 
 
 def _type_name(action: dict[str, Any]) -> str | None:
-    """Return the name of the type that a direct response gives, in the action or in its content; None if there is none.
+    """Return the type name of a direct response, from the action or its content; None without a name.
 
     Raises:
-        ParseError: The name is no text, or the two places name different types.
+        ParseError: The name is no text, or the action and the content name different types.
     """
     content = action["response_content"]
-    beside = action.get(MESSAGE_TYPE)
-    names = [] if beside is None else [beside]  # models write null for a member that they leave out
+    outer = action.get(MESSAGE_TYPE)
+    names = [] if outer is None else [outer]  # models write null for a member that they omit
     if isinstance(content, dict) and MESSAGE_TYPE in content:
         names.append(content[MESSAGE_TYPE])
     for name in names:
@@ -198,7 +198,7 @@ def _type_name(action: dict[str, Any]) -> str | None:
 
 
 def _as_typed(name: str, content: Any) -> dict[str, Any]:
-    """Return a content as an answer `{"messageType", ...}`."""
+    """Return content wrapped as a typed answer `{"messageType", ...}`."""
     is_named = isinstance(content, dict) and MESSAGE_TYPE in content
     return content if is_named else {MESSAGE_TYPE: name, "content": content}
 
@@ -207,26 +207,26 @@ def _typed(kind: ClassificationType, typed: dict[str, Any], value: dict[str, Any
     """Return the outcomes of a direct response of a known type.
 
     Raises:
-        ParseError: The content does not have the form of the type, or arguments stand outside of the content.
+        ParseError: The content does not fit the type, or arguments are outside of the content.
     """
     action = value["primary_action"]
-    data = fitting(typed, kind)
+    data = matching_data(typed, kind)
     data = typed.get("content") if data is None else data
     reason = (
-        misfit(typed, kind)
-        or beside_instruction(kind, data, action, _ACTION_KEYS)
-        or beside_instruction(kind, data, value, _KEYS)
+        type_mismatch_reason(typed, kind)
+        or stray_instruction_reason(kind, data, action, _ACTION_KEYS)
+        or stray_instruction_reason(kind, data, value, _KEYS)
     )
     if reason:
         raise ParseError(reason)
-    return classified(kind, data, _words(action))
+    return outcomes_of_type(kind, data, _words(action))
 
 
 def _plain_text(action: dict[str, Any], kinds: Sequence[ClassificationType]) -> str:
-    """Return the text of a direct response without a type; data that no type describes is shown as JSON.
+    """Return the text of a direct response without a type; data without text is rendered as JSON.
 
     Raises:
-        ParseError: There is no text, and the data is empty, is a tool call, or may be meant as one of the agent's types.
+        ParseError: The response has no text, and its data is empty, a tool call, or possibly meant as one of the types.
     """
     if words := _words(action):
         return words
@@ -241,23 +241,23 @@ def _plain_text(action: dict[str, Any], kinds: Sequence[ClassificationType]) -> 
 
 
 def _with_reasoning(outcomes: list[Outcome], value: dict[str, Any]) -> list[Outcome]:
-    """The same, with what the model said besides for the words among them."""
+    """Return the outcomes with the model's explanations added to each reply."""
     reasoning = {name: value[name] for name in _REASONING if value.get(name) not in (None, "", [], {})}
     if not reasoning:
         return outcomes
     return [attrs.evolve(each, reasoning=reasoning) if isinstance(each, Say) else each for each in outcomes]
 
 
-# --- the lines of the paper --------------------------------------------------------------------
+# --- the line format of the paper --------------------------------------------------------------------
 
 
 def _read_lines(text: str) -> list[Outcome]:
-    """Read `Action` and `Final Answer` lines; empty for a text without any.
+    """Parse `Action` and `Final Answer` lines; return an empty list for a text without them.
 
-    An observation in the answer is invented, since ours come as messages: what follows it is left out.
+    An `Observation` in the answer is hallucinated, because results arrive as messages: text after it is ignored.
 
     Raises:
-        ParseError: more than one action, an action and an answer, or an input that is no JSON object.
+        ParseError: The text has several actions, an action and an answer, or an input that is no JSON object.
     """
     actions = list(_ACTION.finditer(text))
     if actions and (invented := _OBSERVATION.search(text, actions[0].end())):
@@ -275,37 +275,37 @@ def _final_text(text: str, start: int) -> str:
     action = _ACTION.search(text, start)
     final = text[start : action.start() if action else None].strip()
     if text.lstrip().startswith("```") and final.count("```") % 2:
-        final = final.removesuffix("```").rstrip()  # the end of a fence round the whole answer
+        final = final.removesuffix("```").rstrip()  # the end of a code fence around the whole answer
     if not final or final[0] in "{[":
         raise ParseError("the Final Answer must be text for the user", text)
     return final
 
 
 def _read_action(text: str, action: re.Match[str]) -> Outcome:
-    given = _INPUT.search(text, action.end())
-    if given is None:
+    label = _INPUT.search(text, action.end())
+    if label is None:
         raise ParseError(f"Action {quoted(action[1].strip())} has no Action Input", text)
-    written = text[given.end() :].strip()
+    written = text[label.end() :].strip()
     if text.lstrip().startswith("```") and not written.startswith("```"):
         written = written.removesuffix("```")
     call = {"name": action[1].strip("`*\"' \t\r"), "parameters": loads(unfenced(written))}
-    between = _labelled(text[action.end() : given.start()])
-    if reason := invocation_reason(call) or beside_invocation(call, between, ()):
+    between = _parse_labels(text[action.end() : label.start()])
+    if reason := invocation_reason(call) or stray_invocation_reason(call, between, ()):
         raise ParseError(reason, text)
-    return invocation(call)
+    return to_call_tools(call)
 
 
-def _labelled(lines: str) -> dict[str, str]:
-    """What stands behind labels of one or two words, as arguments have them; a sentence with a colon is a thought."""
+def _parse_labels(lines: str) -> dict[str, str]:
+    """Return the values after labels of one or two words, which may be arguments; longer labels are prose."""
     found = (line.partition(":") for line in lines.splitlines())
     labels = {label.strip(" \t*"): value.strip() for label, _, value in found}
-    return {label: value for label, value in labels.items() if len(label.split()) <= _LABEL}
+    return {label: value for label, value in labels.items() if len(label.split()) <= _MAX_LABEL_WORDS}
 
 
-# --- what may be shown early -------------------------------------------------------------------
+# --- partial answers -------------------------------------------------------------------
 
 
-def _growing_description(text: str) -> str | None:
+def _partial_description(text: str) -> str | None:
     value = grown(text[max(text.find("{"), 0) :])
     action = value.get("primary_action") if isinstance(value, dict) else None
     if not isinstance(action, dict) or action.get("response_purpose") != DIRECT_RESPONSE:
@@ -314,7 +314,7 @@ def _growing_description(text: str) -> str | None:
     return described if isinstance(described, str) else None
 
 
-def _growing_final(text: str) -> str | None:
+def _partial_final(text: str) -> str | None:
     final = _FINAL.search(text)
     if final is None or _NEXT.search(text, final.end()) or _ACTION.search(text[: final.start()]):
         return None

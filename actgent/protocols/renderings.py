@@ -1,4 +1,4 @@
-"""Readable text of what prompts and people are shown: a conversation, the documentation of tools."""
+"""Render conversations and tool documentation as readable text, for prompts and users."""
 
 import inspect
 from collections.abc import Iterable, Mapping
@@ -7,13 +7,13 @@ from typing import Any
 from actgent.errors import ConfigurationError
 from actgent.messages import File, Image, Message, Part, Text, ToolCall, ToolResult, ToolSpec
 from actgent.tools.base import Tool
-from actgent.tools.outputs.results import canonical
+from actgent.tools.outputs.result_text import canonical_json
 
 _NO_DOCUMENTATION = "No documentation available"
 
 
 def conversation_text(history: Iterable[Message | Mapping[str, Any]]) -> str:
-    """Return a conversation as text, with a numbered entry under its speaker's role for each message that says something.
+    """Return a conversation as text, with a numbered entry for each message that has content, labelled with the speaker's role.
 
     Further lines of an entry are indented, so that no message can look like another entry.
 
@@ -21,17 +21,17 @@ def conversation_text(history: Iterable[Message | Mapping[str, Any]]) -> str:
         history: Messages, e.g. `session.history`, or dictionaries with `role` and `content`.
 
     Raises:
-        ConfigurationError: An item is neither.
+        ConfigurationError: An item is neither a message nor a dictionary.
     """
     lines = ["=== CONVERSATION HISTORY ===", ""]
-    said = [(role, text) for role, text in map(_said, history) if text]
-    for number, (role, text) in enumerate(said, 1):
+    entries = [(role, text) for role, text in map(_role_and_text, history) if text]
+    for number, (role, text) in enumerate(entries, 1):
         lines += [f"{role.upper()} [{number}]: {_indented(text)}", ""]
     return "\n".join([*lines, "=== END OF HISTORY ==="])
 
 
-def _said(message: Message | Mapping[str, Any]) -> tuple[str, str]:
-    """The role of a message, and its words."""
+def _role_and_text(message: Message | Mapping[str, Any]) -> tuple[str, str]:
+    """Return the role and the text of a message."""
     if isinstance(message, Message):
         return message.sender.kind, "\n".join(filter(None, map(_part, message.parts)))
     if not isinstance(message, Mapping):
@@ -39,7 +39,7 @@ def _said(message: Message | Mapping[str, Any]) -> tuple[str, str]:
             f'a conversation has messages or {{"role", "content"}}, not {message!r:.200}'
         )
     content = message.get("content", "")
-    words = content if isinstance(content, str) else canonical(content)
+    words = content if isinstance(content, str) else canonical_json(content)
     return str(message.get("role", "unknown")), words.strip()
 
 
@@ -48,7 +48,7 @@ def _part(part: Part) -> str:
         case Text():
             return part.text.strip()
         case ToolCall():
-            arguments = part.arguments if isinstance(part.arguments, str) else canonical(part.arguments)
+            arguments = part.arguments if isinstance(part.arguments, str) else canonical_json(part.arguments)
             return f"calls {part.name} {arguments}"
         case ToolResult():
             return f"{part.tool_name}: {part.text}"
@@ -71,13 +71,13 @@ def tool_documentation(tools: Iterable[ToolSpec | Tool] | Mapping[str, Any]) -> 
             signature and its docstring.
     """
     if isinstance(tools, Mapping):
-        lines = [_documented(name, tool) for name, tool in tools.items()]
+        lines = [_document(name, tool) for name, tool in tools.items()]
     else:
-        lines = [_documented(tool.name, tool) for tool in tools]
+        lines = [_document(tool.name, tool) for tool in tools]
     return "\n".join(["Available tools:", *lines]) if lines else ""
 
 
-def _documented(name: str, tool: Any) -> str:
+def _document(name: str, tool: Any) -> str:
     if isinstance(tool, ToolSpec | Tool):
         description = _indented(tool.description.strip()) or _NO_DOCUMENTATION
         return f"- {name}({_parameters(tool.parameters)}): {description}"

@@ -1,4 +1,4 @@
-"""The `router` protocol: a top-level intent, and below it the action that someone else shall take."""
+"""The `router` protocol: answer the user, or route an action to another agent."""
 
 import json
 import re
@@ -11,9 +11,17 @@ from actgent.llm.base import Answer
 from actgent.messages import Event, Route, ToolCall
 from actgent.structured.extract import extract_only, grown, loads, unfenced
 
-from .actions import answer_text, classified, encoded_calls, fitting, misfit, named, text_of
+from .actions import (
+    answer_text,
+    matching_data,
+    outcomes_of_type,
+    parse_encoded_calls,
+    text_in,
+    type_mismatch_reason,
+    type_named,
+)
 from .base import MESSAGE_TYPE, ClassificationType, Outcome, Protocol, Say, View
-from .growing import Growth, follow_strings
+from .partial_answers import PartialAnswer, follow_strings
 from .prompts import TYPES, WHO
 
 _FORMAT = """\
@@ -30,7 +38,7 @@ _ENVELOPE = frozenset({"top_level_intent", "second_level_intent", "response"})
 
 
 class Router(Protocol):
-    """A reply, or the action of another agent. Plain text counts as a reply."""
+    """Protocol that answers the user or routes an action to another agent. Plain text is an answer."""
 
     name: ClassVar[str] = "router"
     lookback = 0
@@ -38,7 +46,7 @@ class Router(Protocol):
 
     def read(self, answer: Answer, view: View) -> list[Outcome]:
         text = answer_text(answer.text)
-        if calls := encoded_calls(text):
+        if calls := parse_encoded_calls(text):
             return [calls]
         if _is_prose(text):
             return [Say(text=text)]
@@ -54,8 +62,8 @@ class Router(Protocol):
         response = value.get("response")
         return response if isinstance(response, str) else None
 
-    def growth(self) -> Growth:
-        return Growth(self.partial, follow_strings(self.partial))
+    def partial_answer(self) -> PartialAnswer:
+        return PartialAnswer(self.partial, follow_strings(self.partial))
 
     def script(self, text: str, call: ToolCall | None = None) -> Sequence[str]:
         return (json.dumps({"top_level_intent": "CONVERSATION", "response": text}),)
@@ -75,14 +83,14 @@ _DATA_ONLY = re.compile(
 _DATA_IN = re.compile(
     r"""```json | [{(]\s*[{\[] | \{\s*["'“] | \{\s*\}[\s;)`]*\Z | "\s*:\s*["\[{]
     | (?<![\w)\]])\[\s*(?:["'“\[{] | \( | [A-Za-z_][\w.\\]*\()
-    | (?:top|second)_level_                     # our own form, however it is spelt
+    | (?:top|second)_level_                     # this protocol's keys, in any spelling
     """,
     re.VERBOSE | re.IGNORECASE,
 )
 
 
 def _is_prose(text: str) -> bool:
-    """True for words to a reader: neither JSON, whole or cut, nor calls and literals of a program."""
+    """Return True if a text is prose for the user: neither JSON, complete or truncated, nor code."""
     inner = _FENCE.sub("", text).strip().removesuffix("```").strip()
     if inner.startswith("{") or (inner.startswith("[") and not _LABEL.match(inner)):
         return False
@@ -100,7 +108,7 @@ def _reason(value: Any, kinds: Kinds) -> str | None:
         return 'the answer must be a JSON object with "top_level_intent"'
     if "top_level_intent" not in value:
         return _typed_reason(value, kinds)
-    if reason := _second_name(value, kinds):
+    if reason := _duplicate_type_reason(value, kinds):
         return reason
     match str(value["top_level_intent"]).upper():
         case "CONVERSATION":
@@ -113,10 +121,14 @@ def _reason(value: Any, kinds: Kinds) -> str | None:
             return f"top_level_intent must be CONVERSATION or ACTION, not {shown(other)}"
 
 
-def _second_name(value: dict[str, Any], kinds: Kinds) -> str | None:
-    """Explain that an answer with an intent also names another type; None if it does not."""
+def _duplicate_type_reason(value: dict[str, Any], kinds: Kinds) -> str | None:
+    """Return an error text if an answer has both an intent and a different `messageType`; None if it has one of them."""
     name = value.get(MESSAGE_TYPE)
-    if not isinstance(name, str) or named(kinds, name) is None or name == value.get("second_level_intent"):
+    if (
+        not isinstance(name, str)
+        or type_named(kinds, name) is None
+        or name == value.get("second_level_intent")
+    ):
         return None
     return f"the answer has a top_level_intent and also messageType {quoted(name)}: give exactly one of them"
 
@@ -125,8 +137,8 @@ def _typed_reason(value: dict[str, Any], kinds: Kinds) -> str | None:
     name = value.get("messageType")
     if not isinstance(name, str) or not name.strip():
         return "missing top_level_intent"
-    kind = named(kinds, name)
-    return misfit(value, kind) if kind is not None and kind.tool is not None else None
+    kind = type_named(kinds, name)
+    return type_mismatch_reason(value, kind) if kind is not None and kind.tool is not None else None
 
 
 def _is_name(value: Any) -> bool:
@@ -138,23 +150,23 @@ def _outcomes(value: dict[str, Any], kinds: Kinds) -> list[Outcome]:
         return _event(value, kinds)
     if str(value["top_level_intent"]).upper() == "CONVERSATION":
         return [Say(text=value["response"])]
-    said: list[Outcome] = [Say(text=value["response"])] if _is_name(value.get("response")) else []
-    return [Route(action=value["second_level_intent"], data=_data(value)), *said]
+    reply: list[Outcome] = [Say(text=value["response"])] if _is_name(value.get("response")) else []
+    return [Route(action=value["second_level_intent"], data=_data(value)), *reply]
 
 
 def _data(value: dict[str, Any]) -> Any:
-    """Return what the action gets: `data`, or else all further members."""
+    """Return the data of a routed action: the member `data`, or else all further members."""
     if "data" in value:
         return value["data"]
     return {name: member for name, member in value.items() if name not in _ENVELOPE} or None
 
 
 def _event(value: dict[str, Any], kinds: Kinds) -> list[Outcome]:
-    """An answer in the form of `simple`: an event, and the tool of a type that has one."""
+    """Return the outcomes of an answer in the format of `simple`: an event, or the call of the type's tool."""
     name = value["messageType"]
     content = value.get("content", {key: member for key, member in value.items() if key != "messageType"})
-    kind = named(kinds, name)
+    kind = type_named(kinds, name)
     if kind is None or kind.tool is None:
         return [Event(name=name, data=content)]
-    data = fitting(value, kind)
-    return classified(kind, content if data is None else data, text_of(content))
+    data = matching_data(value, kind)
+    return outcomes_of_type(kind, content if data is None else data, text_in(content))

@@ -13,18 +13,18 @@ from .actions import (
     DIRECT_RESPONSE,
     TOOL_INVOCATION,
     answer_text,
-    beside_invocation,
-    classified,
-    encoded_calls,
-    fitting,
-    invocation,
     invocation_reason,
-    misfit,
-    named,
-    text_of,
+    matching_data,
+    outcomes_of_type,
+    parse_encoded_calls,
+    stray_invocation_reason,
+    text_in,
+    to_call_tools,
+    type_mismatch_reason,
+    type_named,
 )
 from .base import ClassificationType, Outcome, Protocol, Say, View
-from .growing import Growth, follow_strings
+from .partial_answers import PartialAnswer, follow_strings
 from .prompts import NAMED_TYPES, WHO
 
 _FORMAT = """\
@@ -40,7 +40,7 @@ _KEYS = frozenset(("messageType", "content"))
 
 
 class Simple(Protocol):
-    """A typed answer: text for the user, an instruction, or a tool call."""
+    """Reads answers with a type: text for the user, an instruction, or a tool call."""
 
     name: ClassVar[str] = "simple"
     lookback = 0
@@ -49,7 +49,7 @@ class Simple(Protocol):
 
     def read(self, answer: Answer, view: View) -> list[Outcome]:
         text = answer_text(answer.text)
-        if calls := encoded_calls(text):
+        if calls := parse_encoded_calls(text):
             return [calls]
         kinds = view.profile.types
         value = extract_only(text, lambda value: _reason(value, kinds))
@@ -62,11 +62,11 @@ class Simple(Protocol):
         if not isinstance(value, dict) or value.get("messageType", TOOL_INVOCATION) == TOOL_INVOCATION:
             return None
         content = value.get("content")
-        # The type is known to be whole only when something follows it.
+        # A type name is complete only if another member follows it.
         return content if isinstance(content, str) and list(value)[-1] != "messageType" else None
 
-    def growth(self) -> Growth:
-        return Growth(self.partial, follow_strings(self.partial))
+    def partial_answer(self) -> PartialAnswer:
+        return PartialAnswer(self.partial, follow_strings(self.partial))
 
     def script(self, text: str, call: ToolCall | None = None) -> Sequence[str]:
         return (json.dumps({"messageType": DIRECT_RESPONSE, "content": text}),)
@@ -81,11 +81,11 @@ def _reason(value: Any, kinds: Sequence[ClassificationType]) -> str | None:
     if "content" not in value:
         return f"missing content of messageType {quoted(name)}"
     if name == TOOL_INVOCATION:
-        return invocation_reason(value["content"]) or beside_invocation(value["content"], value, _KEYS)
-    kind = named(kinds, name)
+        return invocation_reason(value["content"]) or stray_invocation_reason(value["content"], value, _KEYS)
+    kind = type_named(kinds, name)
     if name == DIRECT_RESPONSE and kind is None:
-        return None if text_of(value["content"]) else "the content of DIRECT_RESPONSE must be text"
-    return misfit(value, kind) if kind else _unknown(name, kinds)
+        return None if text_in(value["content"]) else "the content of DIRECT_RESPONSE must be text"
+    return type_mismatch_reason(value, kind) if kind else _unknown(name, kinds)
 
 
 def _unknown(name: str, kinds: Sequence[ClassificationType]) -> str:
@@ -96,9 +96,9 @@ def _unknown(name: str, kinds: Sequence[ClassificationType]) -> str:
 def _outcomes(value: dict[str, Any], kinds: Sequence[ClassificationType]) -> list[Outcome]:
     name, content = value["messageType"], value["content"]
     if name == TOOL_INVOCATION:
-        return [invocation(content)]
-    text = text_of(content)
-    if kind := named(kinds, name):
-        data = fitting(value, kind)
-        return classified(kind, content if data is None else data, text)
+        return [to_call_tools(content)]
+    text = text_in(content)
+    if kind := type_named(kinds, name):
+        data = matching_data(value, kind)
+        return outcomes_of_type(kind, content if data is None else data, text)
     return [Say(text=text or "", data=content if isinstance(content, dict) else None, message_type=name)]

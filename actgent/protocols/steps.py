@@ -1,13 +1,13 @@
 """The `steps` protocol: make a plan, take steps with tool calls, give the final answer.
 
-Each answer of the model is one JSON object, and what it holds decides what it is:
+Each answer of the model is one JSON object; its members decide its kind:
 
-    plan             what is to be done, in words; the model goes on with it
+    plan             a description of the work; the model continues with the first step
     tool_calls       a step, with `tool_thought`; the results come as the next message
     final_answer     the end of the turn, with `thought`
 
-Calls come before an answer beside them, since an answer that was written before its results is a guess. A plan
-beside something else is kept, too. Plain prose is a final answer; what looks like JSON and is none is not.
+If an object has both calls and an answer, the calls count: an answer written before the results is a guess.
+A plan in the same object is stored too. Plain prose is a final answer, but text that resembles JSON is an error.
 """
 
 import json
@@ -24,17 +24,17 @@ from actgent.llm.base import Answer
 from actgent.messages import ToolCall
 from actgent.structured.extract import extract, grown, visible
 
-from .actions import answer_text, encoded_calls, misspelt
+from .actions import answer_text, misspelled_key_reason, parse_encoded_calls
 from .base import CallTools, Change, Continue, Outcome, Protocol, Request, Say, View, WithOutput
-from .calls import CallForm, stray_arguments
-from .growing import Growth, follow_strings
+from .partial_answers import PartialAnswer, follow_strings
 from .prompts import WHO
+from .text_tool_calls import CallFormat, stray_arguments_reason
 
 DEFAULT_ITERATIONS = 10
 PLAN_KEY = "steps.plan"
-"""Under which the last plan stands in the session's state."""
+"""Key of the last plan in the session's state."""
 STEP = "step"
-"""The stage after the first answer."""
+"""Name of the stage after the first answer."""
 
 _FORMAT = """\
 
@@ -61,51 +61,51 @@ _MEANT_AS_JSON = re.compile(
 
 _NAMES = {name: name for name in ("plan", "tool_calls", "final_answer")}
 _KEYS = frozenset((*_NAMES, "thought", "tool_thought"))
-_CALL = CallForm(
+_CALL = CallFormat(
     ("tool_name",), 'each of tool_calls needs {"id": ..., "tool_name": "<tool>", "parameters": {...}}'
 )
 _BROKEN = ("truncated", "broken", "nested")
-"""What the reasons begin with for which JSON cannot be read."""
+"""Beginnings of the error texts for JSON that cannot be parsed."""
 _NO_OBJECT = "the answer must be one JSON object"
 _NO_STEP = 'the answer must be a JSON object with "plan", "tool_calls" or "final_answer"'
-_FOREIGN = (None, _NO_OBJECT, _NO_STEP)
-"""What is said of values that have nothing to do with the protocol, such as an example; None of a right one."""
+_UNRELATED = (None, _NO_OBJECT, _NO_STEP)
+"""Error texts for values that are unrelated to the protocol, such as an example; None is a valid value."""
 
 Kind = Literal["plan", "step", "final"]
 
 
 @attrs.frozen(kw_only=True)
 class Step:
-    """One answer in the form of the protocol, or what is seen of one that still grows."""
+    """One parsed answer, complete or partial."""
 
     kind: Kind
     plan: str = ""
     thought: str = ""
     calls: tuple[ToolCall, ...] = ()
     answer: Any = None
-    """The final answer: text, or any other JSON value."""
+    """Final answer: text or another JSON value; None for a plan or a step."""
 
     @property
     def is_decided(self) -> bool:
-        """Return True if more of a growing answer leaves its kind: empty members may stand before full ones."""
+        """True if further chunks of a partial answer cannot change its kind."""
         return bool(self.plan or self.calls) or self.kind == "final"
 
     @property
     def answer_text(self) -> str:
-        """The final answer as text."""
+        """Text of the final answer."""
         return self.answer if isinstance(self.answer, str) else json.dumps(self.answer, ensure_ascii=False)
 
 
 class Steps(Protocol):
-    """Plan, steps, final answer.
+    """Lets the model plan, take steps with tool calls, and give a final answer.
 
     Args:
-        timezone: In which the model is told the time, a name of the IANA database.
-        final_answer_format: What the final answer should look like, in words for the model.
-        max_iterations: Model calls a turn.
+        timezone: IANA name of the time zone in which the prompt states the time.
+        final_answer_format: Description of the final answer's format, for the model.
+        max_iterations: Maximum number of model calls in a turn.
 
     Raises:
-        ConfigurationError: the time zone is not known, or the number is not at least 1.
+        ConfigurationError: The time zone is unknown, or `max_iterations` is less than 1.
     """
 
     name: ClassVar[str] = "steps"
@@ -127,12 +127,12 @@ class Steps(Protocol):
         self.set_timezone(timezone)
 
     def set_timezone(self, name: str) -> None:
-        """Tell the time in another zone, from the next model call on.
+        """Set the time zone of the prompt, from the next model call on.
 
         Raises:
-            ConfigurationError: it is not known.
+            ConfigurationError: The time zone is unknown.
         """
-        self._zone, self.timezone = _zone(name), name
+        self._zone, self.timezone = _parse_timezone(name), name
 
     def request(self, view: View) -> Request:
         said = [self._clock(view.message.created_at), _BEGIN if view.stage is None else _GO_ON]
@@ -144,7 +144,7 @@ class Steps(Protocol):
 
     def read(self, answer: Answer, view: View) -> list[Outcome]:
         step = read_step(answer.text)
-        kept: list[Outcome] = [Change(_keeping(step.plan))] if step.plan else []
+        kept: list[Outcome] = [Change(_store_plan(step.plan))] if step.plan else []
         if step.kind == "final":
             data = None if isinstance(step.answer, str) else step.answer
             return [*kept, Say(text=step.answer_text, data=data)]
@@ -156,8 +156,8 @@ class Steps(Protocol):
         step = grown_step(text)
         return step.answer if step and step.kind == "final" and isinstance(step.answer, str) else None
 
-    def growth(self) -> Growth:
-        return Growth(self.partial, follow_strings(self.partial))
+    def partial_answer(self) -> PartialAnswer:
+        return PartialAnswer(self.partial, follow_strings(self.partial))
 
     def script(self, text: str, call: ToolCall | None = None) -> Sequence[str]:
         return (json.dumps({"final_answer": text}),)
@@ -171,40 +171,40 @@ class Steps(Protocol):
 
 
 class StepsOutput(WithOutput):
-    """`output=` for steps: only the final answer has to have the form, so no provider is to press all answers into it."""
+    """`output=` for steps: only the final answer must fit the schema, so the provider must not enforce it."""
 
     def request(self, view: View) -> Request:
         return attrs.evolve(super().request(view), response_format=None)
 
     def _may_be_value(self, error: ParseError) -> bool:
-        return error.reason == _NO_STEP  # a plan or a step that cannot be read is none
+        return error.reason == _NO_STEP  # an invalid plan or step is not the value
 
 
-def _zone(name: str) -> tzinfo:
+def _parse_timezone(name: str) -> tzinfo:
     if name == "UTC":
         return UTC
     try:
         return ZoneInfo(name)
     except (KeyError, ValueError, OSError):
-        raise ConfigurationError(f"timezone={name!r} is not known: use a name like Europe/Oslo") from None
+        raise ConfigurationError(f"timezone={name!r} is unknown: use a name like Europe/Oslo") from None
 
 
-def _keeping(plan: str) -> Callable[[Mapping[str, Any]], tuple[str, str]]:
+def _store_plan(plan: str) -> Callable[[Mapping[str, Any]], tuple[str, str]]:
     return lambda _: (PLAN_KEY, plan)
 
 
-# --- a whole answer --------------------------------------------------------------------------
+# --- complete answers --------------------------------------------------------------------------
 
 
 def read_step(text: str) -> Step:
-    """Read an answer.
+    """Parse an answer.
 
     Raises:
-        ParseError: it is not in the form, or asks for several different things.
-        EmptyAnswer: there is nothing in it.
+        ParseError: The answer has the wrong format, or holds several different objects.
+        EmptyAnswer: The answer has no text.
     """
     shown = answer_text(text)
-    if calls := encoded_calls(shown):
+    if calls := parse_encoded_calls(shown):
         return Step(kind="step", calls=tuple(calls.calls))
     try:
         found = _objects(shown)
@@ -212,40 +212,40 @@ def read_step(text: str) -> Step:
         if _is_prose(shown, error.reason):
             return Step(kind="final", answer=shown.strip())
         raise
-    return _the_one(found, text)
+    return _select_step(found, text)
 
 
 def _objects(text: str) -> list[Step]:
-    """All steps that a text holds, at least one, in order and each once.
+    """Return all steps in a text, in order and without duplicates; at least one.
 
     Raises:
-        ParseError: there is none, one of them is wrong, or the text is cut or broken.
+        ParseError: The text has no step or an invalid one, is truncated, or is invalid JSON.
     """
     found: list[Step] = []
     wrong: list[str] = []
     seen: set[str] = set()
 
-    def look(value: Any) -> str:
+    def collect(value: Any) -> str:
         reason = _reason(value)
         if reason is None and (step := _step(value)) not in found:
             found.append(step)
-        if reason not in _FOREIGN:
+        if reason not in _UNRELATED:
             wrong.append(reason)
         seen.add(reason or "")
         return reason or ""
 
     try:
-        extract(text, look)
+        extract(text, collect)
     except ParseError as error:
         if error.reason not in seen or not (found or wrong):
             raise
-    if wrong:  # calls that cannot be read are not passed over for an answer beside them
+    if wrong:  # an answer next to invalid calls is not accepted
         raise ParseError(wrong[0], text)
     return found
 
 
-def _the_one(found: list[Step], text: str) -> Step:
-    """The first of several: a plan, or a step that only finals follow, which were written without its results."""
+def _select_step(found: list[Step], text: str) -> Step:
+    """Return the first step if it is a plan, or if only final answers follow, which lack its results."""
     first, *later = found
     if first.kind == "plan" or not later or (first.kind == "step" and all(s.kind == "final" for s in later)):
         return first
@@ -253,14 +253,14 @@ def _the_one(found: list[Step], text: str) -> Step:
 
 
 def _is_prose(text: str, reason: str) -> bool:
-    """True for words that were never meant as JSON; `reason` is why there is no step in them."""
+    """Return True if a text is prose and not failed JSON; `reason` is the error that parsing it as a step raised."""
     if reason == _NO_STEP or reason.startswith(_BROKEN) or text.count("```") % 2:
         return False
     return not (text.lstrip().startswith(_JSON_STARTS) or _MEANT_AS_JSON.search(text) or _is_json(text))
 
 
 def _is_json(text: str) -> bool:
-    """True for `null`, `5`, `true`: JSON, but no answer."""
+    """True for text such as `null`, `5` or `true`: JSON, but no answer."""
     try:
         json.loads(text)
     except (ValueError, RecursionError):
@@ -273,10 +273,10 @@ def _reason(value: Any) -> str | None:
         return _NO_OBJECT
     if not value.keys() & _NAMES.keys():
         return _NO_STEP
-    if reason := misspelt(value, _NAMES):
+    if reason := misspelled_key_reason(value, _NAMES):
         return reason
     if calls := value.get("tool_calls"):
-        return _calls_reason(calls) or stray_arguments(
+        return _calls_reason(calls) or stray_arguments_reason(
             value, "tool_calls", known=_KEYS, are_bare=_CALL.is_bare(calls)
         )
     if (answer := value.get("final_answer")) is not None:
@@ -285,7 +285,7 @@ def _reason(value: Any) -> str | None:
 
 
 def _nothing_reason(value: Mapping[str, Any]) -> str:
-    """Explain what is missing in an object that holds no calls, no answer and no plan in words."""
+    """Return the error text for an object without calls, answer and plan text."""
     if "tool_calls" in value:
         return "there are no tool calls in tool_calls"
     return "plan must be text, or a list of texts" if "plan" in value else "final_answer is null"
@@ -298,7 +298,7 @@ def _calls_reason(calls: Any) -> str | None:
 
 
 def _step(value: dict[str, Any]) -> Step:
-    """The step in an object that `_reason` found right."""
+    """Return the step in an object that `_reason` accepted."""
     calls, answer = value.get("tool_calls"), value.get("final_answer")
     kind: Kind = "step" if calls else "final" if answer is not None else "plan"
     return Step(
@@ -311,7 +311,7 @@ def _step(value: dict[str, Any]) -> Step:
 
 
 def _plan(plan: Any) -> str:
-    """The words of a plan, a list joined by lines; none where it is something else."""
+    """Return the text of a plan, with a list joined by newlines; empty for any other value."""
     if isinstance(plan, list) and all(isinstance(line, str) and line.strip() for line in plan):
         return "\n".join(plan)
     return plan if isinstance(plan, str) and plan.strip() else ""
@@ -323,7 +323,7 @@ def _thought(value: Mapping[str, Any]) -> str:
 
 
 def _call(call: Mapping[str, Any]) -> ToolCall:
-    """A call as it is written; parameters that are no object stay text, so that it is answered with an error."""
+    """Return a tool call. Parameters that are no object stay text, so that the call gets an error result."""
     written = _CALL.read(call)
     parameters = written.arguments
     if not isinstance(parameters, dict):
@@ -331,11 +331,11 @@ def _call(call: Mapping[str, Any]) -> ToolCall:
     return ToolCall(written.name, parameters, provider_id=written.id, native=False)
 
 
-# --- an answer that still grows --------------------------------------------------------------
+# --- partial answers --------------------------------------------------------------
 
 
 def grown_step(text: str) -> Step | None:
-    """Return what can be seen of a growing answer; None until its kind shows. For display only, never to act on."""
+    """Return the visible part of a partial answer; None until its kind is known. For display only."""
     shown = visible(text)
     value = grown(shown[max(shown.find("{"), 0) :])
     if not isinstance(value, dict):
@@ -345,15 +345,15 @@ def grown_step(text: str) -> Step | None:
         lines = plan if isinstance(plan, list) else [plan]
         return Step(kind="plan", plan="\n".join(line for line in lines if isinstance(line, str)))
     if isinstance(calls, list) and (calls or answer is None):
-        whole = tuple(_call(call) for call in _named(calls))
+        whole = tuple(_call(call) for call in _calls_with_name(calls))
         return Step(kind="step", plan=_plan(plan), thought=_thought(value), calls=whole)
     if answer is not None:
         return Step(kind="final", thought=_thought(value), answer=answer)
     return None
 
 
-def _named(calls: list[Any]) -> list[Mapping[str, Any]]:
-    """The calls whose tool is known: a name may still grow until something follows it."""
+def _calls_with_name(calls: list[Any]) -> list[Mapping[str, Any]]:
+    """Return the calls with a complete tool name: a name is complete once another member follows it."""
     named = [call for call in calls if _CALL.reason(call, takes_any=True) is None]
     if named and named[-1] is calls[-1] and list(named[-1])[-1] == "tool_name":
         named.pop()

@@ -1,4 +1,4 @@
-"""How the `react` protocol chooses between its two modes, once a turn."""
+"""Strategies with which the `react` protocol chooses one of its two modes for each turn."""
 
 import abc
 import re
@@ -13,9 +13,9 @@ from .base import View
 
 Mode = Literal["direct", "react"]
 
-_READ_CHARACTERS = 4_000
+_MAX_SCORED_CHARS = 4_000
 Patterns = Sequence[tuple[str, float]]
-"""Regular expressions (any case) and what each adds when it is found."""
+"""Pairs of a regular expression (case-insensitive) and the weight that a match adds to the score."""
 
 ENGLISH: Patterns = (
     (r"\b(?:step[- ]by[- ]step|first\b.{0,200}?\bthen|plan|strategy|workflow)\b", 2.0),
@@ -38,18 +38,18 @@ PATTERNS: Mapping[str, Patterns] = {"en": ENGLISH, "zh": CHINESE}
 
 
 class Strategy(abc.ABC):
-    """Chooses a mode from what a session holds. Pure: the same view gives the same mode."""
+    """Chooses the mode of a turn from a view of the session. It is pure: equal views give equal modes."""
 
     lookback: ClassVar[int | None] = None
-    """See `Protocol.lookback`."""
+    """Number of messages before the running turn that the strategy reads; None reads all messages."""
 
     @abc.abstractmethod
     def choose(self, view: View) -> Mode:
-        """`direct` to answer at once, `react` to reason and use tools first."""
+        """Return `direct` to answer immediately, or `react` to reason and use tools first."""
 
 
 class KeywordStrategy(Strategy):
-    """`react` when the weights of the patterns found in the turn's first message reach a threshold."""
+    """Chooses `react` if the patterns in the turn's first message have a total weight of at least `threshold`."""
 
     lookback = 0
 
@@ -67,8 +67,8 @@ class KeywordStrategy(Strategy):
         ]
 
     def score(self, text: str) -> float:
-        """The weights of the patterns found in the first 4,000 characters, each once."""
-        text = text[:_READ_CHARACTERS]
+        """Return the total weight of the patterns that match in the first 4,000 characters; each pattern is added once."""
+        text = text[:_MAX_SCORED_CHARS]
         return sum(weight for pattern, weight in self._weights if pattern.search(text))
 
     def choose(self, view: View) -> Mode:
@@ -77,13 +77,13 @@ class KeywordStrategy(Strategy):
 
 @attrs.frozen
 class AutoSwitching(Strategy):
-    """`react` also for a plain message, once the last messages of the session show work that goes on."""
+    """Chooses `react` if the last messages contain many tool results; otherwise asks another strategy."""
 
     inner: Strategy = attrs.field(factory=KeywordStrategy)
     threshold: int = 3
-    """Tool results among the last messages that make it work."""
+    """Minimum number of tool results in the last messages for `react`."""
     window: int = 20
-    """How many messages count as the last."""
+    """Number of last messages to examine."""
 
     @property
     def lookback(self) -> int | None:  # type: ignore[override]
@@ -98,7 +98,7 @@ class AutoSwitching(Strategy):
 
 @attrs.frozen
 class UserPreference(Strategy):
-    """What the session's state says, e.g. because the user chose it; another strategy where it says nothing."""
+    """Chooses the mode stored in the session's state under `key`; without a valid one, asks another strategy."""
 
     inner: Strategy = attrs.field(factory=KeywordStrategy)
     key: str = "mode"
@@ -108,12 +108,12 @@ class UserPreference(Strategy):
         return self.inner.lookback
 
     def choose(self, view: View) -> Mode:
-        wanted = view.state.get(self.key)
-        return wanted if wanted in ("direct", "react") else self.inner.choose(view)
+        mode = view.state.get(self.key)
+        return mode if mode in ("direct", "react") else self.inner.choose(view)
 
 
 def turn_begin(view: View) -> Message:
-    """The outside message that began the turn, so that all passes of a turn choose alike."""
+    """Return the user's message that began the turn, so that all passes of a turn choose the same mode."""
     begin = view.message.correlation_id
     if begin is None or begin == view.message.id:
         return view.message

@@ -1,4 +1,4 @@
-"""Judges a turn by its tool calls: whether all of them worked, some, or none."""
+"""Summarize the tool calls of a turn: all, some or none of them succeeded."""
 
 from collections.abc import Iterable, Sequence
 from typing import Literal
@@ -9,9 +9,9 @@ ToolsStatus = Literal["success", "partial", "error"]
 
 
 def status_of_tools(turn: Iterable[Message]) -> ToolsStatus:
-    """Return `success` if no tool call of a turn failed for good, `error` if none had success, and otherwise `partial`.
+    """Return `success` if every tool call of a turn succeeded in the end, `error` if none did, and otherwise `partial`.
 
-    The messages are in order. A failed call counts as repaired if a later answer called the same tool with success.
+    `turn` has the messages in order. A failed call is ignored if a later call of the same tool succeeded.
     """
     batches = [message.tool_results for message in turn if message.tool_results]
     if not _unrepaired(batches):
@@ -20,7 +20,7 @@ def status_of_tools(turn: Iterable[Message]) -> ToolsStatus:
 
 
 def failures_of_tools(turn: Iterable[Message]) -> tuple[ToolResult, ...]:
-    """Return the results of the tool calls that failed for good, in order; see `status_of_tools`."""
+    """Return the results of failed tool calls without a later success of the same tool, in order."""
     return _unrepaired([message.tool_results for message in turn if message.tool_results])
 
 

@@ -1,1 +1,1 @@
-"""Agents at work: who runs when, and where sessions come from."""
+"""Running agents: runtime, inbox admission, turns, timers, and the life cycle of sessions."""

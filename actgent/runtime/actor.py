@@ -1,4 +1,4 @@
-"""An agent while its block is open: an actor of its runtime's system, whose body serves many sessions side by side."""
+"""`AgentActor`: a running agent, an actor that processes many sessions concurrently."""
 
 from collections.abc import Awaitable, Callable
 from threading import get_ident
@@ -10,18 +10,18 @@ from actgent.actors.event_loop import call_from_outside, check_loop
 from actgent.actors.ref import Address
 from actgent.control.clock import Clock
 from actgent.errors.printable import counted, shown
-from actgent.sessions.propagation import Propagation
+from actgent.sessions.context_propagation import Propagation
 from actgent.turns.core import AgentCore
 
 from .sessions.lifecycle import SessionLifecycle
 from .timer_service import TimerService
 
-CLEANUP = 1.0
-"""Seconds to close connections when the agent stops."""
+CLOSE_TIMEOUT_SECONDS = 1.0
+"""Maximum seconds to close connections when the agent stops."""
 
 
 class AgentActor:
-    """The actor: it serves until it is cancelled, drains and stops. Its turns are run by its `runner`."""
+    """Actor of a running agent. It serves until it is cancelled, drains, and stops. Its `runner` runs the turns."""
 
     def __init__(
         self,
@@ -35,7 +35,7 @@ class AgentActor:
         on_stop: Callable[[], Awaitable[None]],
         on_left: Callable[[str], object],
     ) -> None:
-        """Args: `on_stop` closes what the agent has open, `on_left` hears that it is gone."""
+        """Args: `on_stop` closes the agent's connections; `on_left` is called with the agent's name after the agent has stopped."""
         self.name = lifecycle.name
         self.ref = ref
         self.core = core
@@ -69,12 +69,12 @@ class AgentActor:
 
     @property
     def restarts(self) -> int:
-        """Its restarts that still count against it."""
+        """Number of restarts in the supervision window; too many stop the agent."""
         return 0 if self._cell is None else self._cell.restarts.count
 
     @property
     def state(self) -> str:
-        """In a word: `starting`, `running`, `failed`, `draining` or `stopped`."""
+        """State of the agent: `starting`, `running`, `failed`, `draining` or `stopped`."""
         if self.runner.has_failed:
             return "failed"
         if self.lifecycle.is_draining:
@@ -84,10 +84,10 @@ class AgentActor:
         return "running"
 
     def check_loop(self, what: str = "") -> None:
-        """Refuse a call from outside of the event loop that the agent runs on; `what` is the call, in words.
+        """Raise if the call does not come from the agent's event loop; `what` is the name of the call in the error text.
 
         Raises:
-            OutsideTrio: it is one.
+            OutsideTrio: The call comes from another thread or event loop.
         """
         if (
             get_ident() != self._thread
@@ -95,12 +95,12 @@ class AgentActor:
             check_loop(what or self._words, self._loop)
 
     def run_in(self, cell: Cell) -> None:
-        """Note the cell that runs this agent."""
+        """Store the actor cell that runs this agent."""
         self._cell = cell
         self.runner.run_in(cell)
 
     async def live(self) -> None:
-        """Serve until cancelled."""
+        """Serve messages until cancelled."""
         await self.equipped.wait()
         self._thread = get_ident()
         try:
@@ -113,32 +113,32 @@ class AgentActor:
                 try:
                     await trio.sleep_forever()
                 finally:
-                    self.runner.cut_off()
+                    self.runner.stop_starting()
         finally:
             self._thread = None
             self.timer_service.end()
             self.runner.end()
 
     def cut(self) -> None:
-        """Prepare for a restart: turns that are cut by it are failed by the next life, and not as stopped ones."""
+        """Prepare a restart: turns in progress fail and are not reported as stopped."""
         self.runner.has_failed = True
 
     def drain(self) -> None:
-        """Take no more messages but from turns that still run."""
+        """Reject new messages, except messages sent by turns that are still running."""
         self.timer_service.end()
         self.lifecycle.drain()
 
     def stop(self) -> None:
-        """End where it is."""
+        """Stop the agent immediately, without waiting for running turns."""
         if self._cell is not None:
             self._cell.stop()
 
     async def finish(self, reason: str) -> None:
-        """End whatever was accepted and not answered as a Failure, and close what the agent has open."""
-        self.lifecycle.refuse_all()
+        """Fail the accepted messages that have no answer, and close the agent's connections."""
+        self.lifecycle.reject_all()
         try:
-            await self.lifecycle.end_rest()  # last_words() shields, with a time limit
-            with trio.move_on_after(CLEANUP, shield=True):
+            await self.lifecycle.end_remaining()  # shutdown_scope() shields, with a time limit
+            with trio.move_on_after(CLOSE_TIMEOUT_SECONDS, shield=True):
                 await self._on_stop()
         finally:
             self._on_left(self.name)

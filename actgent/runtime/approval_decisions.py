@@ -1,4 +1,4 @@
-"""Decisions of people about calls that wait: checked, written, and then the turn resumes."""
+"""Decisions on approvals: validation, journal record, and resuming the turn."""
 
 import heapq
 from collections.abc import Iterator, Mapping, Sequence
@@ -7,7 +7,17 @@ from contextlib import contextmanager, suppress
 import attrs
 import trio
 
-from actgent.approvals import BY_PEOPLE, Approval, Approve, Decision, Edit, Expire, Respond, session_of
+from actgent.approvals import (
+    BY_PEOPLE,
+    Approval,
+    Approve,
+    Decision,
+    Edit,
+    Expire,
+    Reject,
+    Respond,
+    session_of,
+)
 from actgent.control.arguments import at_least_one
 from actgent.control.durable_timer import TIMER_TOLERANCE_SECONDS
 from actgent.errors import (
@@ -20,14 +30,19 @@ from actgent.errors import (
     UsageError,
 )
 from actgent.forms import INPUT, form_misfit
-from actgent.journal.records import Decided, Opened, Resumed, SuspendedRecord
+from actgent.journal.records import (
+    ApprovalDecisionRecord,
+    ResumptionRecord,
+    SessionCreatedRecord,
+    SuspensionRecord,
+)
 from actgent.messages import Message, Sender
 from actgent.sessions.context import SessionContext
+from actgent.sessions.pending.approval_ledger import GUARDED, restore_ledger
+from actgent.sessions.pending.turn_future import TurnFuture
 from actgent.sessions.session_log import unless_written
-from actgent.sessions.waiting.approval_ledger import GUARDED, restore_ledger
-from actgent.sessions.waiting.turn_future import TurnFuture
-from actgent.tools.outputs.results import to_text
-from actgent.tools.schemas import compile_schema
+from actgent.tools import schemas
+from actgent.tools.outputs.result_text import to_text
 
 from .actor import AgentActor
 
@@ -40,9 +55,17 @@ async def decide(
     *,
     by: Sender | str | None = None,
 ) -> None:
-    """Decide an approval; see `Session.answer`."""
+    """Record the decision of an approval, and resume its turn after the turn's last approval.
+
+    Args:
+        running: Agent of the session.
+        context: Session that has the approval, or one of its parent sessions.
+        asked: Approval, or its id.
+        decision: `Approve`, `Reject`, `Edit` or `Respond`.
+        by: User who decides; None for an unknown user.
+    """
     running.lifecycle.check_open(context)
-    running.lifecycle.leaving.check_decided_here(context)
+    running.lifecycle.eviction.check_decided_here(context)
     if not isinstance(decision, BY_PEOPLE):
         meant = f"{decision.__name__}()" if isinstance(decision, type) else "Approve() or Reject(reason)"
         raise ConfigurationError(
@@ -58,7 +81,7 @@ async def decide(
 
 
 def session_holding(context: SessionContext, asked: Approval | str) -> SessionContext:
-    """Return the session that holds an approval: this one, or an open one below it."""
+    """Return the session that has an approval: the given session, or one of its loaded descendants."""
     known = asked if isinstance(asked, str) else asked.id
     session_id = session_of(known)
     below = [context]
@@ -70,7 +93,7 @@ def session_holding(context: SessionContext, asked: Approval | str) -> SessionCo
 
 
 async def expire(running: AgentActor, context: SessionContext) -> None:
-    """Reject what nobody decided in time."""
+    """Reject all approvals of a session whose deadline has passed."""
     running.lifecycle.check_open(context)
     with running.lifecycle.kept(context):
         for approval in context.ledger().expired(running.clock.steady() + TIMER_TOLERANCE_SECONDS):
@@ -82,12 +105,14 @@ async def expire(running: AgentActor, context: SessionContext) -> None:
 async def _write(
     running: AgentActor, context: SessionContext, approval: Approval, decision: Decision, *, by: str
 ) -> None:
-    """Make a decision durable, and resume the turn if nothing else of it waits."""
+    """Record a decision durably, and resume the turn after its last approval."""
     ledger = context.ledger()
     await trio.lowlevel.checkpoint_if_cancelled()
     ledger.begin(approval)
-    context.watch_deadline()
-    decided = Decided(approval_id=approval.id, decision=decision, by=by, at=running.clock.now())
+    context.update_approval_timer()
+    decided = ApprovalDecisionRecord(
+        approval_id=approval.id, decision=decision, by=by, at=running.clock.now()
+    )
     try:
         await _commit(context, decided)
     except trio.Cancelled:  # it may be written: so it counts, and is written once more
@@ -96,21 +121,21 @@ async def _write(
         raise
     except BaseException:
         ledger.undo(approval)
-        context.watch_deadline()
+        context.update_approval_timer()
         _note_suspended(context)
-        context.mail.tell_idle()
-        running.runner.send_away(context)  # who came since: it waits for a person again
+        context.mailbox.tell_idle()
+        running.runner.withdraw_impatient(context)  # who came since: it waits for a person again
         raise
-    ledger.check_made(approval)
+    ledger.check_not_withdrawn(approval)
     ledger.apply(decided)
     _finish(running, context, approval, decision)
     await trio.lowlevel.cancel_shielded_checkpoint()
 
 
-async def _commit(context: SessionContext, decided: Decided) -> None:
+async def _commit(context: SessionContext, decided: ApprovalDecisionRecord) -> None:
     if context.log is None:
         return
-    resumed = () if context.ledger().undecided else (Resumed(ids=(decided.approval_id,)),)
+    resumed = () if context.ledger().undecided else (ResumptionRecord(ids=(decided.approval_id,)),)
     with unless_written():
         await context.log.write(decided, *resumed)
     for record in resumed:
@@ -118,7 +143,7 @@ async def _commit(context: SessionContext, decided: Decided) -> None:
 
 
 def _finish(running: AgentActor, context: SessionContext, approval: Approval, decision: Decision) -> None:
-    """Tell observers of a decision, and resume the turn if nothing else of it waits."""
+    """Notify observers of a decision, and resume the turn after its last approval."""
     running.core.observer.decide(context, approval, decision)
     if not context.ledger().has_open:
         running.runner.resume(context)  # which also writes that nobody is waited for, if needed
@@ -129,16 +154,18 @@ def _finish(running: AgentActor, context: SessionContext, approval: Approval, de
 
 
 def _note_suspended(context: SessionContext) -> None:
-    """Write that a turn waits on, if a decision was written as the last one and another decision failed meanwhile."""
+    """Record a turn as still suspended. Needed if its last decision was recorded while recording another decision failed."""
     ledger, ids = context.ledger(), tuple(each.id for each in context.ledger().undecided)
     if ids and context.suspension is not None and not ledger.is_suspended:
-        context.record_approval(SuspendedRecord(message_id=context.suspension.message.id, ids=ids))
+        context.record_approval(SuspensionRecord(message_id=context.suspension.message.id, ids=ids))
         if context.log is not None:
             context.log.flush_soon()
 
 
 def _checked(running: AgentActor, approval: Approval, decision: Decision) -> Decision:
-    """Return the decision as it is written: its arguments checked, its content as text."""
+    """Return the decision with validated arguments, and with its content converted to a string."""
+    if approval.for_caller and not isinstance(decision, Respond | Reject):
+        raise UsageError(f"the caller runs the tool {approval.tool_name!r}: take Respond or Reject")
     if isinstance(decision, Edit) and approval.call_id.startswith(GUARDED):
         raise UsageError(
             f"the guard {approval.tool_name!r} asks about no call: take Approve, Reject or Respond"
@@ -168,7 +195,7 @@ def _content(approval: Approval, content: object, of: str) -> str:
 
 
 def _has_fields(approval: Approval) -> bool:
-    """Return True if a call runs with what its form asks for, field by field: a yes alone is not enough then."""
+    """Return True if the approval's form has fields, so that `Approve` needs values for them."""
     members = (approval.form or {}).get("properties", {})
     return approval.again and any(
         isinstance(member, Mapping) and INPUT in member for member in members.values()
@@ -176,7 +203,9 @@ def _has_fields(approval: Approval) -> bool:
 
 
 def _check_form(approval: Approval, content: object) -> None:
-    checked = compile_schema(approval.form or {}, owner=f"the question of tool {approval.tool_name!r}")
+    checked = schemas.compile_schema(
+        approval.form or {}, owner=f"the question of tool {approval.tool_name!r}"
+    )
     if reason := checked.reason(content) or form_misfit(approval.form, content):
         raise InvalidArguments(f"the answer does not fit what {approval.tool_name!r} asked for: {reason}")
 
@@ -190,28 +219,28 @@ def _name_of(by: Sender | str | None) -> str:
 
 @contextmanager
 def follow(context: SessionContext, future: TurnFuture) -> Iterator[Message]:
-    """Let a future hear what comes of a suspended turn for the block, beside others that wait or follow; gives its message.
+    """Attach a future to a suspended turn for the block. Yield the turn's message.
 
     Raises:
-        NotSuspended: no turn waits.
+        NotSuspended: No turn of the session is suspended.
     """
     suspension = context.suspension
     if suspension is None:
         raise NotSuspended(context.id)
-    suspension.add_guest(future)
+    suspension.add_joined_future(future)
     try:
         yield suspension.message
     finally:
-        suspension.remove_guest(future)
+        suspension.remove_joined_future(future)
 
 
 # --- what waits --------------------------------------------------------------------------
 
 
 def open_approvals(context: SessionContext) -> tuple[Approval, ...]:
-    """Return the open approvals of a session and of the sessions below it.
+    """Return the open approvals of a session and of its loaded descendants, without calls for callers.
 
-    Sessions that have none any longer are skipped the next time, so frequent calls cost little.
+    Sessions without open approvals are skipped in later calls, so frequent calls are cheap.
     """
     seen, rest = [], [context]
     while rest:
@@ -219,16 +248,28 @@ def open_approvals(context: SessionContext) -> tuple[Approval, ...]:
         seen.append(each)
         rest += reversed(each.children.asking.values() if each.children else ())
     for each in reversed(seen):
-        if each.parent is not None and each.parent.children is not None and not each.may_ask:
+        if each.parent is not None and each.parent.children is not None and not each.may_have_approvals:
             each.parent.children.asking.pop(each.key, None)
     ledgers = (each.approvals for each in seen if each.approvals is not None)
-    return tuple(approval for ledger in ledgers for approval in ledger.open.values())
+    return tuple(each for ledger in ledgers for each in ledger.open.values() if not each.for_caller)
+
+
+def caller_calls(context: SessionContext) -> tuple[Approval, ...]:
+    """Return the open calls of tools of the caller; see `Session.caller_calls`."""
+    return tuple(each for each in context.ledger().open.values() if each.for_caller)
 
 
 async def list_approvals(
     running: AgentActor, *, after: str, limit: int, owner: Sender | str | None = None
 ) -> tuple[Approval, ...]:
-    """Return a page of an agent's open approvals; see `Agent.approvals`."""
+    """Return a page of an agent's open approvals, from sessions in memory and in the journal.
+
+    Args:
+        running: Agent whose approvals are listed.
+        after: Session id of the last approval on the previous page; empty starts at the first page.
+        limit: Maximum number of sessions on the page.
+        owner: Return only approvals of this owner's sessions; None returns those of all owners.
+    """
     at_least_one("limit", limit)
     name = owner.name if isinstance(owner, Sender) else owner
     while session_ids := await _suspended(running, after, limit):
@@ -248,15 +289,15 @@ async def _suspended(running: AgentActor, after: str, limit: int) -> list[str]:
 
 
 async def approvals_of(running: AgentActor, session_id: str) -> Sequence[Approval]:
-    """Return the approvals that wait in one session, without opening it, wherever it lives."""
+    """Return the open approvals of a session from memory or from the journal, without calls for callers."""
     context = running.sessions.get(session_id)
     if (context is not None and not context.has_moved) or running.journal is None:
         ledger = context.approvals if context is not None else None
-        owner = "" if context is None else context.works_for
+        owner = "" if context is None else context.quota_owner
     else:
         records = await running.journal.load(session_id, agent=running.name)
         ledger = restore_ledger(records)
-        owner = next((each.owner.name for each in records if isinstance(each, Opened)), "")
-    found = () if ledger is None else ledger.open.values()
+        owner = next((each.owner.name for each in records if isinstance(each, SessionCreatedRecord)), "")
+    found = () if ledger is None else [each for each in ledger.open.values() if not each.for_caller]
     # A journal from before this field has no owner in its approvals.
     return tuple(each if each.owner else attrs.evolve(each, owner=owner) for each in found)

@@ -1,9 +1,8 @@
-"""What leaves the journal by itself: sessions that were opened for one question, and with `Retention` those that are old.
+"""Erasure of sessions from the journal: one-request sessions after their end, and old sessions by `Retention`.
 
-A session goes with all that stands below it, in one step, and never while something in that tree is still to come: a turn,
-an approval, a task, a schedule. The storage looks at that again in the transaction that erases. A session in memory is
-held still for that moment: who wants to open it waits, what its state is told waits with its log, and a message is
-refused as by a closed session.
+A session is erased together with all its descendants, in one transaction, and never while a turn, approval, task or
+schedule in that tree is pending. The storage checks that again in the transaction. A session in memory is frozen during
+the erasure: openers wait, state changes are held back, and messages are rejected as by a closed session.
 """
 
 import logging
@@ -18,26 +17,26 @@ import trio
 from actgent.control.clock import Clock
 from actgent.errors import ConfigurationError, Fenced, JournalError, JournalFailed
 from actgent.journal.base import Journal
-from actgent.journal.listing import SessionFilter, SessionKey, State
-from actgent.sessions.accounts import Accounts
+from actgent.journal.session_lists import SessionFilter, SessionKey, State
+from actgent.sessions.budget_accounts import BudgetAccounts
 from actgent.sessions.context import SessionContext
 
 from .actor import AgentActor
-from .directory import Directory
-from .sessions.opener import SessionOpener
+from .agent_directory import Directory
+from .sessions.session_opener import SessionOpener
 
-GATHER = 1.0
-"""Seconds in which sessions that have ended gather, to leave together."""
-GROUP = 100
-"""Trees that are erased in one transaction, or looked at together: those that write have to wait as long."""
-PAUSE = 0.05
-"""Seconds between two groups."""
+GATHER_SECONDS = 1.0
+"""Seconds for which ended sessions are collected before they are erased in one transaction."""
+MAX_TREES_PER_TRANSACTION = 100
+"""Maximum number of session trees per transaction; writers wait for it."""
+PAUSE_SECONDS = 0.05
+"""Seconds between two transactions."""
 INTERVAL_BOUNDS_SECONDS = (1.0, 3600.0)
-"""Shortest and longest interval between searches for old sessions; within them, a tenth of the retention time."""
-RETRY = 60.0
-"""Seconds until the next try after the journal failed."""
-FINISH = 5.0
-"""Seconds that leaving a runtime takes at most to erase what has ended; the rest goes at the next start."""
+"""Minimum and maximum seconds between searches for old sessions; the interval is a tenth of the retention time."""
+RETRY_SECONDS = 60.0
+"""Seconds until erasing is retried after a journal error."""
+FINISH_TIMEOUT_SECONDS = 5.0
+"""Maximum seconds for erasing ended sessions when the runtime closes; the next start erases the rest."""
 Held = tuple[AgentActor, SessionContext]
 _log = logging.getLogger(__name__)
 
@@ -53,109 +52,113 @@ def _seconds(value: object) -> float | None:
 
 @attrs.frozen(kw_only=True)
 class Retention:
-    """How long sessions stay in a journal after their last change; what is not given stays for ever.
+    """Maximum age of sessions in a journal since their last change. None keeps sessions forever.
 
     Raises:
-        ConfigurationError: one of them is no time.
+        ConfigurationError: A value is neither seconds of at least 0 nor a timedelta.
     """
 
     closed: float | timedelta | None = attrs.field(default=None, converter=_seconds)
-    """The age at which closed sessions leave: seconds, or a timedelta."""
+    """Maximum age of closed sessions in seconds, or a timedelta; None keeps them."""
     idle: float | timedelta | None = attrs.field(default=None, converter=_seconds)
-    """The same of open sessions in which nothing is still to come; they are closed by that."""
+    """Maximum age of open sessions without pending work in seconds, or a timedelta; they are closed and erased. None keeps them."""
 
     @property
     def pause(self) -> float:
-        """Seconds between two looks for what is old."""
+        """Seconds between two searches for old sessions."""
         kept = [each for each in (self.closed, self.idle) if isinstance(each, float)]
         shortest, longest = INTERVAL_BOUNDS_SECONDS
         return min(max(min(kept) / 10, shortest), longest) if kept else math.inf
 
 
 @attrs.define(eq=False)
-class Sweeper:
-    """Has sessions leave the journal of one runtime."""
+class RetentionJob:
+    """Erases sessions from the journal of one runtime, in the background."""
 
     journal: Journal
     agents: Directory
-    accounts: Accounts
+    accounts: BudgetAccounts
     clock: Clock
     retention: Retention
     _ended: dict[SessionKey, None] = attrs.field(factory=dict)
-    """Sessions that were opened for one question, and are over."""
+    """One-request sessions that have ended and are to be erased."""
     _kept: dict[SessionKey, None] = attrs.field(factory=dict)
-    """Sessions among them below which something is still to come."""
+    """Ended one-request sessions that cannot be erased yet, because a descendant has pending work."""
     _arrived: trio.Event = attrs.field(factory=trio.Event)
 
     def note(self, key: SessionKey) -> None:
-        """A session that was opened for one question is over."""
+        """Add a one-request session that has ended to the sessions to erase."""
         self._ended[key] = None
         self._arrived.set()
 
     def leave(self, is_left: Callable[[str], bool]) -> None:
-        """Let other processes erase what is theirs by now."""
+        """Drop the sessions that other processes own now from the sessions to erase."""
         for keys in (self._ended, self._kept):
             for key in [key for key in keys if is_left(key.session_id)]:
                 del keys[key]
 
     async def run(self) -> None:
-        """Erase what is to leave, in groups, for as long as the runtime is open."""
+        """Erase sessions in groups while the runtime is open."""
         looked = -math.inf
         while True:
             try:
                 if looked == -math.inf:
-                    await self._erase_left_over()
+                    await self._erase_ended_earlier()
                 if trio.current_time() >= looked + self.retention.pause or looked == -math.inf:
                     looked = trio.current_time()
                     await self._erase_old()
                 await self.erase_ended()
             except (Fenced, JournalError) as error:
-                _log.warning("what is to leave the journal stays until later: %s", error)
-                await trio.sleep(RETRY)
+                _log.warning(
+                    "sessions could not be erased, and stay in the journal until the next attempt: %s", error
+                )
+                await trio.sleep(RETRY_SECONDS)
                 continue
             with trio.move_on_at(looked + self.retention.pause):
                 await self._arrived.wait()
-                await trio.sleep(GATHER)
+                await trio.sleep(GATHER_SECONDS)
             self._arrived = trio.Event()
 
     async def finish(self) -> None:
-        """Erase what has ended by now, as the runtime is left."""
-        with trio.move_on_after(FINISH):
+        """Erase the ended sessions when the runtime closes."""
+        with trio.move_on_after(FINISH_TIMEOUT_SECONDS):
             try:
                 await self.erase_ended()
             except (Fenced, JournalError) as error:
-                _log.warning("what is to leave the journal stays until the next start: %s", error)
+                _log.warning(
+                    "sessions could not be erased, and stay in the journal until the next start: %s", error
+                )
 
     # --- sessions for one question -----------------------------------------------------------
 
     async def erase_ended(self) -> None:
-        """Erase sessions that were opened for one question, and are over."""
+        """Erase the one-request sessions that have ended."""
         self._ended.update(self._kept)
         self._kept.clear()
         while self._ended:
-            group = list(self._ended)[:GROUP]
+            group = list(self._ended)[:MAX_TREES_PER_TRANSACTION]
             gone = set(await self._erase(group))
             for key in group:
                 self._ended.pop(key, None)
                 if key not in gone:
                     self._kept[key] = None
 
-    async def _erase_left_over(self) -> None:
-        """Erase what had ended when the last process did."""
-        while found := await self.journal.to_erase(GROUP):
+    async def _erase_ended_earlier(self) -> None:
+        """Erase the one-request sessions that ended in an earlier process."""
+        while found := await self.journal.to_erase(MAX_TREES_PER_TRANSACTION):
             if not await self._erase(found):
                 return
 
     async def _erase(
         self, roots: Sequence[SessionKey], *, unchanged_since: float = math.inf
     ) -> list[SessionKey]:
-        """Erase these with all below them, but where somebody does something in a tree at this moment; returns what is gone."""
+        """Erase sessions with all descendants, except trees in use. Return the erased sessions."""
         trees = await self._trees([key for key in roots if self.journal.owns(key.session_id)])
         held: dict[SessionKey, Held | None] = {}
         with ExitStack() as still:
-            quiet = [root for root, tree in trees.items() if self._hold_still(tree, held, still)]
+            quiet = [root for root, tree in trees.items() if self._freeze_tree(tree, held, still)]
             at_rest = [held[key] for root in quiet for key in trees[root]]
-            gone = await self._erase_quiet(quiet, unchanged_since, at_rest) if quiet else ()
+            gone = await self._erase_frozen(quiet, unchanged_since, at_rest) if quiet else ()
             erased = dict.fromkeys(key for each in gone for key in trees.get(each, (each,)))
             _forget(held.get(key) for key in erased)
         for key in erased:
@@ -163,7 +166,7 @@ class Sweeper:
         return [*erased]
 
     async def _trees(self, roots: Sequence[SessionKey]) -> dict[SessionKey, dict[SessionKey, None]]:
-        """Each of these with all that the journal has below it."""
+        """Return each session with all its descendants in the journal."""
         trees = {root: {root: None} for root in roots}
         level = {root: root for root in roots}
         while level:
@@ -173,10 +176,10 @@ class Sweeper:
                 trees[root][key] = None
         return trees
 
-    async def _erase_quiet(
+    async def _erase_frozen(
         self, roots: Sequence[SessionKey], until: float, held: Iterable[Held | None]
     ) -> Sequence[SessionKey]:
-        """Erase trees that are held; where the journal fails they may be gone all the same."""
+        """Erase frozen trees. After a journal error they may be erased or not."""
         try:
             return await self.journal.erase_trees(roots, unchanged_since=until)
         except JournalFailed:
@@ -189,15 +192,15 @@ class Sweeper:
                 raise
             return gone
 
-    def _hold_still(
+    def _freeze_tree(
         self, tree: Collection[SessionKey], held: dict[SessionKey, Held | None], still: ExitStack
     ) -> bool:
-        """Let nothing happen in some sessions until `still` ends; False where something does already."""
+        """Freeze the sessions of a tree until `still` is closed. Return False if one of them is in use."""
         for key in tree:
             if key in held:
                 continue
             opener = self.agents.opener(key.agent) if key.agent in self.agents else None
-            openings = self.agents.openings_of(key.agent)
+            openings = self.agents.pending_opens_of(key.agent)
             if key.session_id in openings or (opener is not None and not opener.may_erase(key.session_id)):
                 return False
             still.enter_context(openings.block(key.session_id, erases=True))  # also for an agent that starts
@@ -217,32 +220,32 @@ class Sweeper:
             _log.info("retention: %d closed and %d idle sessions left the journal", *counts.values())
 
     async def _erase_older(self, state: State, seconds: float | timedelta | None) -> int:
-        """Erase the trees whose root is in a state, and did not change for so long; returns how many sessions that were."""
+        """Erase the trees whose root is in a state and unchanged for this number of seconds. Return the number of erased sessions."""
         if not isinstance(seconds, float):
             return 0
         until, after, count = self.clock.now() - seconds, None, 0
         wanted = SessionFilter(roots=True, state=state, changed_before=until, oldest_first=True)
-        while page := await self.journal.page(wanted, after=after, limit=GROUP):
+        while page := await self.journal.page(wanted, after=after, limit=MAX_TREES_PER_TRANSACTION):
             after = page[-1].cursor
             keys = [each.key for each in page]
             groups = [keys] if state == "closed" else [[key] for key in keys]  # open ones are held meanwhile
             for roots in groups:
                 count += len(await self._erase(roots, unchanged_since=until))
-            await trio.sleep(PAUSE)
+            await trio.sleep(PAUSE_SECONDS)
         return count
 
 
 def _hold(opener: SessionOpener, key: SessionKey, still: ExitStack) -> Held | None:
-    """Hold a session still if it is in memory."""
+    """Freeze a session until `still` is closed; None if the session is not in memory."""
     context = opener.running.sessions.find_any(key.session_id)
     if context is None:
         return None
-    still.enter_context(_still(opener.running, context))
+    still.enter_context(_frozen(opener.running, context))
     return opener.running, context
 
 
 def _forget(held: Iterable[Held | None]) -> None:
-    """Have sessions leave memory that are gone, and write nothing any more."""
+    """Evict erased sessions from memory."""
     known = [each for each in held if each is not None]
     for _, context in known:
         context.log = None
@@ -251,8 +254,8 @@ def _forget(held: Iterable[Held | None]) -> None:
 
 
 @contextmanager
-def _still(running: AgentActor, context: SessionContext) -> Iterator[None]:
-    """Refuse messages of an idle session, and keep what is noted for its log; it goes on unless it was erased."""
+def _frozen(running: AgentActor, context: SessionContext) -> Iterator[None]:
+    """Freeze an idle session for the block: reject messages and hold back records. Afterwards it accepts messages again unless it was erased."""
     context.closed = True
     if context.log is not None:
         context.log.pause()
@@ -262,5 +265,5 @@ def _still(running: AgentActor, context: SessionContext) -> Iterator[None]:
         if context.log is not None:
             context.closed = context.has_moved
             context.log.unpause()
-            if context.face is not None:  # perhaps it was reloaded meanwhile
-                running.sessions.reload(context, context.face)
+            if context.public_session is not None:  # perhaps it was reloaded meanwhile
+                running.sessions.reload(context, context.public_session)

@@ -1,4 +1,4 @@
-"""A block in which agents run: one event stream, one supervision, one account of threads."""
+"""`Runtime` and `open_runtime`: a block in which agents run, with shared events, supervision, journal and threads."""
 
 import typing
 from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Iterator, Sequence
@@ -37,49 +37,49 @@ from actgent.errors import (
 from actgent.errors.printable import counted
 from actgent.events import EventReader, EventStream, MessageFailed
 from actgent.journal.base import Backup, Journal, SessionSummary, one_of
-from actgent.journal.listing import Cursor, SessionKey, State
-from actgent.journal.membership import LEAVING_GRACE, Membership, hosted, open_membership
-from actgent.journal.opening import open_journal
+from actgent.journal.cluster_membership import LEAVE_GRACE_SECONDS, Membership, hosted, open_membership
+from actgent.journal.journal_url import open_journal
 from actgent.journal.records import Record
-from actgent.journal.wrapped import Redact, RedactedJournal, RelaxedJournal, check_redact
+from actgent.journal.session_lists import Cursor, SessionKey, State
+from actgent.journal.wrappers import AsyncCommitJournal, Redact, RedactedJournal, check_redact
 from actgent.messages import Sender
-from actgent.sessions.accounts import Accounts
+from actgent.sessions.budget_accounts import BudgetAccounts
 from actgent.sessions.context import SessionContext, host_of
-from actgent.sessions.owner_accounts import OwnerAccounts
-from actgent.sessions.propagation import Propagation, propagation_of
-from actgent.sessions.restore import Rebuilt, rebuild
+from actgent.sessions.context_propagation import Propagation, propagation_of
+from actgent.sessions.quota_accounts import QuotaAccounts
+from actgent.sessions.restore import RebuiltSession, rebuild
 from actgent.sessions.turn import is_inside
-from actgent.support.hints import async_block
-from actgent.support.leads import OF_RUNTIMES, for_runtimes
 from actgent.support.logs import logger_of
+from actgent.support.misuse_hints import OF_RUNTIMES, hints_for_runtimes
+from actgent.support.name_hints import async_block
 from actgent.support.tracing import Tracing, check_tracing
-from actgent.tools.threads import ALL_THREADS, Threads
-from actgent.toolsets.host import ToolsetHost
+from actgent.tools.threads import RUNTIME_THREADS, Threads
+from actgent.toolsets.toolset_manager import ToolsetManager
 from actgent.turns.watchdog import Watch, open_watch
 
 from .actor import AgentActor
+from .agent_directory import Directory
 from .approval_decisions import list_approvals
-from .delegation.giving import Delegation
-from .directory import Directory
-from .insight import Insight, fork_session, need_journal, records_up_to, share_limits
-from .retention import Retention, Sweeper
-from .sessions.feedback import Ratings
-from .sessions.leaving import IsLeft
-from .sessions.lists import filter_of, page_of
-from .sessions.moving import Moving
-from .slots import find_waiter
+from .delegation.task_delegation import Delegation
+from .introspection import Introspection, fork_session, need_journal, records_up_to, share_limits
+from .retention import Retention, RetentionJob
+from .session_waits import find_waiter
+from .sessions.answer_ratings import Ratings
+from .sessions.eviction import SessionPredicate
+from .sessions.migration import SessionMigration
+from .sessions.session_pages import filter_of, page_of
 
 Durability = typing.Literal["full", "relaxed"]
-SAID = 10
-"""The number of agents one line of the log names."""
-THREAD_GRACE = 5.0
-"""Seconds that leaving a runtime waits for threads that nobody waits for any more."""
+MAX_NAMED_AGENTS = 10
+"""Maximum number of agent names in one log line."""
+THREAD_GRACE_SECONDS = 5.0
+"""Default seconds to wait for abandoned tool threads when the runtime closes."""
 
 _log = logger_of(__name__)
 
 
 class Startable(typing.Protocol):
-    """An agent, as far as a runtime is concerned."""
+    """Interface of an agent that a runtime can start."""
 
     name: str
 
@@ -91,9 +91,9 @@ class Startable(typing.Protocol):
 A = TypeVar("A", bound=Startable)
 
 
-@for_runtimes
-class Runtime(Insight, Ratings, Moving):
-    """The agents that run in one block, and what they share."""
+@hints_for_runtimes
+class Runtime(Introspection, Ratings, SessionMigration):
+    """Agents that run in one `open_runtime` block, and their shared services."""
 
     def __init__(
         self,
@@ -112,30 +112,30 @@ class Runtime(Insight, Ratings, Moving):
     ) -> None:
         self.stream = events
         self.membership = membership
-        """Its place in a cluster; None: it has none."""
+        """Membership of this process in a cluster; None without a cluster."""
         self.watch = watch
         self.is_redacted = is_redacted
         """True if texts are taken out of what is written, so that the log has none of errors either."""
         self.threads = threads
         self.journal = journal
         self.propagation = propagation
-        self.drains: list[IsLeft] = []
-        """Which sessions are about to leave this process."""
+        self.drains: list[SessionPredicate] = []
+        """Filters of the sessions that are about to leave this process."""
         around = SystemContext(policy=supervision, events=events, find_waiter=find_waiter)
         self._system = ActorSystem(nursery, around)
         self.timer = around.timer
-        self.toolsets = ToolsetHost(nursery, events)
-        self.bury = around.bury
-        """Keeps a message that nobody will deal with."""
+        self.toolsets = ToolsetManager(nursery, events)
+        self.dead_letter = around.dead_letter
+        """Function that adds a message to the dead letters."""
         self.clock = Clock()
-        owners = None if quotas is None else OwnerAccounts(quotas, journal, self.clock.now)
-        self.accounts = Accounts(journal, owners)
+        owners = None if quotas is None else QuotaAccounts(quotas, journal, self.clock.now)
+        self.accounts = BudgetAccounts(journal, owners)
         self.agents = Directory()
-        """The agents that run here, by name and by what they can do."""
+        """Agents that run in this runtime, by name and capability."""
         self.delegation = Delegation(self.agents, journal, propagation)
-        self._sweeper: Sweeper | None = None
+        self._sweeper: RetentionJob | None = None
         if journal is not None:
-            self._sweeper = Sweeper(journal, self.agents, self.accounts, self.clock, retention)
+            self._sweeper = RetentionJob(journal, self.agents, self.accounts, self.clock, retention)
             nursery.start_soon(self._sweeper.run, name="retention")
         self._nursery = nursery
         self._left = False
@@ -144,27 +144,28 @@ class Runtime(Insight, Ratings, Moving):
     # --- starting agents ---------------------------------------------------------------------
 
     async def start(self, agent: A) -> A:
-        """Start an agent, and those that it routes to or has as tools; they run until the block is left.
+        """Start an agent together with the agents that it routes to or uses as tools. They run until the block is left.
 
-        With a journal their sessions go on at once, or at the end of a `starting` block. A turn from the journal that
-        calls an agent which does not run waits for its start: until `ready`, or 10 s after the last start.
+        With a journal, their sessions resume at once, or at the end of a `starting` block. A resumed turn that calls an agent
+        which is not running waits for its start: until `ready`, or 10 s after the last start.
 
         Raises:
-            ConfigurationError: an agent of this name runs here or in another pool of this database, or this agent runs elsewhere.
-            ToolsetUnavailable: a required toolset could not be connected; none of the agents was started.
-            UsageError: the runtime's block is being left, or was.
+            ConfigurationError: An agent with this name runs here or in another pool of this database, or this agent runs in
+                another runtime.
+            ToolsetUnavailable: A required toolset could not be connected; none of the agents was started.
+            UsageError: The runtime's block is closing or closed.
         """
         _check_startable(agent)
-        is_first = not self.agents.starting.has_begun
+        is_first = not self.agents.start_phase.has_begun
         self._check_open()
         started = agent.__actgent_start__(Host(self, self._system))
         if self.membership is not None:
             share_limits(self._agents(), self.membership.lender)
         await self._equip(started)
-        self.agents.starting.note_start()
+        self.agents.start_phase.note_start()
         if is_first and self.journal is not None:
             self._nursery.start_soon(self._watch_start, name="start of agents")
-        if self.agents.starting.blocks:
+        if self.agents.start_phase.blocks:
             self._unrecovered += started
         else:
             await _recover(started)
@@ -172,7 +173,7 @@ class Runtime(Insight, Ratings, Moving):
         return agent
 
     async def _equip(self, agents: "Sequence[Startable]") -> None:
-        """Connect the toolsets of agents, which serve from then on; if that or `hosted` fails, they stop."""
+        """Connect the toolsets of agents and start serving. If that or `hosted` fails, the agents are stopped."""
         try:
             await hosted(self.membership, [agent.name for agent in agents])
             for agent in agents:
@@ -184,48 +185,48 @@ class Runtime(Insight, Ratings, Moving):
 
     @asynccontextmanager
     async def starting(self) -> AsyncGenerator[None, None]:
-        """A block in which several agents are started; their sessions in the journal go on at its end, as by `ready`.
+        """Return a context in which several agents are started. Their sessions in the journal resume at its end, as with `ready`.
 
-        After an exception they do not: call `ready` to go on all the same.
+        After an exception they do not resume: call `ready` to resume them.
         """
-        self.agents.starting.blocks += 1
+        self.agents.start_phase.blocks += 1
         try:
             yield
         finally:
-            self.agents.starting.blocks -= 1
-        if not self.agents.starting.blocks:
+            self.agents.start_phase.blocks -= 1
+        if not self.agents.start_phase.blocks:
             await self.ready()
 
     async def ready(self) -> None:
-        """All agents are started: what waits for further ones goes on without them, and the log names those that are missed.
+        """Declare that all agents are started. Calls that wait for further agents fail, and the log names the missing ones.
 
-        Sessions in the journal whose agent does not run stay there, and go on when it is started.
+        Sessions in the journal whose agent is not running stay there, and resume when it is started.
         """
         unrecovered, self._unrecovered = self._unrecovered, []
         await _recover(unrecovered)
-        self.agents.starting.end()
+        self.agents.start_phase.end()
         await self._tell_waiting()
         await trio.lowlevel.checkpoint()
 
     async def _watch_start(self) -> None:
-        """Tell whose sessions wait where the program never says that all agents are there."""
-        await self.agents.starting.wait_over()
+        """Log missing agents if the program never calls `ready`."""
+        await self.agents.start_phase.wait_ended()
         await self._tell_waiting()
 
     async def _tell_waiting(self) -> None:
-        """Name the agents in the log, once, that do not run and whose sessions the journal has in the middle of something."""
-        if self.agents.starting.has_told or self.journal is None:
+        """Log once which agents have unfinished sessions in the journal and are not running."""
+        if self.agents.start_phase.has_logged or self.journal is None:
             return
-        self.agents.starting.has_told = True
+        self.agents.start_phase.has_logged = True
         try:
             waiting = await self.journal.waiting()
         except (Fenced, JournalError) as error:
-            _log.warning("nobody knows which sessions wait for agents that are not started: %s", error)
+            _log.warning("sessions that wait for agents that are not started cannot be listed: %s", error)
             return
         missing = sorted(name for name in waiting if name not in self.agents)
         if missing:
-            names = ", ".join(f"{name!r} ({waiting[name]})" for name in missing[:SAID])
-            more = f" and {len(missing) - SAID} more" if len(missing) > SAID else ""
+            names = ", ".join(f"{name!r} ({waiting[name]})" for name in missing[:MAX_NAMED_AGENTS])
+            more = f" and {len(missing) - MAX_NAMED_AGENTS} more" if len(missing) > MAX_NAMED_AGENTS else ""
             _log.warning(
                 "unfinished sessions in the journal wait for agents that are not started: %s%s", names, more
             )
@@ -242,20 +243,20 @@ class Runtime(Insight, Ratings, Moving):
         concurrency: int = 1,
         line_of: LineOf | None = None,
     ) -> ActorRef:
-        """Start a plain actor beside the agents, under the same supervision; cancelled, it starts nothing.
+        """Start a plain actor under the runtime's supervision. If cancelled, no actor is started.
 
         Args:
-            factory: The class, or a function that makes an object of it; a restart makes a new one.
-            name: Its address, which no agent and no other actor here has; None makes one up.
-            children: How it supervises the actors that it starts; None is as the runtime supervises it.
-            grace: Seconds to end what is in its inbox when the runtime's block is left.
-            concurrency: How many messages it takes side by side, and one more that is URGENT; 1 is one after the other.
-            line_of: A function of the payload that returns its line, a text, e.g. a user's name: messages of one line are
-                taken one after the other. None lets each be a line of its own.
+            factory: Actor class, or a function that returns a new actor; called again for each restart.
+            name: Address, unique among the agents and actors of the runtime; None generates one.
+            children: Supervision of the actors that this actor starts; None uses the runtime's.
+            grace: Maximum seconds to finish its inbox when the runtime closes.
+            concurrency: Maximum number of messages processed at the same time, plus one URGENT message; 1 is sequential.
+            line_of: Function that returns the group of a payload, such as a user's name; messages of one group are
+                processed in order. None lets all messages run concurrently.
 
         Raises:
-            ConfigurationError: the name is taken, or another argument is wrong.
-            UsageError: the runtime's block is being left, or was.
+            ConfigurationError: The name is taken, or another argument is invalid.
+            UsageError: The runtime's block is closing or closed.
         """
         self._check_open()
         return await self._system.spawn(
@@ -263,19 +264,19 @@ class Runtime(Insight, Ratings, Moving):
         )
 
     def find(self, name: str) -> Address | None:
-        """The address of the agent or actor of this name, for `tell` and `ask`; None if none runs here."""
+        """Return the address of an agent or actor, with `tell` and `ask`; None if it is not running here."""
         return self._system.address(name)
 
     def stop(self, name: str) -> None:
-        """End an agent or actor where it is; nothing happens if none of this name runs.
+        """Stop an agent or actor at once; unknown names are ignored.
 
-        Turns of an agent that still run end as `Failure(kind="stopped")`. It can be started again.
+        Running turns of an agent end as `Failure(kind="stopped")`. The agent can be started again.
         """
         self._system.stop(name)
 
     @property
     def count(self) -> int:
-        """The number of agents and actors that run here, children too."""
+        """Number of running agents and actors, child actors included."""
         return self._system.count
 
     def __repr__(self) -> str:
@@ -286,45 +287,46 @@ class Runtime(Insight, Ratings, Moving):
 
     @property
     def dead_letters(self) -> tuple[DeadLetter, ...]:
-        """The newest 1,000 messages that no agent and no actor dealt with, oldest first."""
+        """Newest 1,000 messages that no agent or actor processed, oldest first."""
         return self._system.dead_letters
 
     @property
     def failures(self) -> tuple[MessageFailed, ...]:
-        """The newest 1,000 messages that ended as failures here, oldest first; not those that somebody stopped."""
+        """Newest 1,000 messages that failed in this runtime, oldest first, without those that a caller stopped."""
         return tuple(self.stream.failures)
 
     async def send_again(self, letter: DeadLetter) -> None:
-        """Send a dead letter to the agent or actor that has its name now; once it is accepted, it leaves the list.
+        """Redeliver a dead letter to the agent or actor with its name. The letter is removed from the list once it is accepted.
 
         If that fails or is cancelled, the letter stays in the list.
 
         Raises:
-            DeadLetterGone: it was sent already, another task is sending it, or it fell out of the list.
-            ActorFailed: no agent and no actor of this name runs.
-            InboxFull: the inbox was still full at its deadline.
+            DeadLetterGone: The letter was redelivered already, another task is redelivering it, or it was dropped from the
+                list.
+            ActorFailed: No agent or actor with this name is running.
+            InboxFull: The inbox was still full at the deadline.
         """
         await self._system.send_again(letter)
 
     # --- what happens in it ------------------------------------------------------------------
 
     def events(self, capacity: int = 1000) -> AbstractAsyncContextManager[EventReader]:
-        """An `async with` block with a receive channel of everything that happens from now on.
+        """Return an `async with` block with a receive channel of all future events.
 
-        It keeps at most `capacity` events: a slow reader loses the oldest, and `lost` counts them.
+        The channel keeps at most `capacity` events: a slow reader loses the oldest, and `lost` counts them.
         """
         return self.stream.read(capacity)
 
     async def approvals(
         self, *, owner: Sender | str | None = None, after: Approval | None = None, limit: int = 100
     ) -> tuple[Approval, ...]:
-        """List the open approvals of all agents here. `agent.answer` decides them.
+        """List the open approvals of all agents in this process. `agent.answer` decides them.
 
         Args:
-            owner: Only approvals of this owner's sessions; None lists those of all owners. A service that shows approvals to
-                its users has to pass it, because approvals have the arguments of the calls.
-            after: The last approval of the page before.
-            limit: The most sessions of a page. An empty page is the end.
+            owner: Return only approvals of this owner's sessions; None returns those of all owners. Services that show
+                approvals to their users must pass it, because approvals contain the arguments of the calls.
+            after: Last approval of the previous page; None starts at the first page.
+            limit: Maximum number of sessions per page. An empty page is the end.
         """
         for running in self._by_name():
             if after is None or running.name >= after.agent:
@@ -343,14 +345,15 @@ class Runtime(Insight, Ratings, Moving):
         after: SessionSummary | Cursor | None = None,
         limit: int = 100,
     ) -> tuple[SessionSummary, ...]:
-        """List at most `limit` sessions that fit, by their last change, the newest first.
+        """Return at most `limit` matching sessions, sorted by their last change, newest first.
 
-        Pass the last one as `after` for the next page; an empty page is the end. With a journal all that it has are listed,
-        also those of agents that do not run, without loading any; without one, the open sessions in memory.
+        Pass the last one as `after` for the next page; an empty page is the end. With a journal, all sessions in it are listed
+        without loading them, also those of agents that are not running. Without a journal, the open sessions in memory are
+        listed.
 
         Raises:
-            ConfigurationError: there is no such state, or the limit is below 1.
-            JournalError: the journal cannot be read.
+            ConfigurationError: The state is unknown, or the limit is below 1.
+            JournalError: The journal cannot be read.
         """
         wanted = filter_of(owner, agent, state)
         contexts = (context for running in self._agents() for context in running.sessions.values())
@@ -358,13 +361,16 @@ class Runtime(Insight, Ratings, Moving):
 
     # --- sessions as they were ----------------------------------------------------------------
 
-    async def rebuild(self, session_id: str, *, agent: str | None = None, to: int | None = None) -> Rebuilt:
-        """Make a session again as it was after its record `to`, or after the last, without model and tools.
+    async def rebuild(
+        self, session_id: str, *, agent: str | None = None, to: int | None = None
+    ) -> RebuiltSession:
+        """Return a session as it was after its record `to`, or after the last, without calling models or tools.
 
         Raises:
-            ConfigurationError: there is no journal or no such record, or several agents have a session of this id.
-            SessionNotFound: the journal has no such session.
-            JournalError: it cannot be read.
+            ConfigurationError: The runtime has no journal, the record does not exist, or several agents have a session with
+                this id.
+            SessionNotFound: The journal has no such session.
+            JournalError: The journal cannot be read.
         """
         _, records = await self.read_session(session_id, agent=agent)
         return await rebuild(records, to=to, session_id=session_id)
@@ -372,10 +378,13 @@ class Runtime(Insight, Ratings, Moving):
     async def read_session(
         self, session_id: str, *, agent: str | None = None, to: int | None = None
     ) -> tuple[SessionKey, tuple[Record, ...]]:
-        """The records of a session up to the number `to`, or all, and whose it is.
+        """Return the key of a session, and its records up to the number `to`, or all records.
 
         Raises:
-            ConfigurationError, SessionNotFound, JournalError: see `rebuild`.
+            ConfigurationError: The runtime has no journal, the record does not exist, or several agents have a session with
+                this id.
+            SessionNotFound: The journal has no such session.
+            JournalError: The journal cannot be read.
         """
         journal = need_journal(self.journal)
         key = await self._need_key(session_id, agent)
@@ -391,20 +400,22 @@ class Runtime(Insight, Ratings, Moving):
     ) -> SessionSummary:
         """Write a copy of a session, as it was after its record `to`.
 
-        The copy has no schedules, and draws on the budget of its original. A turn that is open at the record waits in the
-        copy until `agent.open_session` opens the copy, and goes on then.
+        The copy has no schedules, and draws on the budget of the original. A turn that is open at the record resumes when
+        `agent.open_session` opens the copy.
 
         Raises:
-            ConfigurationError: there is no journal or no such record, several agents have a session of this id, or the new
-                id is none.
-            SessionExists: there is a session of the new id; nothing was written.
-            SessionNotFound: the journal has no such session.
-            JournalError: it cannot be read, or the copy not be written.
-            BrokerLost: in a cluster, the node of the new id did not answer; the copy may be written.
+            ConfigurationError: The runtime has no journal, the record does not exist, several agents have a session with this
+                id, or the new id is invalid.
+            SessionExists: A session with the new id exists; no copy was written.
+            SessionNotFound: The journal has no such session.
+            JournalError: The journal cannot be read or written.
+            ServerUnreachable: In a cluster, the node that owns the new id did not answer; the copy may be written or not.
         """
         journal = need_journal(self.journal)
         key = await self._need_key(session_id, agent)
-        return await fork_session(journal, key, to, new_id, elsewhere=self.elsewhere, agents=self.agents)
+        return await fork_session(
+            journal, key, to, new_id, remote_sessions=self.remote_sessions, agents=self.agents
+        )
 
     async def _need_key(self, session_id: str, agent: str | None) -> SessionKey:
         key = await self._key_of(session_id, agent)
@@ -413,31 +424,30 @@ class Runtime(Insight, Ratings, Moving):
         return key
 
     async def backup(self, path: Path | str) -> Backup:
-        """Copy the journal to a new file, which is read from end to end; meanwhile the agents go on.
+        """Copy the journal to a new file and verify the copy, while the agents continue.
 
-        All that was confirmed before the call is in it, and what is confirmed meanwhile may be. A journal in PostgreSQL is
-        copied by pg_dump.
+        The copy has all records that were confirmed before the call, and may have later ones. A PostgreSQL journal is copied by
+        pg_dump.
 
         Raises:
-            ConfigurationError: there is no journal, or no file; or there is a file at the path.
-            JournalDamaged: the journal is not what was written; nothing stands at the path.
-            JournalFailed: it cannot be read, or the copy not be written.
+            ConfigurationError: The runtime has no journal or no file, or the path exists.
+            JournalDamaged: The journal is damaged; no file was written.
+            JournalFailed: The journal cannot be read, or the copy cannot be written.
         """
         return await need_journal(self.journal).backup(Path(path))
 
     async def delete_session(self, session_id: str, *, agent: str | None = None) -> None:
-        """Close a session and its children where they are open, and erase all that the journal has of them.
+        """Close a session and its children, and erase all their records from the journal. They cannot be restored.
 
-        Nothing brings them back. Nothing happens where there is no such session. Where several agents have one of this
-        id, `agent` says whose it is.
+        An unknown session is ignored. `agent` is required if several agents have a session with this id.
 
         Raises:
-            ConfigurationError: several agents have a session of this id, and none of them is given.
-            WouldDeadlock: called from one of its own handlers or tools.
-            JournalError: they could not be erased; calling it again goes on.
+            ConfigurationError: Several agents have a session with this id, and `agent` is missing.
+            WouldDeadlock: The call is made by a handler or tool of the session.
+            JournalError: The records could not be erased; repeat the call.
         """
         if (key := await self._key_of(session_id, agent)) is not None:
-            await self.delete_where_it_lives(key, self._delete)
+            await self.delete_at_owner(key, self._delete)
 
     async def _delete(self, key: SessionKey) -> None:
         await _close_session(self._system.body(key.agent), key)
@@ -446,13 +456,15 @@ class Runtime(Insight, Ratings, Moving):
         erased: dict[SessionKey, None] = {}
         left = [key, *await _find_below(journal, [key], [key])]
         while left:
-            for each in reversed(left):  # or a crash would leave them without root
+            for each in reversed(
+                left
+            ):  # the root is erased last, or a crash would leave its children without it
                 await self._erase(journal, each)
             erased |= dict.fromkeys(left)
-            left = await _find_below(journal, [*erased], erased)  # what somebody has made meanwhile
+            left = await _find_below(journal, [*erased], erased)  # sessions created meanwhile
 
     async def _erase(self, journal: Journal, key: SessionKey) -> None:
-        """Close a session, again where somebody opens it meanwhile, and erase it while nobody can."""
+        """Close a session and erase it while no task can open it."""
         is_gone = False
         while not is_gone:
             await _close_session(self._system.body(key.agent), key)
@@ -467,52 +479,52 @@ class Runtime(Insight, Ratings, Moving):
         names = [running.name for running in self._agents()]
         agents = {name for name in names if self._find_session(SessionKey(name, session_id)) is not None}
         if self.journal is not None:
-            agents.update(await self.journal.agents_of(session_id))
+            agents.update(await self.journal.agents_with_session(session_id))
         return one_of([*agents], session_id)
 
     def _find_session(self, key: SessionKey) -> SessionContext | None:
-        """A session in memory, or an unloaded one that someone holds."""
+        """Return a session in memory, or an unloaded session whose handle the program holds; None if there is none."""
         running = self._system.body(key.agent)
         return running.sessions.find_any(key.session_id) if isinstance(running, AgentActor) else None
 
     def _check_open(self) -> None:
-        """Refuse to start anything once the block is being left.
+        """Raise if the runtime's block is closing or closed.
 
         Raises:
-            UsageError: it is.
+            UsageError: The block is closing or closed.
         """
         if self._left:
             raise UsageError("the block of this runtime is being left, or was: open another one")
 
     def _agents(self) -> Iterator[AgentActor]:
-        """The agents that run here, without plain actors."""
+        """Return the running agents, without plain actors."""
         return (body for body in self._system.bodies() if isinstance(body, AgentActor))
 
     async def _complete(self) -> None:
-        """Let agents and actors end what they have accepted, and what they ask of each other for that; then erase."""
+        """Wait until agents and actors have finished accepted messages and the calls between them, then erase ended sessions."""
         self._left = True
         await self._system.drain()
         if self._sweeper is not None:
             await self._sweeper.finish()
 
     def note_ended(self, key: SessionKey) -> None:
-        """A session is over that is to leave the journal."""
+        """Schedule the erasure of an ended session from the journal."""
         if self._sweeper is not None:
             self._sweeper.note(key)
 
 
 @attrs.frozen
 class Host:
-    """What a runtime gives to agents that are started in it."""
+    """Services of a runtime that start agents."""
 
     runtime: Runtime
     _system: ActorSystem
 
     def check_names(self, names: Sequence[str]) -> None:
-        """Refuse agents before the first of them is started.
+        """Raise if an agent name is taken; called before any of the agents is started.
 
         Raises:
-            ConfigurationError: one of the names is taken.
+            ConfigurationError: An agent or actor with one of the names is running.
         """
         for index, name in enumerate(names):
             if self._system.body(name) is not None or name in names[:index]:
@@ -521,7 +533,7 @@ class Host:
                 )
 
     def run(self, running: AgentActor, *, grace: float) -> None:
-        """Run an agent until the block is left, and then for `grace` seconds more while it has work."""
+        """Run an agent until the runtime's block exits, and then for at most `grace` seconds while it has work."""
         running.run_in(self._system.host(running, grace=grace))
         self.runtime.agents.trees.add(running.sessions)
 
@@ -532,7 +544,7 @@ async def _recover(agents: Sequence[Startable]) -> None:
 
 
 async def _close_session(running: object, key: SessionKey) -> None:
-    """Close a session that is to be erased, if its agent runs here and has it in memory."""
+    """Close a session that has to be erased, if it is in memory."""
     if not isinstance(running, AgentActor):
         return
     context = running.sessions.reload_any(key.session_id)
@@ -544,13 +556,13 @@ async def _close_session(running: object, key: SessionKey) -> None:
     for each in await host_of(context).close(context):
         if each.log is not None:
             each.log.close()
-        each.log = None  # what it still has to say is not to be found behind its end
+        each.log = None  # records written after its end would be lost
 
 
 async def _find_below(
     journal: Journal, keys: Sequence[SessionKey], known: Collection[SessionKey]
 ) -> list[SessionKey]:
-    """The sessions that have these as parent, theirs ..., without those that are known."""
+    """Return the descendants of these sessions in the journal, without the known sessions."""
     found: dict[SessionKey, None] = {}
     waiting = keys
     while waiting:
@@ -569,7 +581,7 @@ def _check_startable(agent: object) -> None:
 
 @contextmanager
 def _ending(events: EventStream) -> Iterator[EventStream]:
-    """Let readers know when no further event will come, whatever ends the block."""
+    """Close all event readers when the block exits."""
     try:
         yield events
     finally:
@@ -580,7 +592,7 @@ def _ending(events: EventStream) -> Iterator[EventStream]:
 async def _owned(
     journal: str | Journal | None, durability: Durability, redact: Redact | None
 ) -> AsyncGenerator[Journal | None, None]:
-    """The journal, opened where it is an address, and owned by this process."""
+    """Open the journal if it is given as an address, and acquire ownership of it for this process."""
     if durability not in typing.get_args(Durability):
         hint = meant(durability, typing.get_args(Durability))
         raise ConfigurationError(
@@ -593,14 +605,14 @@ async def _owned(
         await _acquire(journal)
         if redact is not None:
             journal = RedactedJournal(journal, redact)
-        yield (RelaxedJournal(journal) if durability == "relaxed" else journal)
+        yield (AsyncCommitJournal(journal) if durability == "relaxed" else journal)
     else:
         async with open_journal(journal) as opened, _owned(opened, durability, redact) as owned:
             yield owned
 
 
 async def _acquire(journal: Journal) -> None:
-    """Acquire a journal. An error has no frames of the storage, 60 lines that say nothing about a wrong address."""
+    """Acquire ownership of a journal. Errors are raised without the frames of the storage driver."""
     try:
         await journal.acquire()
     except (JournalFailed, ConfigurationError) as error:
@@ -608,10 +620,10 @@ async def _acquire(journal: Journal) -> None:
 
 
 def _check_kinds(**given: tuple[object, type]) -> None:
-    """Refuse arguments of another class than theirs.
+    """Raise if an argument has the wrong class.
 
     Raises:
-        ConfigurationError: the text names it.
+        ConfigurationError: An argument is of another class; the text names the argument.
     """
     for name, (value, kind) in given.items():
         if not isinstance(value, kind | None):
@@ -619,14 +631,14 @@ def _check_kinds(**given: tuple[object, type]) -> None:
 
 
 def _check_quotas(quotas: Quotas | None, journal: str | Journal | None, *, is_cluster: bool) -> None:
-    """Refuse quotas that nobody could count.
+    """Raise if quotas cannot be counted, because several processes own the journal.
 
     Raises:
-        ConfigurationError: several processes own the journal.
+        ConfigurationError: Several processes own the journal.
     """
     if quotas is not None and (is_cluster or (isinstance(journal, Journal) and journal.is_shared)):
         raise ConfigurationError(
-            "quotas= are counted in one process: leave them out, or broker=; limits= of sessions and runs hold in a cluster, too"
+            "quotas= are counted in one process: leave them out, or cluster=; limits= of sessions and runs hold in a cluster, too"
         )
 
 
@@ -640,45 +652,48 @@ async def open_runtime(
     retention: Retention | None = None,
     quotas: Quotas | None = None,
     supervision: Supervision | None = None,
-    threads: int = ALL_THREADS,
-    thread_grace: float = THREAD_GRACE,
+    threads: int = RUNTIME_THREADS,
+    thread_grace: float = THREAD_GRACE_SECONDS,
     telemetry: Tracing | None = None,
-    broker: str | None = None,
-    pool: str = "default",
+    cluster: str | None = None,
+    advertise: str | None = None,
     node: str | None = None,
 ) -> AsyncGenerator[Runtime, None]:
-    """Open a block in which agents run, and outside of which nothing of them is left.
+    """Open a block in which agents run. When it exits, all agents, actors and their threads have ended.
 
-    With a journal (`sqlite:///agents.db`, `postgres://HOST/DATABASE`, or one that is open already) what sessions
-    accepted survives the process: starting their agent goes on where it was. With `durability="relaxed"` nobody waits
-    for the disk: a crash loses what was accepted and answered in the last 50 ms or so, but no tool runs twice by that.
-    `redact` is called with each text, before it is written, and returns what the journal may have of it; see docs/durability.md.
+    With a journal (`sqlite:///agents.db`, `postgres://HOST/DATABASE`, or an open `Journal`), accepted messages survive
+    the process, and starting their agent resumes the sessions. On a normal exit each agent may finish its accepted
+    messages within its `grace`; an exception stops all agents at once. Unfinished turns end as `Failure(kind="stopped")`.
 
-    `context` are the context variables that the journal keeps with each message, if their values are plain data: a turn
-    that goes on after a restart has them as its sender had, and `traceparent`. All others end with the process.
-    Sessions of `run` and `tell` without a session leave the journal when they have ended. `retention` has others leave it,
-    too, when they are old.
-
-    `quotas` bound what the sessions of each owner take together in a day or a month, also over restarts.
-    `threads` is how many sync tools of all agents run at a time.
-    `telemetry` makes spans and metrics of what happens: `Telemetry()`, of the extra `otel`.
-
-    With a broker (`amqps://USER:PASSWORD@HOST/VHOST`) and a journal in PostgreSQL this process is one of several with the
-    same agents, and each session lives in one of them at a time; see docs/guides/cluster.md. `pool` names those that host
-    the same agents, `node` begins the name of this one. It takes part once its agents are started.
-
-    Leaving it lets each agent end what it has accepted, for its `grace`; an exception stops them at once.
-    What is not answered by then ends as `Failure(kind="stopped")`.
+    Args:
+        journal: Address of a journal, or an open one; None keeps sessions in memory only.
+        durability: "relaxed" does not wait for the disk: a crash loses about the last 50 ms of accepted messages and
+            answers, but no tool runs twice because of it.
+        redact: Function that gets each text before it is recorded, and returns the text to record; see
+            docs/durability.md.
+        context: Context variables that the journal stores with each message; their values must be plain data. Resumed
+            turns have these variables and the `traceparent` of their sender, and no others.
+        retention: Maximum age of sessions in the journal. Sessions of `run` and `tell` without a session are always
+            erased after they end.
+        quotas: Limits for all sessions of an owner per day or month, also across restarts.
+        supervision: Restarts of agents and actors after failures; None uses the defaults.
+        threads: Maximum number of sync tools of all agents that run at the same time.
+        thread_grace: Seconds to wait for abandoned tool threads when the block exits.
+        telemetry: Tracing and metrics, such as `Telemetry()` of the extra `otel`; None for none.
+        cluster: Name of a cluster with a PostgreSQL journal. Each session is owned by one node at a time, and all nodes
+            with this name run the same agents; see docs/guides/cluster.md. None runs a single process.
+        advertise: URL of this node for other nodes, `http://HOST:PORT`; the runtime listens at that port. None listens at
+            a free port of 127.0.0.1, for nodes on the same machine.
+        node: Prefix of this node's name. The node owns sessions after its agents are started.
 
     Raises:
-        OutsideTrio: asyncio runs this code, or nothing does.
-        ConfigurationError: the journal's address or the durability is none that there is, or `redact` is no function; or
-            the broker lets nobody in, or goes with no such journal.
-        BrokerLost: the broker cannot be reached.
-        Fenced: another process owns the journal.
-        JournalError: it cannot be opened.
+        OutsideTrio: The code runs under asyncio, or without an event loop.
+        ConfigurationError: The journal's address, the durability, `redact` or another argument is invalid, the cluster
+            has no PostgreSQL journal, or the port of `advertise` is taken.
+        Fenced: Another process owns the journal.
+        JournalError: The journal cannot be opened.
         ActorFailed: In an ExceptionGroup, if an agent or actor failed too often and `Supervision(escalate=True)` is set.
-        ThreadsLeft: sync tools still ran in threads `thread_grace` seconds later.
+        ThreadsLeft: Sync tools were still running in threads after `thread_grace` seconds.
     """
     check_loop("open_runtime()")
     propagation = propagation_of(context)
@@ -686,12 +701,12 @@ async def open_runtime(
     _check_kinds(
         retention=(retention, Retention), quotas=(quotas, Quotas), supervision=(supervision, Supervision)
     )
-    _check_quotas(quotas, journal, is_cluster=broker is not None)
+    _check_quotas(quotas, journal, is_cluster=cluster is not None)
     tool_threads = Threads(at_least_one("threads", threads))
     error: BaseException | None = None
     with tuned_gc(), open_watch() as watch, _ending(EventStream(telemetry)) as events:
         async with (
-            open_membership(journal, broker, pool=pool, node=node) as membership,
+            open_membership(journal, cluster, advertise=advertise, node=node) as membership,
             _owned(journal if membership is None else membership.journal, durability, redact) as opened,
             trio.open_nursery() as nursery,
         ):
@@ -717,7 +732,7 @@ async def open_runtime(
                     await nursery.start(membership.serve, runtime, name="cluster")
                 yield runtime
                 if membership is not None:
-                    await membership.leave(LEAVING_GRACE)
+                    await membership.leave(LEAVE_GRACE_SECONDS)
                 await runtime._complete()  # noqa: SLF001 - the block and its runtime are one thing
             except BaseException as raised:  # noqa: ASYNC103, BLE001 - raised again below, not wrapped into a group
                 error = raised
@@ -725,7 +740,7 @@ async def open_runtime(
             nursery.cancel_scope.cancel()
     try:
         with trio.CancelScope(shield=True):
-            await tool_threads.wait_left(thread_grace)
+            await tool_threads.wait_abandoned(thread_grace)
     except ThreadsLeft as left:
         if error is None or isinstance(error, trio.Cancelled):
             raise

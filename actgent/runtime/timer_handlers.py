@@ -1,9 +1,9 @@
-"""What the timers of an agent's sessions do when they fire: a row for each type of timer.
+"""Actions of the timers of an agent's sessions, by timer class.
 
-A schedule that fires is a message into the session's inbox, in one journal step with the record that it fired, and the
-message's id follows from the schedule and the time: it is neither lost nor doubled. Times missed while the process was down
-fire at the start. A cron line that missed several times fires once, and so does one whose last message has not been dealt
-with: it is passed over until it was.
+A schedule that fires sends a message to its session. The message and the record of the firing are written together, and the
+message id derives from schedule and time, so the message is neither lost nor duplicated. Times that were missed while the
+process was down fire at the start. A cron schedule that missed several times fires once. A schedule is skipped while its
+last message is unfinished.
 """
 
 from collections.abc import Callable
@@ -16,31 +16,31 @@ import trio
 from actgent.control.budget import Funding
 from actgent.control.cron import next_time
 from actgent.errors import DeadlineExceeded
-from actgent.journal.records import Fired
+from actgent.journal.records import ScheduleFiredRecord
 from actgent.messages import Message, Sender, Text
 from actgent.sessions.context import SessionContext
-from actgent.sessions.waiting.approval_ledger import ApprovalDeadline
-from actgent.sessions.waiting.schedules import ScheduleTimer, apply_fired, is_set
-from actgent.sessions.waiting.tasks import TaskDeadline
+from actgent.sessions.pending.approval_ledger import ApprovalDeadline
+from actgent.sessions.pending.schedules import ScheduleTimer, apply_fired, is_set
+from actgent.sessions.pending.tasks import TaskDeadline
 
 from .actor import AgentActor
 from .approval_decisions import expire
-from .intake import Intake
-from .sessions.closing import close_tree
-from .sessions.opener import SessionOpener
+from .message_admission import MessageAdmission
+from .sessions.session_opener import SessionOpener
+from .sessions.tree_close import close_tree
 from .timer_service import TimerHandlers
 
 SCHEDULE_SENDER = Sender("schedule", "system")
-"""No person says it at that moment, so it has no person's authority."""
+"""Sender of scheduled messages. It is a system sender, so it has no user's permissions."""
 SCHEDULED_PREFIX = "Running scheduled task: "
 
 
 def timer_handlers(
-    running: AgentActor, intake: Intake, opener_of: Callable[[str], SessionOpener]
+    running: AgentActor, admission: MessageAdmission, opener_of: Callable[[str], SessionOpener]
 ) -> TimerHandlers:
-    """Make the table of what each type of timer does in the sessions of an agent."""
+    """Return the action of each timer class for the sessions of an agent."""
     return {
-        ScheduleTimer: partial(fire_schedule, running, intake),
+        ScheduleTimer: partial(fire_schedule, running, admission),
         TaskDeadline: partial(end_task, running, opener_of),
         ApprovalDeadline: partial(expire_approvals, running),
     }
@@ -52,14 +52,14 @@ async def end_task(
     context: SessionContext,
     timer: TaskDeadline,
 ) -> None:
-    """End a session whose task is not done in time, and all below it."""
+    """Stop a task at its deadline, with the session and its descendants."""
     with running.lifecycle.kept(context):
         await running.lifecycle.end(context, DeadlineExceeded(f"agent {running.name!r}", timer.seconds))
         await close_tree(context, running.journal, opener_of)
 
 
 async def expire_approvals(running: AgentActor, context: SessionContext, _: ApprovalDeadline) -> None:
-    """Reject what nobody decided in time."""
+    """Reject the approvals whose deadline has passed."""
     await expire(running, context)
 
 
@@ -67,11 +67,11 @@ async def expire_approvals(running: AgentActor, context: SessionContext, _: Appr
 
 
 async def fire_schedule(
-    running: AgentActor, intake: Intake, context: SessionContext, timer: ScheduleTimer
+    running: AgentActor, admission: MessageAdmission, context: SessionContext, timer: ScheduleTimer
 ) -> None:
-    """Send the message of a schedule to its session, in one journal step with the schedule's next time.
+    """Send the message of a schedule, recorded together with the next time of the schedule.
 
-    If the message that it sent last has not been dealt with, this time is passed over.
+    If its last message is unfinished, this time is skipped.
     """
     funding = await _funding(running, timer)
     if not await is_set(context, timer):
@@ -86,7 +86,7 @@ async def fire_schedule(
     fired = attrs.evolve(fired, message_id=message.id)
     apply_fired(context, fired)
     try:
-        await intake.accept_due(
+        await admission.accept_due(
             context, message, fired, variables=_variables(running, timer), funding=funding
         )
     except BaseException:
@@ -95,15 +95,15 @@ async def fire_schedule(
     running.core.observer.fire(context, fired.schedule_id, message.id)
 
 
-def _fired(running: AgentActor, timer: ScheduleTimer) -> Fired:
-    """Make the record of a schedule that fires now."""
+def _fired(running: AgentActor, timer: ScheduleTimer) -> ScheduleFiredRecord:
+    """Return the record of a schedule that fires now."""
     schedule = timer.schedule
     passed = max(running.clock.now(), schedule.at)  # a timer may fire a little early
     following = next_time(schedule.cron, schedule.zone, after=passed) if schedule.cron else 0.0
-    return Fired(schedule_id=schedule.id, at=schedule.at, following=following)
+    return ScheduleFiredRecord(schedule_id=schedule.id, at=schedule.at, following=following)
 
 
-async def _pass_over(context: SessionContext, fired: Fired) -> None:
+async def _pass_over(context: SessionContext, fired: ScheduleFiredRecord) -> None:
     apply_fired(context, fired)
     if context.log is not None:
         context.log.add(fired)
@@ -125,7 +125,7 @@ def _message(session_id: str, timer: ScheduleTimer) -> Message:
 
 
 async def _funding(running: AgentActor, timer: ScheduleTimer) -> Funding | None:
-    """Find what the turn that the schedule begins draws on; None where that is nothing of others."""
+    """Return the budget sources of a schedule's turn; None if only the session's own budget pays."""
     if not timer.within:
         return None
     accounts = timer.accounts or await running.runner.turn_lifecycle.accounts.find_all(timer.within)
@@ -133,15 +133,15 @@ async def _funding(running: AgentActor, timer: ScheduleTimer) -> Funding | None:
 
 
 def _variables(running: AgentActor, timer: ScheduleTimer) -> Context:
-    """Return the context variables with which the session is told."""
+    """Return the context variables of the scheduled message."""
     if timer.variables is not None:
         return timer.variables.copy()
     return running.propagation.restore(timer.baggage, timer.traceparent)
 
 
 def _is_busy(running: AgentActor, context: SessionContext, timer: ScheduleTimer) -> bool:
-    """Return True if the message that the schedule sent last has not been dealt with."""
-    if not timer.last_id or not context.mail.pending:
+    """Return True if the last message of a schedule is unfinished."""
+    if not timer.last_id or not context.mailbox.pending:
         return False
     for begun in (context.turn, context.suspension):
         if begun is not None and begun.message.id == timer.last_id:
@@ -150,6 +150,6 @@ def _is_busy(running: AgentActor, context: SessionContext, timer: ScheduleTimer)
 
 
 def _set_again(context: SessionContext, timer: ScheduleTimer) -> None:
-    """Set a timer as before whose message did not get in, unless somebody removed the schedule meanwhile."""
+    """Restore the timer of a message that was not accepted, unless the schedule was removed."""
     if not timer.schedule.cron or timer.id in context.timers:
         context.set_timer(timer)

@@ -1,8 +1,8 @@
-"""`TimerService` fires the timers of an agent's sessions when they are due; what each type does is a table that it is given.
+"""`TimerService` fires the due timers of an agent's sessions.
 
-One handle of the runtime's timer stands for the earliest session. When sessions are due, workers load them and fire their
-timers. The workers wait while the agent's inbox is half full, so that many due sessions form a queue instead of filling
-the memory. A session whose timers could not fire is due again a little later.
+One runtime timer is armed for the earliest session. Workers load due sessions and fire their timers. They pause while the
+inbox is half full, so that many due sessions queue up instead of filling the memory. A session whose timers failed is
+retried later.
 """
 
 import math
@@ -27,35 +27,35 @@ from actgent.errors import (
 )
 from actgent.messages import Message
 from actgent.sessions.context import SessionContext
-from actgent.support.logs import Each, logger_of
+from actgent.support.logs import LogVariable, logger_of
 
 _log = logger_of(__name__)
 
 WORKERS = 128
-"""The number of sessions that fire side by side: they share reads and writes of the journal, however slow its disk is."""
+"""Maximum number of sessions that fire at the same time; they share reads and writes of the journal."""
 COALESCE_SECONDS = 0.05
-"""The pause after one look at what is due, until the next: timers close to each other share the journal's work."""
+"""Minimum seconds between two checks for due sessions, so that close timers share journal work."""
 CLOCK_CHECK_SECONDS = 2.0
-"""The interval at which the clock is checked, since somebody may have set it."""
+"""Seconds between checks whether the system clock was set."""
 RETRY_FULL_SECONDS = 1.0
-"""When a timer fires again whose message found the inbox full."""
+"""Seconds until a timer is retried after the inbox was full."""
 RETRY_FAILED_SECONDS = 30.0
-"""When a timer fires again whose handler failed."""
+"""Seconds until a timer is retried after its action failed."""
 INBOX_POLL_SECONDS = 0.05
-"""The interval at which an inbox without capacity for timers is looked at."""
+"""Seconds between checks of an inbox without room for timers."""
 
 TimerHandlers = Mapping[type[DurableTimer], Callable[..., Awaitable[None]]]
-"""Handlers of timers, by their type: called with the session's context, which is loaded, and the timer, which is of that type.
+"""Action of each timer type, called with the loaded session and the timer.
 
-A handler removes the timer or sets its next time, in one step of the journal with what it does. If the timer stays due, it
-fires again: a second later after `InboxFull`, half a minute later after another exception.
+An action removes the timer or sets its next time, in one journal step with its effect. A timer that stays due is retried:
+after `RETRY_FULL_SECONDS` if the inbox was full, after `RETRY_FAILED_SECONDS` after another error.
 """
 LoadSession = Callable[[str], AbstractAsyncContextManager[SessionContext]]
-"""Loads the session of an id, and keeps it in memory for the block."""
+"""Returns a block during which the session with this id is loaded."""
 
 
 class TimerService:
-    """Fires the timers of sessions when they are due, while their agent takes messages."""
+    """Fires the due timers of an agent's sessions while the agent accepts messages."""
 
     def __init__(self, agent: str, *, index: DueIndex, inbox: PriorityInbox[Message], timer: Timer) -> None:
         self.index = index
@@ -66,48 +66,48 @@ class TimerService:
         self._handlers: TimerHandlers
         self._queue: deque[str] = deque()
         self._firing = 0
-        """The number of sessions that are with a worker."""
+        """Number of sessions that workers are processing."""
         self._workers = 0
         self._nursery: trio.Nursery | None = None
         self._handle: TimerHandle | None = None
         self._handle_at = 0.0
-        """When it calls, by `Clock.steady`."""
+        """Time of the armed handle, by `Clock.steady`."""
         self._looked_at = -math.inf
-        """When the handle called last, by trio's clock."""
+        """Time of the last check, by trio's clock; -inf before the first."""
         index.on_push = self._arm_for
 
     # --- life ------------------------------------------------------------------------------
 
     def connect(self, load_session: LoadSession, handlers: TimerHandlers) -> None:
-        """Say how sessions are loaded and what timers do in them, before it begins."""
+        """Set the function that loads sessions, and the actions of timers; call it before `begin`."""
         self._load_session = load_session
         self._handlers = handlers
 
     def begin(self, nursery: trio.Nursery) -> None:
-        """Fire from now on, in tasks of this nursery."""
+        """Start to fire timers, in tasks of this nursery."""
         self._nursery = nursery
         self._start_workers()
         self._arm()
 
     def end(self) -> None:
-        """Fire no more; sessions that are with a worker go on."""
+        """Stop firing timers; sessions that workers are processing finish."""
         self._nursery = None
         self._disarm()
 
     def load(self, times: Iterable[tuple[str, float]]) -> None:
-        """Add the sessions that a journal lists as due, and when."""
+        """Add sessions with the Unix times in seconds of their next timers, as listed by the journal."""
         self.index.load(times)
         self._arm()
 
     # --- when the earliest session is due ------------------------------------------------------
 
     def _arm_for(self, at: float) -> None:
-        """Call the timer earlier, if needed for a time that was just set."""
+        """Re-arm the runtime timer if a new time is earlier."""
         if self._handle is None or at < self._handle_at:
             self._arm()
 
     def _arm(self) -> None:
-        """Have the timer call for the earliest session."""
+        """Arm the runtime timer for the earliest session."""
         self._disarm()
         if self._nursery is not None and (first := self.index.first) < math.inf:
             self._handle_at = first
@@ -123,7 +123,7 @@ class TimerService:
             self._handle = None
 
     def _queue_due(self) -> None:
-        """Queue the sessions that are due."""
+        """Move the due sessions to the queue, and start workers."""
         self._looked_at = trio.current_time()
         if (jump := self.index.clock.take_adjustment()) > 0:
             self.index.advance(jump)
@@ -134,7 +134,7 @@ class TimerService:
     # --- workers -----------------------------------------------------------------------------
 
     def _start_workers(self) -> None:
-        """Start as many workers as there is work and room for, and at least one if there is work."""
+        """Start workers for the queue, limited by `WORKERS` and the room in the inbox; at least one if the queue is not empty."""
         if self._nursery is not None:
             wanted = min(len(self._queue), WORKERS - self._workers, self._room)
             for _ in range(wanted or int(not self._workers and bool(self._queue))):
@@ -143,7 +143,7 @@ class TimerService:
 
     @property
     def _room(self) -> int:
-        """The number of sessions that may still fire, each with a message; half of the inbox is left to people."""
+        """Number of sessions that may still fire, one message each; half of the inbox is reserved for other senders."""
         share = max(1, self._inbox.capacity // 2)
         return max(0, share - len(self._inbox) - self._firing)
 
@@ -156,14 +156,14 @@ class TimerService:
                     self._start_workers()  # there may be room for more by now
                     await self._fire_session(session_id)
                 elif self._workers > 1:
-                    return  # one is enough to look for room
+                    return  # one worker is enough to poll for room
                 else:
                     await trio.sleep(INBOX_POLL_SECONDS)
         finally:
             self._workers -= 1
 
     async def _fire_session(self, session_id: str) -> None:
-        """Load a session and fire what is due in it. Whatever happens, its next time is watched."""
+        """Load a session and fire its due timers; its next timer is armed in every case."""
         delay = 0.0
         try:
             async with self._load_session(session_id) as context:
@@ -172,22 +172,24 @@ class TimerService:
             self.index.set(session_id, 0)
         except (JournalDamaged, WireError) as error:
             self.index.set(session_id, 0)
-            _log.error("agent %s leaves a session out that is due: %s", self._agent, error)
+            _log.error("agent %s skips a session with a due timer: %s", self._agent, error)
         except DepsMissing as error:
-            if error.__cause__ is None:  # until somebody opens it with deps
+            if error.__cause__ is None:  # until the session is opened with deps
                 self.index.set(session_id, 0)
             else:
                 delay = RETRY_FAILED_SECONDS
-            _log.error("agent %s leaves a session out that is due: %s", self._agent, error)
+            _log.error("agent %s skips a session with a due timer: %s", self._agent, error)
         except Exception:  # noqa: BLE001 - perhaps of a developer's `on_session`; other sessions fire all the same
             delay = RETRY_FAILED_SECONDS
-            _log.exception("agent %s: session %s is due and cannot be opened", self._agent, Each(session_id))
+            _log.exception(
+                "agent %s: session %s is due and cannot be opened", self._agent, LogVariable(session_id)
+            )
         finally:
             self._firing -= 1
             self.index.put_back(session_id, delay=delay)
 
     async def _fire_due(self, context: SessionContext) -> float:
-        """Fire the due timers of a session, each by itself; returns the seconds until those that failed fire again."""
+        """Fire the due timers of a session independently. Return the seconds until failed ones are retried."""
         delays = [0.0]
         for timer in sorted(context.timers.values(), key=lambda each: each.at):
             if not timer.is_due(self.index.clock):
@@ -201,7 +203,10 @@ class TimerService:
             except Exception:  # noqa: BLE001 - a disk that is full, or a bug: the others fire all the same
                 delays.append(RETRY_FAILED_SECONDS)
                 _log.exception(
-                    "agent %s: %s of session %s failed", self._agent, Each(timer.id), Each(context.id)
+                    "agent %s: %s of session %s failed",
+                    self._agent,
+                    LogVariable(timer.id),
+                    LogVariable(context.id),
                 )
         context.report_next_timer()  # by the clock as it is now
         return max(delays)

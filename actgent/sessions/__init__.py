@@ -1,1 +1,1 @@
-"""What a session is: its conversation, its state and its turn as data, and how they become durable. Starts no task."""
+"""Data of a session: conversation, state, turn, and their records in the journal. Starts no task."""

@@ -1,4 +1,4 @@
-"""The agent's end of a session: its record, its state, and the turn that runs."""
+"""`SessionContext`: the internal data of one session, with its conversation, state, timers, relations and running turn."""
 
 import math
 import typing
@@ -17,17 +17,17 @@ from actgent.control.budget import Account
 from actgent.control.durable_timer import DueIndex, DurableTimer, SessionTimers, first_steady_time, first_time
 from actgent.errors import Fenced, JournalError, NotRunning, SessionClosed, SessionMoved
 from actgent.errors.printable import counted, shown
-from actgent.journal.listing import SessionKey
 from actgent.journal.records import (
-    ActionFailed,
-    Changed,
-    Decided,
-    PersonAsked,
-    Prompted,
-    Resumed,
-    Said,
-    SuspendedRecord,
+    ActionFailureRecord,
+    AgentMessageRecord,
+    ApprovalDecisionRecord,
+    ApprovalRequestRecord,
+    ResumptionRecord,
+    StateChangeRecord,
+    SuspensionRecord,
+    SystemPromptRecord,
 )
+from actgent.journal.session_lists import SessionKey
 from actgent.journal.state_patches import StatePatcher
 from actgent.messages import Message, Sender
 from actgent.state.reducers import Reducer
@@ -35,23 +35,23 @@ from actgent.state.store import StateCheck, StateRecord, Store
 
 from .conversation import SessionConversation
 from .handlers import Handlers
-from .mail import Acceptance, SessionMail
+from .mailbox import QueuedMessage, SessionMailbox
+from .pending.approval_ledger import APPROVAL_TIMER, ApprovalDeadline, ApprovalLedger
+from .pending.tasks import Task
+from .pending.turn_checkpoint import TurnCheckpoint
+from .pending.turn_future import TurnFuture
 from .session_log import SessionLog
-from .tree import Children, SessionTree
+from .session_tree import Children, SessionTree
 from .turn import Suspension, Turn
-from .waiting.approval_ledger import APPROVAL_TIMER, ApprovalDeadline, ApprovalLedger
-from .waiting.tasks import Task
-from .waiting.turn_checkpoint import TurnCheckpoint
-from .waiting.turn_future import TurnFuture
 
 _NO_STATE: Mapping[str, Any] = MappingProxyType({})
 Status = Literal["idle", "working", "suspended", "closed"]
-"""Suspended: it waits for people and for nothing else."""
+"""Status of a session. `suspended`: the session's turn waits for approvals and for nothing else."""
 _NO_TIMERS: Mapping[str, DurableTimer] = MappingProxyType({})
 
 
 class SessionHost(typing.Protocol):
-    """The agent at work whose session it is, as far as its sessions and those of other agents know it."""
+    """Interface of a running agent, as its sessions and other agents use it."""
 
     @property
     def is_stopping(self) -> bool: ...
@@ -64,51 +64,58 @@ class SessionHost(typing.Protocol):
     def remove(self, context: "SessionContext") -> "list[SessionContext]": ...
     def discard(self, context: "SessionContext") -> None: ...
     def resume_if_superseded(self, context: "SessionContext") -> None: ...
-    def bury(self, letter: DeadLetter) -> None: ...
+    def dead_letter(self, letter: DeadLetter) -> None: ...
     async def close(self, context: "SessionContext") -> "list[SessionContext]": ...
-    async def stop_for_good(self, context: "SessionContext") -> None: ...
+    async def stop_closed(self, context: "SessionContext") -> None: ...
     def leave(self, context: "SessionContext") -> None: ...
 
 
 @attrs.define(eq=False)
 class SessionContext:
-    """One session as the core sees it. Idle, it owns no task, scope, channel or lock."""
+    """One session in memory. An idle session has no task, cancel scope, channel or lock."""
 
     id: str
+    """Id of the session, unique for its agent."""
     owner: Sender
+    """Owner of the session."""
     conversation: SessionConversation
+    """Messages of the session."""
     agent: str = ""
-    """The agent's name: the id is unique for this agent."""
+    """Name of the agent."""
     is_former: bool = False
-    """True: it is of a journal in which ids were unique without an agent; what it gives to others is named as it was."""
+    """True for a session of an old journal format, in which ids were unique across agents. Derived ids keep the old form."""
     handlers: Handlers = attrs.field(factory=Handlers)
-    face: object = None
-    """The user's end, handed to handlers and tools; None while the session is unloaded, or if it has none.
+    """Handlers of the session."""
+    public_session: object = None
+    """The public `Session` object, which handlers and tools receive; None while the session is not loaded.
 
-    Of a session that has ended here something that does not hold it, see `let_face_go`.
+    After the end of the session: a weak reference, see `release_public_session`.
     """
     host: SessionHost | None = None
-    """The agent at work; None while the session is only looked at."""
-    mail: SessionMail = attrs.field(factory=SessionMail)
+    """The running agent of the session; None if the session is only read."""
+    mailbox: SessionMailbox = attrs.field(factory=SessionMailbox)
+    """Messages that were sent to the session and have no outcome yet."""
     turn: Turn | None = None
+    """The running turn; None between turns."""
     closed: bool = False
-    """True: nothing can be said to it any more."""
+    """True if the session accepts no more messages."""
     log: SessionLog | None = None
-    """Writes this session's records; None if the runtime has no journal."""
+    """Log that writes the session's records; None without a journal."""
     checkpoint: TurnCheckpoint | None = None
-    """A turn that is to go on where it was."""
+    """Checkpoint of an unfinished turn from before a restart, which has to be resumed; None if there is none."""
     approvals: ApprovalLedger | None = None
-    """Its questions to people, once it had any."""
+    """Approvals of the session; None before the first one."""
     suspension: Suspension | None = None
-    """The turn that waits for people, if one does."""
+    """The suspended turn; None if no turn waits for approvals."""
     reducers: Mapping[str, Reducer] | None = None
-    """The agent's, for the state."""
+    """Reducers of the agent's state by key; None without reducers."""
     state_check: StateCheck | None = None
-    """The check of each change of the state; None: any change is taken."""
+    """Function that can reject a state change; None accepts all changes."""
     due_index: DueIndex | None = None
-    """The index in which its agent finds sessions that are due, while the session is in memory."""
+    """Index of the agent's sessions by next timer; None while the session is not loaded."""
     _timers: SessionTimers | None = None
-    _tree: "SessionTree[SessionContext] | None" = None
+    tree: "SessionTree[SessionContext] | None" = None
+    """Relations to other sessions; None until `open_tree` creates them."""
     _state: Store | None = None
 
     def __repr__(self) -> str:
@@ -117,26 +124,26 @@ class SessionContext:
 
     @property
     def status(self) -> Status:
-        """The state of the session: see `Status`."""
+        """Current status of the session."""
         if self.closed:
             return "closed"
         if self.suspension is not None:
             return "suspended"
-        return "working" if self.mail.pending else "idle"
+        return "working" if self.mailbox.pending else "idle"
 
     @property
     def has_moved(self) -> bool:
-        """True if another process goes on with it, or is about to; it is closed here."""
-        return self.mail.has_moved
+        """True if another process owns the session, or is about to. The session is closed in this process then."""
+        return self.mailbox.has_moved
 
     @property
     def refusal(self) -> SessionClosed | SessionMoved:
-        """The error for who wants something of it when it is closed."""
+        """Error to raise for calls on the closed session."""
         return SessionMoved(self.agent, self.id) if self.has_moved else SessionClosed(self.id)
 
     @property
     def answered_ids(self) -> tuple[str, ...]:
-        """The ids of the messages that the turn answers which runs, or waits for people; that by which it is known first."""
+        """Ids of the messages that the running or suspended turn answers. The first one is the id of the turn."""
         turn = self.turn
         if turn is None:
             return () if self.suspension is None else (self.suspension.message.id,)
@@ -144,72 +151,77 @@ class SessionContext:
 
     @property
     def open_turn_id(self) -> str | None:
-        """Id of the message whose turn is open. For a session rebuilt from its journal, the first turn to be resumed; None if none."""
+        """Id of the unfinished turn: of the running or suspended turn, or of the turn to resume. None if there is none."""
         if answered := self.answered_ids:
             return answered[0]
         if self.checkpoint is not None:
             return self.checkpoint.message_id
-        return None if self.host is not None else next((each.id for each in self.mail.waiting), None)
+        return None if self.host is not None else next((each.id for each in self.mailbox.waiting), None)
 
     @property
     def key(self) -> SessionKey:
+        """Agent name and id of the session."""
         return SessionKey(self.agent, self.id)
 
     @property
     def scope(self) -> str:
-        """The prefix of the ids that it gives to others; no other session's ids begin with it."""
+        """Prefix for ids that are derived from this session. It is unique for the session."""
         return self.id if self.is_former else self.key.scope
 
     @property
     def description(self) -> str:
-        """What the session was opened with; empty where nothing was said then."""
+        """Text that the session was created with; empty if it was created without a message."""
         return self.conversation.description
 
     @property
     def seen_state(self) -> Mapping[str, Any]:
-        """The state, for those who only look: makes no store where nothing was stored."""
+        """State for reading; empty, without creating a store, if the session has no state."""
         return self._state if self._state is not None else _NO_STATE
 
     @property
     def state(self) -> Store:
+        """State store of the session, created at the first access."""
         if self._state is None:
             self._state = Store(reducers=self.reducers, check=self.state_check, write=_writer_for(self))
         return self._state
 
     @property
     def has_state(self) -> bool:
-        """True if anything was ever stored in the state."""
+        """True if the session has a store."""
         return self._state is not None
 
     @property
     def state_number(self) -> int:
-        """The number of changes that the state has seen."""
+        """Number of state changes so far."""
         return 0 if self._state is None else self._state.number
 
     def state_at(self, number: int) -> Mapping[str, Any]:
-        """The state after so many changes; the newest one where it was rolled back meanwhile, or is too long ago."""
+        """Return the state after `number` changes; the newest state if that version was rolled back or is no longer stored."""
         if self._state is None or number not in self._state.known:
             return self.seen_state
         return self._state.replay(number)
 
     def ledger(self) -> ApprovalLedger:
+        """Return the approvals of the session, created at the first call."""
         if self.approvals is None:
             self.approvals = ApprovalLedger()
         return self.approvals
 
-    def record_approval(self, record: PersonAsked | Decided | SuspendedRecord | Resumed) -> None:
-        """Record a step of an approval: asked, decided, suspended or resumed."""
+    def record_approval(
+        self, record: ApprovalRequestRecord | ApprovalDecisionRecord | SuspensionRecord | ResumptionRecord
+    ) -> None:
+        """Apply an approval record to the session, and add it to the session's log."""
         self.ledger().apply(record)
-        if type(record) is PersonAsked:
-            self.tell_asking()
-        self.watch_deadline()
+        if type(record) is ApprovalRequestRecord:
+            self.mark_approvals_open()
+        self.update_approval_timer()
         if self.log is not None:
             self.log.add(record)
-        elif (recent := self.conversation.open_recent()) is not None:
+        elif (recent := self.conversation.recent) is not None:
             recent.add_record(record)
 
-    def watch_deadline(self) -> None:
-        """Have what nobody decides expire in time."""
+    def update_approval_timer(self) -> None:
+        """Set the timer for the next approval that expires; cancel it if no approval is open."""
         at = math.inf if self.approvals is None else self.approvals.deadline
         if at == math.inf:
             self.drop_timer(APPROVAL_TIMER)
@@ -217,51 +229,51 @@ class SessionContext:
             self.set_timer(ApprovalDeadline(at))
 
     def is_from_person(self, message: Message) -> bool:
-        """Return True if a person says it: to the model, an agent's requests are a user's messages, too."""
+        """Return True if the message is from a person. Requests of other agents also have the sender kind user."""
         is_owners = message.sender.name == self.owner.name
         return message.sender.kind == "user" and not (is_owners and self.owner.kind == "agent")
 
     @property
-    def is_heard(self) -> bool:
-        """True if a handler here hears what is answered, or that nothing is."""
+    def has_outcome_handlers(self) -> bool:
+        """True if the session has a reply, event, route or failure handler in this process."""
         return self.handlers.any_of("conversation", "event", "routing", "exception")
 
     @property
     def is_silent(self) -> bool:
-        """True if it was closed, and nothing of it is written any more: it is erased, or about to be."""
+        """True if the session is closed and its log stopped writing, because the session is or will be erased."""
         return self.closed and self.log is None
 
     @property
-    def is_at_rest(self) -> bool:
-        """True if it has nothing left to do, or to write."""
-        has_work = self.is_busy or self.mail.pending or self.turn is not None or self.timers or self.closed
+    def is_quiescent(self) -> bool:
+        """True if the session has no work and no unwritten records."""
+        has_work = self.is_busy or self.mailbox.pending or self.turn is not None or self.timers or self.closed
         return not has_work and (self.log is None or self.log.is_idle)
 
     @property
     def is_busy(self) -> bool:
-        """True if it has more to do than to wait for approvals."""
+        """True if the session has work other than waiting for approvals."""
         suspended = 0 if self.suspension is None else self.suspension.messages
-        return bool(self.mail.pins) or self.mail.pending > suspended
+        return bool(self.mailbox.pins) or self.mailbox.pending > suspended
 
     # --- the conversation ----------------------------------------------------------------
 
     def append_unanswered(self, message: Message) -> None:
-        """Write a message into the record that is not to be answered, between turns."""
+        """Append a message to the history that no turn answers."""
         self.conversation.append(message)
         if self.log is not None:
-            self.log.add(Said(message=message))
+            self.log.add(AgentMessageRecord(message=message))
             self.log.flush_soon()
 
     def set_system(self, prompt: str) -> None:
-        """Another system prompt from the next model call on."""
+        """Replace the system prompt, effective from the next model call on."""
         self.conversation.system = prompt
         if self.log is not None:
-            self.log.add(Prompted(system=prompt))
+            self.log.add(SystemPromptRecord(system=prompt))
             self.log.flush_soon()
 
-    def future_of(self, acceptance: Acceptance) -> TurnFuture | None:
-        """Return the future of the caller that waits for what comes of a message."""
-        task = None if self._tree is None else self._tree.task
+    def future_of(self, acceptance: QueuedMessage) -> TurnFuture | None:
+        """Return the future of the caller that waits for the outcome of a queued message; None if no caller waits."""
+        task = None if self.tree is None else self.tree.task
         if task is not None and acceptance.message.id == task.message_id:
             return task.future
         return acceptance.future
@@ -270,33 +282,33 @@ class SessionContext:
 
     @property
     def timers(self) -> Mapping[str, DurableTimer]:
-        """The timers that are set, by their ids; see `set_timer`."""
+        """Timers of the session that are set, by timer id."""
         return _NO_TIMERS if self._timers is None else self._timers.due
 
     @property
     def schedules(self) -> SessionTimers:
-        """The schedules that were set, and those that are just being written."""
+        """Timers and schedules of the session, created at the first access."""
         if self._timers is None:
             self._timers = SessionTimers()
         return self._timers
 
     @property
     def has_timers(self) -> bool:
-        """True if it ever had a timer or a schedule."""
+        """True if the session ever had a timer or a schedule."""
         return self._timers is not None
 
     def set_timer(self, timer: DurableTimer) -> None:
-        """Set a timer, replacing the one with the same id. Written to the journal with the session's next step."""
+        """Set a timer, replacing the timer with the same id. The time is written with the session's next records."""
         self.schedules.due[timer.id] = timer
         self.report_next_timer()
 
     def drop_timer(self, timer_id: str) -> None:
-        """Cancel a timer, if it is set. Written to the journal with the session's next step."""
+        """Cancel the timer with this id; an unknown id is ignored. The change is written with the session's next records."""
         if self._timers is not None and self._timers.due.pop(timer_id, None) is not None:
             self.report_next_timer()
 
     def report_next_timer(self) -> None:
-        """Tell the journal and the agent when the first timer is due."""
+        """Pass the time of the session's next timer to the session's log and to the agent's index."""
         if self.log is not None:
             self.log.set_timer(first_time(self.timers))
         if self.due_index is not None:
@@ -304,60 +316,63 @@ class SessionContext:
 
     # --- the tree ------------------------------------------------------------------------
 
-    @property
-    def tree(self) -> "SessionTree[SessionContext]":
-        """Its relations to other sessions, to be written to."""
-        if self._tree is None:
-            self._tree = SessionTree()
-        return self._tree
+    def open_tree(self) -> "SessionTree[SessionContext]":
+        """Return the session's relations to other sessions, created at the first call."""
+        if self.tree is None:
+            self.tree = SessionTree()
+        return self.tree
 
     @property
     def parent(self) -> "SessionContext | None":
-        return None if self._tree is None else self._tree.parent
+        """Parent session if it is in memory; None otherwise."""
+        return None if self.tree is None else self.tree.parent
 
     @property
     def parent_key(self) -> SessionKey | None:
-        return None if self._tree is None else self._tree.parent_key
+        """Key of the parent session, in memory or not; None without a parent."""
+        return None if self.tree is None else self.tree.parent_key
 
     @property
     def children(self) -> "Children[SessionContext] | None":
-        return None if self._tree is None else self._tree.children
+        """Open child sessions; None if the session never had any."""
+        return None if self.tree is None else self.tree.children
 
     @property
     def task(self) -> Task | None:
-        """The task that another session opened it for, if one did."""
-        return None if self._tree is None else self._tree.task
+        """Task that the session works on for its parent; None without a task."""
+        return None if self.tree is None else self.tree.task
 
     @property
     def accounts(self) -> tuple[Account, ...]:
-        """Its own, if it is bounded as a whole, and those of the sessions above it that are."""
-        return () if self._tree is None else self._tree.accounts
+        """Budget accounts of the session's own limits and of its parents' limits."""
+        return () if self.tree is None else self.tree.accounts
 
     @property
     def wait_node(self) -> WaitNode | None:
-        """Its place in the graph of waits, while it waits for a session or a session waits for it."""
-        return None if self._tree is None else self._tree.wait_node
+        """Node of the session in the wait graph; None if it neither waits nor is waited for."""
+        return None if self.tree is None else self.tree.wait_node
 
     @property
-    def works_for(self) -> str:
-        """The name of the owner of the session at the top of the tree, on whose account this session works."""
-        if self._tree is None:
+    def quota_owner(self) -> str:
+        """Name of the owner whose quota pays for the session: the owner of the topmost parent session."""
+        if self.tree is None:
             return self.owner.name
         context = self
         while context.parent is not None:
             context = context.parent
-        return context.tree.root_owner or context.owner.name
+        return (context.tree and context.tree.root_owner) or context.owner.name
 
     def add_child(self, child: "SessionContext") -> None:
-        tree = self.tree
+        """Add a child session."""
+        tree = self.open_tree()
         if tree.children is None:
             tree.children = Children()
         tree.children.add(child)
-        if child.may_ask:
-            child.tell_asking()
+        if child.may_have_approvals:
+            child.mark_approvals_open()
 
     def family(self) -> "list[SessionContext]":
-        """This session and all that are open below it, each behind the one that it belongs to."""
+        """Return this session and all open sessions below it, parents before children."""
         family = [self]
         for each in family:
             family += (each.children or {}).values()
@@ -365,31 +380,32 @@ class SessionContext:
 
     @property
     def reports_due(self) -> int:
-        """The number of tasks it has delegated whose results are still to come."""
+        """Number of delegated tasks of this session that have not reported their outcome."""
         return len(self.children.reporting) if self.children else 0
 
     def remove_child(self, child: "SessionContext") -> None:
+        """Remove a child session; an unknown child is ignored."""
         if self.children is not None:
             self.children.drop(child)
 
-    def let_face_go(self) -> None:
-        """Hold the user's end no longer, once the session has ended here with all below it.
+    def release_public_session(self) -> None:
+        """Replace the reference to the public `Session` by a weak one, once this session and all its children have ended.
 
-        The two would hold each other until the garbage collector runs.
+        Otherwise the two objects would stay in memory until the garbage collector runs.
         """
-        has_ended = self.closed and self.due_index is None and not (self.mail.pending or self.mail.pins)
-        let_go = getattr(self.face, "__actgent_let_go__", None)
+        has_ended = self.closed and self.due_index is None and not (self.mailbox.pending or self.mailbox.pins)
+        let_go = getattr(self.public_session, "__actgent_let_go__", None)
         if has_ended and not self.children and let_go is not None:
-            self.face = let_go()
+            self.public_session = let_go()
 
     @property
-    def may_ask(self) -> bool:
-        """True if an approval is open here, or may be in sessions below."""
+    def may_have_approvals(self) -> bool:
+        """True if an approval is open in this session, or may be open in a session below it."""
         waits = self.approvals is not None and self.approvals.has_open
         return waits or bool(self.children and self.children.asking)
 
-    def tell_asking(self) -> None:
-        """Let the sessions above find what waits for people here; those that know already have told theirs."""
+    def mark_approvals_open(self) -> None:
+        """Mark this session in all its parents as a session that may have open approvals."""
         child, parent = self, self.parent
         while parent is not None and parent.children is not None and parent.children.mark_asking(child):
             child, parent = parent, parent.parent
@@ -398,30 +414,32 @@ class SessionContext:
 
     @property
     def _is_deciding(self) -> bool:
-        """True if the turn waits for nothing but decisions of people that are being written."""
+        """True if the suspended turn only waits for decisions that are being written."""
         return self.approvals is not None and self.approvals.is_deciding
 
     async def wait_idle(self) -> None:
-        """Wait until no outside message is left, or the turn waits for people. A decision that is being written is waited for.
+        """Wait until no message is pending, or until the turn is suspended and no decision is being written.
 
         Raises:
-            SessionMoved: another process goes on with it.
+            SessionMoved: Another process owns the session.
         """
-        mail = self.mail
-        if not mail.pending or (self.suspension is not None and not self._is_deciding):
+        mailbox = self.mailbox
+        if not mailbox.pending or (self.suspension is not None and not self._is_deciding):
             await trio.lowlevel.checkpoint()
-        while mail.pending and (self.suspension is None or self._is_deciding):
-            await mail.park()
-        mail.forget_idle()
-        if self.log is not None and mail.is_only_read:
-            with suppress(JournalError, Fenced):  # it is kept, or another process answers
+        while mailbox.pending and (self.suspension is None or self._is_deciding):
+            await mailbox.park()
+        mailbox.drop_idle_waiters()
+        if self.log is not None and mailbox.is_only_read:
+            with suppress(
+                JournalError, Fenced
+            ):  # the records stay queued, or another process owns the session
                 await self.log.flush()
-        if mail.has_moved or mail.is_sent_on:
+        if mailbox.has_moved or mailbox.is_forwarded:
             raise SessionMoved(self.agent, self.id)
 
 
 def _writer_for(context: SessionContext) -> Callable[[StateRecord], None]:
-    """Return what notes the changes of a session's state, and does not hold the session as the session holds it."""
+    """Return a function that records state changes of the session. The function refers to the session only weakly."""
     known, patcher = weakref.ref(context), StatePatcher()
 
     def write(record: StateRecord) -> None:
@@ -429,22 +447,22 @@ def _writer_for(context: SessionContext) -> Callable[[StateRecord], None]:
         if found is None:
             return
         if found.log is not None:
-            if type(record) is Changed:
+            if type(record) is StateChangeRecord:
                 record = patcher.patch(record, found.state.shared_values)
             found.log.change(record)
-            if not isinstance(record, ActionFailed):
+            if not isinstance(record, ActionFailureRecord):
                 patcher.note(record)
-        elif (recent := found.conversation.open_recent()) is not None:
+        elif (recent := found.conversation.recent) is not None:
             recent.add_record(record)
 
     return write
 
 
 def host_of(context: SessionContext) -> SessionHost:
-    """The agent at work whose session it is.
+    """Return the running agent of a session.
 
     Raises:
-        NotRunning: the session is only looked at.
+        NotRunning: The session is only read.
     """
     if context.host is None:
         raise NotRunning(context.agent)

@@ -1,6 +1,7 @@
-"""A session's conversation: its messages, what a model is shown of them, and the ids of its calls.
+"""Messages of a session, the memory view that models see, and the ids of tool calls.
 
-The messages of a session that was opened from a snapshot: the newest are here, the others stand in its journal.
+If a session was loaded from a snapshot, only its newest messages are in memory. Older ones are read from the
+journal.
 """
 
 import hashlib
@@ -13,37 +14,38 @@ import trio
 
 from actgent.control.arguments import at_least_one
 from actgent.errors import ConfigurationError
-from actgent.journal.records import Said
+from actgent.journal.records import AgentMessageRecord
 from actgent.memory.base import ModelView
 from actgent.messages import NO_USAGE, Message, Part, Text, ToolCall, ToolResult, ToolSpec, Usage, new_id
-from actgent.support.outside_text import join_origins
+from actgent.support.untrusted_text import join_origins
 
 from .recent_records import RecentRecords
 
-MAX_DESCRIPTION = 2000
-"""Characters of a description that are kept with the session; its first message has all of it."""
-DIGEST = 8
-"""Bytes that stand for the id of a call from before a snapshot."""
+MAX_DESCRIPTION_CHARS = 2000
+"""Maximum length of a session's description in characters. The first message has the complete text."""
+DIGEST_BYTES = 8
+"""Size in bytes of the digest of a call id from before a snapshot."""
 
 
 class EarlierMessages(typing.Protocol):
-    """Messages of a session that stand in its journal, by their places from 0."""
+    """Source of the messages that only the journal has, by position from 0."""
 
     async def read(self, first: int, end: int) -> Sequence[Message]: ...
-    def read_now(self, first: int, end: int) -> Sequence[Message]: ...
+    def read_blocking(self, first: int, end: int) -> Sequence[Message]: ...
 
 
 @attrs.frozen
 class MessagePage:
-    """Some messages of a session, in their order."""
+    """A page of a session's messages, in order."""
 
     messages: tuple[Message, ...]
+    """Messages of the page."""
     first: int
-    """The place of the first of them, from 0: what is `before` it is the page before."""
+    """Position of the first message of the page, from 0. Pass it as `before` to get the previous page."""
     total: int
-    """The number that the session has."""
+    """Number of messages of the whole session."""
     last: int = -1
-    """The place of the last of them; -1 where there is none."""
+    """Position of the last message of the page; -1 if the page is empty."""
 
     def __attrs_post_init__(self) -> None:
         if self.last < 0 and self.messages:
@@ -57,7 +59,10 @@ class MessagePage:
 
 
 class RecordedMessages(Sequence[Message]):
-    """All messages of a session, of which the first may stand in its journal only; whoever looks there has all read, at once."""
+    """Sequence of all messages of a session, of which the oldest may be in the journal only.
+
+    Access by index loads all messages.
+    """
 
     def __init__(self, missing: int, held: Iterable[Message], earlier: EarlierMessages | None = None) -> None:
         self.missing = missing
@@ -66,17 +71,20 @@ class RecordedMessages(Sequence[Message]):
         self._earlier = earlier
 
     def append(self, message: Message) -> None:
-        """Add the next one."""
+        """Append a message."""
         self._held.append(message)
 
     def forget(self, kept: int) -> None:
-        """Keep so many of the newest in memory."""
+        """Keep only the `kept` newest messages in memory."""
         gone = max(0, len(self._held) - kept)
         self.missing += gone
         del self._held[:gone]
 
     async def read(self, first: int, end: int) -> tuple[Message, ...]:
-        """Return those of these places; what is not in memory is read, and not kept."""
+        """Return the messages from position `first` to `end - 1`.
+
+        Missing ones are read from the journal and not kept in memory.
+        """
         await trio.lowlevel.checkpoint()
         missing, earlier = self.missing, self._earlier
         if first >= missing or earlier is None:
@@ -110,114 +118,117 @@ class RecordedMessages(Sequence[Message]):
             yield from reversed(self._from(0)[:missing])
 
     def _from(self, place: int) -> list[Message]:
-        """Return those that are in memory, of this place and all behind it."""
+        """Return the messages in memory. If the position is not in memory, load all messages first."""
         if place < self.missing:
             if self._earlier is None:
                 raise LookupError(f"message {place} is not in memory")
-            self._held = [*self._earlier.read_now(0, self.missing), *self._held]
+            self._held = [*self._earlier.read_blocking(0, self.missing), *self._held]
             self.missing = 0
         return self._held
 
 
 @attrs.define(eq=False)
 class OfferedTools:
-    """Which tools a session's model is offered in every request, so that its prompt's beginning stays as it is."""
+    """Tools that a session's model receives with each request. They stay the same, so that the provider can cache the prompt."""
 
     specs: tuple[ToolSpec, ...]
+    """Descriptions of the tools."""
     version: int = -1
-    """That of the agent's tools when the model was last told of changes."""
+    """Version of the agent's tools about which the model was notified last."""
 
 
 @attrs.define(eq=False)
 class SessionConversation:
-    """All messages of a session, in their order, and what they came to."""
+    """Messages of a session in order, with usage, memory view and call ids."""
 
     _view: ModelView
     messages: list[Message] | RecordedMessages = attrs.field(factory=list)
+    """All messages of the session."""
     usage: Usage = NO_USAGE
+    """Tokens and cost of the session."""
     unwritten: Usage | None = None
-    """Usage of the sessions below since the last record of this one; the next record has it."""
+    """Usage of child sessions that this session has not recorded yet; None if there is none."""
     system: str | None = None
-    """The session's system prompt; None is the agent's."""
+    """System prompt of the session; None uses the system prompt of the agent."""
     description: str = ""
-    """What the session was opened with, as `describe` keeps it; empty where nothing was said then."""
+    """Beginning of the session's first message; empty if the session was created without one."""
     open_calls: tuple[ToolCall, ...] = ()
-    """Calls of the last answer that have no result yet."""
+    """Tool calls of the last answer that have no results."""
     offered: OfferedTools | None = None
-    """None: the agent's tools never change."""
-    keeps_recent: bool = False
-    """True if no journal holds the session, so that its newest records stay in memory."""
+    """Tools that are fixed for the session; None if the agent's tools never change."""
     former_ids: bytes = b""
-    """Digests of the ids of calls from before a snapshot, `DIGEST` bytes each, sorted."""
+    """Digests of call ids from before a snapshot: `DIGEST_BYTES` bytes each, sorted."""
     origin: str = ""
-    """The sources of all text from outside in the conversation, such as `page, memories`; empty if there is none."""
-    last_answer: Said | None = None
-    """The model's last answer, if it was read from the journal: its usage tells how long the request before it was."""
+    """Sources of all untrusted text in the conversation, such as `page, memories`; empty if there is none."""
+    last_answer: AgentMessageRecord | None = None
+    """Record of the model's last answer, if it was read from the journal. Its usage gives the size of the request."""
     _call_ids: set[str] | None = None
     _notices: dict[str, str] | None = None
-    """The marks of the last notices, by their sources."""
+    """Mark of the last notice of each source; None without notices."""
     _history: tuple[Message, ...] = ()
-    """The messages when they were last asked for as a whole."""
+    """Cached tuple of all messages."""
     recent: RecentRecords | None = None
-    """The newest records, for observations; None in a session that a journal holds, and before the first message."""
+    """Newest records of the session, for observations; None if a journal stores the session."""
     _unseen: Message | None = None
-    """The last answer as long as the view does not have it: many a session's last one is never shown to a model."""
+    """Last answer if it was not added to the view yet. Many last answers are never shown to a model."""
 
     def describe(self, message: Message) -> None:
-        """Keep the beginning of the message that the session was opened with."""
-        self.description = message.text[:MAX_DESCRIPTION]
+        """Set the description of the session to the beginning of a message's text."""
+        self.description = message.text[:MAX_DESCRIPTION_CHARS]
 
     def add_child_usage(self, usage: Usage) -> None:
-        """Count what a session took that works for this one."""
+        """Add the usage of a session that worked for this one."""
         self.usage = self.usage.with_child(usage)
         self.unwritten = usage if self.unwritten is None else self.unwritten + usage
 
     def take_unwritten(self) -> Usage:
-        """Return what sessions below took and no record has yet; the caller writes it."""
+        """Return the usage of child sessions that is not recorded yet, and reset it. The caller must record it."""
         if self.unwritten is None:
             return NO_USAGE
         taken, self.unwritten = Usage(children=self.unwritten), None
         return taken
 
     def append(self, message: Message, *, answered: bool = False) -> None:
-        """Add the next message; `answered`: its turn has had its answer, so it is not to be noticed."""
+        """Append a message.
+
+        `answered` is True if the message's turn already has an answer, so no model will answer the message now.
+        """
         self.messages.append(message)
-        if self.keeps_recent:
-            if self.recent is None:
-                self.recent = RecentRecords()
-            self.recent.add(message)
-        if message.origin or message.sender.kind == "tool":
-            self.know_origins((message,))
+        kind = message.sender.kind
+        if (recent := self.recent) is not None:
+            recent.append(message)
+            if recent.readers:
+                recent.wake()
+        if message.origin or kind == "tool":
+            self.add_origins((message,))
         if self._unseen is not None:
             self._show(self._unseen)
-        if message.sender.kind == "assistant" and not answered:
+        if answered:
+            self._view.add(message, answered=True)
+            return
+        if kind == "assistant":
             self._unseen = message
             return
-        self._view.add(message, answered=answered)
-        if not answered and message.sender.kind == "system" and message.is_note:
+        self._view.add(message)
+        if kind == "system" and message.is_note:
             self._notices = {**(self._notices or {}), message.sender.name: message.causation_id or ""}
 
     def add_origin(self, origin: str) -> None:
-        """Note that the model is shown text from this source, which stands in no message."""
+        """Note a source of untrusted text that the model sees outside of messages."""
         self.origin = join_origins(self.origin, origin)
 
-    def know_origins(self, messages: Iterable[Message]) -> None:
-        """Add the origins of messages to those of the conversation."""
+    def add_origins(self, messages: Iterable[Message]) -> None:
+        """Add the sources of untrusted text in these messages to those of the conversation."""
         for message in messages:
-            self.origin = join_origins(self.origin, message.origin)
+            if message.origin:
+                self.add_origin(message.origin)
             for part in message.parts:
                 if isinstance(part, ToolResult) and part.origin:
-                    self.origin = join_origins(self.origin, part.origin)
-
-    def open_recent(self) -> RecentRecords | None:
-        """Return the newest records, for observations; None if a journal holds the session."""
-        if self.recent is None and self.keeps_recent:
-            self.recent = RecentRecords()
-        return self.recent
+                    self.add_origin(part.origin)
 
     @property
     def view(self) -> ModelView:
-        """What a model is shown of them."""
+        """Memory view: the selection of messages that a model sees."""
         if self._unseen is not None:
             self._show(self._unseen)
         return self._view
@@ -232,7 +243,7 @@ class SessionConversation:
 
     @property
     def history(self) -> tuple[Message, ...]:
-        """The messages as a whole; copied once for all who ask before they grow."""
+        """All messages as a tuple, cached until the next message is appended."""
         if len(self._history) != len(self.messages):
             self._history = tuple(self.messages)
         return self._history
@@ -240,7 +251,7 @@ class SessionConversation:
     async def read(
         self, *, limit: int = 100, before: int | None = None, after: int | None = None
     ) -> MessagePage:
-        """Read the newest messages, those before a place or those behind one; see `Session.messages`."""
+        """Return a page of at most `limit` messages: the newest, or those before or after a position. See `Session.messages`."""
         total = len(self.messages)
         first, end = _places(total, limit, before, after)
         if isinstance(self.messages, RecordedMessages):
@@ -252,7 +263,7 @@ class SessionConversation:
 
     @property
     def last_message(self) -> Message | None:
-        """The last message, ignoring notices."""
+        """Last message that is not a notice; None if there is none."""
         for message in reversed(self.messages):
             if not message.is_note:
                 return message
@@ -260,33 +271,33 @@ class SessionConversation:
 
     @property
     def notices(self) -> Mapping[str, str]:
-        """The marks of the last notices, by their sources."""
+        """Mark of the last notice of each source."""
         return self._notices or {}
 
-    def know_notices(self, notices: Mapping[str, str]) -> None:
-        """Take over the marks of the last notices."""
+    def restore_notices(self, notices: Mapping[str, str]) -> None:
+        """Set the marks of the last notices from a snapshot."""
         self._notices = dict(notices) or None
 
     def last_notice(self, source: str) -> str | None:
-        """Return the mark of the last notice of a source; None if there is none."""
+        """Return the mark of the last notice from this source; None if there is none."""
         return None if self._notices is None else self._notices.get(source)
 
     def reserve_call_ids(self, ids: Iterable[str]) -> None:
-        """Mark ids of calls as taken."""
+        """Mark call ids as used, so that new calls get other ids."""
         for call_id in ids:
             if self._call_ids is None:
                 self._call_ids = set()
             self._call_ids.add(call_id)
 
     def all_call_ids(self) -> bytes:
-        """The digests of all ids of calls, `DIGEST` bytes each, sorted."""
+        """Return the digests of all used call ids: `DIGEST_BYTES` bytes each, sorted."""
         former = self.former_ids
-        digests = {former[at : at + DIGEST] for at in range(0, len(former), DIGEST)}
+        digests = {former[at : at + DIGEST_BYTES] for at in range(0, len(former), DIGEST_BYTES)}
         digests.update(map(_digest, self._call_ids or ()))
         return b"".join(sorted(digests))
 
     def with_own_calls(self, parts: tuple[Part, ...]) -> tuple[tuple[Part, ...], tuple[ToolCall, ...]]:
-        """The parts of an answer, its calls under ids that no others of the session have; and these calls."""
+        """Return the parts of an answer with call ids that are unique in the session, and the calls among the parts."""
         if len(parts) == 1 and type(parts[0]) is Text:  # the usual case
             return parts, ()
         changed: dict[int, Part] = {}
@@ -302,7 +313,7 @@ class SessionConversation:
         return parts, tuple(calls)
 
     def assign_call_id(self, call: ToolCall, otherwise: str = "") -> ToolCall:
-        """Give a call an id that no other call of the session has: its own if it is one, or else `otherwise`."""
+        """Return the call with an id that is unique in the session: the provider's id if unused, else `otherwise` or a new id."""
         if self._call_ids is None:
             self._call_ids = set()
         theirs = call.provider_id if call.provider_id is not None else call.id
@@ -325,10 +336,10 @@ class SessionConversation:
     def _is_former(self, call_id: str) -> bool:
         """Return True if a call from before the snapshot has this id."""
         wanted, ids = _digest(call_id), self.former_ids
-        low, high = 0, len(ids) // DIGEST
+        low, high = 0, len(ids) // DIGEST_BYTES
         while low < high:
             middle = (low + high) // 2
-            found = ids[middle * DIGEST : (middle + 1) * DIGEST]
+            found = ids[middle * DIGEST_BYTES : (middle + 1) * DIGEST_BYTES]
             if found == wanted:
                 return True
             low, high = (middle + 1, high) if found < wanted else (low, middle)
@@ -336,14 +347,14 @@ class SessionConversation:
 
 
 def _digest(call_id: str) -> bytes:
-    return hashlib.blake2b(call_id.encode("utf-8", "surrogatepass"), digest_size=DIGEST).digest()
+    return hashlib.blake2b(call_id.encode("utf-8", "surrogatepass"), digest_size=DIGEST_BYTES).digest()
 
 
 def _places(total: int, limit: int, before: int | None, after: int | None) -> tuple[int, int]:
-    """The first place of a page, and the one behind its last."""
+    """Return the position of a page's first message, and the position after its last message."""
     at_least_one("limit", limit)
     if before is not None and after is not None:
-        raise ConfigurationError("a page is before= a place or after= one, not both")
+        raise ConfigurationError("before= and after= cannot both be positions: pass one of them")
     if after is not None:
         first = min(max(0, after + 1), total)
         return first, min(first + limit, total)

@@ -1,4 +1,4 @@
-"""A session's handlers: who wants to hear what, and how they are called."""
+"""Handlers of a session by kind of delivery, and checks of handler signatures."""
 
 import inspect
 from collections.abc import Awaitable, Callable
@@ -9,7 +9,7 @@ import attrs
 
 from actgent.errors import ConfigurationError
 from actgent.support.quick_init import maker
-from actgent.tools.generators import NO_GENERATOR, YIELDS, is_generator, yields
+from actgent.tools.callables import GENERATOR_REJECTED, YIELDS, code_yields, is_generator_function
 
 HandlerKind = Literal[
     "conversation",
@@ -22,97 +22,96 @@ HandlerKind = Literal[
     "approval",
     "growing",
 ]
+"""Kind of deliveries that a handler receives."""
 Handler = Callable[..., Any]
-"""`growing` hears that there is more of an answer, whatever of it is shown."""
+"""Sync or async function that receives a delivery, and optionally also the session."""
 _BITS: dict[HandlerKind, int] = {"conversation": 1, "event": 2, "tool_result": 4, "routing": 8}
-"""The kinds of which the log says nothing where nobody hears them, as flags."""
+"""Bit flag of each kind for which undelivered items are logged."""
 
 
 @attrs.define(eq=False, weakref_slot=False)
-class Attached:
-    """A handler of one session. Its place changes hands where it is removed, so that a dispatch that runs sees that."""
+class HandlerRegistration:
+    """A registered handler. `remove` and `drop` change this object, so a running dispatch skips the handler."""
 
     handler: Handler
+    """The handler function."""
     takes_session: bool
+    """True if the handler also receives the session."""
     is_outside: bool = False
-    """True: a program has attached it, in this process; `Agent.on_session` attaches its own in each."""
+    """True if a program registered the handler in this process.
 
-
-_make_attached = maker(Attached)
-
-
-class Handlers:
-    """Handlers by kind, in order of registration. Empty, it holds nothing but itself.
-
-    Who is attached while something is dispatched hears of the next thing. In the place of one that is removed meanwhile
-    stands one that does nothing.
+    False for handlers of `Agent.on_session`, which run in each process.
     """
 
-    __slots__ = ("_by_kind", "_had", "_missed")
+
+_make_attached = maker(HandlerRegistration)
+
+
+class Handlers(dict[HandlerKind, tuple[HandlerRegistration, ...]]):
+    """Registered handlers of a session by kind, in order of registration.
+
+    A handler that is added during a dispatch receives only later deliveries. A handler that is removed during a
+    dispatch is not called any more.
+    """
+
+    __slots__ = ("_had", "_missed")
 
     def __init__(self) -> None:
-        self._by_kind: dict[HandlerKind, tuple[Attached, ...]] | None = None
         self._had = 0
         """The kinds that have had a handler."""
         self._missed = 0
         """Kinds of which something went to nobody before they had a handler."""
 
-    def add(self, kind: HandlerKind, handler: Handler, *, is_outside: bool = False) -> Attached:
-        """Attach a handler, perhaps one of a program; returns what `drop` takes.
+    def add(self, kind: HandlerKind, handler: Handler, *, is_outside: bool = False) -> HandlerRegistration:
+        """Register a handler, and return the registration for `drop`.
 
         Raises:
-            ConfigurationError: it is a generator function, which nothing would run.
-            TypeError: it cannot be called.
+            ConfigurationError: The handler is a generator function, which would never run.
+            TypeError: The handler is not callable.
         """
         attached = _make_attached(handler, takes_session(handler), is_outside)
         self._had |= _BITS.get(kind, 0)
-        if self._by_kind is None:
-            self._by_kind = {}
-        self._by_kind[kind] = (*self._by_kind.get(kind, ()), attached)
+        self[kind] = (*self.get(kind, ()), attached)
         return attached
 
     def remove(self, handler: Handler) -> None:
-        """Forget a handler, of whatever kinds and as often as it was attached."""
-        each = (attached for group in (self._by_kind or {}).values() for attached in group)
+        """Remove all registrations of a handler."""
+        each = (attached for group in self.values() for attached in group)
         self.drop([attached for attached in each if attached.handler == handler])
 
-    def drop(self, gone: list[Attached]) -> None:
-        """Forget what `add` returned, and not the same handler where it was attached otherwise."""
+    def drop(self, gone: list[HandlerRegistration]) -> None:
+        """Remove registrations that `add` returned."""
         for attached in gone:
-            attached.handler, attached.takes_session = _hear_nothing, False
-        kept = {
-            kind: tuple(attached for attached in group if attached.handler is not _hear_nothing)
-            for kind, group in (self._by_kind or {}).items()
-        }
-        self._by_kind = {kind: group for kind, group in kept.items() if group} or None
+            attached.handler, attached.takes_session = _ignore, False
+        for kind, group in tuple(self.items()):
+            if kept := tuple(attached for attached in group if attached.handler is not _ignore):
+                self[kind] = kept
+            else:
+                del self[kind]
 
     def settle(self) -> None:
-        """All handlers that are there by now were attached by `Agent.on_session`."""
-        for group in (self._by_kind or {}).values():
+        """Mark all current handlers as registered by `Agent.on_session`, not by a program."""
+        for group in self.values():
             for attached in group:
                 attached.is_outside = False
 
     def outside(self) -> "Handlers | None":
-        """Those that programs have attached; None where there are none."""
-        found = {kind: _outside(group) for kind, group in (self._by_kind or {}).items()}
-        if not any(found.values()):
-            return None
+        """Return a copy with only the handlers that programs registered; None if there are none."""
+        found = {kind: _outside(group) for kind, group in self.items()}
         handlers = Handlers()
-        handlers._by_kind = {kind: group for kind, group in found.items() if group}
-        return handlers
+        handlers.update({kind: group for kind, group in found.items() if group})
+        return handlers or None
 
     def any_of(self, *kinds: HandlerKind) -> bool:
-        return self._by_kind is not None and not self._by_kind.keys().isdisjoint(kinds)
-
-    def of(self, kind: HandlerKind) -> tuple[Attached, ...]:
-        return self._by_kind.get(kind, ()) if self._by_kind else ()
+        """Return True if a handler of one of these kinds is registered."""
+        return bool(self) and not self.keys().isdisjoint(kinds)
 
     def miss(self, kind: HandlerKind) -> None:
-        """Something of a kind has gone to nobody."""
+        """Note that an item of this kind was delivered while no handler was registered."""
         self._missed |= _BITS.get(kind, 0) & ~self._had
 
-    def take_missed(self, kind: HandlerKind) -> bool:
-        """Return True, once, if something of a kind went to nobody before the first handler of it came."""
+    def pop_missed(self, kind: HandlerKind) -> bool:
+        """Return True once if items of this kind were delivered before the first handler was registered."""
         if not self._missed:
             return False
         bit = _BITS.get(kind, 0)
@@ -121,20 +120,20 @@ class Handlers:
         return is_missed
 
 
-def _outside(group: tuple[Attached, ...]) -> tuple[Attached, ...]:
+def _outside(group: tuple[HandlerRegistration, ...]) -> tuple[HandlerRegistration, ...]:
     return tuple(attached for attached in group if attached.is_outside)
 
 
-def _hear_nothing(_: object) -> None:
-    """Stand for a handler that was removed."""
+def _ignore(_: object) -> None:
+    """Do nothing. Replaces a removed handler in a running dispatch."""
 
 
 def takes_session(handler: Handler) -> bool:
-    """Return True if a handler has two or more positional parameters without default, so wants the session too.
+    """Return True if a handler has at least two required positional parameters, so that it also receives the session.
 
     Raises:
-        TypeError: the handler cannot be called.
-        ConfigurationError: it is a generator function, which nothing would run.
+        TypeError: The handler is not callable.
+        ConfigurationError: The handler is a generator function, which would never run.
     """
     if not hasattr(
         handler, "__wrapped__"
@@ -153,21 +152,22 @@ def takes_session(handler: Handler) -> bool:
             f"a handler is a function or another callable, not {type(handler).__name__}: pass the function itself, "
             "without calling it"
         )
-    if is_generator(handler):
-        raise ConfigurationError(f"handler {name_of(handler)}: {NO_GENERATOR}")
+    if is_generator_function(handler):
+        raise ConfigurationError(f"handler {name_of(handler)}: {GENERATOR_REJECTED}")
     return _inspected(handler)
 
 
 def check_called(name: str, handler: Handler, *, is_alone: bool = False) -> None:
-    """Refuse what would be called and never run.
+    """Raise if a value is not a callable that can serve as handler or hook. `name` is the argument's name for the error.
 
     Raises:
-        ConfigurationError: it cannot be called, or is a generator function.
+        ConfigurationError: The value is not callable, is a generator function, or takes the wrong number of
+            arguments.
     """
     if not callable(handler):
         raise ConfigurationError(f"{name} takes a function, not {handler!r:.200}")
-    if is_generator(handler):
-        raise ConfigurationError(f"{name}, {name_of(handler)}: {NO_GENERATOR}")
+    if is_generator_function(handler):
+        raise ConfigurationError(f"{name}, {name_of(handler)}: {GENERATOR_REJECTED}")
     if takes_session(handler) and is_alone:
         raise ConfigurationError(
             f"{name}, {name_of(handler)}: it is called with the session alone: write def fn(session)"
@@ -176,16 +176,16 @@ def check_called(name: str, handler: Handler, *, is_alone: bool = False) -> None
 
 def _required(function: FunctionType) -> int:
     code = function.__code__
-    if yields(code.co_flags):
-        raise ConfigurationError(f"handler {name_of(function)}: {NO_GENERATOR}")
+    if code_yields(code.co_flags):
+        raise ConfigurationError(f"handler {name_of(function)}: {GENERATOR_REJECTED}")
     return code.co_argcount - len(function.__defaults__ or ())
 
 
 def _takes_session(handler: Handler, taken: int, required: int) -> bool:
-    """Return True if a handler that takes so many positional arguments wants two of them.
+    """Return True if a handler with this number of positional parameters also receives the session.
 
     Raises:
-        ConfigurationError: it cannot be called with one or two.
+        ConfigurationError: The handler cannot be called with one or two arguments.
     """
     if required > 2 or (not taken and not _takes_any(handler)):  # noqa: PLR2004 - the payload and the session
         raise ConfigurationError(
@@ -199,7 +199,7 @@ def _takes_session(handler: Handler, taken: int, required: int) -> bool:
 
 
 def _check_order(handler: Handler) -> None:
-    """Refuse a handler whose parameters are swapped: it would read the reply as the session.
+    """Raise if a handler has its two parameters in the wrong order.
 
     Raises:
         ConfigurationError: The first of the two parameters is named `session`, and the second is not.
@@ -234,20 +234,20 @@ def _inspected(handler: Handler) -> bool:
 
 
 def to_awaitable(result: object) -> Awaitable[object] | None:
-    """Return the awaitable that an async handler returned; None for a sync handler.
+    """Return the awaitable that an async handler returned; None for the result of a sync handler.
 
     Raises:
-        TypeError: it returned a generator, which nothing runs.
+        TypeError: The handler returned a generator, which would never run.
     """
     if result is None:
         return None
     if inspect.isawaitable(result):
         return result
     if isinstance(result, (GeneratorType, AsyncGeneratorType)):
-        raise TypeError(f"it returned a generator: {NO_GENERATOR}")
+        raise TypeError(f"it returned a generator: {GENERATOR_REJECTED}")
     return None
 
 
 def name_of(handler: Handler) -> str:
-    """Return the name of a handler for errors and logs."""
+    """Return the name of a handler, for errors and logs."""
     return getattr(handler, "__qualname__", None) or type(handler).__name__

@@ -1,7 +1,7 @@
-"""A session's end of the journal: what happens in it, written step by step."""
+"""`SessionLog`: writes the records of one session to the journal, in order."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any
 
 import attrs
@@ -16,83 +16,87 @@ from actgent.journal.records import (
     NOTHING as NO_BAGGAGE,
     REFUSED,
     WIRE,
-    Accepted,
-    Closed,
-    Due,
-    Ended,
-    Finished,
-    Opened,
+    AgentMessageRecord,
+    CallFinishedRecord,
+    MessageAcceptedRecord,
+    MessageEndRecord,
+    NextTimerRecord,
+    OutcomeRecord,
     Record,
-    Said,
-    Told,
+    SessionClosedRecord,
+    SessionCreatedRecord,
     TurnOptions,
-    make_accepted,
-    make_ended,
+    make_message_accepted_record,
+    make_message_end_record,
 )
 from actgent.messages import Message, ToolResult
 from actgent.state.store import StateRecord
 from actgent.support.quick_init import maker
 
-from .waiting.turn_checkpoint import TurnCheckpoint
+from .pending.turn_checkpoint import TurnCheckpoint
 
 _make_entry = maker(Entry)
-_NOTHING = nullcontext()
-LONG = 15_000
-"""Records behind which a session gets its next snapshot: about 0.15 s of the time in which it is opened."""
+SNAPSHOT_RECORDS = 15_000
+"""Number of records after which a session gets its next snapshot. Loading that many records takes about 0.15 s."""
 
 
 @attrs.define(eq=False)
 class SessionLog:
-    """Collects what happens in one session, and writes it step by step, in order; Ctrl-C cuts nothing of that."""
+    """Collects the records of one session and writes them to the journal in batches, in order.
+
+    Ctrl-C does not interrupt a write.
+    """
 
     session_id: str
+    """Id of the session."""
     agent: str
+    """Name of the session's agent."""
     _journal: Journal
     _epoch: int
     _pending: list[Record] = attrs.field(factory=list)
     _finished: set[str] = attrs.field(factory=set)
-    """Calls of the answer that is dealt with whose results were written."""
+    """Ids of the current answer's calls whose results are recorded."""
     _steps: int = 0
-    """The number that the journal was given."""
+    """Number of batches passed to the journal."""
     _durable: int = 0
-    """The number of them that are known to be written, the oldest."""
+    """Number of batches, from the first, that are known to be durable."""
     _is_over: bool = False
     _is_closed: bool = False
     is_unused: bool = False
-    """True: nobody got the session, so its id is free as soon as it is over."""
+    """True if no caller received the session, so its id can be used again after the close."""
     is_temporary: bool = False
-    """True: the session was opened for one question, and leaves the journal when it has ended."""
+    """True if the session serves a single request, and the journal erases it at its end."""
     _is_paused: bool = False
     _opened: trio.Event | None = None
-    """Set when the step that opens the session is not on its way any more; None: it is not."""
+    """Event that is set when the batch that creates the session is finished; None unless that batch is being written."""
     grown: int = 0
-    """Records since the newest snapshot of the session, or since it was opened."""
-    on_long: "Callable[[SessionLog], object] | None" = None
-    """Called at the end of a turn when `LONG` records were written since the last snapshot."""
+    """Number of records that were written since the last snapshot."""
+    on_snapshot_due: "Callable[[SessionLog], object] | None" = None
+    """Function that is called at the end of a turn if `SNAPSHOT_RECORDS` records were written since the last snapshot."""
     on_fenced: "Callable[[SessionLog], object] | None" = None
-    """Called when another process is found to own the session; None where that is nothing to go on from."""
+    """Function that is called if another process is found to own the session; None raises `Fenced` instead."""
     has_moved: bool = False
-    """True: another process goes on with the session, or is about to."""
+    """True if another process owns the session, or is about to own it."""
     due: float = 0.0
-    """Unix time in seconds of the session's earliest date, as its records have it; 0 is that there is none."""
+    """Recorded Unix time in seconds of the session's next timer; 0 if no timer is set."""
     creation: Creation | None = None
-    """Of a session that is new; None: the journal brought it back, and others below it may be in the journal alone."""
+    """State of the creation of a new session; None for a session that was loaded from the journal."""
 
-    def begin(self, opened: Opened) -> None:
-        """The session is new, and this is its first record: where another one has its id, nothing of it is written."""
+    def begin(self, opened: SessionCreatedRecord) -> None:
+        """Start the log of a new session with its first record. If another session has the id, the journal writes no record."""
         self.creation = Creation()
         self.add(opened)
 
     def set_timer(self, at: float) -> None:
-        """The session's earliest date is this from its next step on."""
+        """Add a record with the Unix time (seconds) of the session's next timer to the next batch, if the time has changed."""
         if at != self.due:
             self.due = at
-            if self._pending and isinstance(self._pending[-1], Due):
+            if self._pending and isinstance(self._pending[-1], NextTimerRecord):
                 self._pending.pop()
-            self.add(Due(at=at))
+            self.add(NextTimerRecord(at=at))
 
     def add(self, *records: Record) -> None:
-        """Part of the session's next step."""
+        """Add records to the next batch, without writing it."""
         self._pending.extend(records)
 
     async def accept(
@@ -103,69 +107,73 @@ class SessionLog:
         options: TurnOptions | None = None,
         baggage: Mapping[str, Any] = NO_BAGGAGE,
     ) -> None:
-        """Write that a message waits, for as long as the message has; durable on return.
+        """Write the record of an accepted message. The record is durable on return.
 
-        Cancelled or failed, it may be there or not: `end` it.
+        After a cancellation or failure the record may or may not exist: call `end` for the message.
 
         Raises:
-            JournalError: it could not be written, and is not accepted.
+            JournalError: The record could not be written, and the message is not accepted.
         """
         accepted = accepted_record(message, funding, options, baggage)
         await self.write(*others, accepted, patience=message.deadline)
 
     @trio.lowlevel.enable_ki_protection
     async def write(self, *records: Record, patience: float | None = None) -> None:
-        """Write a step with these records, behind what was noted; durable on return.
+        """Write a batch with the collected records and the given ones. The records are durable on return.
 
         Raises:
-            JournalSlow: it takes longer than `patience` seconds. It is written later, or not at all.
-            JournalError: it could not be written. What was noted goes before the next step, and these records do not.
-            SessionExists: it is the first step, and another session has the id. Nothing of it is written.
+            JournalSlow: The write takes longer than `patience` seconds. The batch is written later, or not at all.
+            JournalError: The batch could not be written. The collected records go into the next batch, the given
+                ones do not.
+            SessionExists: The batch creates the session, and another session has the id. No record is written.
         """
         if self._opened is not None:
             patience = await self._wait_opened(patience)
         self._flush_before()
         noted, self._pending = self._pending, []
-        with self._opening() if _opens(noted) else _NOTHING:
-            try:
-                await self._commit([*noted, *records], patience)
-            except (JournalSlow, SessionMoved):
-                raise
-            except Exception:
-                late = [each for each in noted if not isinstance(each, Due) or each.at == self.due]
-                self._pending = (
-                    late + self._pending
-                )  # without a date behind which there is another one by now
-                raise
+        if is_first := _opens(noted):
+            self._begin_opening()
+        try:
+            await self._commit([*noted, *records], patience)
+        except (JournalSlow, SessionMoved):
+            raise
+        except Exception:
+            late = [each for each in noted if not isinstance(each, NextTimerRecord) or each.at == self.due]
+            self._pending = late + self._pending  # an older timer record is outdated
+            raise
+        finally:
+            if is_first:
+                self._end_opening()
 
     def _flush_before(self) -> None:
-        """Write what was noted by itself, before what others write meanwhile: the step that comes may fail.
+        """Queue the collected records as a separate batch, because the next batch may fail.
 
-        A date goes with that step, as a timer that fires has its next date in the step of its message. What opens a session does, too.
+        Records of timers stay in the next batch: a firing timer records its next time together with its message.
+        The record that creates the session stays too.
         """
-        dates = [each for each in self._pending if isinstance(each, Due)]
+        dates = [each for each in self._pending if isinstance(each, NextTimerRecord)]
         if len(dates) < len(self._pending) and not _opens(self._pending):
-            self._pending = [each for each in self._pending if not isinstance(each, Due)]
+            self._pending = [each for each in self._pending if not isinstance(each, NextTimerRecord)]
             self.flush_soon()
             self._pending += dates[-1:]
 
-    @contextmanager
-    def _opening(self) -> Iterator[None]:
-        """Write nothing else while the step that opens the session is on its way: that is its first, whatever comes of it."""
+    def _begin_opening(self) -> None:
+        """Hold back other records while the batch that creates the session is being written."""
         self._is_paused, self._opened = True, trio.Event()
-        try:
-            yield
-        finally:
+
+    def _end_opening(self) -> None:
+        """Continue with the records that were held back."""
+        if self._opened is not None:
             self._opened.set()
-            self._is_paused, self._opened = False, None
-            if not _opens(self._pending):
-                self.flush_soon()
+        self._is_paused, self._opened = False, None
+        if not _opens(self._pending):
+            self.flush_soon()
 
     async def _wait_opened(self, patience: float | None = None) -> float | None:
-        """Wait for the step that opens the session; returns what is left of the patience.
+        """Wait until the batch that creates the session is finished. Return the remaining patience in seconds.
 
         Raises:
-            JournalSlow: it has not come to an end by then, and nothing was written.
+            JournalSlow: The batch was not finished within `patience` seconds.
         """
         if patience is None:
             while self._opened is not None:
@@ -177,30 +185,30 @@ class SessionLog:
             raise JournalSlow(patience)
         return max(0.0, scope.deadline - trio.current_time())
 
-    def tell(self, outcomes: Iterable[Told], checkpoint: TurnCheckpoint | None) -> None:
-        """Outcomes are about to be told; those that a turn which goes on has told before are written."""
+    def tell(self, outcomes: Iterable[OutcomeRecord], checkpoint: TurnCheckpoint | None) -> None:
+        """Add records of outcomes before they are delivered, except those that the checkpoint of a resumed turn has already."""
         for told in outcomes:
             if checkpoint is None or told.id not in checkpoint.told:
                 self.add(told)
 
     def finish(self, result: ToolResult) -> None:
-        """One of several tool calls has its result."""
+        """Record the result of one tool call, and queue the batch."""
         self.keep((result,))
         self.flush_soon()
 
     def keep(self, results: Iterable[ToolResult]) -> None:
-        """Some of several tool calls have their results, of which each is written once."""
+        """Add records of tool results, once for each call."""
         for result in results:
             if result.call_id not in self._finished:
-                self.add(Finished(result=result))
+                self.add(CallFinishedRecord(result=result))
                 self._finished.add(result.call_id)
 
-    def know_finished(self, call_id: str) -> None:
-        """A tool call has had its result since before a restart."""
+    def note_recorded_result(self, call_id: str) -> None:
+        """Note that the result of a call was recorded before a restart."""
         self._finished.add(call_id)
 
-    def say_results(self, said: Said) -> None:
-        """All calls of an answer have their results; where some were written already, each is written once."""
+    def record_results(self, said: AgentMessageRecord) -> None:
+        """Add the record of the message with all results of an answer's calls. Each result is recorded once."""
         if self._finished:
             self.keep(said.message.tool_results)
             said = refer(said)
@@ -214,86 +222,104 @@ class SessionLog:
         error: str = "",
         words: str = "",
         closes: bool = False,
-        is_awaited: bool = False,
+        is_urgent: bool = False,
     ) -> None:
-        """Messages were dealt with, all in one turn; with `closes` the session ends with them. `is_awaited` by readers."""
+        """Record the end of the messages that one turn answered, and queue the batch.
+
+        Args:
+            message_ids: Ids of the messages.
+            failed: Failure kind; None if the messages were answered.
+            error: Class name of the exception; empty without one.
+            words: Text of the exception; empty without one.
+            closes: True also records the close of the session.
+            is_urgent: True starts the write at once, because readers wait for the records.
+        """
         for message_id in message_ids:
-            self.add(make_ended(message_id=message_id, failed=failed, error=error, words=words))
+            self.add(make_message_end_record(message_id=message_id, failed=failed, error=error, words=words))
         if closes:
             self.note_closed()
-        self.flush_soon(is_awaited=is_awaited)
-        if self.grown >= LONG:
-            self.tell_long()
+        self.flush_soon(is_urgent=is_urgent)
+        if self.grown >= SNAPSHOT_RECORDS:
+            self.request_snapshot()
 
-    def tell_long(self) -> None:
-        """Have the session snapshot if so much was written, or read, since its last snapshot."""
-        if self.grown >= LONG and self.on_long is not None:
-            self.on_long(self)
+    def request_snapshot(self) -> None:
+        """Call `on_snapshot_due` if `SNAPSHOT_RECORDS` records were written since the last snapshot."""
+        if self.grown >= SNAPSHOT_RECORDS and self.on_snapshot_due is not None:
+            self.on_snapshot_due(self)
 
-    def note_refused(self, message_id: str) -> None:
-        """A message that may be written as accepted never got in."""
-        self.add(Ended(message_id=message_id, failed=REFUSED))
+    def record_rejection(self, message_id: str) -> None:
+        """Add a record that ends a rejected message, which may have been recorded as accepted."""
+        self.add(MessageEndRecord(message_id=message_id, failed=REFUSED))
 
     def note_closed(self) -> None:
-        """The session is over; saying it again does nothing."""
+        """Add the record of the session's close, once."""
         if not self._is_closed:
             self._is_closed = True
-            self.add(Closed(unused=self.is_unused, erase=self.is_temporary))
+            self.add(SessionClosedRecord(unused=self.is_unused, erase=self.is_temporary))
 
     @trio.lowlevel.enable_ki_protection
     async def flush(self) -> None:
-        """Write what was noted; that, and all that was written before, is durable on return.
+        """Write the collected records. These and all earlier records are durable on return.
 
         Raises:
-            JournalError: it could not be written; it goes before the next step.
-            SessionExists: the session is new, and another one has its id. Nothing of it is written.
-            Fenced: another process owns the session by now.
+            JournalError: The records could not be written; they go into the next batch.
+            SessionExists: The session is new, and another session has its id. No record is written.
+            Fenced: Another process owns the session.
         """
         if not self._pending and not self.has_moved and self._durable == self._steps:
             return
         await self._wait_opened()
         noted, self._pending = self._pending, []
-        with self._opening() if _opens(noted) else _NOTHING:
-            await self._commit(() if self._is_over else noted, is_kept=True)
+        if is_first := _opens(noted):
+            self._begin_opening()
+        try:
+            await self._commit(() if self._is_over else noted, is_retried=True)
+        finally:
+            if is_first:
+                self._end_opening()
 
     @trio.lowlevel.enable_ki_protection
-    def flush_soon(self, *, is_awaited: bool = False) -> None:
-        """Write what was noted, without waiting: durable with the next step, or shortly; at once where readers wait for it."""
+    def flush_soon(self, *, is_urgent: bool = False) -> None:
+        """Queue the collected records for writing, without waiting.
+
+        They become durable with the next batch or shortly after. `is_urgent` starts the write at once, because
+        readers wait.
+        """
         if self._pending and not self._is_paused:
             step, self._pending = self._pending, []
             if not self._is_over:
-                self._write_soon(step, is_awaited=is_awaited)
+                self._enqueue_write(step, is_urgent=is_urgent)
 
     @property
     def is_relaxed(self) -> bool:
-        """True if what is durable on return is only queued."""
+        """True if the journal commits asynchronously, so that records are not durable when a write returns."""
         return self._journal.is_relaxed
 
     @property
     def is_idle(self) -> bool:
-        """True if no record waits for the next step."""
+        """True if no record waits for the next batch."""
         return not self._pending
 
     def pause(self) -> None:
-        """Keep what is noted until `unpause`: the session is perhaps about to be erased."""
+        """Hold back records until `unpause`, because the session may be erased soon."""
         self._is_paused = True
 
     def unpause(self) -> None:
-        """Write again, first what was noted meanwhile."""
+        """Resume writing, starting with the records that were held back."""
         self._is_paused = False
         self.flush_soon()
 
     def close(self) -> None:
-        """Write nothing any more: the session is about to be erased."""
+        """Stop writing records, because the session is about to be erased."""
         self._is_over = True
 
     def leave(self) -> None:
-        """Write nothing any more: another process goes on with the session."""
+        """Stop writing and drop the collected records, because another process owns the session."""
         self._is_over = self.has_moved = True
         self._pending.clear()
 
     def withdraw(self) -> bool:
-        """Nobody got the session, so its id is free; returns whether the journal may have something of it."""
+        """Free the id of a session that no caller received. Return True if the journal may have records of the session."""
         creation = self.creation
         is_refused = creation is not None and creation.is_refused
         is_there = bool(self._steps) and not (self.has_moved or is_refused)
@@ -303,48 +329,50 @@ class SessionLog:
             self.flush_soon()
         self._is_over = True
         if creation is not None and not creation.is_written:
-            self.is_temporary = False  # the id may be another one's, which is not to be erased
+            self.is_temporary = False  # the id may belong to another session, which must not be erased
         return is_there
 
     @trio.lowlevel.enable_ki_protection
     def change(self, record: StateRecord) -> None:
-        """Write what happened to the state, without waiting, after what was noted.
+        """Queue the record of a state change, after the collected records.
 
         Raises:
-            NotSerializable: it holds what is no plain data. Nothing of it is written, and all else is.
-            SessionMoved: another process goes on with the session.
-            SessionClosed: the session is erased.
+            NotSerializable: A value is not plain data. This record is not written; all others are.
+            SessionMoved: Another process owns the session.
+            SessionClosed: The session is erased.
         """
         if self.has_moved:
             raise SessionMoved(self.agent, self.session_id)
         if self._is_over:
             raise SessionClosed(self.session_id)
         if self._is_paused:
-            WIRE.encode([record], Record)  # what cannot be written must not fail what waits beside it
+            WIRE.encode([record], Record)  # raise here, so that a bad record does not fail the batch
             self.add(record)
             return
         self.flush_soon()
-        self._write_soon([record])
+        self._enqueue_write([record])
 
-    def _write_soon(self, records: Sequence[Record], *, is_awaited: bool = False) -> None:
+    def _enqueue_write(self, records: Sequence[Record], *, is_urgent: bool = False) -> None:
         self._steps += 1
         try:
-            self._journal.write_soon(self._entry(records, is_awaited=is_awaited), epoch=self._epoch)
+            self._journal.enqueue_write(self._entry(records, is_urgent=is_urgent), epoch=self._epoch)
         except Fenced:
             if self.on_fenced is None:
                 raise
             self._find_moved(self.on_fenced)
 
     async def _commit(
-        self, records: Sequence[Record], patience: float | None = None, *, is_kept: bool = False
+        self, records: Sequence[Record], patience: float | None = None, *, is_retried: bool = False
     ) -> None:
         self._steps = step = self._steps + 1
         is_written = False
         if self._is_over and records and not self.has_moved:
-            raise SessionClosed(self.session_id)  # it is erased: a record would begin it again
+            raise SessionClosed(self.session_id)  # a record would recreate the erased session
         try:
             if not self.has_moved:
-                await self._journal.commit(self._entry(records, patience, is_kept=is_kept), epoch=self._epoch)
+                await self._journal.commit(
+                    self._entry(records, patience, is_retried=is_retried), epoch=self._epoch
+                )
                 is_written = True
         except SessionNotFound as error:
             self._is_over = True
@@ -353,14 +381,14 @@ class SessionLog:
             if self.on_fenced is None:
                 raise
             self._find_moved(self.on_fenced)
-        if self.has_moved:  # perhaps meanwhile: what was written is the other process's to go on with
+        if self.has_moved:  # perhaps during the commit: the other process continues with the written records
             moved = SessionMoved(self.agent, self.session_id)
             moved.is_written = is_written
             raise moved
         self._durable = max(self._durable, step)  # and all before it: a session's steps stay in order
 
     def _find_moved(self, on_fenced: "Callable[[SessionLog], object]") -> None:
-        """Another process was found to own the session."""
+        """Stop writing, because a write showed that another process owns the session."""
         if not self.has_moved:
             self.leave()
             on_fenced(self)
@@ -370,8 +398,8 @@ class SessionLog:
         step: Sequence[Record],
         patience: float | None = None,
         *,
-        is_kept: bool = False,
-        is_awaited: bool = False,
+        is_retried: bool = False,
+        is_urgent: bool = False,
     ) -> Entry:
         self.grown += len(step)
         creation = self.creation
@@ -380,16 +408,18 @@ class SessionLog:
             agent=self.agent,
             records=tuple(step),
             patience=patience,
-            is_kept=is_kept,
-            is_awaited=is_awaited,
-            follows=not (step and type(step[0]) is Opened),  # written out, as each step comes here
+            is_retried=is_retried,
+            is_urgent=is_urgent,
+            follows=not (
+                step and type(step[0]) is SessionCreatedRecord
+            ),  # written out, as each step comes here
             creation=None if creation is None or creation.is_written else creation,
         )
 
 
 @contextmanager
 def unless_written() -> Iterator[None]:
-    """A block whose `SessionMoved` is no error if all that it was to write is written: the other process goes on with that."""
+    """Suppress `SessionMoved` in the block if its records were written, because the new owner continues from them."""
     try:
         yield
     except SessionMoved as moved:
@@ -398,8 +428,8 @@ def unless_written() -> Iterator[None]:
 
 
 def _opens(records: Sequence[Record]) -> bool:
-    """Return True if these are the first records of a session."""
-    return bool(records) and isinstance(records[0], Opened)
+    """Return True if these records create a session."""
+    return bool(records) and isinstance(records[0], SessionCreatedRecord)
 
 
 def accepted_record(
@@ -407,11 +437,11 @@ def accepted_record(
     funding: Funding | None,
     options: TurnOptions | None = None,
     baggage: Mapping[str, Any] = NO_BAGGAGE,
-) -> Accepted:
-    """Build the record of a message that waits."""
+) -> MessageAcceptedRecord:
+    """Return the record of an accepted message with its budget sources, model options and context variables."""
     if funding is None:
-        return make_accepted(message=message, options=options, baggage=baggage)
-    return Accepted(
+        return make_message_accepted_record(message=message, options=options, baggage=baggage)
+    return MessageAcceptedRecord(
         message=message,
         limits=funding.limits or NO_LIMITS,
         within=tuple(account.key for account in funding.accounts),

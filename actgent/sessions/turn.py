@@ -1,4 +1,4 @@
-"""A turn: all passes from an outside message to its last outcome, where it stands, and where it stood before a restart."""
+"""`Turn`: all model calls and tool calls from one outside message to its outcome, with the turn's state machine."""
 
 import itertools
 import math
@@ -17,17 +17,17 @@ from actgent.errors import Interrupted
 from actgent.errors.printable import counted, shown
 from actgent.journal.records import Fitting
 from actgent.messages import NO_METADATA, Failure, Message, ToolResult
-from actgent.protocols.growing import Growth
+from actgent.protocols.partial_answers import PartialAnswer
 from actgent.support.quick_init import maker
 from actgent.tools.execution import Batch
 
-from .waiting.approval_ledger import PendingCalls
-from .waiting.turn_checkpoint import TurnCheckpoint, TurnProgress
-from .waiting.turn_future import CallOptions, TurnFuture
+from .pending.approval_ledger import PendingCalls
+from .pending.turn_checkpoint import TurnCheckpoint, TurnProgress
+from .pending.turn_future import CallOptions, TurnFuture
 
 
 class TurnHost(typing.Protocol):
-    """The agent at work whose turn it is, as far as the turn and what runs in it know it."""
+    """Interface of a running agent, as a turn uses it."""
 
     @property
     def has_failed(self) -> bool: ...
@@ -47,6 +47,7 @@ class TurnHost(typing.Protocol):
 #   ending     was asked to stop, by a person, its time or a failure of its agent: it ends at its next step
 #   over       its last outcome is with the handlers
 TurnState = Literal["running", "exposed", "suspended", "ending", "over"]
+"""State of a turn; `exposed` is running and may be cancelled at once."""
 TRANSITIONS: Mapping[str, Mapping[TurnState, TurnState]] = {
     "expose": {"running": "exposed"},
     "cover": {"exposed": "running"},
@@ -56,43 +57,116 @@ TRANSITIONS: Mapping[str, Mapping[TurnState, TurnState]] = {
     "revoke": {"ending": "running"},
     "end": {"running": "over", "exposed": "over", "suspended": "over", "ending": "over"},
 }
+"""Allowed state changes of a turn, by event: from the current state to the next one."""
 
 
-@attrs.define(eq=False)
-class TurnControl:
-    """The state of a turn, and what it takes to stop it."""
+@attrs.define(eq=False, repr=False)
+class Turn:
+    """One turn of a session: all model calls and tool calls from one outside message to its outcome."""
 
+    message: Message
+    """Outside message that the turn answers."""
+    options: CallOptions
+    """Model options of the turn."""
+    started: float
+    """Start of the turn, as monotonic time in seconds."""
+    variables: Context
+    """Context variables of the sender of `message`."""
+    host: TurnHost | None = None
+    """The running agent of the session."""
+    checkpoint: TurnCheckpoint | None = None
+    """Progress of the turn before a restart; None for a new turn."""
+    lent_slots: int = 0
+    """Number of the turn's tools and handlers that wait for other turns. Each lends its slot to another turn."""
+    batch: Batch | None = None
+    """Running tool calls; None if there are none."""
+    listeners: tuple[TurnFuture, ...] = ()
+    """Futures of callers that wait for the outcome of the turn."""
+    joined: tuple[Message, ...] = ()
+    """Earlier messages that this turn answers together with `message`."""
+    limits: Limits = DEFAULT_LIMITS
+    """Limits of the turn."""
+    budget: Budget | None = None
+    """Budget accounts that the turn draws on; None if no shared limit applies."""
+    depth: int = 0
+    """Number of turns before this one in the chain of agents that ask agents."""
+    deepest: int = 0
+    """Maximum depth of that chain, by the limits of those turns; 0 means unlimited."""
+    results: list[ToolResult] = attrs.field(factory=list)
+    """Tool results that no handler has received yet."""
+    reported: int = 0
+    """Number of history messages that `on_message` handlers have received."""
+    pending_approvals: PendingCalls | None = None
+    """Tool calls that wait for approvals, after all other calls of the same answer are done; None if there are none."""
+    progress: TurnProgress = attrs.field(factory=maker(TurnProgress))
+    """Counters of the turn."""
     state: TurnState = "running"
+    """State of the turn; see `TRANSITIONS`."""
     task: trio.lowlevel.Task | None = None
-    """The task that it runs in, once it does."""
+    """trio task that runs the turn; None if no task runs it."""
     scope: trio.CancelScope | None = None
-    """Around the whole turn."""
+    """Cancel scope of the turn's task; None if no task runs the turn."""
     stop: Exception | None = None
-    """Set when the turn has been asked to stop: the error it will fail with."""
+    """Error with which the turn must end, set by `stop_with`; None if the turn was not stopped."""
     on_stop: Callable[[], object] | None = None
-    """Called to let a suspended turn end."""
+    """Function that ends a suspended turn after `stop_with`; None if the turn is not suspended."""
     timer: TimerHandle | None = None
-    """Ends the turn when its seconds are over."""
+    """Timer that stops the turn at its time limit; None without a limit."""
     over: float = math.inf
-    """The end of its seconds, by trio's clock."""
+    """End of the turn's time limit, on trio's clock; infinite without a limit."""
     is_cut: bool = False
-    """True: its agent failed in the middle of it, so that it only has to end."""
+    """True if the agent failed during the turn, so the turn only has to end."""
     ended: trio.Event | None = None
-    """Made once somebody waits for the turn's end."""
+    """Event that is set at the end of the turn; None if no caller waits for it."""
     error: Exception | None = None
-    """The error that it failed with."""
+    """Exception that ended the turn; None if the turn has not failed."""
     failure: Failure | None = None
-    """The failure that its callers get."""
+    """Failure that callers receive; None if the turn has not failed."""
     is_recorded: bool = False
-    """True: the journal has the failure as the outcome of the turn's messages, perhaps since before a restart."""
+    """True if the journal has the failure as the outcome of the turn's messages."""
     blame: str = "internal"
-    """The kind of a failure whose exception does not tell it."""
+    """Failure kind for exceptions whose class does not determine the kind."""
+    answer_id: str = ""
+    """Id of the current answer in the history."""
+    answer_metadata: Mapping[str, Any] = NO_METADATA
+    """Metadata of the current answer: the stage of the protocol, if the protocol has stages."""
+    is_paused: bool = False
+    """True if the provider paused the last answer. The next request continues that answer."""
+    token_failed: str = ""
+    """Id of the answer whose token handler failed. The failure is reported once per answer."""
+    first_at: float | None = None
+    """Monotonic time in seconds at which the first piece of the answer arrived; None before that, or without streaming."""
+    growth: PartialAnswer | None = None
+    """Received part of the streamed answer, which is recorded if the turn is interrupted; None if no answer is being received."""
+    gate: trio.Event | None = None
+    """Event that is set when the running guards have accepted the turn. Until then no part of an answer is shown or recorded.
+
+    None if no guard runs.
+    """
+    is_only_read: bool = False
+    """True if no receiver of the answer exists in this process, only readers of the journal."""
+    aside: str = ""
+    """Text that query pre-processors add to the next model call."""
+    fitting: Fitting | None = None
+    """How the last request was shortened to fit the context window; None if the request was sent in full."""
+
+    def __repr__(self) -> str:
+        name = shown(f"{self.message.id} in {self.message.session_id}")
+        return f"<Turn of {name}, {self._state}, {counted(self.progress.calls, 'model call')}>"
+
+    @property
+    def _state(self) -> str:
+        if self.error is not None:
+            return "ending"
+        if self.task is None and self.state == "running":
+            return "queued"
+        return "running" if self.state == "exposed" else self.state
 
     def expose(self) -> None:
-        """Let the turn be cancelled from now on.
+        """Allow immediate cancellation of the turn, from now until `cover`.
 
         Raises:
-            Interrupted, ModelTimeout, ...: it was asked to stop before.
+            Interrupted, ModelTimeout, ...: The turn was stopped before this call.
         """
         if self.stop is not None:
             raise self.stop
@@ -100,22 +174,22 @@ class TurnControl:
             self.state = "exposed"
 
     def cover(self) -> None:
-        """Let the next step of the turn come to its end before the turn does."""
+        """Forbid immediate cancellation of the turn until `expose`, so that its next step is completed."""
         if self.state == "exposed":
             self.state = "running"
 
     def suspend(self) -> None:
-        """Give up the turn's task until `resume`."""
+        """Suspend the turn: no task runs it until `resume`."""
         self.task = self.scope = None
         self._move("suspend")
 
     def resume(self) -> None:
-        """Let a suspended turn run again."""
+        """Mark a suspended turn as running again."""
         self.on_stop = None
         self._move("resume")
 
     def stop_with(self, error: Exception) -> None:
-        """End the turn with an error: at once while a model call or tools run, else at the next step."""
+        """Stop the turn with an error: at once if cancellation is allowed, otherwise after its current step."""
         if self.stop is None:
             self.stop = error
         was_exposed = self.state == "exposed"
@@ -126,19 +200,19 @@ class TurnControl:
             self.on_stop()
 
     def revoke_stop(self) -> None:
-        """Forget a stop that came too late: all is done."""
+        """Discard a stop request that arrived after the work was done."""
         if self.stop is not None:
             self.stop = None
             self._move("revoke")
 
     def cut(self, error: Exception) -> None:
-        """End the turn, whose task is gone, with its next task, with this error unless it had one."""
+        """End a turn whose task has ended unexpectedly: its next task only ends it, with `error` unless it was stopped before."""
         self.is_cut = True
         self.cover()
         self.stop_with(error)
 
     def end(self) -> None:
-        """The turn is over."""
+        """Mark the turn as over, and wake the callers that wait for its end."""
         self.state = "over"
         if self.ended is not None:
             self.ended.set()
@@ -146,188 +220,105 @@ class TurnControl:
     def _move(self, event: str) -> None:
         self.state = TRANSITIONS[event].get(self.state, self.state)
 
-
-@attrs.define(eq=False)
-class TurnAnswer:
-    """The answer that a pass of the turn is getting."""
-
-    id: str = ""
-    """Its id in the record."""
-    is_paused: bool = False
-    """True: the provider paused the last answer, and goes on with it as it was."""
-    token_failed: str = ""
-    """The answer whose tokens a handler has failed at already; once is enough to hear of it."""
-    first_at: float | None = None
-    """When its first piece came, by the monotonic clock; None: none has come, or nobody reads along."""
-    growth: Growth | None = None
-    """The part that is there while it grows: kept for the record if the answer is cut."""
-    gate: trio.Event | None = None
-    """Set when guards have agreed; until then nothing of the answer is shown or kept. None: there is nothing to agree to."""
-    is_only_read: bool = False
-    """True: it is on its way to the journal, where others read it; nobody here hears it."""
-    aside: str = ""
-    """Additions of query pre-processors to the next model call."""
-    fitting: Fitting | None = None
-    """How its request was cut to fit into the model's window, if it was."""
-    metadata: Mapping[str, Any] = NO_METADATA
-    """The metadata of its message: the stage of the protocol, if the protocol has stages."""
-
-
-@attrs.define(eq=False, repr=False)
-class Turn:
-    """All passes from one outside message to its last outcome."""
-
-    message: Message
-    options: CallOptions
-    started: float
-    """Monotonic time in seconds."""
-    variables: Context
-    """The context variables that it runs with: those of the sender of `message`."""
-    host: TurnHost | None = None
-    """The agent at work whose turn it is."""
-    checkpoint: TurnCheckpoint | None = None
-    """The part that was done already, if the turn goes on after a restart."""
-    lent_slots: int = 0
-    """The number of its tools and handlers that wait for other turns."""
-    batch: Batch | None = None
-    """Its calls, while they run."""
-    listeners: tuple[TurnFuture, ...] = ()
-    """The futures of those who want to know its outcome."""
-    joined: tuple[Message, ...] = ()
-    """Messages that came before `message`, and are answered together with it."""
-    limits: Limits = DEFAULT_LIMITS
-    budget: Budget | None = None
-    """The accounts that it spends from; None if nothing that is shared bounds it."""
-    depth: int = 0
-    """The number of turns that led to it, one from the other."""
-    deepest: int = 0
-    """The depth to which it may lead on by the limits of those; 0 if there are none."""
-    results: list[ToolResult] = attrs.field(factory=list)
-    """Tool results that no handler has seen yet."""
-    reported: int = 0
-    """The number of messages of the history that handlers of `on_message` have got."""
-    pending_approvals: PendingCalls | None = None
-    """Calls that wait for people, once all else of their answer is done."""
-    progress: TurnProgress = attrs.field(factory=maker(TurnProgress))
-    control: TurnControl = attrs.field(factory=maker(TurnControl))
-    answer: TurnAnswer = attrs.field(factory=maker(TurnAnswer))
-
-    def __repr__(self) -> str:
-        name = shown(f"{self.message.id} in {self.message.session_id}")
-        return f"<Turn of {name}, {self._state}, {counted(self.progress.calls, 'model call')}>"
-
-    @property
-    def _state(self) -> str:
-        control = self.control
-        if control.error is not None:
-            return "ending"
-        if control.task is None and control.state == "running":
-            return "queued"
-        return "running" if control.state == "exposed" else control.state
-
     def keep_results(self, results: Iterable[ToolResult], asking: Iterable[str]) -> None:
-        """Calls that ended while others wait; those that ask have not started, or ended by asking."""
+        """Keep the results of finished calls while other calls wait for approvals.
+
+        Args:
+            results: Results of the answer's calls.
+            asking: Ids of calls that wait for an approval. They no longer count as started.
+        """
         if self.checkpoint is None:
             self.checkpoint = TurnCheckpoint(self.message.id)
         self.checkpoint.finished.update({result.call_id: result for result in results})
         self.checkpoint.started.difference_update(asking)
 
-    def is_heard(self) -> bool:
-        """Return True if a listener wants everything that handlers hear, tokens too."""
-        return any(listener.hears for listener in self.listeners)
-
-    @property
-    def over(self) -> float:
-        """When its seconds are over, by trio's clock."""
-        return self.control.over
+    def has_stream_listener(self) -> bool:
+        """Return True if a listener receives stream events (tokens, tool progress), not only the outcome."""
+        return any(listener.wants_stream for listener in self.listeners)
 
     def deadline(self) -> float:
-        """Until when what comes of it is of use to anyone, by trio's clock."""
+        """Return the latest time, on trio's clock, until which any caller waits for the outcome."""
         waits = max((listener.deadline() for listener in self.listeners), default=math.inf)
-        return min(self.control.over, waits)
+        return min(self.over, waits)
 
     def add_listener(self, listener: TurnFuture) -> None:
+        """Add the future of a caller that waits for the outcome."""
         self.listeners = (*self.listeners, listener)
         listener.turn = self
 
     def remove_listener(self, listener: TurnFuture) -> None:
-        """One does not listen any more; the turn does not mind."""
+        """Remove the future of a caller. The turn continues."""
         self.listeners = tuple(each for each in self.listeners if each is not listener)
-        listener.let_go()
+        listener.detach()
 
     def leave(self, listener: TurnFuture) -> None:
-        """One does not wait any more: without another one the turn stops, but not where it waits for people whom a guest came to see."""
+        """Remove the future of a caller that stops waiting. Stop the turn if no other caller waits.
+
+        A caller that joined a suspended turn never stops the turn.
+        """
         if listener not in self.listeners:
             return
         self.remove_listener(listener)
-        is_suspended = self.control.on_stop is not None
+        is_suspended = self.on_stop is not None
         if listener.is_joined:
             return
         if not self.listeners and not (listener.is_guest and is_suspended):
             self.interrupt("the caller is gone")
 
     def interrupt(self, reason: str) -> None:
-        """Stop what runs; the turn ends at its next step."""
-        self.control.stop_with(Interrupted(reason))
-
-    def stop_with(self, error: Exception) -> None:
-        """End the turn with an error: at once while a model call or tools run, else at its next step."""
-        self.control.stop_with(error)
-
-    @property
-    def answer_id(self) -> str:
-        """The id under which the answer of this pass stands in the record."""
-        return self.answer.id
+        """Stop the turn with the error `Interrupted`."""
+        self.stop_with(Interrupted(reason))
 
     @property
     def is_ending(self) -> bool:
         """True if the turn will not be resumed: it was stopped, or its agent failed and restarts without it."""
-        return self.control.stop is not None or (self.host is not None and self.host.has_failed)
+        return self.stop is not None or (self.host is not None and self.host.has_failed)
 
     def check(self) -> None:
-        """End the turn here if someone wants it.
+        """Raise the error of a requested stop, if there is one.
 
         Raises:
-            Interrupted: someone does.
-            ModelTimeout: its time is over.
+            Interrupted: The turn was interrupted.
+            ModelTimeout: The time limit of the turn is over.
         """
-        if self.control.stop is not None:
-            raise self.control.stop
+        if self.stop is not None:
+            raise self.stop
 
 
 @attrs.define(eq=False)
 class Suspension:
-    """A turn that waits for people: it has no task, and this is all that is needed to go on."""
+    """A suspended turn, which waits for approvals and has no task."""
 
     message: Message
-    """The outside message of the turn."""
+    """Outside message of the turn."""
     turn: Turn | None = None
-    """None: it began before a restart, and goes on by `SessionContext.checkpoint`."""
-    guests: tuple[TurnFuture, ...] = ()
-    """Futures of callers that came while there was no turn."""
+    """The turn; None if the turn was suspended by an earlier process and resumes from `SessionContext.checkpoint`."""
+    joined_futures: tuple[TurnFuture, ...] = ()
+    """Futures of callers that joined while `turn` was None."""
     messages: int = 1
-    """The number of outside messages that are answered in it."""
+    """Number of outside messages that the turn answers."""
 
-    def add_guest(self, guest: TurnFuture) -> None:
-        """One comes to hear what comes of the turn, besides those that wait for it."""
+    def add_joined_future(self, guest: TurnFuture) -> None:
+        """Add the future of a caller that waits for the outcome of the suspended turn."""
         guest.is_guest = True
         if self.turn is None:
-            self.guests = (*self.guests, guest)
+            self.joined_futures = (*self.joined_futures, guest)
         else:
             self.turn.add_listener(guest)
 
-    def remove_guest(self, guest: TurnFuture) -> None:
-        self.guests = tuple(each for each in self.guests if each is not guest)
+    def remove_joined_future(self, guest: TurnFuture) -> None:
+        """Remove the future of a caller that stopped waiting."""
+        self.joined_futures = tuple(each for each in self.joined_futures if each is not guest)
         if guest.turn is not None:
             guest.turn.remove_listener(guest)
 
 
 running_turn: ContextVar[Turn | None] = ContextVar("running_turn", default=None)
-"""The turn that a task, or a thread that it waits for, works on."""
+"""Turn that the current task (or the worker thread that it waits for) works for; None outside of turns."""
 
 
-def can_go_on(said: Sequence[Message], message_id: str) -> bool:
-    """Return True if the failed turn of a message can continue after what was said last; it begins anew if none of its calls ran."""
+def can_resume(said: Sequence[Message], message_id: str) -> bool:
+    """Return True if a failed turn can resume after its last recorded message. Otherwise the turn has to start again."""
     if not said or said[-1].cut or not said[-1].tool_results:
         return bool(said) and not said[-1].cut
     its = itertools.takewhile(lambda message: message.id != message_id, reversed(said))
@@ -335,8 +326,8 @@ def can_go_on(said: Sequence[Message], message_id: str) -> bool:
 
 
 def checkpoint_of(turn: Turn, said: Sequence[Message], *, state_number: int) -> TurnCheckpoint | None:
-    """Keep what a turn that failed needs to go on behind what was said last; None if it has to begin anew."""
-    if not can_go_on(said, turn.message.id):
+    """Return the checkpoint from which a failed turn resumes; None if the turn has to start again."""
+    if not can_resume(said, turn.message.id):
         return None
     last = said[-1]
     is_answer = last.sender.kind == "assistant" and last.causation_id is not None
@@ -350,12 +341,12 @@ def checkpoint_of(turn: Turn, said: Sequence[Message], *, state_number: int) -> 
 
 
 def is_inside(turn: Turn | None) -> bool:
-    """Return True if the calling task is the turn's, or one that the turn itself waits for."""
+    """Return True if the calling task works for this turn, or for a turn that this turn waits for."""
     if turn is None:
         return False
     task = top = trio.lowlevel.current_task()
     while (nursery := task.parent_nursery) is not None:
-        if task is turn.control.task:
+        if task is turn.task:
             return True
         top, task = task, nursery.parent_task
     # What a thread does by `trio.from_thread` runs in a task of trio's own, with the thread's context.

@@ -1,1 +1,1 @@
-"""What a session is: a value that reducers change, action by action."""
+"""State of a session: an immutable mapping that changes only by dispatched actions."""

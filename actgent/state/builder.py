@@ -1,41 +1,41 @@
-"""A state as recorded changes make it, one after the other.
+"""Rebuild a state from recorded changes.
 
-Copying the state for each change would make a list that grew by ten thousand values be copied ten thousand
-times. So what was made here, and nobody else has, is changed in place; all else is copied once.
+Copying the state for each change would copy a list that grows by ten thousand values ten thousand times. Therefore values
+that were created here and are not shared are changed in place; all others are copied once.
 """
 
 from collections.abc import Mapping
 from typing import Any
 
-from actgent.journal.records import Changed
+from actgent.journal.records import StateChangeRecord
 
 from .reducers import GROW, REDUCERS
 
 
 class StateBuilder:
-    """A state that grows by `apply`, begun as a copy of another one."""
+    """A mutable copy of a state to which recorded changes are applied."""
 
     __slots__ = ("_own", "values")
 
     def __init__(self, values: Mapping[str, Any]) -> None:
         self.values = dict(values)
-        """The state by now; to keep it, `share` it."""
+        """Current values; use `share` to get values that later changes do not affect."""
         self._own: set[str] = set()
-        """The keys whose lists and mappings were made here."""
+        """Keys whose lists and mappings were created here and may be changed in place."""
 
     def share(self) -> Mapping[str, Any]:
-        """The state by now, which no later change gets at."""
+        """Return the current state, which later changes do not affect."""
         self._own.clear()
         return dict(self.values)
 
-    def apply(self, changed: Changed) -> None:
-        """Do a recorded change to it."""
-        for key, given in changed.changes.items():
+    def apply(self, changed: StateChangeRecord) -> None:
+        """Apply a recorded change."""
+        for key, value in changed.changes.items():
             name = changed.reduced.get(key, "")
             if name in GROW and key in self._own:
-                GROW[name](self.values[key], given)
+                GROW[name](self.values[key], value)
                 continue
-            self.values[key] = REDUCERS[name](self.values.get(key), given) if name else given
+            self.values[key] = REDUCERS[name](self.values.get(key), value) if name else value
             if name in GROW:
                 self._own.add(key)
             else:

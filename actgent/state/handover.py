@@ -1,4 +1,4 @@
-"""Who answers in a session that was handed over to another agent, as data in its state."""
+"""Handoff of a session to another agent, stored in the session's state."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -6,38 +6,38 @@ from typing import Any
 import attrs
 
 STATE_KEY = "_handoff"
-"""Tools with `(state, args)` cannot write keys that begin with `_`."""
+"""Key of the handoff in the state. Tools with `(state, args)` cannot write keys that begin with `_`."""
 
 
 @attrs.frozen(kw_only=True)
 class Handover:
-    """A session's last handover."""
+    """The last handoff of a session."""
 
     agent: str = ""
-    """Who answers; empty: the session's own agent, again."""
+    """Name of the agent that answers; empty if the session's own agent answers again."""
     note: str = ""
-    """What the first agent told the other one about it."""
+    """Note of the first agent for the other agent."""
     number: int = 0
-    """From 1 in each session."""
+    """Number of the handoff in its session, from 1; 0 before the first."""
 
     @property
     def child(self) -> str:
-        """The name of the session below, in which the other agent answers."""
+        """Name of the child session in which the other agent answers."""
         return f"handoff/{self.number}"
 
 
 def handover_in(state: Mapping[str, Any]) -> Handover:
-    """The last handover of the session with this state."""
-    kept = state.get(STATE_KEY)
-    return Handover(**kept) if isinstance(kept, Mapping) else Handover()
+    """Return the last handoff that a session state contains."""
+    stored = state.get(STATE_KEY)
+    return Handover(**stored) if isinstance(stored, Mapping) else Handover()
 
 
 def handed(state: Mapping[str, Any], *, agent: str, note: str) -> tuple[str, Any]:
-    """The change of state that hands a session over."""
+    """Return the state change that hands a session off to the agent `agent`."""
     number = handover_in(state).number + 1
     return STATE_KEY, attrs.asdict(Handover(agent=agent, note=note, number=number))
 
 
 def given_back(state: Mapping[str, Any]) -> tuple[str, Any]:
-    """The change of state that gives it back."""
+    """Return the state change that returns the session to its own agent."""
     return STATE_KEY, attrs.asdict(Handover(number=handover_in(state).number))

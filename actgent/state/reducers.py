@@ -1,8 +1,8 @@
-"""How a value that is given for a key meets the one that is there, so that parallel tools lose no update.
+"""Reducers combine a new value of a key with the old one, so that parallel tools lose no update.
 
-A reducer is a pure function `(old, new)`; `old` is None where there is nothing yet. Those of this page
-are journaled by their names, with what was given: a list that grows by one costs one. Any other reducer
-is journaled with what it made.
+A reducer is a pure function `(old, new)`; `old` is None if the key has no value. For the reducers of this module, the
+journal stores the name and the new value, so appending to a list stores one element. For custom reducers, the journal
+stores the result.
 """
 
 from collections.abc import Callable, Mapping
@@ -14,22 +14,22 @@ Reducer = Callable[[Any, Any], Any]
 
 
 def append(old: Any, new: Any) -> list[Any]:
-    """The list with one more value at its end."""
+    """Return the list with one value appended."""
     return [*_list("append", old), new]
 
 
 def extend(old: Any, new: Any) -> list[Any]:
-    """The list with more values at its end."""
+    """Return the list with several values appended."""
     return [*_list("extend", old), *_list("extend", new)]
 
 
 def merge(old: Any, new: Any) -> dict[Any, Any]:
-    """The mapping with the keys of another one, whose values win."""
+    """Return the old mapping updated with the new one."""
     return {**_mapping(old), **_mapping(new)}
 
 
 def add(old: Any, new: Any) -> Any:
-    """The sum, e.g. of a count."""
+    """Return the sum of the old and the new value."""
     return new if old is None else old + new
 
 
@@ -49,7 +49,7 @@ def _mapping(value: Any) -> Mapping[Any, Any]:
     raise UsageError(f"the reducer merge needs mappings, not a value of type {type(value).__name__}")
 
 
-# Journals hold these names, so they are for ever, and so is what each of them does.
+# Journals store these names, so neither the names nor the behaviour may change.
 REDUCERS: Mapping[str, Reducer] = {"append": append, "extend": extend, "merge": merge, "add": add}
 
 
@@ -70,9 +70,9 @@ GROW: Mapping[str, Callable[[Any, Any], None]] = {
     "extend": _grow_by_all,
     "merge": _grow_by_keys,
 }
-"""The same in place, for a list or mapping that the reducer of that name has made."""
+"""In-place versions of the reducers, for a list or mapping that the reducer created."""
 
 
 def reducer_name(reducer: Reducer) -> str:
-    """The name that journals know a reducer by; empty for one of a developer's own."""
+    """Return the name of a reducer in journals; empty for a custom reducer."""
     return next((name for name, known in REDUCERS.items() if known is reducer), "")

@@ -1,15 +1,15 @@
-"""The store: a session's state, which only actions change.
+"""The store of a session's state, which changes only by actions.
 
-An action is a function of the state that returns `(key, value)`, several such pairs, or None. Where a
-key has a reducer, the value given meets the one that is there; else it takes its place. All changes of
-an action count or none: what an action raises leaves the state as it was, and stands in the history.
+An action is a function of the state that returns `(key, value)`, several such pairs, or None. If a key has a reducer, it
+combines the new value with the old one; otherwise the new value replaces the old one. An action is atomic: if it raises,
+the state is unchanged, and the history records the failure.
 
-Changes are numbered from 1. The store keeps the newest `history` of them as what they changed, not as
-copies of the state, so any state back to there can be computed again.
+Changes are numbered from 1. The store keeps the newest `history` changes as differences, so it can recompute every
+state since then.
 
-Values are copied as they come in and as they are read, so neither what an action returned nor what
-someone got from a state leads into the store. Texts and numbers cost nothing by that, lists and mappings
-as much as they are long. Objects of other classes are deep-copied; a journal takes plain data only.
+Values are copied when they are written and when they are read, so callers never share mutable values with the store.
+Strings and numbers cost nothing, lists and mappings take time proportional to their size. Objects of other classes are
+deep-copied; a journal accepts only plain data.
 """
 
 import copy
@@ -26,11 +26,11 @@ import trio
 
 from actgent.errors import NotSerializable, UsageError
 from actgent.errors.printable import quoted
-from actgent.journal.records import ActionFailed, Changed, RolledBack
+from actgent.journal.records import ActionFailureRecord, StateChangeRecord, StateRollbackRecord
 from actgent.journal.state_patches import with_values
-from actgent.support.foreign import failure_of
-from actgent.support.leads import DISPATCH, for_states
 from actgent.support.logs import logger_of
+from actgent.support.misuse_hints import DISPATCH, hints_for_states
+from actgent.support.user_code import convert_user_error
 
 from .builder import StateBuilder
 from .reducers import Reducer, reducer_name
@@ -38,46 +38,52 @@ from .reducers import Reducer, reducer_name
 Pair = tuple[str, Any]
 Action = Callable[..., Any]
 StateCheck = Callable[[Mapping[str, Any], Mapping[str, Any]], object]
-"""Gets the changed values and the whole new state; an exception undoes the change."""
-StateRecord = Changed | ActionFailed | RolledBack
+"""Function of the changed values and the whole new state; an exception rejects the change."""
+StateRecord = StateChangeRecord | ActionFailureRecord | StateRollbackRecord
 
-HISTORY = 1000
-"""How many changes and failed actions a store keeps. A journal's rollbacks rely on it: it may grow, not shrink."""
-ERROR_CHARACTERS = 500
-_STILL = frozenset({type(None), bool, int, float, complex, str, bytes, date, datetime})
+MAX_HISTORY = 1000
+"""Maximum number of changes and failed actions in the history. Rollbacks in journals depend on it: never decrease it."""
+MAX_ERROR_CHARS = 500
+_IMMUTABLE_TYPES = frozenset({type(None), bool, int, float, complex, str, bytes, date, datetime})
 _log = logger_of(__name__)
 _set = object.__setattr__
-_NOT_RUN = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
+_IS_NOT_PLAIN_FUNCTION = (
+    inspect.iscoroutinefunction,
+    inspect.isgeneratorfunction,
+    inspect.isasyncgenfunction,
+)
 
 
 @attrs.frozen(kw_only=True)
 class Dispatched:
-    """An action that a store ran."""
+    """A dispatched action in the history of a store."""
 
     number: int
-    """Of the state after it, from 1; a failed action has the number of the state that it left as it was."""
+    """Number of the state after the action, from 1; a failed action has the number of the unchanged state."""
     action: str
-    """Its name; empty where it was a pair."""
+    """Name of the action; empty if pairs were dispatched directly."""
     changes: Mapping[str, Any]
-    """What it gave, before reducers; for one of a developer's own, what that made of it."""
+    """Values that the action returned; for keys with a custom reducer, the reduced values."""
     error: str = ""
-    """What it raised; empty where it did not."""
+    """Class and text of the exception; empty if the action succeeded."""
 
 
 @attrs.frozen(kw_only=True)
 class SavedStore:
-    """A store as records made it, for a snapshot of its session."""
+    """Content of a store for a snapshot of its session."""
 
     base: Mapping[str, Any]
-    """The state before the oldest change that is kept."""
+    """State before the oldest change in the history."""
     first: int
-    """Its number."""
-    history: tuple[Changed | ActionFailed, ...]
+    """Number of the state `base`."""
+    history: tuple[StateChangeRecord | ActionFailureRecord, ...]
+    """Changes and failed actions, oldest first."""
     once: tuple[str, ...]
+    """Idempotency keys of past dispatches, oldest first."""
 
 
 class State(Mapping[str, Any]):
-    """A state of one moment: nothing changes it, and what is read from it is a copy."""
+    """An immutable state; values are copied when they are read."""
 
     __slots__ = ("_values",)
 
@@ -86,7 +92,7 @@ class State(Mapping[str, Any]):
 
     def __getitem__(self, key: str) -> Any:
         value = self._values[key]
-        return value if type(value) in _STILL else _copied(value)
+        return value if type(value) in _IMMUTABLE_TYPES else _copy(value)
 
     def __contains__(self, key: object) -> bool:
         return key in self._values
@@ -101,17 +107,17 @@ class State(Mapping[str, Any]):
         return f"{type(self).__name__}({dict(self._values)!r})"
 
 
-@for_states
+@hints_for_states
 class Store(State):
     """A read-only mapping with `dispatch`.
 
     Args:
         initial: The state number 0.
-        reducers: For each key how a new value meets the old one; see `actgent.state.reducers`.
+        reducers: Reducer of each key; see `actgent.state.reducers`.
         actions: Actions by name, for `dispatch("name")`.
-        check: Called with the changed values and the whole new state before a change counts; an exception undoes the change.
-        write: Called with the record of each change before it counts; what it raises undoes the change.
-        history: How many actions are kept, at least 1.
+        check: Called with the changed values and the whole new state before each change; an exception rejects the change.
+        write: Called with the record of each change before it takes effect; an exception rejects the change.
+        history: Maximum number of actions in the history, at least 1.
     """
 
     __slots__ = (
@@ -139,9 +145,9 @@ class Store(State):
         actions: Mapping[str, Action] | None = None,
         check: StateCheck | None = None,
         write: Callable[[StateRecord], object] | None = None,
-        history: int = HISTORY,
+        history: int = MAX_HISTORY,
     ) -> None:
-        super().__init__({key: _owned(key, value) for key, value in (initial or {}).items()})
+        super().__init__({key: _copy_input(key, value) for key, value in (initial or {}).items()})
         self._reducers: dict[str, Reducer] = {}
         self._actions: dict[str, Action] = {}
         for key, reducer in (reducers or {}).items():
@@ -151,13 +157,13 @@ class Store(State):
         self._check, self._write = check, write
         self._keep = max(1, history)
         self._draft: StateBuilder | None = None
-        """The state, while it is made again from records and nobody has a snapshot of it."""
+        """Builder of the current state while records are restored; None once a snapshot was taken."""
         self._base = StateBuilder(self._values)
-        """The state before the oldest change that is kept."""
+        """State before the oldest change in the history."""
         self._first = 0
-        """Its number."""
+        """Number of the state `_base`."""
         self._number = 0
-        self._history: list[Changed | ActionFailed] = []
+        self._history: list[StateChangeRecord | ActionFailureRecord] = []
         self._once: dict[str, None] | None = None
         self._subscribers: dict[object, Callable[[State], object]] | None = None
         self._is_acting = False
@@ -169,23 +175,23 @@ class Store(State):
         except AttributeError:
             raise AttributeError(f"{name!r} cannot be set: {DISPATCH}", name=name, obj=None) from None
 
-    # --- what may happen to it -----------------------------------------------------------
+    # --- reducers and actions -----------------------------------------------------------
 
     def add_reducer(self, key: str, reducer: Reducer) -> None:
-        """From now on `reducer(old, new)` decides what a value given for this key makes of the one that is there.
+        """Set the reducer of a key: `reducer(old, new)` returns the value to store.
 
-        It has to be pure and sync. What was journaled before is read as it was written, whatever is registered.
+        The reducer must be pure and sync. It does not affect changes that are already in the journal.
         """
         if not callable(reducer):
             raise UsageError(f"the reducer of {key!r} is a function (old, new), not {reducer!r}")
         self._reducers[key] = reducer
 
     def has_reducer(self, key: str) -> bool:
-        """Return True if a value given for this key meets the one that is there."""
+        """True if the key has a reducer."""
         return key in self._reducers
 
     def add_action(self, name: str, action: Action) -> None:
-        """Let `dispatch(name, *args)` run `action(state, *args)`."""
+        """Register an action: `dispatch(name, *args)` runs `action(state, *args)`."""
         if not callable(action):
             raise UsageError(f"the action {name!r} is a function of the state, not {action!r}")
         self._actions[name] = action
@@ -215,8 +221,8 @@ class Store(State):
     def _dispatch(self, action: Any, args: tuple[Any, ...], once: str) -> None:
         if once and self._once is not None and once in self._once:
             return
-        self._check_still()
-        name = _name(action)
+        self._check_not_acting()
+        name = _action_name(action)
         try:
             values, changed = self._decide(action, args, name=name, once=once)
             if not changed.changes:
@@ -225,17 +231,17 @@ class Store(State):
                 self._check({key: values[key] for key in changed.changes}, values)
             if self._write is not None:
                 self._write(changed)
-        except BaseException as raised:  # noqa: ASYNC103, BLE001 - of an action or a reducer: foreign code
-            error = failure_of(raised, "action", name)
+        except BaseException as raised:  # noqa: ASYNC103, BLE001 - an action or a reducer is user code
+            error = convert_user_error(raised, "action", name)
         else:
-            self._take(changed, values)
-            self._tell()
+            self._commit(changed, values)
+            self._notify()
             return
         self._note_failure(name, error)
         raise error
 
-    def _check_still(self) -> None:
-        """Refuse what an action or a reducer changed besides: it would count if the action fails, or be overwritten."""
+    def _check_not_acting(self) -> None:
+        """Raise if an action or reducer is running: its nested changes would survive its failure or be overwritten."""
         if self._is_acting:
             raise UsageError(
                 "an action or a reducer must not dispatch or roll back: let it return its changes"
@@ -243,7 +249,7 @@ class Store(State):
 
     def _decide(
         self, action: Any, args: tuple[Any, ...], *, name: str, once: str
-    ) -> tuple[Mapping[str, Any], Changed]:
+    ) -> tuple[Mapping[str, Any], StateChangeRecord]:
         self._is_acting = True
         try:
             return self._reduce(self._act(action, args), name, once)
@@ -264,34 +270,38 @@ class Store(State):
             )
         return self._actions[name]
 
-    def _reduce(self, pairs: Sequence[Pair], name: str, once: str) -> tuple[dict[str, Any], Changed]:
-        """The state that the pairs make of this one, and its record."""
+    def _reduce(
+        self, pairs: Sequence[Pair], name: str, once: str
+    ) -> tuple[dict[str, Any], StateChangeRecord]:
+        """Apply pairs to the state; return the new values and the record of the change."""
         values, changes, reduced = dict(self._values), {}, {}
-        for key, given in pairs:
-            value = _owned(key, given)
+        for key, raw in pairs:
+            value = _copy_input(key, raw)
             reducer = self._reducers.get(key)
             if reducer is None:
                 values[key] = changes[key] = value
             elif (known := reducer_name(reducer)) and key not in changes:
                 values[key] = reducer(values.get(key), value)
                 changes[key], reduced[key] = value, known
-            else:  # what it makes is written, since nobody else may know the reducer, or it was not the only one
-                values[key] = changes[key] = _owned(key, reducer(_copied(values.get(key)), value))
+            else:  # the result is recorded: the reducer is custom, or the key was already changed by this action
+                values[key] = changes[key] = _copy_input(key, reducer(_copy(values.get(key)), value))
                 reduced.pop(key, None)
-        return values, Changed(changes=changes, reduced=reduced, action=name, once=once)
+        return values, StateChangeRecord(changes=changes, reduced=reduced, action=name, once=once)
 
     def _note_failure(self, name: str, error: Exception) -> None:
-        words = f"{type(error).__name__}: {error}"[:ERROR_CHARACTERS]
-        failed = ActionFailed(action=name, error=words)
+        text = f"{type(error).__name__}: {error}"[:MAX_ERROR_CHARS]
+        failed = ActionFailureRecord(action=name, error=text)
         self._keep_in_history(failed)
         if self._write is None:
             return
         try:
             self._write(failed)
-        except Exception as second:  # noqa: BLE001 - the first error is the one to be raised
-            error.add_note(f"and the journal did not take that it failed: {second}")
+        except Exception as second:  # noqa: BLE001 - the error of the action is raised instead
+            error.add_note(f"and the journal could not record the failure: {second}")
 
-    def _take(self, changed: Changed, values: Mapping[str, Any], draft: StateBuilder | None = None) -> None:
+    def _commit(
+        self, changed: StateChangeRecord, values: Mapping[str, Any], draft: StateBuilder | None = None
+    ) -> None:
         self._values = values
         self._draft = draft
         self._number += 1
@@ -306,25 +316,25 @@ class Store(State):
         if len(self._once) > self._keep:
             del self._once[next(iter(self._once))]
 
-    def _keep_in_history(self, record: Changed | ActionFailed) -> None:
+    def _keep_in_history(self, record: StateChangeRecord | ActionFailureRecord) -> None:
         self._history.append(record)
         if len(self._history) > self._keep:
             oldest = self._history.pop(0)
-            if isinstance(oldest, Changed):
+            if isinstance(oldest, StateChangeRecord):
                 self._base.apply(oldest)
                 self._first += 1
 
-    # --- who wants to know ---------------------------------------------------------------
+    # --- subscribers ---------------------------------------------------------------
 
     def subscribe(self, fn: Callable[[State], object]) -> Callable[[], None]:
-        """Have `fn(state)` called after each change; returns a function that ends it.
+        """Call `fn(state)` after each change; return a function that ends the subscription.
 
-        It is called where the change was made, and may dispatch. What it raises is logged.
+        `fn` runs synchronously in `dispatch`, and may itself dispatch. Its exceptions are logged.
 
         Raises:
-            UsageError: it is no function, or one that a call does not run: an async or a generator function.
+            UsageError: `fn` is an async or a generator function.
         """
-        if any(is_other(fn) for is_other in _NOT_RUN):
+        if any(is_other(fn) for is_other in _IS_NOT_PLAIN_FUNCTION):
             raise UsageError(f"subscribe() takes a sync function (state), without `yield`, not {fn!r:.200}")
         if self._subscribers is None:
             self._subscribers = {}
@@ -332,26 +342,26 @@ class Store(State):
         subscribers[key] = fn
         return lambda: subscribers.pop(key, None) and None
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         for fn in tuple((self._subscribers or {}).values()):
             try:
                 fn(self.snapshot)
-            except RecursionError:  # it dispatches at each change, also its own
+            except RecursionError:  # a subscriber dispatches in response to its own change
                 raise
-            except BaseException as raised:  # noqa: ASYNC103, BLE001 - the change is made; who made it is not to blame
-                failure_of(raised, "subscriber", repr(fn))
+            except BaseException as raised:  # noqa: ASYNC103, BLE001 - the change is committed; its caller must not get the error
+                convert_user_error(raised, "subscriber", repr(fn))
                 _log.exception("a subscriber of the state failed: %s", fn)
 
     @property
     def shared_values(self) -> Mapping[str, Any]:
-        """The values themselves, not copies: the caller must not change them."""
+        """The values without a copy; the caller must not change them."""
         return self._values
 
-    # --- time ----------------------------------------------------------------------------
+    # --- history ----------------------------------------------------------------------------
 
     @property
     def snapshot(self) -> State:
-        """The state of this moment, which no later dispatch changes."""
+        """The current state, unaffected by later changes."""
         return State(self._shared())
 
     def _shared(self) -> Mapping[str, Any]:
@@ -360,20 +370,20 @@ class Store(State):
 
     @property
     def number(self) -> int:
-        """The number of changes that led to this state."""
+        """Number of changes since the initial state."""
         return self._number
 
     @property
     def known(self) -> range:
-        """The numbers of the states that `replay`, `rollback` and `fork` take."""
+        """Numbers of the states that `replay`, `rollback` and `fork` accept."""
         return range(self._first, self._number + 1)
 
     @property
     def history(self) -> tuple[Dispatched, ...]:
-        """The actions that are kept, oldest first; those that gave nothing are not."""
+        """Actions in the history, oldest first; actions without changes are not recorded."""
         number, steps = self._first, []
         for record in self._history:
-            number += isinstance(record, Changed)
+            number += isinstance(record, StateChangeRecord)
             steps.append(_dispatched(record, number))
         return tuple(steps)
 
@@ -399,12 +409,12 @@ class Store(State):
             self._rollback(number)
 
     def _rollback(self, number: int) -> None:
-        self._check_still()
+        self._check_not_acting()
         self._check_number(number)
         if self._write is not None:
-            self._write(RolledBack(number=number))
+            self._write(StateRollbackRecord(number=number))
         self._go_back(number)
-        self._tell()
+        self._notify()
 
     def _go_back(self, number: int) -> None:
         self._values, length = self._after(number)
@@ -413,12 +423,12 @@ class Store(State):
         self._number = number
 
     def fork(self, number: int | None = None) -> "Store":
-        """A new store that goes on from the state after so many changes, by default from this one.
+        """Return a new store that starts from the state after `number` changes, by default from the current state.
 
-        It has the same history up to there, reducers and actions; no journal hears of it, and no subscriber.
+        The fork has the same history, reducers and actions, but neither a journal nor subscribers.
 
         Raises:
-            UsageError: there is no such state, or no longer.
+            UsageError: The history does not have this state, or no longer has it.
         """
         number = self._number if number is None else number
         values, length = self._after(number)
@@ -431,13 +441,13 @@ class Store(State):
         return fork
 
     def _after(self, number: int) -> tuple[Mapping[str, Any], int]:
-        """The state of a number, and how much of the history led to it, what failed in it included."""
+        """Return the state after `number` changes, and the number of history entries that led to it."""
         self._check_number(number)
         if number == self._number:
             return self._shared(), len(self._history)
         state, left = StateBuilder(self._base.share()), number - self._first
         for length, record in enumerate(self._history):
-            if isinstance(record, Changed):
+            if isinstance(record, StateChangeRecord):
                 if not left:
                     return state.values, length
                 state.apply(record)
@@ -447,28 +457,28 @@ class Store(State):
     def _check_number(self, number: int) -> None:
         if type(number) is not int or number not in self.known:
             raise UsageError(
-                f"the store knows its states from {self._first} to {self._number} "
-                f"(of the actions, the last {self._keep} are kept), and not {number!r}"
+                f"the store has the states {self._first} to {self._number} "
+                f"(the history keeps the last {self._keep} actions), but not {number!r}"
             )
 
-    # --- the journal ---------------------------------------------------------------------
+    # --- restoring ---------------------------------------------------------------------
 
     def restore(self, record: StateRecord) -> None:
-        """Do again what was journaled, exactly: no action runs, nothing is written, nobody is told."""
+        """Apply a journal record without running actions, writing records or notifying subscribers."""
         match record:
-            case Changed():
+            case StateChangeRecord():
                 if record.patches:
                     record = with_values(record, self._values)
                 draft = self._draft or StateBuilder(self._values)
                 draft.apply(record)
-                self._take(record, draft.values, draft)
-            case ActionFailed():
+                self._commit(record, draft.values, draft)
+            case ActionFailureRecord():
                 self._keep_in_history(record)
-            case RolledBack(number=number):
+            case StateRollbackRecord(number=number):
                 self._go_back(number)
 
     def save(self) -> SavedStore:
-        """All that records made of it, for `bring_back`."""
+        """Return the content of the store, for `load`."""
         return SavedStore(
             base=dict(self._base.values),
             first=self._first,
@@ -476,13 +486,13 @@ class Store(State):
             once=tuple(self._once or ()),
         )
 
-    def bring_back(self, saved: SavedStore) -> None:
-        """Take over what was saved, in a store in which nothing has happened."""
+    def load(self, saved: SavedStore) -> None:
+        """Load saved content into a new store."""
         self._base, self._first = StateBuilder(saved.base), saved.first
         self._history = list(saved.history)
         values = StateBuilder(saved.base)
         for record in self._history:
-            if isinstance(record, Changed):
+            if isinstance(record, StateChangeRecord):
                 values.apply(record)
                 self._number += 1
         self._number += saved.first
@@ -490,8 +500,8 @@ class Store(State):
         self._once = dict.fromkeys(saved.once) or None
 
 
-def _dispatched(record: Changed | ActionFailed, number: int) -> Dispatched:
-    if isinstance(record, ActionFailed):
+def _dispatched(record: StateChangeRecord | ActionFailureRecord, number: int) -> Dispatched:
+    if isinstance(record, ActionFailureRecord):
         return Dispatched(number=number, action=record.action, changes=_NOTHING, error=record.error)
     return Dispatched(number=number, action=record.action, changes=State(record.changes))
 
@@ -499,7 +509,7 @@ def _dispatched(record: Changed | ActionFailed, number: int) -> Dispatched:
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
-def _name(action: object) -> str:
+def _action_name(action: object) -> str:
     """Return the name of an action in the history; empty for lambdas and plain changes, which have none."""
     if isinstance(action, str):
         return action
@@ -532,27 +542,27 @@ def _is_pair(item: object) -> bool:
     return isinstance(item, tuple) and len(item) == 2 and isinstance(item[0], str)  # noqa: PLR2004 - a pair is two
 
 
-def _owned(key: str, value: object) -> Any:
-    """A copy of a value that comes in, if it can be copied.
+def _copy_input(key: str, value: object) -> Any:
+    """Return a copy of a value from a caller.
 
     Raises:
-        NotSerializable: it cannot.
+        NotSerializable: The value cannot be copied.
     """
     try:
-        return _copied(value)
+        return _copy(value)
     except RecursionError as error:
         raise NotSerializable(key, "too deep, or it contains itself") from error
-    except Exception as error:  # whatever a foreign class raises
+    except Exception as error:  # a class of the caller may raise anything
         raise NotSerializable(key, f"it cannot be copied ({error})") from error
 
 
-def _copied(value: Any) -> Any:
+def _copy(value: Any) -> Any:
     kind = type(value)
-    if kind in _STILL:
+    if kind in _IMMUTABLE_TYPES:
         return value
     if kind is list or kind is tuple:
-        items = [item if type(item) in _STILL else _copied(item) for item in value]
+        items = [item if type(item) in _IMMUTABLE_TYPES else _copy(item) for item in value]
         return items if kind is list else tuple(items)
     if kind is dict or isinstance(value, Mapping):
-        return {key: item if type(item) in _STILL else _copied(item) for key, item in value.items()}
+        return {key: item if type(item) in _IMMUTABLE_TYPES else _copy(item) for key, item in value.items()}
     return copy.deepcopy(value)

@@ -1,1 +1,1 @@
-"""Structured output: JSON out of what a model writes, checked against the form that was asked for."""
+"""Structured output: finds JSON in a model's text, and validates it with the requested schema."""

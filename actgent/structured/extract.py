@@ -1,16 +1,15 @@
-"""From a model's text to JSON: tolerant of what stands around a value, strict about the value.
+"""Finds JSON values in a model's text. Text around a value is tolerated; the value itself must be unambiguous.
 
-A text is read in three steps, and what one step finds the next never looks at again:
+A text is read in three steps. A later step never reads text that an earlier step has consumed:
 
-1. The whole text is JSON.
-2. The outermost values among prose, fences and tags, in order. A part that is not JSON is read as `lenient` reads it,
-   or it is skipped *whole*: a value inside of it is a fragment (an argument, an example), never an answer. So is what
-   stands as an argument in code, as in `f({...})` or `x = {...}`.
-3. Nothing was found, and the text is nothing but one closed value: small losses are mended, see `lenient`. Each string
-   and number that comes out stands in the text, as it is and at its place.
+1. The complete text is JSON.
+2. The outermost values among prose, code fences and tags, in order. A bracketed part that is not JSON is parsed by `lenient`,
+   or skipped completely: a value inside of it is a fragment (an argument, an example) and not an answer. Values that are
+   arguments in code are skipped as well, as in `f({...})` or `x = {...}`.
+3. No value was found, and the text is exactly one closed value: small syntax errors are repaired, see `lenient`. Each string
+   and number of the result appears in the text, unchanged and in the same order.
 
-What is opened and never closed is `truncated`, and is never completed into a value. Every value keeps to what can be
-stored, see `strict_json`.
+A bracket that is opened and never closed is `truncated`. It is never completed to a value. All values obey `strict_json`.
 """
 
 import json
@@ -39,12 +38,12 @@ __all__ = [
 ]
 
 Check = Callable[[Any], str | None]
-"""Says what is wrong with a value, worded for the model; None accepts it."""
+"""Function that returns the error of a value, worded for the model, or None if the value is valid."""
 
-MAX_SEARCHED = 200_000
-"""Characters of a text that is searched for values; a text that is JSON as a whole may be longer."""
+MAX_SEARCHED_CHARS = 200_000
+"""Maximum length of a text with values among prose, in characters. A text that is one JSON value may be longer."""
 MAX_PARTS = 1_000
-"""Bracketed parts of a text that are looked at."""
+"""Maximum number of bracketed parts in a text."""
 _NOTHING = object()
 _OPENER = re.compile(r"[\[{]|(?<=[A-Za-z0-9_])\(")
 _ARGUMENT = re.compile(r"(?:=|[\"']\s*:)\s*\Z|(?<![`A-Za-z0-9_])[A-Za-z0-9_]+\Z")
@@ -59,18 +58,19 @@ _CLOSERS = {"{": "}", "[": "]", "(": ")"}
 
 
 def anything(_: Any) -> str | None:
-    """Accept every value."""
+    """Accept every value: a `Check` that never returns an error."""
     return None
 
 
-# --- the three readings ----------------------------------------------------------------------
+# --- public functions ------------------------------------------------------------------------
 
 
 def extract(text: str, check: Check = anything) -> Any:
-    """The first value of a text that `check` accepts.
+    """Return the first value in a text that passes `check`.
 
     Raises:
-        ParseError: there is none; the text says why, `truncated` with the place of the opening.
+        ParseError: No value passes, or the text is truncated. The error contains the reason and, for truncated text, the
+            position of the opening bracket.
     """
     reasons: list[str] = []
     for value in _values(text):
@@ -82,10 +82,10 @@ def extract(text: str, check: Check = anything) -> Any:
 
 
 def extract_only(text: str, check: Check = anything) -> Any:
-    """The one value of a text that `check` accepts: what a text wants done must not be a matter of choice.
+    """Return the only value in a text that passes `check`. Several different values are an error, since any choice would be a guess.
 
     Raises:
-        ParseError: there is none, there are several different ones, or the text is truncated.
+        ParseError: No value or several different values pass, or the text is truncated.
     """
     accepted: dict[str, Any] = {}
     reasons: list[str] = []
@@ -97,29 +97,29 @@ def extract_only(text: str, check: Check = anything) -> Any:
     if len(accepted) == 1:
         return accepted.popitem()[1]
     if accepted:
-        raise ParseError(f"the answer holds {len(accepted)} different JSON objects: give exactly one", text)
+        raise ParseError(f"the answer has {len(accepted)} different JSON objects: give exactly one", text)
     raise ParseError(reasons[0] if reasons else "no JSON in the answer", text)
 
 
 def visible(text: str) -> str:
-    """A text without the thoughts that some models write before it in `<think>` tags."""
+    """Return a model's text without the `<think>` section that some models write before the answer."""
     if thought := _THINK.match(text) or (_THOUGHT.match(text) if "</think" in text else None):
         return text[thought.end() :].lstrip()
     return text
 
 
 def unfenced(text: str) -> str:
-    """The inside of a text that is one fenced block; any other text as it is."""
+    """Return the content of a text that is one fenced code block; other texts are returned unchanged."""
     block = text.strip()
     inside = block[len(_FENCE) : -len(_FENCE)]
     is_fenced = block.startswith(_FENCE) and block.endswith(_FENCE) and len(block) >= 2 * len(_FENCE)
     if not is_fenced or _FENCE in inside:
         return text
-    return inside[_LANGUAGE.match(inside).end() :].strip()  # type: ignore[union-attr] # it matches nothing, too
+    return inside[_LANGUAGE.match(inside).end() :].strip()  # type: ignore[union-attr] # the pattern matches empty text as well
 
 
 def is_cut(text: str) -> bool:
-    """True for text whose first bracket is never closed."""
+    """Return True if the first opening bracket of a text is never closed."""
     opener = _OPENER.search(text)
     try:
         return opener is not None and _close(text, opener.start()) < 0
@@ -128,7 +128,10 @@ def is_cut(text: str) -> bool:
 
 
 def grown(text: str) -> Any:
-    """Return what can be seen of a JSON text that still grows, None if nothing; for display only, never to act on."""
+    """Return the value of an incomplete JSON text; None if the text has no value yet.
+
+    For display only: the value may be wrong.
+    """
     try:
         return jiter.from_json(text.encode(), partial_mode="trailing-strings")
     except ValueError:
@@ -139,7 +142,7 @@ def grown(text: str) -> Any:
 
 
 def _values(text: str) -> Iterator[Any]:
-    """Each outermost value; ends with a ParseError where something is opened and not closed."""
+    """Yield the outermost values. Raise ParseError at a bracket that is never closed."""
     try:
         yield from _read(text)
     except ParseError as error:
@@ -150,19 +153,19 @@ def _read(text: str) -> Iterator[Any]:
     try:
         whole = decode_all(text)
     except json.JSONDecodeError:
-        yield from _searched(visible(text))
+        yield from _search(visible(text))
     else:
         yield whole
 
 
-def _searched(text: str) -> Iterator[Any]:
-    if len(text) > MAX_SEARCHED:
-        raise ParseError(f"more than {MAX_SEARCHED} characters, and not JSON as a whole")
+def _search(text: str) -> Iterator[Any]:
+    if len(text) > MAX_SEARCHED_CHARS:
+        raise ParseError(f"the text has more than {MAX_SEARCHED_CHARS} characters and is not one JSON value")
     found = False
     for value in _outermost(text):
         found = True
         yield value
-    if not found and (value := _mended(unfenced(text).strip().rstrip(",;"))) is not _NOTHING:
+    if not found and (value := _repaired(unfenced(text).strip().rstrip(",;"))) is not _NOTHING:
         yield value
 
 
@@ -170,7 +173,7 @@ def _outermost(text: str) -> Iterator[Any]:
     position = parts = 0
     while opener := _OPENER.search(text, position):
         if (parts := parts + 1) > MAX_PARTS:
-            raise ParseError(f"more than {MAX_PARTS} parts in brackets, and not JSON as a whole")
+            raise ParseError(f"the text has more than {MAX_PARTS} bracketed parts and is not one JSON value")
         start = opener.start()
         value, position = _value_at(text, start)
         if value is not _NOTHING and not _is_fragment(text, start, position):
@@ -178,12 +181,12 @@ def _outermost(text: str) -> Iterator[Any]:
 
 
 def _is_fragment(text: str, start: int, end: int) -> bool:
-    """True for an argument in code, and for a value that its text goes on with as if it had not ended."""
+    """Return True for an argument in code, and for a value that is followed by another member as if it had not ended."""
     return bool(_ARGUMENT.search(text[max(0, start - 40) : start]) or _CONTINUED.match(text, end))
 
 
 def _value_at(text: str, start: int) -> tuple[Any, int]:
-    """The value that opens at `start`, or _NOTHING, and the place behind its end."""
+    """Return the value whose bracket opens at `start`, or _NOTHING, and the index after its end."""
     if text[start] == "(":
         return _NOTHING, _close(text, start)
     try:
@@ -194,26 +197,36 @@ def _value_at(text: str, start: int) -> tuple[Any, int]:
 
 
 def _close(text: str, start: int) -> int:
-    """The place behind the bracket that closes the one at `start`."""
+    """Return the index after the bracket that closes the one at `start`.
+
+    Raises:
+        ParseError: The bracket is never closed, is closed by a wrong bracket, or encloses too many levels.
+    """
     open_brackets: list[str] = []
     for token in _TOKEN.finditer(text, start):
         mark = token.group()
         if mark in _CLOSERS:
             open_brackets.append(_CLOSERS[mark])
             if len(open_brackets) > MAX_DEPTH:
-                raise ParseError(f"nested deeper than {MAX_DEPTH} levels")
+                raise ParseError(f"the JSON is nested deeper than {MAX_DEPTH} levels")
         elif mark in "]})":
             if open_brackets.pop() != mark:
                 return _mismatch(text, start, token.end())
             if not open_brackets:
                 return token.end()
-    raise ParseError(f"truncated JSON: what opens at character {start} is never closed")
+    raise ParseError(f"truncated JSON: the bracket at character {start} is never closed")
 
 
 def _mismatch(text: str, start: int, end: int) -> int:
-    """The place behind a wrong closer if what it ends is prose like `[0, 1)`; a broken value is refused."""
+    """Return the index after a wrong closing bracket if it ends prose like `[0, 1)`.
+
+    Raises:
+        ParseError: The bracketed text is a broken value.
+    """
     if any(mark in text[start:end] for mark in "{\"'"):
-        raise ParseError(f"broken JSON: {text[end - 1]!r} at character {end - 1} closes nothing")
+        raise ParseError(
+            f"broken JSON: {text[end - 1]!r} at character {end - 1} does not match an opening bracket"
+        )
     return end
 
 
@@ -221,19 +234,23 @@ def _mismatch(text: str, start: int, end: int) -> int:
 
 
 def _literal(span: str) -> Any:
-    """The value of a bracketed part in other people's spelling, or _NOTHING."""
+    """Return the value of a bracketed part in a lenient notation, or _NOTHING."""
     try:
         return read(span)
     except Unreadable:
         return _NOTHING
 
 
-def _mended(text: str) -> Any:
-    """The value of a text that is one closed value with small losses, or _NOTHING."""
+def _repaired(text: str) -> Any:
+    """Return the value of a text that is one closed value with small syntax errors, or _NOTHING if it is not closed.
+
+    Raises:
+        ParseError: The errors cannot be repaired.
+    """
     if not _is_closed(text):
         return _NOTHING
     try:
-        return read(text, mends=True)
+        return read(text, repairs=True)
     except Unreadable as error:
         raise ParseError(f"broken JSON: {error}") from None
 

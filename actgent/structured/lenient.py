@@ -1,12 +1,11 @@
-"""JSON as models write it: single quotes, Python's constants, comments, trailing commas.
+"""Parser of JSON variants that models write: single quotes, Python constants, comments, trailing commas.
 
-What is read has each string and number of its text, as it stands there and at its place, and nothing else: no two
-strings become one, none is quoted, cut or moved. What no rule below accounts for makes the whole value unreadable.
+The result has each string and number of the text, unchanged and in the same order, and no others. Strings are never joined,
+quoted, truncated or moved. Text that no rule covers makes the complete value unreadable.
 
-`mends=True` also takes small losses: bare keys, typographic quotes, a colon behind a quoted key, a comma at the end of a
-line, before a member whose key is there, or between a bracketed item and its neighbour. It is for a text that is one
-value and nothing else. A comma that is missing between two strings or numbers is never put in: nobody knows what the
-model meant, so it is asked again.
+`repairs=True` also accepts small errors: bare keys, typographic quotes, a missing colon after a quoted key, and a missing comma
+at a line end, before a key, or between a bracketed item and its neighbour. It is for texts that are exactly one value. A
+missing comma between two strings or numbers is never inserted: the intention is ambiguous, so the model is asked again.
 """
 
 import re
@@ -28,45 +27,49 @@ _ESCAPE = re.compile(
 )
 _ESCAPES = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", '"': '"', "'": "'", "\\": "\\", "/": "/"}
 _FOREIGN_ESCAPES = frozenset("0123456789aNv\n")
-"""Other languages know these, and make other characters of them."""
+"""Escapes of other languages that mean characters which JSON does not have."""
 _CONSTANTS = {"true": True, "True": True, "false": False, "False": False, "null": None, "None": None}
 _LARGEST = 0x10FFFF
 
 
 class Unreadable(Exception):
-    """A text that is not read; the words say why and where."""
+    """The text cannot be parsed. The message gives the reason and the position."""
 
 
-def read(text: str, *, mends: bool = False) -> Any:
-    """The value of a text that is one bracketed value.
+def read(text: str, *, repairs: bool = False) -> Any:
+    """Parse a text that is one bracketed value.
+
+    Args:
+        text: The text.
+        repairs: True accepts small errors, see the module.
 
     Raises:
-        Unreadable: it is none, or no rule accounts for something in it.
-        ParseError: it holds what is not stored, see `strict_json`.
+        Unreadable: The text is not one value, or no rule covers a part of it.
+        ParseError: The value cannot be stored, see `strict_json`.
     """
-    reader = _Reader(text, mends=mends)
+    reader = _Reader(text, repairs=repairs)
     value = reader.value()
     reader.skip()
     if reader.at < len(text):
-        raise reader.unreadable("there is more than one value")
+        raise reader.unreadable("more than one value")
     if not text.isascii() or "\\" in text:
         check_unicode(value)
     return value
 
 
 class _Reader:
-    def __init__(self, text: str, *, mends: bool) -> None:
+    def __init__(self, text: str, *, repairs: bool) -> None:
         self._text = text
-        self._mends = mends
+        self._repairs = repairs
         self.at = 0
 
     def unreadable(self, reason: str) -> Unreadable:
         return Unreadable(f"{reason} at character {self.at}")
 
     def skip(self) -> bool:
-        """Go behind space and comments; whether there is a line break among them."""
+        """Skip whitespace and comments. Return True if they contain a line break."""
         start = self.at
-        self.at = _SPACE.match(self._text, start).end()  # type: ignore[union-attr]  # it matches nothing, too
+        self.at = _SPACE.match(self._text, start).end()  # type: ignore[union-attr]  # the pattern matches empty text as well
         return "\n" in self._text[start : self.at]
 
     def _next(self) -> str:
@@ -111,25 +114,25 @@ class _Reader:
 
     def _string(self) -> str:
         opener = self._next()
-        if opener not in _CLOSERS or (opener not in "\"'" and not self._mends):
+        if opener not in _CLOSERS or (opener not in "\"'" and not self._repairs):
             raise self.unreadable("a string is missing")
         body = _BODIES[opener].match(self._text, self.at + 1)
         if body is None:
-            raise self.unreadable("a string has no end")
-        said = body[1]
-        if "\\" in said:
-            said = _joined_pairs(_ESCAPE.sub(self._unescaped, said))
+            raise self.unreadable("a string is not closed")
+        string = body[1]
+        if "\\" in string:
+            string = _join_surrogates(_ESCAPE.sub(self._unescape, string))
         self.at = body.end()
-        return said
+        return string
 
-    def _unescaped(self, escape: re.Match[str]) -> str:
+    def _unescape(self, escape: re.Match[str]) -> str:
         short, long, byte, mark, _ = escape.groups()
         if digits := short or long or byte:
             if int(digits, 16) > _LARGEST:
-                raise self.unreadable("an escape means no character")
+                raise self.unreadable("an escape is not a Unicode character")
             return chr(int(digits, 16))
         if mark is None or mark in _FOREIGN_ESCAPES:
-            raise self.unreadable("a string holds an escape that JSON does not know")
+            raise self.unreadable("a string has an escape that JSON does not define")
         return _ESCAPES.get(mark, escape[0])
 
     # --- lists ---------------------------------------------------------------------------------
@@ -152,17 +155,17 @@ class _Reader:
 
     def _skip_leading_comma(self, opener: str) -> None:
         self.skip()
-        if self._mends and opener == "[" and self._take(","):
+        if self._repairs and opener == "[" and self._take(","):
             self.skip()
             if self._next() == "]":
                 raise self.unreadable("a value is missing")
 
     def _ends_item(self, item: Any, closer: str) -> bool:
-        """Return True if another item may follow: behind a comma, or where none is needed to tell them apart."""
+        """Skip the separator after an item. Return True if another item may follow: after a comma, or if a repair is unambiguous."""
         broken = self.skip()
         if self._take(","):
             return True
-        if self._next() == closer or not self._mends:
+        if self._next() == closer or not self._repairs:
             return False
         opens, holds = self._next() in ("{", "["), isinstance(item, dict | list)
         return (opens or holds) if broken else opens != holds
@@ -184,7 +187,7 @@ class _Reader:
 
     def _ends_member(self, value: Any) -> bool:
         broken = self.skip()
-        return self._take(",") or (self._mends and (broken or not isinstance(value, str)))
+        return self._take(",") or (self._repairs and (broken or not isinstance(value, str)))
 
     def _member(self) -> tuple[str, Any]:
         opener = self._next()
@@ -197,13 +200,13 @@ class _Reader:
     def _may_lack_colon(self, opener: str) -> bool:
         word = _NAME.match(self._text, self.at)
         is_value = self._next() == '"' or (word is not None and word[0] in _CONSTANTS)
-        return self._mends and opener == '"' and is_value
+        return self._repairs and opener == '"' and is_value
 
     def _key(self) -> str:
         if self._next() in _CLOSERS:
             return self._string()
         found = _INTEGER.match(self._text, self.at)
-        if found is None and self._mends:
+        if found is None and self._repairs:
             found = _NAME.match(self._text, self.at)
         if found is None:
             raise self.unreadable("a key is missing")
@@ -211,6 +214,6 @@ class _Reader:
         return found[0]
 
 
-def _joined_pairs(text: str) -> str:
-    """Surrogates that were escaped one by one as the characters that they mean; a lone one stays, to be refused."""
+def _join_surrogates(text: str) -> str:
+    """Join surrogate pairs that were escaped separately. A lone surrogate stays, and is rejected later."""
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")

@@ -1,4 +1,4 @@
-"""What the answers of an agent have to be: a form for the model, and the way from JSON to a value."""
+"""`output=`: the schema of an agent's answers, and the conversion of JSON to Python values."""
 
 import json
 import re
@@ -9,7 +9,7 @@ import attrs
 
 from actgent.errors import ConfigurationError
 from actgent.llm.base import ResponseFormat
-from actgent.tools.schemas import compile_schema, compile_type
+from actgent.tools import schemas
 
 from .schemas import is_json_schema, schema_check
 
@@ -19,16 +19,17 @@ _MAX_NAME = 64
 
 @attrs.frozen
 class Output:
-    """What the answers of an agent have to be: a form for the model, and the way from JSON to the value."""
+    """Schema of an agent's answers, with the function that converts an answer to a Python value."""
 
     name: str
+    """Name of the schema: at most 64 letters, digits, `_` and `-`."""
     schema: Mapping[str, Any]
-    """JSON Schema, or a template (see `schemas`)."""
+    """JSON Schema, or template (see `schemas`)."""
     convert: Callable[[Any], Any] = attrs.field(repr=False)
-    """The value of a decoded JSON value; raises ValueError if it does not fit, and says where."""
+    """Converts decoded JSON to the value. Raises ValueError with the position if it does not match the schema."""
 
     def check(self, value: Any) -> str | None:
-        """Explain what is wrong with a decoded JSON value, None if nothing."""
+        """Return the error of a decoded JSON value; None if it matches the schema."""
         try:
             self.convert(value)
         except ValueError as error:
@@ -37,27 +38,27 @@ class Output:
 
     @property
     def response_format(self) -> ResponseFormat | None:
-        """The form as providers take it; None for a template."""
+        """Response format for a model request; None for a template."""
         return ResponseFormat(self.name, self.schema) if is_json_schema(self.schema) else None
 
     @property
     def form(self) -> str:
-        """The schema as JSON text."""
+        """Schema as JSON text, for prompts."""
         text: str = json.dumps(self.schema, ensure_ascii=False, default=dict)
         return text
 
 
 def form_output(name: str, schema: Mapping[str, Any]) -> Output:
-    """The output of a form alone, whose values are plain JSON data."""
+    """Return the output of a JSON Schema or template. Its values are plain JSON data."""
     return Output(name, schema, _form_converter(schema))
 
 
 def output_of(output: Any) -> Output:
-    """The output that a type (builtin, attrs class, dataclass, TypedDict, pydantic model, union ...) or a form (a dict) stands for.
+    """Return the output of `output=`: a type (builtin, attrs class, dataclass, TypedDict, pydantic model, union ...) or a schema.
 
     Raises:
-        ConfigurationError: JSON Schema cannot say it, it takes too long to check, it is no JSON Schema, or it is a
-            union with two classes that one answer could fit.
+        ConfigurationError: The type has no JSON Schema, its schema takes too long to check, a dict is not a valid JSON Schema,
+            or one answer could match two classes of a union.
     """
     if isinstance(output, Output):
         return output
@@ -65,34 +66,38 @@ def output_of(output: Any) -> Output:
         _refuse_types(output)
         return form_output(_name(output.get("title")), output)
     _refuse_values(output)
-    compiled = compile_type(output)
+    compiled = schemas.compile_type(output)
     if pair := compiled.ambiguous_pair():
         one, other = pair
         raise ConfigurationError(
-            f"output=: one answer could fit both {one} and {other}: give each class a field that tells them apart, "
+            f"output=: one answer could match both {one} and {other}: give each class a field with a distinct value, "
             f'for example kind: Literal["{one.lower()}"] and kind: Literal["{other.lower()}"]'
         )
     if compiled.has_placeholders:
-        compile_schema(compiled.schema, owner="output=")
+        schemas.compile_schema(compiled.schema, owner="output=")
     return Output(_name(getattr(output, "__name__", None)), compiled.schema, compiled.convert)
 
 
 def _refuse_values(output: object) -> None:
-    """Refuse a text, and an object where its class is meant."""
+    """Raise if the value of `output=` is a text, or an object instead of its class.
+
+    Raises:
+        ConfigurationError: The value is a text or an object.
+    """
     if isinstance(output, str):
-        given = f"the text {output!r:.100}"
+        value = f"the text {output!r:.100}"
     elif hasattr(type(output), "__dataclass_fields__") or attrs.has(type(output)):
-        given = f"an object of it: write {type(output).__name__}"
+        value = f"an instance: write {type(output).__name__}"
     else:
         return
-    raise ConfigurationError(f"output= takes a type or a JSON Schema (a dict), not {given}")
+    raise ConfigurationError(f"output= takes a type or a JSON Schema (a dict), not {value}")
 
 
 def _refuse_types(form: Mapping[str, Any]) -> None:
-    """Refuse Python types where JSON is said.
+    """Raise if a schema contains Python types.
 
     Raises:
-        ConfigurationError: the text names the first.
+        ConfigurationError: A value of the dict is a Python type. The text names the first.
     """
     wrong = next(
         (f"{key!r}: {value.__name__}" for key, value in form.items() if isinstance(value, type)), None
@@ -116,5 +121,5 @@ def _form_converter(schema: Mapping[str, Any]) -> Callable[[Any], Any]:
 
 
 def _name(name: Any) -> str:
-    """As providers take it: at most 64 letters, digits, `_` and `-`."""
+    """Return a schema name of at most 64 letters, digits, `_` and `-`, as providers require."""
     return _NO_NAME.sub("_", name)[:_MAX_NAME] if isinstance(name, str) and name else "answer"

@@ -1,22 +1,23 @@
-"""The forms of instructions: JSON Schema or template, and the check that each of them is.
+"""Schemas of instructions: JSON Schema or template, and their validation.
 
-A template shows the answer: `{"name": "<the agent's name>", "caps": ["<one capability>"]}`. A value
-`"<...>"` takes anything but null, a list wants at least one item and each like the template's first
-one, an object is checked member by member, and any other value only says that the member is there.
+A template is an example of the answer: `{"name": "<the agent's name>", "caps": ["<one capability>"]}`. A value `"<...>"`
+accepts anything but null. A list needs at least one item, and each item must match the template's first item. An object is
+checked member by member. Any other value only requires that the member exists.
 
-A form is a JSON Schema if all of its keys are words of JSON Schema and one of them decides: a `type`
-that names a JSON type, `properties`, `$ref`, and so on. Everything else is a template.
+A dict is a JSON Schema if all of its keys are keywords of JSON Schema and one of them decides: a `type` that is a JSON type,
+`properties`, `$ref`, and so on. Any other dict is a template.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from actgent.errors import ConfigurationError
-from actgent.tools.schemas import MAX_LEVELS, compile_schema, is_deep
+from actgent.tools import schemas
 
 from .extract import Check
 
 _MAX_CHECKS = 1_024
+"""Maximum number of compiled schemas that are cached."""
 _TYPES = frozenset({"object", "array", "string", "number", "integer", "boolean", "null"})
 _DECIDING: dict[str, Callable[[Any], bool]] = {
     "$schema": lambda value: isinstance(value, str),
@@ -43,35 +44,35 @@ _checks: dict[int, tuple[Mapping[str, Any], Check]] = {}
 
 
 def is_json_schema(schema: Mapping[str, Any]) -> bool:
-    """True for a JSON Schema, False for a template (see the module)."""
+    """Return True for a JSON Schema, False for a template."""
     return all(key in _WORDS or key.startswith("x-") for key in schema) and any(
         key in schema and decides(schema[key]) for key, decides in _DECIDING.items()
     )
 
 
 def schema_check(schema: Mapping[str, Any]) -> Check:
-    """The check of a form, compiled once: the last 1,024 forms are kept, so do not change one in place.
+    """Return the validator of a schema or template. The last 1,024 are cached by identity, so schemas must not change in place.
 
-    An empty form accepts everything; whoever *searches* for the matching form leaves it out.
+    An empty schema accepts everything, so a search for the matching schema must skip it.
 
     Raises:
-        ConfigurationError: a JSON Schema that is not usable.
+        ConfigurationError: The JSON Schema is invalid, nested too deep, or takes too long to check.
     """
     kept = _checks.get(id(schema))
     if kept is None:
         if len(_checks) >= _MAX_CHECKS:
             del _checks[next(iter(_checks))]
-        # The entry holds the schema, so that its id names no other one.
+        # The entry holds a reference to the schema, so that its id is not reused.
         kept = _checks[id(schema)] = (schema, _compiled(schema))
     return kept[1]
 
 
 def _compiled(schema: Mapping[str, Any]) -> Check:
-    if is_deep(schema):
-        raise ConfigurationError(f"a form of an answer is nested deeper than {MAX_LEVELS} levels")
+    if schemas.is_deep(schema):
+        raise ConfigurationError(f"the schema of an answer is nested deeper than {schemas.MAX_LEVELS} levels")
     if not is_json_schema(schema):
         return lambda value: _against_template(value, schema, "")
-    checked = compile_schema(schema, owner="an instruction or output=")
+    checked = schemas.compile_schema(schema, owner="an instruction or output=")
     return lambda value: checked.reason(value, root="/")
 
 

@@ -1,1 +1,1 @@
-"""What several layers need and no subject claims: logs, encodings, taking turns, exceptions of foreign code."""
+"""Utilities for all layers: logs, encodings, fair queues, and exceptions of user code."""

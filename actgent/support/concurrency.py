@@ -1,4 +1,4 @@
-"""Tasks of trio: what comes one by one and is dealt with together, and nurseries that say errors as they are."""
+"""Trio helpers: batched processing of a queue, and a nursery that raises the block's error without a group."""
 
 import math
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
@@ -11,26 +11,28 @@ T = TypeVar("T")
 
 
 class Batches(Generic[T]):
-    """What waits to be dealt with."""
+    """A queue whose items are processed in batches."""
 
     def __init__(self) -> None:
         self._send, self._receive = trio.open_memory_channel[T](math.inf)
 
     def put(self, item: T) -> None:
-        """Have something dealt with soon."""
+        """Add an item to the next batch."""
         self._send.send_nowait(item)
 
-    async def run(self, deal: Callable[[Sequence[T]], Awaitable[None]], *, together: float = 0.0) -> None:
-        """Deal with all that comes within so many seconds, again and again."""
+    async def run(
+        self, process: Callable[[Sequence[T]], Awaitable[None]], *, window_seconds: float = 0.0
+    ) -> None:
+        """Process batches until cancelled; a batch collects the items that arrive within `window_seconds` of its first item."""
         async for first in self._receive:
-            await trio.sleep(together)
+            await trio.sleep(window_seconds)
             waiting = self._receive.statistics().current_buffer_used
-            await deal([first, *(self._receive.receive_nowait() for _ in range(waiting))])
+            await process([first, *(self._receive.receive_nowait() for _ in range(waiting))])
 
 
 @asynccontextmanager
 async def plain_nursery() -> AsyncGenerator[trio.Nursery, None]:
-    """A nursery whose block raises its own error as itself; only what tasks of it raise comes in a group, as ever."""
+    """Open a nursery that raises an error of its block unwrapped; only errors of its tasks are raised in a group."""
     raised: Exception | None = None
     try:
         async with trio.open_nursery() as nursery:

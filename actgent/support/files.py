@@ -1,4 +1,4 @@
-"""Small files that several processes share: written whole or not at all, changed by one at a time."""
+"""Small files shared by several processes: atomic writes, and a lock for read-modify-write changes."""
 
 import fcntl
 import hashlib
@@ -14,84 +14,82 @@ import trio
 
 from actgent.errors import ConfigurationError
 
-LONGEST_PART = 30
-"""Characters of a name in the name of a file or schema."""
-_UNFIT = re.compile(r"[^a-z0-9_]+")
-PATIENCE = 60.0
-"""Seconds that a process waits for another one that changes the same file."""
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.01, 0.25
+MAX_NAME_CHARS = 30
+"""Maximum length of a user's name within the name of a file or schema."""
+_FORBIDDEN = re.compile(r"[^a-z0-9_]+")
+LOCK_TIMEOUT_SECONDS = 60.0
+"""Default time to wait for the lock of a file, in seconds."""
+_FIRST_PAUSE_SECONDS, _MAX_PAUSE_SECONDS = 0.01, 0.25
 
 
 @asynccontextmanager
-async def file_change(path: Path, *, patience: float = PATIENCE) -> AsyncGenerator[None]:
-    """A block in which no other process, or task, changes a file that is changed in such blocks only.
+async def file_change(path: Path, *, timeout_seconds: float = LOCK_TIMEOUT_SECONDS) -> AsyncGenerator[None]:
+    """Hold an exclusive lock for changing a file, among all processes and tasks that use this function.
 
-    It holds `PATH.lock`, which stays there; the lock ends with the process, however that ends.
+    The lock is on the file `PATH.lock`, which is not deleted. The operating system releases the lock if the process dies.
 
     Raises:
-        ConfigurationError: the folder cannot be written, or another one takes longer than `patience` seconds.
+        ConfigurationError: The folder is not writable, or another process holds the lock longer than `timeout_seconds`.
     """
-    descriptor = _opened(path)
+    descriptor = _open_lock_file(path)
     try:
-        await _lock(descriptor, path, patience)
+        await _lock(descriptor, path, timeout_seconds)
         yield
     finally:
         os.close(descriptor)
 
 
-def _opened(path: Path) -> int:
+def _open_lock_file(path: Path) -> int:
     try:
         return os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
-        raise ConfigurationError(
-            f"{path} cannot be changed ({error.strerror}): look at its folder"
-        ) from error
+        raise ConfigurationError(f"{path} cannot be changed ({error.strerror}): check its folder") from error
 
 
-async def _lock(descriptor: int, path: Path, patience: float) -> None:
-    pause = _FIRST_PAUSE
-    with trio.move_on_after(patience):
+async def _lock(descriptor: int, path: Path, timeout_seconds: float) -> None:
+    pause = _FIRST_PAUSE_SECONDS
+    with trio.move_on_after(timeout_seconds):
         while True:
             with suppress(BlockingIOError):
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 return
-            await trio.sleep(pause)  # a thread that waits in the kernel could not be cancelled
-            pause = min(2 * pause, _LONGEST_PAUSE)
+            await trio.sleep(pause)  # a blocking lock in a thread could not be cancelled
+            pause = min(2 * pause, _MAX_PAUSE_SECONDS)
     raise ConfigurationError(
-        f"another process has been changing {path} for {patience:g} s: try again, or end it"
+        f"another process has held the lock of {path} for {timeout_seconds:g} s: try again, or stop that process"
     )
 
 
 def write_whole(path: Path, text: str | bytes, *, mode: int = 0o644, keeps_rights: bool = False) -> None:
-    """Write a file so that whoever reads it, also after a crash, finds what it was or what it is to be.
+    """Replace the content of a file atomically: readers see the old or the new content, also after a crash.
 
     Args:
         path: The file.
-        text: What it holds then.
-        mode: Of a new file.
-        keeps_rights: Leave owner, group and mode to a file that is there, so that who could read it still can.
+        text: The new content.
+        mode: Permissions of a new file.
+        keeps_rights: True keeps owner, group and mode of an existing file.
 
     Raises:
-        OSError: it cannot be written, and is as it was.
+        OSError: The file cannot be written; it is unchanged.
     """
-    beside = path.with_name(f".{path.name}.{secrets.token_hex(6)}")
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(6)}")
     try:
-        descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
         with os.fdopen(descriptor, "wb") as file:
             if keeps_rights:
-                _take_rights(descriptor, path)
+                _copy_rights(descriptor, path)
             file.write(text.encode() if isinstance(text, str) else text)
             file.flush()
             os.fsync(file.fileno())
-        beside.replace(path)
+        temporary.replace(path)
     except BaseException:
-        beside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
     _sync_folder(path.absolute().parent)
 
 
-def _take_rights(descriptor: int, path: Path) -> None:
-    """Give a file the owner, group and mode of another one; none of them where that is another user's, or not there."""
+def _copy_rights(descriptor: int, path: Path) -> None:
+    """Copy owner, group and mode of `path` to an open file, if `path` exists and the process may."""
     with suppress(FileNotFoundError, PermissionError):
         seen = path.stat()
         os.fchown(descriptor, seen.st_uid, seen.st_gid)
@@ -107,8 +105,8 @@ def _sync_folder(folder: Path) -> None:
 
 
 def plain_name(name: str) -> str:
-    """Make any name a part of the name of a file or a schema; what is cut or replaced leaves a digest, so others stay others."""
-    fit = _UNFIT.sub("_", name)[:LONGEST_PART]
+    """Convert a name for use within the name of a file or schema; a changed name gets a digest, so that it stays unique."""
+    fit = _FORBIDDEN.sub("_", name)[:MAX_NAME_CHARS]
     if fit == name:
         return name
     digest = hashlib.blake2s(name.encode(errors="surrogatepass"), digest_size=4).hexdigest()

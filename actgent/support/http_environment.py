@@ -1,6 +1,6 @@
-"""Errors in the environment variables that HTTP clients read: proxies and certificates.
+"""Validate the environment variables that HTTP clients read: proxies and certificates.
 
-The libraries below raise a nameless FileNotFoundError, an ImportError or a ValueError; here the error names the variable.
+HTTP libraries raise FileNotFoundError, ImportError or ValueError without the name of the variable; these errors name it.
 """
 
 import importlib.util
@@ -20,7 +20,7 @@ _VARIABLES = ("SSL_CERT_FILE", "SSL_CERT_DIR", "HTTP_PROXY", "HTTPS_PROXY", "ALL
 
 @contextmanager
 def reading_environment() -> Iterator[None]:
-    """Check the variables before a block that makes an HTTP client, and name them in what the block raises.
+    """Check the variables before a block that creates an HTTP client, and add their names to errors of the block.
 
     Raises:
         ConfigurationError: A variable names a file, folder or proxy that cannot be used.
@@ -32,10 +32,12 @@ def reading_environment() -> Iterator[None]:
     except (ActgentError, ModuleNotFoundError):
         raise
     except (OSError, ImportError, ValueError) as error:  # ssl.SSLError and InvalidURL are among these
-        if not (name := _suspect()):
+        if not (name := _set_variables()):
             raise
         reason = str(error) or type(error).__name__
-        raise ConfigurationError(f"no HTTP client can be made with {name} as it is: {reason}") from error
+        raise ConfigurationError(
+            f"cannot create an HTTP client with the current value of {name}: {reason}"
+        ) from error
 
 
 def _check_certificates() -> None:
@@ -47,7 +49,7 @@ def _check_certificates() -> None:
             is_there(Path(each)) for each in value.split(os.pathsep)
         ):
             raise ConfigurationError(
-                f"{name} is {value[:300]!r}, and there is no such {kind}: correct the variable, or unset it"
+                f"{name} is {value[:300]!r}, but this is no existing {kind}: correct the variable, or unset it"
             )
     if file := os.environ.get("SSL_CERT_FILE"):
         try:
@@ -61,9 +63,11 @@ def _check_certificates() -> None:
 def _check_proxies() -> None:
     for name in (variable for proxy in _PROXIES for variable in (proxy, proxy.upper())):
         value = os.environ.get(name, "").strip()
-        if not value or (name == "HTTP_PROXY" and "REQUEST_METHOD" in os.environ):  # set by a client of CGI
+        if not value or (
+            name == "HTTP_PROXY" and "REQUEST_METHOD" in os.environ
+        ):  # under CGI the client controls HTTP_PROXY
             continue
-        # An address may hold a password, so that no error quotes it.
+        # A proxy address may contain a password, so no error quotes it.
         try:
             address = urlsplit(value if "://" in value else f"http://{value}")
             is_usable = bool(address.scheme.lower() in _SCHEMES and address.hostname and address.port != 0)
@@ -79,6 +83,6 @@ def _check_proxies() -> None:
             )
 
 
-def _suspect() -> str:
-    """Return the names of the variables that are set; empty if there are none."""
+def _set_variables() -> str:
+    """Return the names of the variables that are set, separated by commas; empty if none is set."""
     return ", ".join(name for name in _VARIABLES if os.environ.get(name) or os.environ.get(name.lower()))

@@ -1,11 +1,11 @@
-"""The loggers of this package: each record on one line, bounded, and equal ones told once with their number.
+"""Loggers of this package: records are sanitized, and repeated records are summarized.
 
-What a record is made of may come from strangers: names, ids, the words of exceptions. So every logger has one filter, which
-escapes and bounds the arguments and the traceback before any handler sees them (`printable.shown`).
+Arguments of a record may contain untrusted text: names, ids, exception texts. A filter on every logger escapes and
+shortens the arguments and the traceback before a handler gets them (`printable.shown`).
 
-Records are of one kind if logger, level, template and arguments are the same, apart from floats and those that are
-`Each`: ids, which differ from record to record. Of a kind the first `PASSED` different ones pass within `WINDOW` seconds; the others are counted, and
-told as one record when the window is over or the last runtime closes (`turns/watchdog.py`).
+Records with the same logger, level, template and arguments form a group; arguments that are floats or `LogVariable` (ids) are
+ignored in the comparison. Within `WINDOW_SECONDS` the first `MAX_PASSED` different records of a group pass. Further ones are
+counted, and one summary record is logged when the window ends or the last runtime closes (`turns/watchdog.py`).
 """
 
 import logging
@@ -17,125 +17,139 @@ import attrs
 
 from actgent.errors.printable import counted, shown
 
-WINDOW = 60.0
-"""Seconds in which records of one kind are counted together."""
-PASSED = 5
-"""Different records of a kind that are told one by one."""
-MAX_KINDS = 256
-_ARGUMENT = 500
-_LINES = 100
-"""Of a traceback, the last of which count most."""
+WINDOW_SECONDS = 60.0
+"""Time in seconds during which records of one group are counted together."""
+MAX_PASSED = 5
+"""Maximum number of different records of a group that pass the filter within a window."""
+MAX_GROUPS = 256
+"""Maximum number of groups that are tracked; the oldest is summarized early."""
+_MAX_ARGUMENT_CHARS = 500
+_MAX_TRACEBACK_LINES = 100
+"""Maximum number of traceback lines in a record; the last lines are kept."""
 
 
-class Each(str):
-    """An argument that differs from record to record without making it another one: the id of a session, of a message."""
+class LogVariable(str):
+    """A log argument that is ignored when records are grouped, e.g. the id of a session or message."""
 
     __slots__ = ()
 
 
 @attrs.define(eq=False)
-class _Kind:
-    """Records of one kind in a window."""
+class _Group:
+    """Records of one group within a window."""
 
     logger: str
     level: int
     until: float
-    told: set[object] = attrs.field(factory=set)
-    """Arguments and tracebacks of those that passed."""
-    more: int = 0
+    """End of the window, as monotonic time in seconds."""
+    passed: set[object] = attrs.field(factory=set)
+    """Arguments and tracebacks of the records that passed."""
+    suppressed: int = 0
+    """Number of records that did not pass."""
     last: str = ""
+    """Text of the last record that did not pass."""
 
 
-class _Plain(logging.Filter):
-    """Makes records safe to write, and counts those that repeat."""
+class _SanitizingFilter(logging.Filter):
+    """Sanitizes records, and suppresses and counts repeated ones."""
 
     def __init__(self) -> None:
         super().__init__()
         self._lock = threading.Lock()
-        self._kinds: dict[object, _Kind] = {}
+        self._groups: dict[object, _Group] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
         given = record.args if isinstance(record.args, tuple) else ()
-        record.args = tuple(map(_plain, given))
+        record.args = tuple(map(_sanitize, given))
         if record.exc_info and not record.exc_text:
             record.exc_text = _traceback_of(record.exc_info)
-        over = self._over(time.monotonic())
-        passes = self._passes(_kind_of(record, given), record)
-        for each in over:
-            _tell(each)
+        expired = self._pop_expired(time.monotonic())
+        passes = self._passes(_group_key(record, given), record)
+        for each in expired:
+            _log_summary(each)
         return passes
 
     def _passes(self, key: object, record: logging.LogRecord) -> bool:
         with self._lock:
-            kind = self._kinds.get(key)
+            kind = self._groups.get(key)
             if kind is None:
-                kind = self._kinds[key] = _Kind(record.name, record.levelno, time.monotonic() + WINDOW)
+                kind = self._groups[key] = _Group(
+                    record.name, record.levelno, time.monotonic() + WINDOW_SECONDS
+                )
             which = (record.args, record.exc_text)
-            if len(kind.told) < PASSED and which not in kind.told:
-                kind.told.add(which)
+            if len(kind.passed) < MAX_PASSED and which not in kind.passed:
+                kind.passed.add(which)
                 return True
-            kind.more += 1
+            kind.suppressed += 1
             kind.last = record.getMessage()
             return False
 
-    def _over(self, now: float) -> list[_Kind]:
-        """Take out the kinds whose window is over, and the oldest if there are too many."""
+    def _pop_expired(self, now: float) -> list[_Group]:
+        """Remove and return the groups whose window has ended, or the oldest group if there are too many."""
         with self._lock:
-            keys = [key for key, kind in self._kinds.items() if kind.until <= now]
-            if not keys and len(self._kinds) >= MAX_KINDS:
-                keys = [next(iter(self._kinds))]
-            return [self._kinds.pop(key) for key in keys]
+            keys = [key for key, group in self._groups.items() if group.until <= now]
+            if not keys and len(self._groups) >= MAX_GROUPS:
+                keys = [next(iter(self._groups))]
+            return [self._groups.pop(key) for key in keys]
 
     def summarise(self, now: float) -> None:
-        for kind in self._over(now):
-            _tell(kind)
+        for kind in self._pop_expired(now):
+            _log_summary(kind)
 
 
-_filter = _Plain()
+_filter = _SanitizingFilter()
 
 
 def logger_of(name: str) -> logging.Logger:
-    """The logger of a module, with the filter."""
+    """Return the logger of a module with the sanitizing filter added."""
     logger = logging.getLogger(name)
     logger.addFilter(_filter)
     return logger
 
 
 def summarise(*, all_of_them: bool = False) -> None:
-    """Tell how many records were left out, of the kinds whose window is over, or of all."""
+    """Log how many records were suppressed, for groups whose window has ended or for all groups."""
     _filter.summarise(float("inf") if all_of_them else time.monotonic())
 
 
-def _tell(kind: _Kind) -> None:
-    if kind.more:
-        # Handed over below the filter, which would count it.
+def _log_summary(kind: _Group) -> None:
+    if kind.suppressed:
+        # Passed to the handlers directly, because the filter would count it.
         logger = logging.getLogger(kind.logger)
         text = "%s like this one: %s"
         record = logger.makeRecord(
-            kind.logger, kind.level, __file__, 0, text, (counted(kind.more, "more record"), kind.last), None
+            kind.logger,
+            kind.level,
+            __file__,
+            0,
+            text,
+            (counted(kind.suppressed, "more record"), kind.last),
+            None,
         )
         logger.callHandlers(record)
 
 
-def _kind_of(record: logging.LogRecord, given: tuple[object, ...]) -> object:
+def _group_key(record: logging.LogRecord, given: tuple[object, ...]) -> object:
     same = [
-        each for each, raw in zip(record.args or (), given, strict=True) if not isinstance(raw, Each | float)
+        each
+        for each, raw in zip(record.args or (), given, strict=True)
+        if not isinstance(raw, LogVariable | float)
     ]
     error = record.exc_info[0] if record.exc_info else None
     return record.name, record.levelno, record.msg, tuple(same), error
 
 
-def _plain(argument: object) -> object:
-    return argument if isinstance(argument, (int, float)) else shown(argument, _ARGUMENT)
+def _sanitize(argument: object) -> object:
+    return argument if isinstance(argument, (int, float)) else shown(argument, _MAX_ARGUMENT_CHARS)
 
 
 def _traceback_of(exc_info: object) -> str:
-    """A traceback whose lines cannot be taken for records: each is indented, escaped and bounded."""
+    """Format a traceback with each line indented, escaped and shortened, so that no line resembles a log record."""
     error = exc_info[1] if isinstance(exc_info, tuple) else None
     if not isinstance(exc_info, tuple) or not isinstance(error, BaseException):
         return ""
     try:
         lines = "".join(traceback.format_exception(type(error), error, exc_info[2])).splitlines()
-    except Exception:  # noqa: BLE001 - a stranger's error: nested deeper than recursion goes, or with attributes that raise
+    except Exception:  # noqa: BLE001 - a third-party error may exceed the recursion limit or have attributes that raise
         lines = [f"{type(error).__name__} (its traceback cannot be written)"]
-    return "\n".join(f"  {shown(line, _ARGUMENT)}" for line in lines[-_LINES:])
+    return "\n".join(f"  {shown(line, _MAX_ARGUMENT_CHARS)}" for line in lines[-_MAX_TRACEBACK_LINES:])

@@ -1,8 +1,7 @@
-"""attrs classes whose objects are made often, in a third of the time.
+"""Fast constructors for attrs classes whose objects are created often; they take a third of the time.
 
-A frozen class sets each field by a call of `object.__setattr__`, which takes longer than all else in its `__init__`: `quick_init`.
-A call of a class with arguments by their names packs these in a dict, and unpacks it again, which takes longer than to set the
-fields: `maker`.
+`quick_init`: the generated `__init__` of a frozen class calls `object.__setattr__` for each field, which dominates its time.
+`maker`: calling a class with keyword arguments packs and unpacks a dict, which takes longer than setting the fields.
 """
 
 from collections.abc import Callable, Iterator
@@ -14,56 +13,58 @@ P = ParamSpec("P")
 T = TypeVar("T")
 Fields = tuple["attrs.Attribute[Any]", ...]
 EXACT = "exact"
-"""In the `metadata` of a field: what is of exactly this type already is not given to the field's converter."""
-_become: Any = object.__dict__["__class__"].__set__
-"""Changes an object's class whatever the class says of it."""
-_FACTORY: Any = attrs.Factory  # a class, which its types call a function
+"""Key in the `metadata` of a field: values of exactly this type bypass the field's converter."""
+_set_class: Any = object.__dict__["__class__"].__set__
+"""Set the class of an object, even if the class redefines `__setattr__`."""
+_FACTORY: Any = attrs.Factory  # attrs types it as a function, but it is a class
 
 
 def quick_init(frozen: type[T]) -> type[T]:
-    """Let a new object of a frozen attrs class be open until it is whole; decorate the class above `@attrs.frozen`.
+    """Give a frozen attrs class a fast `__init__`; decorate the class above `@attrs.frozen`.
 
-    It is of an open subclass while its fields are set as those of any other, and nobody else has it before it is of its own.
-    That pays from four fields on. A subclass has what attrs writes for it.
+    A new object temporarily belongs to a mutable subclass while its fields are set, and then becomes an object of the frozen
+    class. This is faster from four fields on. Subclasses keep the `__init__` that attrs generates.
 
     Raises:
-        TypeError: the class has what this cannot write, such as `__attrs_post_init__`, or a default that looks at the object.
+        TypeError: The class uses an unsupported feature, such as `__attrs_post_init__` or a default that takes `self`.
     """
-    opened = _open(frozen)
+    opened = _mutable_subclass(frozen)
     begin = ("if self.__class__ is not frozen: refuse(self)", "become(self, opened)")
-    init = _written("__init__", frozen, begin, "self.__class__ = frozen", is_method=True)
-    init.__globals__.update(frozen=frozen, opened=opened, become=_become, refuse=_refuse)
-    made: Any = frozen  # for checkers no attrs class, and its methods are not to be replaced
+    init = _compile_function("__init__", frozen, begin, "self.__class__ = frozen", is_method=True)
+    init.__globals__.update(frozen=frozen, opened=opened, become=_set_class, refuse=_refuse)
+    made: Any = frozen  # typed as Any, because type checkers forbid replacing methods
     init.__annotations__, init.__qualname__ = made.__init__.__annotations__, f"{frozen.__qualname__}.__init__"
     made.__init__ = init
     return frozen
 
 
 def maker(made: Callable[P, T]) -> Callable[P, T]:
-    """A function that makes objects of an attrs class, frozen or not, and takes what the class takes.
+    """Return a fast constructor of an attrs class, with the parameters of the class.
 
     Raises:
-        TypeError: as `quick_init`.
+        TypeError: The class uses a feature that the fast constructor does not support.
     """
     cls: Any = made
-    opened = cls if cls.__setattr__ is object.__setattr__ else _open(cls)
+    opened = cls if cls.__setattr__ is object.__setattr__ else _mutable_subclass(cls)
     end = "return self" if opened is cls else "self.__class__ = cls; return self"
-    make = _written(f"make {cls.__name__}", cls, ("self = new(opened)",), end, is_method=False)
+    make = _compile_function(f"make {cls.__name__}", cls, ("self = new(opened)",), end, is_method=False)
     make.__globals__.update(new=object.__new__, opened=opened, cls=cls)
     result: Callable[P, T] = make
     return result
 
 
-def _open(frozen: type[T]) -> type[T]:
-    """The same class, whose objects can be changed and can become of that class."""
+def _mutable_subclass(frozen: type[T]) -> type[T]:
+    """Return a mutable subclass of a frozen class with the same memory layout."""
     members = {"__slots__": (), "__setattr__": object.__setattr__, "__delattr__": object.__delattr__}
     return type(frozen.__name__, (frozen,), members)
 
 
-def _written(name: str, cls: Any, begin: tuple[str, ...], end: str, *, is_method: bool) -> Any:
-    """Write a function that sets the fields of an object between these lines."""
+def _compile_function(name: str, cls: Any, begin: tuple[str, ...], end: str, *, is_method: bool) -> Any:
+    """Generate and compile a function that sets the fields of an object between the lines `begin` and `end`."""
     if any(hasattr(cls, f"__attrs_{part}_init__") for part in ("pre", "post")):
-        raise TypeError(f"{cls.__name__} has a step of its own before or after its __init__")
+        raise TypeError(
+            f"{cls.__name__} has __attrs_pre_init__ or __attrs_post_init__, which is not supported"
+        )
     names: dict[str, Any] = {"NOTHING": attrs.NOTHING}
     fields: Fields = attrs.fields(cls)
     parameters = ", ".join([*(["self"] if is_method else []), *_parameters(fields, names)])
@@ -76,7 +77,7 @@ def _written(name: str, cls: Any, begin: tuple[str, ...], end: str, *, is_method
 
 
 def _parameters(fields: Fields, names: dict[str, Any]) -> Iterator[str]:
-    """What it takes, in the order of attrs; defaults go into `names`."""
+    """Yield the parameters in the order of attrs, and add their defaults to `names`."""
     is_keyword = False
     for field in sorted([field for field in fields if field.init], key=lambda field: field.kw_only):
         if field.kw_only and not is_keyword:
@@ -91,7 +92,7 @@ def _parameters(fields: Fields, names: dict[str, Any]) -> Iterator[str]:
 
 
 def _body(fields: Fields, names: dict[str, Any]) -> Iterator[str]:
-    """The lines that set the fields; what they call goes into `names`."""
+    """Yield the lines that set the fields, and add the functions that they call to `names`."""
     for field in fields:
         value, factory = str(field.alias), _factory_of(field)
         if factory is not None:
@@ -114,22 +115,24 @@ def _body(fields: Fields, names: dict[str, Any]) -> Iterator[str]:
 
 
 def _factory_of(field: "attrs.Attribute[Any]") -> Any:
-    """What makes the default of a field; None: it is a value, or there is none."""
+    """Return the factory of a field's default; None if the default is a value or missing."""
     converter: Any = field.converter
     if isinstance(converter, attrs.Converter) or (converter is not None and not field.init):
-        raise TypeError(f"{field.name!r} is no field that takes its value as it is, or from a function of it")
+        raise TypeError(
+            f"{field.name!r} has an attrs.Converter, or a converter but no parameter, which is not supported"
+        )
     if not field.init and field.default is attrs.NOTHING:
-        raise TypeError(f"{field.name!r} is not set when an object is made")
+        raise TypeError(f"{field.name!r} has neither a parameter nor a default")
     default: Any = field.default
     if not isinstance(default, _FACTORY):
         return None
     if default.takes_self:
-        raise TypeError(f"the default of {field.name!r} looks at the object, which is not there yet")
+        raise TypeError(f"the default of {field.name!r} takes self, which is not supported")
     return default.factory
 
 
 def _refuse(made: object) -> Never:
     name = type(made).__name__
     raise TypeError(
-        f"{name} is a subclass of a frozen attrs class, and none itself: decorate it with @attrs.frozen"
+        f"{name} is an undecorated subclass of a frozen attrs class: decorate it with @attrs.frozen"
     )

@@ -1,4 +1,4 @@
-"""Public data as JSON: `to_dict` and `from_dict` of messages, events, steps and results."""
+"""Conversion of public data to and from JSON: `to_dict` and `from_dict` of messages, events, steps and results."""
 
 import base64
 import dataclasses
@@ -20,35 +20,36 @@ from actgent.errors import ActgentError, WireError
 from actgent.errors.printable import shown
 
 _HOMES = ("messages", "events", "approvals", "agents.steps.events", "agents.steps.answer", "agents.goal", "agents.processing", "agents.pipelines")  # fmt: skip
-"""Modules that hold classes of this kind, imported when `from_dict` meets a type that is not known yet."""
+"""Modules with serializable classes; imported when `from_dict` gets an unknown type name."""
 _BIG = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _SIMPLE = (str, int, float, bool, NoneType)
 
 
 class Serializable:
-    """Data with a form in JSON: `to_dict` writes it, `from_dict` reads it.
+    """Base class of data that can be converted to JSON with `to_dict`, and back with `from_dict`.
 
-    The form has a member for each field, and `type`, which names the class. Enums are their names, bytes are base64, times are ISO
-    8601, exceptions are `{"class", "message", "fields"}`. Fields of any type, such as `Reply.data`, come back as plain data.
+    The JSON object has a member for each field, and `type` with the name of the class. Enums are written as their names, bytes
+    as base64, times as ISO 8601, exceptions as `{"class", "message", "fields"}`. Fields of any type, such as `Reply.data`,
+    are read back as plain data.
     """
 
     __slots__ = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the object as a dictionary that `json.dumps` takes.
+        """Return the object as a dictionary that `json.dumps` accepts.
 
         Raises:
-            TypeError: A value in it has no form in JSON.
+            TypeError: A value cannot be converted to JSON.
         """
         written: dict[str, Any] = _plain(self)
         return written
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """Return the object that `to_dict` wrote; of a base class, e.g. `Observation`, an object of the class that `type` names.
+        """Create an object from the dictionary of `to_dict`; on a base class, e.g. `Observation`, `type` selects the class.
 
         Raises:
-            WireError: The data is not what `to_dict` writes for this class.
+            WireError: The data does not fit this class.
         """
         if not isinstance(data, Mapping):
             raise WireError(f"{cls.__name__}.from_dict() takes a dictionary, not {data!r:.200}")
@@ -76,7 +77,7 @@ def _plain(value: Any) -> Any:
 
 
 def _foreign(value: Any) -> Any:
-    """Convert a value of a foreign class to JSON data: a pydantic model, a dataclass, or a type that msgspec knows, e.g. UUID."""
+    """Convert a third-party value to JSON data: a pydantic model, a dataclass, or a type known to msgspec, e.g. UUID."""
     if callable(dump := getattr(value, "model_dump", None)) and not isinstance(value, type):
         return _plain(dump(mode="json"))
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -84,7 +85,9 @@ def _foreign(value: Any) -> Any:
     try:
         return msgspec.to_builtins(value)
     except TypeError as error:
-        raise TypeError(f"a value of type {type(value).__name__} has no form in JSON: {error}") from error
+        raise TypeError(
+            f"a value of type {type(value).__name__} cannot be converted to JSON: {error}"
+        ) from error
 
 
 def _fields(value: Any) -> dict[str, Any]:
@@ -100,7 +103,7 @@ def _exception(error: BaseException) -> dict[str, Any]:
             try:
                 fields[name] = _plain(value)
             except TypeError:
-                continue  # a field that is for the program alone
+                continue  # a field that only this process uses
     return {"class": type(error).__name__, "message": str(error), "fields": fields}
 
 
@@ -114,10 +117,10 @@ _WRITERS: tuple[tuple[Any, Callable[[Any], Any]], ...] = (
     (date, lambda value: value.isoformat()),
     (BaseException, _exception),
 )
-"""The form of a value by its class; the first that fits counts."""
+"""Pairs of a class and its converter to JSON data; the first match is used."""
 
 
-# --- the names of classes ----------------------------------------------------------------------
+# --- class names ----------------------------------------------------------------------
 
 
 def _tag(cls: type) -> str:
@@ -126,7 +129,7 @@ def _tag(cls: type) -> str:
 
 
 def _subclasses(cls: type[Any]) -> Iterator[type[Any]]:
-    """A class and all classes below it that have fields of their own writing."""
+    """Yield a class and all its subclasses that are attrs classes."""
     if "__attrs_attrs__" in vars(cls):
         yield cls
     below: list[type[Any]] = cls.__subclasses__()
@@ -135,7 +138,7 @@ def _subclasses(cls: type[Any]) -> Iterator[type[Any]]:
 
 
 def _class_named(tag: object, kinds: Sequence[type]) -> type:
-    """Return the class among some, or below them, that a `type` names; without a `type` the only one of them."""
+    """Return the class with this `type` among `kinds` and their subclasses; without a `type`, the only class of `kinds`."""
     if tag is None and len(kinds) == 1:
         return kinds[0]
     for attempt in range(2):
@@ -147,9 +150,7 @@ def _class_named(tag: object, kinds: Sequence[type]) -> type:
             for home in _HOMES:
                 importlib.import_module(f"actgent.{home}")
     names = ", ".join(kind.__name__ for kind in kinds)
-    raise WireError(
-        f"no type {tag!r:.100} of {names} is known: read it with from_dict() of the class that wrote it"
-    )
+    raise WireError(f"unknown type {tag!r:.100} of {names}: call from_dict() of the class that wrote it")
 
 
 # --- reading -----------------------------------------------------------------------------------
@@ -157,7 +158,7 @@ def _class_named(tag: object, kinds: Sequence[type]) -> type:
 
 @functools.cache
 def _reader() -> Any:
-    import cattrs  # noqa: PLC0415 - most programs read no JSON of ours
+    import cattrs  # noqa: PLC0415 - most programs do not call from_dict()
 
     reader = cattrs.Converter(detailed_validation=False)
     for kind in (str, bool, int):
@@ -166,7 +167,7 @@ def _reader() -> Any:
     reader.register_structure_hook(bytes, lambda value, _: base64.b64decode(value, validate=True))
     reader.register_structure_hook_func(lambda kind: isinstance(kind, TypeVar), lambda value, _: value)
     reader.register_structure_hook_func(_is_kind(Enum), lambda value, kind: kind[value])
-    reader.register_structure_hook_func(_is_kind(BaseException), lambda value, _: _restored(value))
+    reader.register_structure_hook_func(_is_kind(BaseException), lambda value, _: _restore_error(value))
     reader.register_structure_hook_factory(_is_union, lambda kind: _union_reader(kind, reader))
     reader.register_structure_hook_factory(
         lambda kind: attrs.has(_class_of(kind)), lambda kind: _fields_reader(kind, reader)
@@ -206,7 +207,7 @@ def _is_union(kind: Any) -> bool:
 
 
 def _union_reader(kind: Any, reader: Any) -> Callable[[Any, Any], Any]:
-    """Read a member of a union: one of our classes by its `type`, anything else as plain data."""
+    """Return a reader of a union: serializable classes are selected by `type`, other values are plain data."""
     members = [each for each in get_args(kind) if each is not NoneType]
     ours = [each for each in members if _is_kind(Serializable)(_class_of(each))]
 
@@ -238,8 +239,8 @@ def _fields_reader(kind: Any, reader: Any) -> Callable[[Any, Any], Any]:
     return read
 
 
-def _restored(value: Mapping[str, Any]) -> Exception:
-    """Return the error of actgent that was written; any other exception as an `ActgentError` that names its class."""
+def _restore_error(value: Mapping[str, Any]) -> Exception:
+    """Rebuild an error of actgent; any other exception becomes an `ActgentError` with its class name."""
     cls, message = getattr(errors, str(value["class"]), None), str(value["message"])
     if not (isinstance(cls, type) and issubclass(cls, ActgentError)):
         return ActgentError(f"{value['class']}: {message}")

@@ -1,22 +1,22 @@
-"""Names of spans, attributes and metrics: those of the OpenTelemetry GenAI conventions, and ours.
+"""Names of spans, attributes and metrics: of the OpenTelemetry GenAI conventions, and of actgent.
 
-Those that begin with `gen_ai.` are as the semantic conventions for generative AI name them, at the state of `CONVENTIONS`; all of
-them are marked there as in development, so they may change, and each change here is a line in the changelog.
+Names with the prefix `gen_ai.` follow the semantic conventions for generative AI in the version `CONVENTIONS`. The
+conventions are in development, so names may change; the changelog lists each change.
 """
 
 CONVENTIONS = "opentelemetry/semantic-conventions-genai, July 2026"
-"""The document, and its state, that the names are from."""
+"""Source and version of the `gen_ai.` names."""
 
-# --- what is done ------------------------------------------------------------------------
+# --- span operations ------------------------------------------------------------------------
 
 INVOKE_AGENT = "invoke_agent"
 CHAT = "chat"
 EXECUTE_TOOL = "execute_tool"
 SEND = "send"
-"""Ours: a message that begins a trace."""
+"""Operation of actgent: a message that begins a trace."""
 
 TAKE_OVER = "take_over"
-"""Ours: a partition of a cluster that another node had."""
+"""Operation of actgent: taking over a cluster partition from another node."""
 
 # --- attributes of the conventions -------------------------------------------------------
 
@@ -50,13 +50,13 @@ ERROR = "error.type"
 SERVER_ADDRESS = "server.address"
 SERVER_PORT = "server.port"
 
-# --- attributes of ours ------------------------------------------------------------------
+# --- attributes of actgent ------------------------------------------------------------------
 
 MESSAGE = "actgent.message.id"
 PRIORITY = "actgent.priority"
 QUEUE_SECONDS = "actgent.queue.seconds"
 ACTIVATION = "actgent.activation"
-"""`begin`, `person` after somebody decided, `restart` after a failure of the agent or the process."""
+"""Why the turn runs: `begin` (new message), `person` (after an approval), `restart` (after a failure)."""
 ATTEMPT = "actgent.attempt"
 GOVERNOR_SECONDS = "actgent.governor.seconds"
 COST = "actgent.cost.usd"
@@ -64,7 +64,7 @@ TOOL_EFFECT = "actgent.tool.effect"
 TOOL_STATUS = "actgent.tool.status"
 PARTITION = "actgent.cluster.partition"
 REASON = "actgent.cluster.reason"
-"""Of a takeover: `new`, `given_back`, `died`; `none` where nothing was taken."""
+"""Reason of a takeover: `new`, `given_back`, `died`; `none` if no partition was acquired."""
 TURN_CALLS = "actgent.turn.model_calls"
 TURN_TOOL_CALLS = "actgent.turn.tool_calls"
 TURN_INPUT_TOKENS = "actgent.turn.input_tokens"
@@ -83,6 +83,6 @@ AGENT_TOOL_CALLS = "gen_ai.invoke_agent.tool_calls"
 TOOL_DURATION = "gen_ai.execute_tool.duration"
 TAKEOVER_DURATION = "actgent.cluster.takeover.duration"
 SECOND_BOUNDS = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92)
-"""Bounds of durations that the conventions advise."""
+"""Histogram bucket bounds for durations in seconds, recommended by the conventions."""
 TOKEN_BOUNDS = (1, 4, 16, 64, 256, 1024, 4096, 16384, 65536, 262144, 1048576, 4194304, 16777216, 67108864)
-"""Bounds of token counts that the conventions advise."""
+"""Histogram bucket bounds for token counts, recommended by the conventions."""

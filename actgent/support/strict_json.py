@@ -1,7 +1,7 @@
-"""JSON text to a value, strictly: one rule for what is checked, run, written and sent back.
+"""Strict JSON decoding for model answers, tool arguments and stored values.
 
-A value keeps to RFC 8259 and to what can be stored: no NaN or Infinity, no key twice, integers of 64 bits, no number
-that a float turns into another one, valid Unicode, at most `MAX_DEPTH` levels.
+A value must follow RFC 8259 and be storable: no NaN or Infinity, no duplicate keys, integers of at most 64 bits, no float
+that over- or underflows, valid Unicode, at most `MAX_DEPTH` levels of nesting.
 """
 
 import json
@@ -10,17 +10,17 @@ from typing import Any
 from actgent.errors import ParseError
 
 MAX_DEPTH = 100
-"""Levels of nesting; msgpack, validators and printers recurse, so they need a bound."""
+"""Maximum nesting depth; msgpack, validators and printers recurse."""
 MAX_DIGITS = 20
-"""Of the longest integer of 64 bits, with its sign."""
-_SHOWN = 30
+"""Number of characters of the longest 64-bit integer, including its sign."""
+_MAX_SHOWN_DIGITS = 30
 
 
 def loads(text: str) -> Any:
-    """The value of a text that is JSON and nothing else.
+    """Decode a text that consists of one JSON value.
 
     Raises:
-        ParseError: it is not, or it holds what is not stored (see the module).
+        ParseError: The text is not JSON, or the value is not storable (see the module).
     """
     try:
         return decode_all(text)
@@ -31,25 +31,25 @@ def loads(text: str) -> Any:
 
 
 def decode_all(text: str) -> Any:
-    """The same with the place of what is not JSON.
+    """Decode a text that consists of one JSON value; errors have the position of the invalid JSON.
 
     Raises:
-        JSONDecodeError: it is not JSON, or more than that.
-        ParseError: it holds what is not stored.
+        JSONDecodeError: The text is not JSON, or has further text after the value.
+        ParseError: The value is not storable.
     """
     text = text.strip(" \t\r\n\ufeff")
     value, end = decode_at(text, 0)
     if end != len(text):
-        raise json.JSONDecodeError("more text behind the value", text, end)
+        raise json.JSONDecodeError("more text after the value", text, end)
     return value
 
 
 def decode_at(text: str, start: int) -> tuple[Any, int]:
-    """The value that begins at `start`, and the place behind its end.
+    """Decode the JSON value that begins at index `start`; return the value and the index after its end.
 
     Raises:
-        JSONDecodeError: none does.
-        ParseError: it holds what is not stored.
+        JSONDecodeError: No JSON value begins at `start`.
+        ParseError: The value is not storable.
     """
     try:
         value, end = _DECODER.raw_decode(text, start)
@@ -63,10 +63,10 @@ def decode_at(text: str, start: int) -> tuple[Any, int]:
 
 
 def load_document(text: str | bytes) -> Any:
-    """Decode the JSON of a document that a stranger may have written: as `json.loads`, with at most `MAX_DEPTH` levels.
+    """Decode JSON of an untrusted document like `json.loads`, with at most `MAX_DEPTH` levels of nesting.
 
     Raises:
-        ValueError: The text is not JSON, or nested deeper.
+        ValueError: The text is not JSON, or nested too deeply.
     """
     try:
         value = json.loads(text)
@@ -77,27 +77,27 @@ def load_document(text: str | bytes) -> Any:
     return value
 
 
-# --- what is not stored ------------------------------------------------------------------------
+# --- values that are not storable ------------------------------------------------------------------------
 
 
-def depth_error(most: int = MAX_DEPTH) -> ParseError:
-    """The error for a value with too many levels."""
-    return ParseError(f"nested deeper than {most} levels")
+def depth_error(maximum: int = MAX_DEPTH) -> ParseError:
+    """Return the error for a value with more than `maximum` levels."""
+    return ParseError(f"nested deeper than {maximum} levels")
 
 
-def check_depth(value: Any, most: int = MAX_DEPTH) -> None:
-    """Raise a ParseError for a value with more levels than that, without recursion."""
+def check_depth(value: Any, maximum: int = MAX_DEPTH) -> None:
+    """Raise a ParseError if a value has more than `maximum` levels; works without recursion."""
     level = [value] if isinstance(value, dict | list) else []
-    for _ in range(most + 1):
+    for _ in range(maximum + 1):
         if not level:
             return
         members = (item for each in level for item in (each.values() if isinstance(each, dict) else each))
         level = [item for item in members if isinstance(item, dict | list)]
-    raise depth_error(most)
+    raise depth_error(maximum)
 
 
 def check_unicode(value: Any) -> None:
-    """Raise a ParseError for a value that holds half of a surrogate pair."""
+    """Raise a ParseError if a string in a value contains an unpaired surrogate."""
     try:
         json.dumps(value, ensure_ascii=False).encode()
     except UnicodeEncodeError:
@@ -105,7 +105,7 @@ def check_unicode(value: Any) -> None:
 
 
 def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object of these members; a ParseError if a key is there twice."""
+    """Build an object from its members; raise a ParseError on a duplicate key."""
     members = dict(pairs)
     if len(members) != len(pairs):
         raise ParseError("an object has the same key twice, so it could mean either")
@@ -113,29 +113,31 @@ def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def integer(digits: str) -> int:
-    """An integer; a ParseError if it needs more than 64 bits."""
-    # Journals and most receivers hold 64 bits; a float would be another number.
+    """Parse an integer; raise a ParseError if it needs more than 64 bits."""
+    # Journals and most receivers store 64-bit integers; a float would change the number.
     if len(digits) > MAX_DIGITS or not -(2**63) <= int(digits) < 2**64:
-        raise ParseError(f"the integer {digits[:_SHOWN]} needs more than 64 bits: write it as a string")
+        raise ParseError(
+            f"the integer {digits[:_MAX_SHOWN_DIGITS]} needs more than 64 bits: write it as a string"
+        )
     return int(digits)
 
 
 def real(digits: str) -> float:
-    """A number with a fraction or an exponent; a ParseError if a float makes infinity or zero of it."""
+    """Parse a number with a fraction or exponent; raise a ParseError if the float overflows or underflows."""
     value = float(digits)
     if value in (float("inf"), float("-inf")):
-        raise ParseError(f"the number {digits[:_SHOWN]} is too large: write it as a string")
+        raise ParseError(f"the number {digits[:_MAX_SHOWN_DIGITS]} is too large: write it as a string")
     if not value and digits.lower().partition("e")[0].strip("+-0."):
-        raise ParseError(f"the number {digits[:_SHOWN]} is too small: write it as a string")
+        raise ParseError(f"the number {digits[:_MAX_SHOWN_DIGITS]} is too small: write it as a string")
     return value
 
 
 def constant(name: str) -> Any:
-    """Refuse NaN and Infinity."""
+    """Raise a ParseError for NaN or Infinity."""
     raise ParseError(f"{name} is not a JSON value")
 
 
-# A line break inside of a string is not valid JSON, frequent, and can mean only itself: strict=False.
+# strict=False accepts line breaks within strings: invalid JSON, but frequent and unambiguous.
 _DECODER = json.JSONDecoder(
     strict=False, object_pairs_hook=unique, parse_int=integer, parse_float=real, parse_constant=constant
 )

@@ -1,7 +1,7 @@
-"""What a runtime tells of its work as spans, as far as the code that does the work knows of it.
+"""The tracing interface of the runtime: begin and end spans, independently of OpenTelemetry.
 
-A runtime without telemetry has no `Tracing`, and asks for it by one `if`. `actgent.observe` makes spans of OpenTelemetry of
-it. Names and attributes are those of the OpenTelemetry GenAI conventions, see `span_names`.
+A runtime without telemetry has no `Tracing`, which costs one `if` per operation. `actgent.observe` implements the interface
+with OpenTelemetry. Names and attributes follow the OpenTelemetry GenAI conventions, see `span_names`.
 """
 
 import abc
@@ -18,35 +18,35 @@ SpanKind = Literal["internal", "client", "producer"]
 
 
 class OpenSpan(Protocol):
-    """TracedWork that goes on."""
+    """A tracing span that has begun."""
 
     @property
     def traceparent(self) -> str:
-        """The W3C Trace Context of what it leads to."""
+        """W3C `traceparent` header value for work that this span causes."""
         ...
 
     def current(self) -> AbstractContextManager[object]:
-        """The block in which spans that begin are its children, those of other libraries, too."""
+        """Return a context manager in which new spans, also of other libraries, become children of this span."""
         ...
 
     def make_current(self) -> None:
-        """Be the current span for all that runs with the present context variables from now on."""
+        """Make this the current span of the present context, without a block."""
         ...
 
     def link(self, traceparent: str | None) -> None:
-        """Point to the work of another trace, or of another branch, that it has to do with."""
+        """Add a link to a related span, given by its traceparent; None adds nothing."""
         ...
 
     def end(self, attributes: Mapping[str, Attribute] | None = None, *, error: str = "") -> None:
-        """The work is over; `error` is the kind of its failure, and empty where there was none. Ends once."""
+        """End the span; `error` is the kind of its failure, empty on success. Further calls have no effect."""
         ...
 
 
 class Tracing(abc.ABC):
-    """Makes spans. Nothing of it may raise: what it observes goes on whatever becomes of it."""
+    """Creates spans. Its methods must not raise, because observing must not disturb the work."""
 
     has_content: bool = False
-    """True: spans hold what was said, too."""
+    """True if spans include message contents."""
 
     @abc.abstractmethod
     def begin(
@@ -58,36 +58,36 @@ class Tracing(abc.ABC):
         parent: str | None = None,
         links: Iterable[str | None] = (),
     ) -> OpenSpan:
-        """Begin a span below `parent`, a traceparent; None is the current span, and empty is none."""
+        """Begin a span with the parent `parent` (a traceparent); None uses the current span, empty begins a new trace."""
 
     @abc.abstractmethod
     def current(self) -> str | None:
-        """The traceparent of the current span, of whichever library; None if there is none."""
+        """Return the traceparent of the current span, of any library; None without a current span."""
 
     @abc.abstractmethod
-    def content(self, attribute: str, words: Callable[[], str]) -> Mapping[str, Attribute]:
-        """An attribute with what was said, redacted and cut; nothing where spans hold no content."""
+    def content(self, attribute: str, text: Callable[[], str]) -> Mapping[str, Attribute]:
+        """Return an attribute with redacted and shortened content; empty if `has_content` is False."""
 
 
-def check_tracing(given: object) -> None:
-    """Refuse what makes no spans.
+def check_tracing(value: object) -> None:
+    """Check that a `telemetry=` argument is None or a `Tracing`.
 
     Raises:
-        ConfigurationError: it is given, and something else.
+        ConfigurationError: The argument is another object.
     """
-    if given is not None and not isinstance(given, Tracing):
+    if value is not None and not isinstance(value, Tracing):
         raise ConfigurationError(
-            f"telemetry= takes an object, e.g. Telemetry() of actgent.observe, not {given!r:.200}"
+            f"telemetry= takes an object, e.g. Telemetry() of actgent.observe, not {value!r:.200}"
         )
 
 
 def error_type(error: Exception, otherwise: str = "") -> str:
-    """Return what `error.type` says of an exception: our kind, or its class where it is foreign."""
+    """Return the `error.type` attribute of an exception: actgent's failure kind, or the class name of other exceptions."""
     return kind_of(error, otherwise or type(error).__name__)
 
 
 class ActiveTrace:
-    """What the spans of one turn have in common."""
+    """Data shared by the spans of one turn."""
 
     __slots__ = ("attributes", "tracing", "why_stopped")
 
@@ -97,17 +97,17 @@ class ActiveTrace:
         self.tracing = tracing
         self.attributes = attributes
         self.why_stopped = why_stopped
-        """Names what cancels the turn's work: `interrupted`, `deadline`, `stopped` ..."""
+        """Function that returns the reason of the turn's cancellation: `interrupted`, `deadline`, `stopped` ..."""
 
 
 active_trace: ContextVar[ActiveTrace | None] = ContextVar("active_trace", default=None)
-"""Set in the turns of a runtime with telemetry, and in all that they run."""
+"""Trace of the running turn; None without telemetry or outside of a turn."""
 
 
 class TracedWork:
-    """A block of a turn's work that is a span: `with TracedWork(active, name, ...) as work:`.
+    """Records a block as a span: `with TracedWork(active, name, ...) as work:`.
 
-    What comes out of the block ends it as a failure, and goes on; a cancellation is named by what cancels the turn.
+    An exception ends the span as a failure and propagates. A cancellation is recorded with the reason of the turn.
     """
 
     def __init__(
@@ -120,9 +120,9 @@ class TracedWork:
     ) -> None:
         self.tracing = active.tracing
         self.facts: dict[str, Attribute] = {}
-        """Attributes that are known by the end."""
+        """Attributes to add when the span ends."""
         self.error = ""
-        """The kind of a failure that raises nothing."""
+        """Kind of a failure that raised no exception; empty on success."""
         self._active = active
         self._span = active.tracing.begin(name, {**active.attributes, **attributes}, kind=kind)
         self._block = self._span.current()
@@ -134,7 +134,7 @@ class TracedWork:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._block.__exit__(None, None, None)  # of the exception a span says the kind, and no words
+        self._block.__exit__(None, None, None)  # a span records the kind of an exception, never its text
         if isinstance(error, Exception):
             self.error = error_type(error)
         elif error is not None:

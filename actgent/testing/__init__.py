@@ -1,10 +1,8 @@
-"""What users test their agents with: scripted models, a provider on loopback, recorded sessions, checks."""
+"""Tools for testing agents: a scripted provider, recorded sessions, fault injection, and checks for leaks and transcripts."""
 
 from actgent.llm.scripted import ScriptedLLM
 
-from .dialects import ProviderRequest
-from .dying import DyingJournal
-from .faulty import FaultyJournal
+from .journal_faults import CrashingJournal, FaultyJournal
 from .leaks import assert_no_leaks
 from .provider import (
     CutStream,
@@ -23,13 +21,14 @@ from .provider import (
     open_provider,
     refused_url,
 )
+from .provider_apis import ProviderRequest
 from .recorded import Difference, Recording, assert_replays, load_recording
 from .transcripts import assert_valid_transcript, check_transcript
 
 __all__ = [
+    "CrashingJournal",
     "CutStream",
     "Difference",
-    "DyingJournal",
     "EarlyEnd",
     "ErrorEvent",
     "ErrorStatus",

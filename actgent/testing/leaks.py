@@ -1,4 +1,4 @@
-"""What a block of code leaves behind: tasks, file descriptors, threads."""
+"""`assert_no_leaks`: find tasks, file descriptors and threads that a block leaves open."""
 
 import os
 import re
@@ -16,25 +16,25 @@ import trio
 
 _FD = Path("/proc/self/fd")
 _IDLE_WORKER = re.compile(r"Trio thread \d+")
-"""trio keeps a finished worker thread for 10 s and gives it its own name back; one at work bears its function's."""
+"""Name of an idle trio worker thread. trio keeps such threads for 10 s; busy ones have the name of their function."""
 
 _Found = dict[Hashable, Callable[[], str]]
-"""What there is, each with a way to name it."""
+"""Open resources by key, each with a function that describes it."""
 
 
 @attrs.define
 class assert_no_leaks:  # noqa: N801 - reads like the assertion that it is
-    """Fail when the block leaves a trio task, a file descriptor or a thread that was not there before.
+    """Context manager that fails if the block leaves a new trio task, file descriptor or thread open.
 
-    `async with` inside of trio looks at all three, and gives what is just closing up to `grace` seconds;
-    `with` outside of trio, around `trio.run`, looks at descriptors and threads. Descriptors are
-    known only where /proc is. A block that raises is not looked at, its exception comes first.
+    `async with` in trio checks all three. `with` outside trio, around `trio.run`, checks descriptors and threads.
+    Descriptors are checked only on systems with /proc. Nothing is checked if the block raises.
 
     Raises:
-        AssertionError: names everything that is left.
+        AssertionError: Something was left open; the message lists all of it.
     """
 
     grace: float = 0.5
+    """Time in seconds that resources get to close."""
     _before: _Found = attrs.field(factory=dict, init=False, repr=False)
 
     def __enter__(self) -> Self:
@@ -57,11 +57,11 @@ class assert_no_leaks:  # noqa: N801 - reads like the assertion that it is
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await trio.lowlevel.checkpoint()  # noqa: ASYNC102 - whoever is cancelled checks nothing
+        await trio.lowlevel.checkpoint()  # noqa: ASYNC102 - a cancelled block is not checked
         if error is None:
             deadline = time.monotonic() + self.grace
             while (left := self._left()) and time.monotonic() < deadline:
-                await trio.lowlevel.checkpoint()  # noqa: ASYNC102 - as above; not sleep: a mock clock may stand still
+                await trio.lowlevel.checkpoint()  # noqa: ASYNC102 - as above; not sleep: a mock clock may not advance
             _complain(left)
 
     def _left(self) -> list[str]:
@@ -71,7 +71,7 @@ class assert_no_leaks:  # noqa: N801 - reads like the assertion that it is
 
 def _complain(left: list[str]) -> None:
     if left:
-        raise AssertionError(f"{len(left)} left behind:\n  " + "\n  ".join(sorted(left)))
+        raise AssertionError(f"{len(left)} left open:\n  " + "\n  ".join(sorted(left)))
 
 
 def _everything() -> _Found:
@@ -79,7 +79,7 @@ def _everything() -> _Found:
 
 
 def _tasks() -> _Found:
-    """Every task of the running trio loop, by the object; none outside of trio."""
+    """Return all tasks of the running trio loop; empty outside trio."""
     try:
         root = trio.lowlevel.current_root_task()
     except RuntimeError:
@@ -101,7 +101,7 @@ def _threads() -> _Found:
 
 
 def _descriptors() -> _Found:
-    """Open descriptors by number and target, so that a number used again counts as new."""
+    """Return the open file descriptors with their targets, so that a reused number is detected as new."""
     found: _Found = {}
     for entry in _FD.iterdir() if _FD.exists() else ():
         try:
@@ -113,7 +113,7 @@ def _descriptors() -> _Found:
 
 
 def _describe(descriptor: int, target: str) -> str:
-    """A socket by its ends; everything else by what /proc says."""
+    """Return a description of a descriptor: the two addresses of a socket, else its target in /proc."""
     name = f"descriptor {descriptor}: {target}"
     if not target.startswith("socket:"):
         return name

@@ -1,4 +1,4 @@
-"""A recorded session as a test: the model and the tools answer what the journal has, the agent's code runs.
+"""Recorded sessions as tests: the model and the tools answer from the journal, and the agent's code runs.
 
 ```python
 async def test_the_refund_of_monday():
@@ -12,7 +12,7 @@ from actgent.agents.agent import Agent
 from actgent.agents.upgrading import Difference, Recording
 from actgent.errors import ConfigurationError
 from actgent.journal.base import Journal
-from actgent.journal.opening import find_journal, open_journal
+from actgent.journal.journal_url import find_journal, open_journal
 from actgent.journal.transfer import ExportedSession, is_export, load_sessions, read_sessions
 
 __all__ = ["Difference", "Recording", "assert_replays", "load_recording"]
@@ -21,19 +21,22 @@ __all__ = ["Difference", "Recording", "assert_replays", "load_recording"]
 async def load_recording(
     source: Journal | str | Path, session_id: str | None = None, *, agent: str | None = None
 ) -> Recording:
-    """A session of an open journal, of a journal's address or file, or of a file of `actgent journal export`.
+    """Return a session of an open journal, of a journal's URL or file, or of a file written by `actgent journal export`.
 
-    Of several sessions that fit it is the one of the agent of this name.
+    Args:
+        source: The journal or file.
+        session_id: Id of the session; None if there is only one.
+        agent: Name of the agent, if several agents have a session with this id.
 
     Raises:
-        ConfigurationError: there is no such file or session, or several sessions and no `session_id`.
+        ConfigurationError: The file or session does not exist, or there are several sessions and no `session_id`.
     """
     found = [s for s in await _sessions(source, session_id) if session_id in (None, s.session_id)]
     if len(found) > 1:
         found = [session for session in found if session.agent == agent] or found
     if len(found) != 1:
         known = ", ".join(session.session_id for session in found[:20]) or "none of this id"
-        raise ConfigurationError(f"name one session of {source}; there are: {known}")
+        raise ConfigurationError(f"{source} has several sessions, choose one with session_id=: {known}")
     return Recording(found[0].session_id, found[0].agent, found[0].records)
 
 
@@ -45,7 +48,18 @@ async def assert_replays(
     run_tools: bool = False,
     prompts: bool = True,
 ) -> None:
-    """Fail unless the agent's code makes of a recorded session what it made of it then; see `Recording.compare`."""
+    """Fail if the agent's code behaves differently than recorded.
+
+    Args:
+        agent: Agent whose code is replayed.
+        source: Recording, or the journal of the recorded session.
+        session_id: Id of the session; None if the journal has only one session.
+        run_tools: True runs the tools; False returns the recorded results.
+        prompts: False ignores changes of the system prompt and of the tools.
+
+    Raises:
+        AssertionError: The behaviour differs; the message describes the first difference.
+    """
     recording = (
         source
         if isinstance(source, Recording)
@@ -53,7 +67,7 @@ async def assert_replays(
     )
     difference = await recording.compare(agent, run_tools=run_tools, prompts=prompts)
     if difference is not None:
-        raise AssertionError(f"session {recording.session_id} does not come out the same: {difference}")
+        raise AssertionError(f"session {recording.session_id} differs from its recording: {difference}")
 
 
 async def _sessions(source: Journal | str | Path, session_id: str | None) -> list[ExportedSession]:

@@ -1,4 +1,4 @@
-"""Whether a provider will take a conversation: the check that the loopback provider makes, for tests of your own."""
+"""Validation of conversations: the checks that the loopback provider makes, for use in tests."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -7,35 +7,50 @@ from actgent.errors import ConfigurationError
 from actgent.llm.base import Chat, ChatMessage
 from actgent.messages import Text, ToolCall, ToolResult
 
-from .dialects import DIALECTS, Problems, TranscriptTurn, adjacent_pairs, merged, no_prefill, unique_calls
+from .provider_apis import (
+    PROVIDER_APIS,
+    Problems,
+    TranscriptTurn,
+    adjacent_pairs,
+    merged,
+    no_prefill,
+    unique_calls,
+)
 
 Transcript = Chat | Mapping[str, Any] | Sequence[ChatMessage] | Sequence[Mapping[str, Any]]
-"""A neutral conversation, a request body of a wire, or only the messages (or input items) of one."""
+"""A `Chat`, a request body of a provider API, or a list of messages (or input items) of either."""
 
 
 def check_transcript(transcript: Transcript, dialect: str | None = None) -> list[str]:
-    """List what a provider would refuse in a conversation; empty when nothing.
+    """Return the errors for which a provider rejects a conversation; empty if it is valid.
 
-    A neutral conversation needs no dialect: it has to fit all of them. For a request body, or
-    its messages, the dialect is `openai`, `openai-responses` or `anthropic`. Stricter than OpenAI in
-    one thing: a conversation that ends with the model's own words is refused on every wire.
+    One rule is stricter than OpenAI: a conversation that ends with an assistant message is rejected for every API.
+
+    Args:
+        transcript: The conversation.
+        dialect: `openai`, `openai-responses` or `anthropic`, for request bodies and their messages. A `Chat` is
+            checked for all APIs.
 
     Raises:
-        ConfigurationError: an unknown dialect.
+        ConfigurationError: The dialect is unknown.
     """
     if isinstance(transcript, Chat):
         return list(_neutral(transcript.messages))
     if not isinstance(transcript, Mapping) and _is_neutral(transcript):
         return list(_neutral(transcript))  # type: ignore[arg-type]
-    if dialect is None or dialect not in DIALECTS:
-        raise ConfigurationError(f"no dialect {dialect!r}: there are {', '.join(DIALECTS)}")
+    if dialect is None or dialect not in PROVIDER_APIS:
+        raise ConfigurationError(f"unknown dialect {dialect!r}: expected one of {', '.join(PROVIDER_APIS)}")
     if isinstance(transcript, Mapping):
-        return list(DIALECTS[dialect].check_request(transcript))
-    return list(DIALECTS[dialect].check_messages(transcript))
+        return list(PROVIDER_APIS[dialect].check_request(transcript))
+    return list(PROVIDER_APIS[dialect].check_messages(transcript))
 
 
 def assert_valid_transcript(transcript: Transcript, dialect: str | None = None) -> None:
-    """Fail with the list of problems unless `check_transcript` finds none."""
+    """Fail with a list of errors if `check_transcript` finds any.
+
+    Raises:
+        AssertionError: The conversation is invalid.
+    """
     if problems := check_transcript(transcript, dialect):
         raise AssertionError("the transcript is not valid:\n  " + "\n  ".join(problems))
 
@@ -58,7 +73,7 @@ def _neutral(messages: Sequence[ChatMessage]) -> Problems:
 
 
 def _message(where: str, message: ChatMessage) -> Problems:
-    """Native calls are the assistant's, native results the tools', and nobody says nothing."""
+    """Check one message: calls only from the assistant, results only with the role `tool`, and no empty message."""
     if not any(not isinstance(part, Text) or part.text.strip() for part in message.parts):
         yield f"{where}: empty content"
     for part in message.parts:

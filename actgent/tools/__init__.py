@@ -1,15 +1,13 @@
-"""What an agent can do: tools, their registry, and the execution of calls."""
+"""Tools, the tool registry, and the execution of tool calls."""
 
 from .base import Effect, Tool, ToolContext, ToolHooks
 from .execution import Batch
 from .function import FunctionTool, tool
 from .registry import ToolRegistry
-from .schemas import CompiledType, compile_type, schema_of
 from .threads import Threads
 
 __all__ = [
     "Batch",
-    "CompiledType",
     "Effect",
     "FunctionTool",
     "Threads",
@@ -17,7 +15,5 @@ __all__ = [
     "ToolContext",
     "ToolHooks",
     "ToolRegistry",
-    "compile_type",
-    "schema_of",
     "tool",
 ]

@@ -1,10 +1,10 @@
-"""Tools without the base class: objects with `execute(parameters)` and `get_schema()`."""
+"""Adapt objects with `execute(parameters)` and `get_schema()` to `Tool`."""
 
 import inspect
 from collections.abc import Awaitable, Mapping
 from typing import Any, Protocol
 
-from .base import Tool, ToolContext, execute_shaped
+from .base import Tool, ToolContext, execute_short_form
 
 _OPTIONS = frozenset(Tool.__annotations__) - {
     "name",
@@ -14,55 +14,57 @@ _OPTIONS = frozenset(Tool.__annotations__) - {
     "origin",
     "inline",
 }
-"""What an object may say of itself besides, in the words of `Tool`."""
+"""Attributes of `Tool` that an adapted object may define."""
 
 
-class ToolShape(Protocol):
-    """An object that does the work of a `Tool`; further attributes of `Tool`, such as `name`, `effect` or `timeout`, count as well.
+class ToolProtocol(Protocol):
+    """Protocol of an object that can be used as a tool without subclassing `Tool`.
 
-    Without a `name` the tool has the name of the object's class, and without a `description` the docstring of that class.
+    Other attributes of `Tool`, such as `effect` or `timeout`, are read from the object if present. `name` defaults to
+    its class
+    name, and `description` to the docstring of its class.
     """
 
     def execute(self, parameters: dict[str, Any], /) -> object | Awaitable[object]:
-        """Run one call; sync ones run in threads."""
+        """Run one call and return its value; a sync method runs in a worker thread."""
         ...
 
     def get_schema(self) -> Mapping[str, Any]:
-        """JSON Schema of the parameters, asked for once."""
+        """Return the JSON Schema of the parameters; called once."""
         ...
 
 
-def is_tool_shaped(value: object) -> bool:
-    """Return True for an object, not a class, with the methods of a `ToolShape`."""
+def is_tool_like(value: object) -> bool:
+    """Return True if a value is an object (not a class) with callable `execute` and `get_schema`."""
     methods = (getattr(value, "execute", None), getattr(value, "get_schema", None))
     return not isinstance(value, type) and all(map(callable, methods))
 
 
 class AdaptedTool(Tool):
-    """A `ToolShape` as a `Tool`."""
+    """A `Tool` that delegates to a `ToolProtocol` object."""
 
-    def __init__(self, given: ToolShape) -> None:
-        """Take the name, description, schema and options of the object.
+    def __init__(self, wrapped: ToolProtocol) -> None:
+        """Copy the name, description, schema and options of the object.
 
         Raises:
-            InvalidToolSchema: `get_schema` failed.
+            InvalidToolSchema: `get_schema` of the object raised an exception.
         """
-        self.given = given
-        kind = type(given)
+        self.wrapped = wrapped
+        kind = type(wrapped)
         super().__init__(
-            getattr(given, "name", None) or kind.__name__,
-            getattr(given, "description", None) or inspect.cleandoc(vars(kind).get("__doc__") or ""),
+            getattr(wrapped, "name", None) or kind.__name__,
+            getattr(wrapped, "description", None) or inspect.cleandoc(vars(kind).get("__doc__") or ""),
         )
         for option in _OPTIONS:
-            if hasattr(given, option):
-                setattr(self, option, getattr(given, option))
+            if hasattr(wrapped, option):
+                setattr(self, option, getattr(wrapped, option))
 
     def get_schema(self) -> Mapping[str, Any]:
-        """The schema of the object's parameters."""
-        return self.given.get_schema()
+        """Return the JSON Schema of the object's parameters."""
+        return self.wrapped.get_schema()
 
     async def execute(self, arguments: Mapping[str, Any], context: ToolContext) -> object:
-        return await execute_shaped(self, self.given.execute, arguments, context)
+        return await execute_short_form(self, self.wrapped.execute, arguments, context)
 
     def __repr__(self) -> str:
-        return f"AdaptedTool({self.given!r})"
+        return f"AdaptedTool({self.wrapped!r})"

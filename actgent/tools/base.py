@@ -1,4 +1,4 @@
-"""What an agent can do: the `Tool` that all kinds of tools are, and what it is told at a call."""
+"""`Tool`, the base class of all tools, and `ToolContext`, the context of one tool call."""
 
 import abc
 import functools
@@ -15,112 +15,117 @@ from typing_extensions import TypeVar
 from actgent.approvals import Ask, Grant
 from actgent.errors import DatabaseFailed, DepsMissing, InvalidToolSchema, ToolTimeout
 from actgent.messages import CallProgress, ToolCall, ToolResult, ToolSpec
-from actgent.support.foreign import is_awaitable
-from actgent.support.leads import for_tool_contexts
+from actgent.support.misuse_hints import hints_for_tool_contexts
 from actgent.support.quick_init import maker
+from actgent.support.user_code import is_awaitable
 
-from .outputs.results import ResultCache
-from .schemas import ArgumentsValidator
+from . import schemas
+from .outputs.result_text import ResultCache
 from .threads import Threads, ThreadShare
 from .time_limits import TimeLimit, time_limits
 
 Effect = Literal["pure", "idempotent", "once"]
-"""What a tool does outside, and so what a restart may repeat: nothing; the same again; something that counts."""
+"""Side effect of a tool, which decides if a restart may repeat its calls.
+
+"pure": no side effect. "idempotent": a repetition has the same effect as one call. "once": a repetition would act
+twice.
+"""
 
 
-DEFAULT_TIMEOUT = 60.0
-"""Seconds a call may take whose tool says nothing."""
-LONGEST_PROGRESS = 2000
-"""Characters of a text that tells of progress."""
+DEFAULT_TIMEOUT_SECONDS = 60.0
+"""Time limit of a call if neither the tool nor the agent sets one."""
+MAX_PROGRESS_CHARACTERS = 2000
+"""Maximum length of a progress text; longer texts are truncated."""
 
-AskFor = Callable[[ToolCall], bool | Ask]
-"""True if a person has to approve this call; sync, and it only looks."""
+ApprovalRule = Callable[[ToolCall], bool | Ask]
+"""Sync function of a call: True or an `Ask` if the call needs an approval, False if it does not."""
 
 DepsT = TypeVar("DepsT", default=Any)
-"""The type of what a program gives the tools of its agents."""
+"""Type of the dependencies that a program passes to its agents' tools."""
 DepsT_co = TypeVar("DepsT_co", covariant=True, default=Any)
 DepsT_contra = TypeVar("DepsT_contra", contravariant=True, default=Any)
 
 
-class HasState(typing.Protocol):
-    """Something with a store, such as a session."""
+class StateSource(typing.Protocol):
+    """An object with a state store, such as a session."""
 
     @property
     def state(self) -> Any: ...
     @property
     def scope(self) -> str:
-        """What the effect keys of its calls begin with."""
+        """Prefix of the effect keys of the session's tool calls."""
 
 
-class CallsTools(typing.Protocol):
-    """What a tool is given whose `calls_tools` is True, to call others of its agent while it runs."""
+class NestedToolCalls(typing.Protocol):
+    """Interface through which a tool with `calls_tools=True` calls other tools of its agent."""
 
     def names(self) -> Sequence[str]:
-        """The names of the tools that may be called."""
+        """Return the names of the tools that may be called."""
         ...
 
     def parameters(self, name: str) -> Sequence[str]:
-        """The names of a tool's parameters, in their order."""
+        """Return a tool's parameter names in the order of its schema."""
         ...
 
-    def begun_at(self) -> float:
-        """Unix time in seconds at which the call ran first, the same whenever it runs again."""
+    def first_started_at(self) -> float:
+        """Return the Unix time in seconds of the calling tool's first run. Later runs return the same time."""
         ...
 
     async def call(self, name: str, arguments: Mapping[str, Any]) -> ToolResult:
-        """Run a call, or take what came of it when this ran before."""
+        """Run a tool call and return its result, or return the recorded result if an earlier run made the same call."""
         ...
 
 
-@for_tool_contexts
+@hints_for_tool_contexts
 @attrs.define(kw_only=True, eq=False)
 class ToolContext(Generic[DepsT_co]):
-    """What a tool may know of the call it serves. Made for that call alone, and only to be read.
+    """Read-only context of one tool call: session, agent, state, deps and progress reporting.
 
-    A tool that takes a `ToolContext[Shop]` finds a `Shop` in `deps`, and an agent with it is given one.
+    A tool with a parameter of type `ToolContext[Shop]` finds a `Shop` in `deps`. Its agent requires deps of that
+    type.
     """
 
     session_id: str = ""
-    """The session whose turn makes the call; empty outside of an agent."""
+    """Id of the session whose turn makes the call; empty outside of an agent."""
     owner: str = ""
-    """Whose session that is; empty outside of an agent."""
+    """Owner of the session; empty outside of an agent."""
     agent: str = ""
-    """The name of its agent; empty outside of one."""
+    """Name of the agent; empty outside of an agent."""
     call_id: str = ""
-    """The `ToolCall.id`; empty outside of an agent."""
+    """`ToolCall.id` of the call; empty outside of an agent."""
     _effect_key: str = ""
-    """One that was given; otherwise it follows from the session and the call, once somebody asks for it."""
+    """Explicit effect key; if empty, `effect_key` derives it from the session and the call."""
     _state: Any = None
-    _source: HasState | None = attrs.field(default=None, repr=False)
-    """What has the scope, and the state, which is made when somebody asks for it."""
+    _source: StateSource | None = attrs.field(default=None, repr=False)
+    """Session from which `state` and the scope of the effect key are read on first use."""
     _deps: Any = attrs.field(default=None, repr=False, alias="deps")
-    """Those of the run alone."""
+    """Deps passed to the run; None falls back to the deps of the session."""
     session: Any = None
-    """The `Session`, for tools that talk to it; None outside of an agent."""
+    """The `Session` of the call; None outside of an agent."""
     threads: Threads | ThreadShare | None = attrs.field(default=None, repr=False)
-    """Where sync functions run; None outside of an agent."""
+    """Worker threads for sync functions; None outside of an agent."""
     tool_name: str = ""
-    """The name that the model called it by."""
+    """Name by which the model called the tool."""
     report: Callable[[CallProgress], object] | None = attrs.field(default=None, repr=False)
-    """Takes what `progress` says, in any thread; None: nobody wants to know, or the call has ended."""
+    """Callback for progress, safe to call from any thread. None if there is no subscriber or the call has ended."""
     approval: Grant | None = None
-    """What a person said who let this call run: `Approve` or `Edit`; None: nobody was asked."""
-    tools: CallsTools | None = attrs.field(default=None, repr=False)
-    """By what a tool calls others that says `calls_tools`; None for all other tools, and outside of an agent."""
-    has_begun: bool = attrs.field(default=False, init=False, repr=False)
-    """True if an attempt was made before, which may have done something."""
+    """The approver's decision to run this call (`Approve` or `Edit`); None if the call needed no approval."""
+    tools: NestedToolCalls | None = attrs.field(default=None, repr=False)
+    """Interface to call other tools of the agent. None unless the tool sets `calls_tools` and runs in an agent."""
+    attempted_before: bool = attrs.field(default=False, init=False, repr=False)
+    """True if an earlier attempt of this call failed and may have had side effects."""
     origin: str = attrs.field(default="", init=False, repr=False)
-    """A tool sets it if the result of this call repeats text from outside: the name of its source. Empty: it does not."""
+    """Name of the source of untrusted text in the result, set by the tool; empty if the result contains none."""
     _database: Any = attrs.field(default=None, init=False, repr=False)
-    """What `database` gave this attempt."""
-    waits_to_begin: bool = attrs.field(default=False, init=False, repr=False)
-    """True if it was stopped while it waited for a thread, so that nothing of it was done."""
+    """Database handle of the current attempt; None until `database` is read."""
+    cancelled_in_queue: bool = attrs.field(default=False, init=False, repr=False)
+    """True if the call was cancelled while it waited for a worker thread, before its function started."""
 
     @property
     def effect_key(self) -> str:
-        """The same for every repetition of this call, e.g. after a crash: hand it to services that drop duplicates.
+        """Idempotency key of the call: unique per call, and equal for all repetitions of the call, e.g. after a crash.
 
-        No other call has it, in no session of any agent; empty outside of an agent.
+        Pass it to services that drop duplicates. Empty outside of an agent.
         """
         if self._effect_key or not self.call_id:
             return self._effect_key
@@ -128,72 +133,78 @@ class ToolContext(Generic[DepsT_co]):
         return f"{scope}/{self.call_id}"
 
     def progress(self, done: float | None = None, total: float | None = None, text: str = "") -> None:
-        """Tell `on_tool_progress`, events, streams and the terminal how far the call has come; also from a thread.
+        """Publish the progress of the call to `on_tool_progress`, events, streams and the terminal. Thread-safe.
 
-        Never waits. A slow reader gets the latest only. Longer texts are cut to 2000 characters.
+        Never blocks. A slow subscriber receives only the latest progress. `text` is truncated to 2000 characters.
         """
         report = self.report
         if report is not None:
-            shown = text[:LONGEST_PROGRESS]
+            shown = text[:MAX_PROGRESS_CHARACTERS]
             report(
                 CallProgress(
                     call_id=self.call_id, tool_name=self.tool_name, done=done, total=total, text=shown
                 )
             )
 
-    def never_began(self) -> None:
-        """The call was stopped while it waited for a thread."""
-        self.waits_to_begin = not self.has_begun
+    def mark_not_started(self) -> None:
+        """Record that the call was cancelled while it waited for a thread, so that its result is `cancelled`."""
+        self.cancelled_in_queue = not self.attempted_before
 
     @property
     def state(self) -> Any:
-        """The session's store: a read-only mapping with `dispatch`. None outside of a session."""
+        """State store of the session, a read-only mapping with `dispatch`; None outside of a session."""
         return self._state if self._state is not None or self._source is None else self._source.state
 
     @property
     def database(self) -> Any:
-        """The tables of its agent (`Agent(database=...)`), a `CallDatabase`: what this call changes there is changed once.
+        """Database of the agent (`Agent(database=...)`) as a `CallDatabase`, which applies each change of the call once.
 
         Raises:
-            DatabaseFailed: the agent has none.
+            DatabaseFailed: The agent has no database.
         """
         if self._database is None:
             found = None if self.session is None else self.session.database
             if found is None:
                 raise DatabaseFailed(
-                    "a tool asked for a database, and its agent has none: pass it Agent(database=...)"
+                    "the tool reads context.database, but its agent has no database: pass Agent(database=...)"
                 )
             self._database = found.of_call(self.effect_key)
         return self._database
 
     def begin_attempt(self) -> None:
-        """The call begins, or begins again: what it changes in its database are its first changes."""
+        """Discard the database handle of the previous attempt, so that a retry starts with its first change."""
         self._database = None
 
     @property
     def deps(self) -> DepsT_co:
-        """What the program gave: to the run, else to the session, else to the agent.
+        """Dependencies of the program: those of the run, else of the session, else of the agent.
 
         Raises:
-            DepsMissing: nothing.
+            DepsMissing: The run, the session and the agent have no deps.
         """
         found: DepsT_co | None = self._deps
         if found is None and self.session is not None:
             found = self.session.deps
         if found is None:
-            raise DepsMissing(self.agent, self.session_id, "a tool asked for deps, and there are none")
+            raise DepsMissing(
+                self.agent, self.session_id, "the tool reads context.deps, but no deps were passed"
+            )
         return found
 
-    def of_call(
+    def for_call(
         self, call: ToolCall, approval: Grant | None, *, is_inline: bool, is_only: bool = False
     ) -> "ToolContext":
-        """The same for one call; itself, if no other call `is_only`. Where that may run in a thread, the store is made now, in the one that it belongs to."""
+        """Return the context of one call. If the call `is_only`, reuse this object instead of a copy.
+
+        For a tool that may run in a thread, create the state store now, in the event loop's thread, which owns the
+        store.
+        """
         if is_only:
             self.call_id, self.tool_name, self.approval, self._effect_key = call.id, call.name, approval, ""
             if not is_inline:
                 self._state = self.state
             return self
-        return make_context(  # written out: attrs.evolve would cost more than the rest of an inline call
+        return make_context(  # not attrs.evolve: it takes longer than the rest of an inline call
             session_id=self.session_id,
             owner=self.owner,
             agent=self.agent,
@@ -214,43 +225,44 @@ make_context: Callable[..., ToolContext[Any]] = maker(ToolContext)
 
 @attrs.frozen(kw_only=True)
 class ToolHooks:
-    """Called around each call of a tool, sync, in the session's task; a hook that raises is logged and left out."""
+    """Sync callbacks around each call of a tool, run in the session's task. An exception of a callback is logged and ignored."""
 
     on_start: Callable[[ToolCall], object] | None = None
-    """Called once, before the first attempt."""
+    """Called once per call, before the first attempt."""
     on_retry: Callable[[ToolCall, Exception], object] | None = None
-    """Called before each further attempt, with what ended the one before."""
+    """Called before each retry, with the exception of the previous attempt."""
     on_success: Callable[[ToolCall, ToolResult], object] | None = None
-    """Called with the result that the model gets."""
+    """Called with the result of a successful call, as the model receives it."""
     on_error: Callable[[ToolCall, ToolResult], object] | None = None
-    """Called with the result that says what went wrong."""
+    """Called with the error result of a failed call, as the model receives it."""
     on_exception: Callable[[ToolCall, Exception], object] | None = None
-    """Called before `on_error` with what the tool raised, whose `__traceback__` tells where."""
+    """Called before `on_error` with the exception that the tool raised, including its traceback."""
 
 
 class Tool(abc.ABC, Generic[DepsT_contra]):
-    """Something an agent can do. Subclass it, or write a function with `@tool`.
+    """Base class of all tools. Subclass it, or decorate a function with `@tool`.
 
-    A subclass has `execute(arguments, context)` and `parameters`, or in the short form `execute(parameters)` and `get_schema()`.
-    In the short form `execute` may be sync, which runs it in a worker thread, or async; without a `name` the tool has the name of
-    its class, and without a `description` the docstring of its class.
+    A subclass defines `parameters` and `execute(arguments, context)`. The short form defines `get_schema()` and
+    `execute(parameters)`. In the short form, a sync `execute` runs in a worker thread. The tool's name defaults to
+    the class
+    name, and its description to the docstring of the class.
 
-    A tool is shared: one object serves many agents and concurrent calls.
+    One tool object serves many agents and concurrent calls.
     """
 
     def __init__(self, name: str | None = None, description: str | None = None) -> None:
-        """Set the name and the description; None keeps that of the class."""
+        """Set the name and the description; None keeps the class attribute."""
         if name is not None:
             self.name = name
         if description is not None:
             self.description = description
 
     def __init_subclass__(cls, **options: Any) -> None:
-        """Complete a class that is written in the short form."""
+        """Adapt a subclass in the short form: wrap its `execute`, and set `parameters`, `name` and `description`."""
         super().__init_subclass__(**options)
         own = vars(cls)
-        if takes_parameters_alone(own.get("execute")):
-            setattr(cls, "execute", _with_optional_context(own["execute"]))  # noqa: B010 - mypy refuses the assignment
+        if has_short_form(own.get("execute")):
+            setattr(cls, "execute", _add_optional_context(own["execute"]))  # noqa: B010 - mypy rejects the assignment
         if callable(own.get("get_schema")) and "parameters" not in own:
             schema = functools.cached_property(_schema_of)
             schema.__set_name__(cls, "parameters")
@@ -259,114 +271,123 @@ class Tool(abc.ABC, Generic[DepsT_contra]):
             _describe_by_class(cls)
 
     name: str
-    """`^[a-zA-Z0-9_.-]{1,64}$`; what the model calls it by."""
+    """Name by which the model calls the tool, matching `^[a-zA-Z0-9_.-]{1,64}$`."""
     description: str = ""
-    """When to call it, in words for the model; real definitions often have none."""
+    """Tells the model when to call the tool; may be empty."""
     parameters: Mapping[str, Any]
-    """JSON Schema of the arguments (an object); checked before each call.
+    """JSON Schema of the arguments (type object), checked before each call.
 
-    Arguments that its `properties` do not name are refused, unless it says that there may be others
-    (`additionalProperties`, or a combination of schemas); where it names none, all pass.
+    Arguments that are not in `properties` are rejected, unless the schema allows other arguments
+    (`additionalProperties`, or a
+    combination of schemas). A schema without `properties` accepts all arguments.
     """
     effect: Effect = "once"
+    """Side effect of a call; "once" prevents repetition after a crash."""
     timeout: float | None = None
-    """Seconds a call may take, its repetitions and their delays included; None is the agent's default (60)."""
+    """Time limit of a call in seconds, including retries and their delays. None uses the agent's default (60)."""
     retries: int = 0
-    """How often a call is repeated after an exception of a `retry_on` class."""
+    """Maximum number of retries after an exception of a `retry_on` class; 0 disables retries."""
     retry_on: tuple[type[Exception], ...] = ()
-    """What the tool declares retryable; nothing by default, and never its arguments' errors."""
+    """Exception classes that cause a retry; empty by default. Argument errors are never retried."""
     retry_delay: float = 1.0
-    """Seconds before the first repetition; doubles each time."""
+    """Delay in seconds before the first retry; doubles with each retry."""
     cache: int = 0
-    """How many results are kept by arguments, for all agents and sessions alike; 0 keeps none."""
+    """Maximum number of results cached by arguments, shared by all agents and sessions; 0 disables the cache."""
     parallel: bool | None = None
-    """True if a call may overlap with neighbouring calls of the same answer that may overlap; False if it may not.
+    """True if the call may overlap with adjacent calls of the same answer; False if it runs alone.
 
-    None: True for `effect="pure"` and for agents with `parallel_tools=True`, else False. See docs/guides/tools.md.
+    None means True for `effect="pure"` and for agents with `parallel_tools=True`, otherwise False.
     """
     alone: bool = False
-    """A barrier: calls before it finish first, it runs by itself, later ones are checked after it.
+    """True makes the call a barrier: earlier calls finish before it, and later calls are checked after it.
 
-    In addition to `parallel=False`, a barrier waits for the approvals of earlier calls, and later calls for its approval.
+    In contrast to `parallel=False`, a barrier also waits for approvals of earlier calls, and later calls wait for its
+    approval.
     """
-    approval: bool | Ask | AskFor = False
-    """True if a person has to approve each call; an `Ask` words the question, a function decides for each call."""
+    approval: bool | Ask | ApprovalRule = False
+    """True if each call needs an approval. An `Ask` sets the question. A function decides per call."""
     hooks: Sequence[ToolHooks] = ()
+    """Callbacks around each call, in order."""
     process_output: Callable[[str], str] | None = None
-    """Makes the text that the model reads of the text that a call returned, as an attribute or a method; sync, and quick.
+    """Sync function that rewrites the result text before the model reads it; None keeps the text.
 
-    Errors, pictures and files do not pass it; what it raises is the call's error.
+    Not applied to errors, pictures and files. An exception of the function becomes the error of the call. It may be a
+    method.
     """
     deps_type: Any = None
-    """The type of the deps that it needs, and without which no turn begins; None: it needs none."""
+    """Type of the deps that the tool requires; a turn does not start without deps. None if the tool needs no deps."""
     inline: bool = False
-    """True: `execute` never waits, so it runs without a timer."""
+    """True if `execute` never waits; such a call runs without a timer."""
     calls_tools: bool = False
-    """True: it calls other tools while it runs, by `context.tools`.
+    """True if the tool calls other tools through `context.tools`.
 
-    It runs again from its beginning where one of them has to wait for a person, or the process ended meanwhile, and then
-    has to make the same calls in the same order; so its effect is `idempotent`, and it is `alone`.
+    If such a call waits for an approval or the process restarts, the tool runs again from the start and must make the same
+    calls in the same order. Therefore its effect must be `idempotent`, and it must be `alone`.
     """
     deferred: bool = False
-    """True: a model finds it by `find_tools` and runs it by `call_tool`, in place of being offered it."""
+    """True if the tool is not offered to the model; the model finds it by `find_tools` and runs it by `call_tool`."""
     outside: bool = False
-    """True: what it returns and raises was written by strangers; the model reads it between marks, as data."""
+    """True if results and errors contain untrusted text; the model receives them between delimiters, as data."""
     origin: str = ""
-    """The name of the toolset that it comes from; empty: the agent was given it by itself."""
+    """Name of the toolset that provides the tool; empty if the tool was passed to the agent directly."""
 
     is_gateway = False
-    """True for `find_tools` and `call_tool`, by which a model reaches other tools; one of a program's own is none."""
+    """True for the built-in `find_tools` and `call_tool`, which give access to deferred tools."""
+    is_of_caller = False
+    """True if the caller of the turn runs the tool; see `caller_tools`."""
     in_every_mode = False
-    """True for `find_tools` and `read_result`, which change nothing and tell nothing that a mode could hide."""
+    """True for `find_tools` and `read_result`: they have no side effect and no access that a mode could forbid."""
 
     @abc.abstractmethod
     async def execute(self, arguments: Mapping[str, Any], context: ToolContext[DepsT_contra]) -> object:
-        """Run one call with arguments that fit the schema, and return its result.
+        """Run one call with arguments that match the schema, and return its result.
 
-        Text is the result as it is; anything else becomes JSON. What it raises becomes the
-        call's error result, for the model to read; `ToolError` words it without the class name.
+        Text is the result unchanged; any other value is converted to JSON. An exception becomes the error result that
+        the model
+        reads. The text of a `ToolError` is shown without the class name.
         """
 
     async def run(
         self, arguments: Mapping[str, Any], context: ToolContext[DepsT_contra] | None = None
     ) -> object:
-        """Run one call by hand, e.g. in a test or a script: checked and timed as an agent has it, and its value returned as it is.
+        """Run one call outside of an agent, e.g. in a test: validate the arguments, apply the timeout, return the raw value.
 
-        Without a context it is told of no agent or session. Repetitions, approvals and modes are an agent's.
+        Without a context, the tool gets a `ToolContext` without agent and session. Retries, approvals and modes do
+        not apply.
 
         Raises:
-            InvalidArguments: the arguments do not fit `parameters`; it did not run.
-            ToolTimeout: it took longer than its `timeout`, or 60 seconds where it has none.
+            InvalidArguments: The arguments do not match `parameters`; the tool did not run.
+            ToolTimeout: The call exceeded `timeout`, or 60 seconds if the tool has no timeout.
         """
         checked = self.argument_validator.validate(arguments)
-        told: ToolContext[Any] = ToolContext(tool_name=self.name) if context is None else context
-        seconds = DEFAULT_TIMEOUT if self.timeout is None else self.timeout
+        call_context: ToolContext[Any] = ToolContext(tool_name=self.name) if context is None else context
+        seconds = DEFAULT_TIMEOUT_SECONDS if self.timeout is None else self.timeout
         with trio.move_on_after(seconds) as scope:
             time_limits.set((TimeLimit(scope),))
-            return await self.execute(checked, told)
+            return await self.execute(checked, call_context)
         raise ToolTimeout(self.name, seconds)
 
     @property
     def spec(self) -> ToolSpec:
-        """The tool as a model sees it."""
+        """The tool's name, description and parameters as sent to a model."""
         return ToolSpec(self.name, self.description, self.parameters)
 
     @functools.cached_property
-    def argument_validator(self) -> ArgumentsValidator:
-        """Checks arguments against `parameters`; compiled once for each tool."""
-        return ArgumentsValidator(self.name, self.parameters)
+    def argument_validator(self) -> "schemas.ArgumentsValidator":
+        """Validator of the arguments against `parameters`, compiled once per tool."""
+        return schemas.ArgumentsValidator(self.name, self.parameters)
 
     @functools.cached_property
     def result_cache(self) -> ResultCache:
-        """The results that `cache` keeps."""
+        """Cached result texts by arguments, at most `cache` of them."""
         return ResultCache(self.cache)
 
 
 # --- the short form of a subclass ------------------------------------------------------------
 
 
-def takes_parameters_alone(execute: object) -> bool:
-    """Return True for a function `execute(self, parameters)`, which is not told the context of its call."""
+def has_short_form(execute: object) -> bool:
+    """Return True if a function has the signature `execute(self, parameters)`, without a context."""
     if not isinstance(execute, types.FunctionType):
         return False
     code = execute.__code__
@@ -374,27 +395,29 @@ def takes_parameters_alone(execute: object) -> bool:
     return code.co_argcount == 2 and not code.co_kwonlyargcount and not code.co_flags & varies  # noqa: PLR2004 - self and parameters
 
 
-def _with_optional_context(execute: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a method that calls `execute(self, parameters)` as it is, or with a context as an agent calls its tools."""
+def _add_optional_context(execute: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a method with an optional `context`: without a context it calls `execute` directly, else as an agent does."""
 
     @functools.wraps(execute)
     def called(self: Tool, parameters: Mapping[str, Any], context: ToolContext | None = None) -> Any:
         call = functools.partial(execute, self)
-        return call(parameters) if context is None else execute_shaped(self, call, parameters, context)
+        return call(parameters) if context is None else execute_short_form(self, call, parameters, context)
 
     return called
 
 
-async def execute_shaped(
+async def execute_short_form(
     tool: Any, execute: Callable[[dict[str, Any]], Any], parameters: Mapping[str, Any], context: ToolContext
 ) -> object:
-    """Run `execute(parameters)` of a tool: a sync one in a worker thread, unless the tool is `inline`."""
+    """Run `execute(parameters)` of a tool and return its value. A sync function runs in a worker thread unless the tool is `inline`."""
     if getattr(tool, "inline", False) or _is_async(execute):
         result = execute(dict(parameters))
     else:
         threads = context.threads or Threads()
         result = await threads.run_sync(
-            functools.partial(execute, dict(parameters)), name=tool.name, never_began=context.never_began
+            functools.partial(execute, dict(parameters)),
+            name=tool.name,
+            on_not_started=context.mark_not_started,
         )
     return await result if is_awaitable(result) else result
 
@@ -405,22 +428,22 @@ def _is_async(execute: Callable[..., Any]) -> bool:
 
 
 def _schema_of(self: Any) -> Mapping[str, Any]:
-    """Return the schema that a tool of the short form gives.
+    """Return `get_schema()` of a short-form tool as a dict.
 
     Raises:
-        InvalidToolSchema: `get_schema` failed.
+        InvalidToolSchema: `get_schema` raised an exception or did not return a mapping.
     """
     try:
         return dict(self.get_schema())
     except Exception as error:
         raise InvalidToolSchema(
-            f"tool {self.name!r}: get_schema() returns a JSON Schema of an object, but {type(error).__name__}: {error}",
+            f"tool {self.name!r}: get_schema() must return a JSON Schema of an object, but it raised {type(error).__name__}: {error}",
             tool_name=self.name,
         ) from error
 
 
 def _describe_by_class(cls: type[Tool]) -> None:
-    """Name and describe the tools of a class by the class, where neither it nor a base of it says anything."""
+    """Set the default name and description of a class from its class name and docstring, unless the class or a base sets them."""
     own, bases = vars(cls), cls.__mro__[1:]
     is_declared = "name" in own or "name" in own.get("__annotations__", {})
     if not is_declared and getattr(cls, "name", None) in (None, *(base.__name__ for base in bases)):
@@ -431,24 +454,29 @@ def _describe_by_class(cls: type[Tool]) -> None:
 
 
 def _doc_of(cls: type) -> str:
-    """Return the docstring of a class itself, without that of its bases; empty if it has none."""
+    """Return the docstring of a class, ignoring its bases; empty if it has none."""
     return inspect.cleandoc(vars(cls).get("__doc__") or "")
 
 
 class WrappedTool(Tool):
-    """A tool that is another one but for some of its options; the other one stays as it is."""
+    """A tool that delegates to another tool and overrides some of its options. The inner tool is not changed."""
 
     def __init__(self, inner: Tool, **options: Any) -> None:
-        """Args: `options` are attributes of `Tool` that are to differ."""
+        """Copy the options of a tool, with overrides.
+
+        Args:
+            inner: The tool that runs the calls.
+            options: Attributes of `Tool` to override.
+        """
         self.inner = inner
         for option in Tool.__annotations__:
             setattr(self, option, options.get(option, getattr(inner, option)))
 
     @functools.cached_property
-    def argument_validator(self) -> ArgumentsValidator:
+    def argument_validator(self) -> "schemas.ArgumentsValidator":
         inner = self.inner
         is_same = self.name == inner.name and self.parameters is inner.parameters
-        return inner.argument_validator if is_same else ArgumentsValidator(self.name, self.parameters)
+        return inner.argument_validator if is_same else schemas.ArgumentsValidator(self.name, self.parameters)
 
     async def execute(self, arguments: Mapping[str, Any], context: ToolContext) -> object:
         return await self.inner.execute(arguments, context)
@@ -457,8 +485,8 @@ class WrappedTool(Tool):
         return f"{type(self).__name__}({self.name!r})"
 
 
-def innermost(tool: Tool) -> Tool:
-    """The tool that all wrappers are round."""
+def unwrap_tool(tool: Tool) -> Tool:
+    """Return the tool inside all `WrappedTool` layers."""
     while isinstance(tool, WrappedTool):
         tool = tool.inner
     return tool

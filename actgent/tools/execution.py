@@ -1,24 +1,26 @@
 """Run the tool calls of one answer, in the order of the answer.
 
-Calls run one after the other. Neighbouring calls of tools that may overlap (`Tool.parallel`, by default `effect="pure"`)
-run concurrently, and also start in the order of the answer.
+Calls run one after the other. Adjacent calls of tools that may overlap (`Tool.parallel`, by default `effect="pure"`)
+run
+concurrently, and also start in the order of the answer.
 
-A call goes `waiting -> started -> finished`. What a call is told apart by when its batch is stopped:
+A call is in one of these states. If the batch is stopped, its state determines the result:
 
-    waiting     `cancelled`: its tool never ran
-    started     `outcome_unknown`, or `cancelled` where its effect is pure or idempotent
-    begun       `outcome_unknown`: it may have run before a restart, and has not run again yet
-    finished    its result
-    asked       `cancelled`, as withdrawn: it waits for a person, and has not run or asked itself
+    waiting             `cancelled`: the tool never ran
+    started             `outcome_unknown`, or `cancelled` if the effect is pure or idempotent
+    maybe started       `outcome_unknown`: it may have run before a restart, and has not run again yet
+    finished            its result
+    awaiting approval   `cancelled`, as withdrawn: neither the call nor its question was processed
 """
 
 import types
 import typing
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from types import MappingProxyType
+from types import MappingProxyType, TracebackType
 from typing import Any
 
 import attrs
+import orjson
 import trio
 
 from actgent.approvals import Ask, Edit, Grant
@@ -34,188 +36,205 @@ from actgent.errors import (
     UnusableResult,
 )
 from actgent.messages import Medium, ToolCall, ToolResult, ToolStatus, make_result
-from actgent.support.foreign import failure_of, leaves
+from actgent.support import span_names as names
 from actgent.support.logs import logger_of
-from actgent.support.tracing import ActiveTrace, active_trace
+from actgent.support.tracing import ActiveTrace, Attribute, TracedWork, active_trace
+from actgent.support.user_code import convert_user_error, leaves
 
-from .base import DEFAULT_TIMEOUT, AskFor, CallsTools, Tool, ToolContext
+from .base import DEFAULT_TIMEOUT_SECONDS, ApprovalRule, NestedToolCalls, Tool, ToolContext
+from .caller_tools import AskCaller
 from .outputs.media import describe_media, has_media
-from .outputs.provenance import from_outside
-from .outputs.results import canonical, capped, describe, fallback_text, to_text
-from .registry import ToolRegistry
+from .outputs.result_text import canonical_json, describe, fallback_text, to_text, truncate
+from .outputs.untrusted_results import mark_untrusted
 from .schemas import plain_form
-from .spans import ToolWork
 from .start_order import StartGate, start_gate
 from .time_limits import TimeLimit, time_limits
 
 logger = logger_of(__name__)
 
-DEFAULT_MAX_CHARACTERS = 60_000
+DEFAULT_MAX_RESULT_CHARACTERS = 60_000
+"""Maximum length of a result in characters if the agent sets none."""
 _NOT_STARTED = "cancelled before it started"
 _STOPPED = "cancelled while it ran"
-_REFUSED = "it did not run, see the first result of this answer"
-_WITHDRAWN = "withdrawn before a person decided: it did not run"
-_UNKNOWN = "stopped while it ran: whether it took effect is not known"
+_REJECTED = "it did not run: see the first result of this answer"
+_WITHDRAWN = "withdrawn before the approval was decided: it did not run"
+_UNKNOWN = "stopped while it ran: its outcome is unknown"
 
 NO_GRANTS: Mapping[str, Grant] = MappingProxyType({})
 _ONE_STAGE: Sequence[Sequence[int]] = ((0,),)
-_NO_ASKS: Mapping[int, Ask] = MappingProxyType({})
-_NOTHING_ASKED: Mapping[int, AskPerson] = MappingProxyType({})
+_NO_APPROVALS: Mapping[int, Ask] = MappingProxyType({})
+_NONE_AWAITING: Mapping[int, AskPerson] = MappingProxyType({})
 Check = Callable[[ToolCall, Tool], str | None]
-"""Why a call may not run at this moment, in words for the model; None: it may. A `ToolError` says no, too."""
+"""Return the reason why a call must not run now, as text for the model; None if it may run. May raise `ToolError` instead."""
 
 
-class BatchHost(typing.Protocol):
-    """The turn that a batch belongs to, as far as its calls need it."""
+class ToolLookup(typing.Protocol):
+    """Tools by name, as `ToolRegistry` has them."""
+
+    def get(self, name: str) -> Tool | None: ...
+    def find(self, call: ToolCall) -> Tool: ...
+
+
+class BatchTurn(typing.Protocol):
+    """Interface to the turn that runs a batch."""
 
     def keep(self, call: ToolCall, text: str, limit: int) -> str:
-        """Keep a result that is too long elsewhere, and return what the model is shown."""
+        """Store a result that exceeds `limit` characters, and return the shortened text for the model."""
         ...
 
-    def nest(self, call: ToolCall) -> CallsTools:
-        """Make what a running call calls other tools by."""
+    def nest(self, call: ToolCall) -> NestedToolCalls:
+        """Return the interface through which a running call calls other tools."""
         ...
 
-    def tell_raised(self, call: ToolCall, error: Exception) -> None:
-        """Hear what a tool raised, with its traceback; not of questions to people."""
+    def report_exception(self, call: ToolCall, error: Exception) -> None:
+        """Receive an exception that a tool raised, with its traceback. Requests for approval are not reported."""
         ...
 
-    def log_unusable(self, call: ToolCall, error: UnusableResult) -> None:
-        """Log that the value of a tool has no JSON form, with the reason. The model gets `str(value)`."""
+    def log_unserializable(self, call: ToolCall, error: UnusableResult) -> None:
+        """Log why a tool's value has no JSON form. The model receives `str(value)`."""
         ...
 
 
 @attrs.define(eq=False)
 class Batch:
-    """The calls of one answer. `run` runs them once; `results` tells at any moment what came of them."""
+    """The tool calls of one answer. `run` runs them once; `results` returns one result per call at any time."""
 
     calls: Sequence[ToolCall]
-    registry: ToolRegistry
+    """The calls in the order of the answer."""
+    registry: ToolLookup
+    """The tools that the calls may run."""
     context: ToolContext = attrs.field(factory=ToolContext, kw_only=True)
-    """What the tools are told; the call's id and effect key are filled in for each."""
+    """Context of the turn; each call gets a copy with its own id and effect key."""
     check: Check | None = attrs.field(default=None, kw_only=True)
-    """Asked when a call is about to start, after the calls that it has to wait for."""
+    """Called directly before each call starts, after the calls that it has to wait for."""
     ask: Callable[[ToolCall, Tool], Ask | None] | None = attrs.field(default=None, kw_only=True)
-    """True if a person has to decide first, besides what the tool says; such a call ends up in `asked`."""
+    """Returns the approval that a call needs in addition to the tool's own `approval`; None if it needs none."""
     grants: Mapping[str, Grant] = attrs.field(default=NO_GRANTS, kw_only=True)
-    """By their calls' ids what persons said who let them run."""
-    timeout: float = attrs.field(default=DEFAULT_TIMEOUT, kw_only=True)
-    """Seconds, for tools that say nothing themselves."""
-    max_characters: int = attrs.field(default=DEFAULT_MAX_CHARACTERS, kw_only=True)
-    """The longest result; longer ones are cut, with a notice."""
-    host: BatchHost | None = attrs.field(default=None, kw_only=True)
-    """The turn in which they run; None: the rest of longer results is lost, and no call can call other tools."""
+    """Approvals of calls that may run, by call id."""
+    timeout: float = attrs.field(default=DEFAULT_TIMEOUT_SECONDS, kw_only=True)
+    """Time limit in seconds for tools without their own."""
+    max_characters: int = attrs.field(default=DEFAULT_MAX_RESULT_CHARACTERS, kw_only=True)
+    """Maximum length of a result in characters; longer results are shortened with a notice."""
+    host: BatchTurn | None = attrs.field(default=None, kw_only=True)
+    """The turn that runs the batch. None: long results are truncated, and no tool can call other tools."""
     on_stage: "Callable[[Batch, Sequence[int]], Awaitable[object]] | None" = attrs.field(
         default=None, kw_only=True
     )
-    """Awaited with the batch and the indexes of the calls of one stage, before the first of these calls starts."""
+    """Awaited with the batch and the indexes of a stage's calls, before the first of these calls starts."""
     is_parallel: bool = attrs.field(default=False, kw_only=True)
-    """True if calls of tools with `parallel=None` may overlap, whatever their effect."""
+    """True if calls of tools with `parallel=None` may overlap regardless of their effect."""
     on_start: Callable[[ToolCall], object] | None = attrs.field(default=None, kw_only=True)
-    """Hears of each call that runs."""
+    """Called with each call that starts."""
     on_finish: Callable[[ToolResult], object] | None = attrs.field(default=None, kw_only=True)
-    """Told of each result as soon as it is there."""
-    begun: frozenset[int] = attrs.field(default=frozenset(), init=False, repr=False)
-    """The places of calls that may have run before a restart, and are to run again if they still may."""
+    """Called with each result as soon as the call finishes."""
+    maybe_started: frozenset[int] = attrs.field(default=frozenset(), init=False, repr=False)
+    """Indexes of calls that may have run before a restart. They run again if they still may."""
     _started: dict[int, tuple[Tool, ToolContext]] = attrs.field(factory=dict, init=False, repr=False)
+    """Tool and context of each started call, by index."""
     _finished: dict[int, ToolResult] = attrs.field(factory=dict, init=False, repr=False)
-    asked: Mapping[int, AskPerson] = attrs.field(default=_NOTHING_ASKED, init=False, repr=False)
-    """By their places the calls that wait for a person."""
-    is_refused: bool = attrs.field(default=False, init=False)
-    """True if the answer as a whole was refused."""
-    _asks: Mapping[int, Ask] = attrs.field(default=_NO_ASKS, init=False, repr=False)
+    """Results of finished calls, by index."""
+    awaiting_approval: Mapping[int, AskPerson] = attrs.field(default=_NONE_AWAITING, init=False, repr=False)
+    """Approval requests of the calls that wait for a decision, by index."""
+    is_rejected: bool = attrs.field(default=False, init=False)
+    """True if `reject_all` rejected the answer as a whole."""
+    _required_approvals: Mapping[int, Ask] = attrs.field(default=_NO_APPROVALS, init=False, repr=False)
+    """Approvals that `required_approval` found, by index."""
 
-    # --- what came of them -----------------------------------------------------------------
+    # --- results ---------------------------------------------------------------------------
 
     def results(self) -> tuple[ToolResult, ...]:
-        """Exactly one result for each call, in the order of the calls; right at any moment, and after cancellation."""
+        """Return exactly one result per call, in the order of the calls. Valid at any time, also after cancellation."""
         finished = self._finished
-        return tuple([finished.get(place) or self._unfinished(place) for place in range(len(self.calls))])
+        return tuple(
+            [finished.get(index) or self._unfinished_result(index) for index in range(len(self.calls))]
+        )
 
-    def _unfinished(self, place: int) -> ToolResult:
-        call = self.calls[place]
-        if place in self.asked:
-            return _failed(call, _WITHDRAWN, status="cancelled")
-        tool, told = self._started.get(place, (None, None))
-        if (told is None or told.waits_to_begin) and place not in self.begun:
-            return _failed(call, _NOT_STARTED, status="cancelled")
+    def _unfinished_result(self, index: int) -> ToolResult:
+        """Return the result of a call that has not finished, derived from its state."""
+        call = self.calls[index]
+        if index in self.awaiting_approval:
+            return _error_result(call, _WITHDRAWN, status="cancelled")
+        tool, call_context = self._started.get(index, (None, None))
+        if (call_context is None or call_context.cancelled_in_queue) and index not in self.maybe_started:
+            return _error_result(call, _NOT_STARTED, status="cancelled")
         if tool is None or tool.effect == "once":
-            return _failed(call, _UNKNOWN, status="outcome_unknown")
-        return _failed(call, _STOPPED, status="cancelled")
+            return _error_result(call, _UNKNOWN, status="outcome_unknown")
+        return _error_result(call, _STOPPED, status="cancelled")
 
-    def set_result(self, place: int, result: ToolResult | None) -> None:
-        """A call that ran before a restart: its result, or None where it may have run and left none."""
-        call = self.calls[place]
-        self._finished[place] = result or _failed(call, _UNKNOWN, status="outcome_unknown")
+    def set_result(self, index: int, result: ToolResult | None) -> None:
+        """Set the result of a call that ran before a restart; None means that its outcome is unknown."""
+        call = self.calls[index]
+        self._finished[index] = result or _error_result(call, _UNKNOWN, status="outcome_unknown")
 
-    def answer(self, place: int, *, content: str = "", error: str | None = None) -> None:
-        """Somebody else says what came of a call, which does not run."""
-        call = self.calls[place]
+    def supply_result(self, index: int, *, content: str = "", error: str | None = None) -> None:
+        """Set the content or the error of a call from outside, without running the call."""
+        call = self.calls[index]
         if error is not None:
-            self._finished[place] = _failed(call, self._capped(error))
+            self._finished[index] = _error_result(call, self._truncate(error))
             return
-        self._finished[place] = _succeeded(call, self._capped(content))
+        self._finished[index] = _success_result(call, self._truncate(content))
 
-    def refuse(self, reason: str) -> None:
-        """None of the calls runs: the first tells why."""
-        self.is_refused = True
-        for place, call in enumerate(self.calls):
-            self._finished[place] = _failed(call, reason if place == 0 else _REFUSED)
+    def reject_all(self, reason: str) -> None:
+        """Reject all calls: the first result has the reason, the other results refer to it."""
+        self.is_rejected = True
+        for index, call in enumerate(self.calls):
+            self._finished[index] = _error_result(call, reason if index == 0 else _REJECTED)
 
-    def is_settled(self, place: int) -> bool:
-        """True for a call that will not run again: it has its result, or waits for a person."""
-        return place in self._finished or place in self.asked
+    def is_resolved(self, index: int) -> bool:
+        """Return True if a call will not run in this batch any more: it has a result or awaits approval."""
+        return index in self._finished or index in self.awaiting_approval
 
     def finished(self) -> Sequence[ToolResult]:
-        """The results that are there."""
+        """Return the results of the finished calls."""
         return tuple(self._finished.values())
 
-    def count_left(self) -> int:
-        """Count the calls that have no result yet."""
+    def count_unfinished(self) -> int:
+        """Return the number of calls without a result."""
         return len(self.calls) - len(self._finished)
 
-    def may_run_again(self) -> bool:
-        """Return True if nothing happens twice where the calls that have no result yet run again from their beginnings."""
-        left = (call for place, call in enumerate(self.calls) if place not in self._finished)
+    def can_rerun(self) -> bool:
+        """Return True if all unfinished calls can run again from the start without doing anything twice."""
+        left = (call for index, call in enumerate(self.calls) if index not in self._finished)
         tools = [self.registry.get(call.name) for call in left]
         return all(tool is not None and tool.effect != "once" and not tool.calls_tools for tool in tools)
 
-    # --- running them ----------------------------------------------------------------------
+    # --- running the calls ---------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Run all calls in the order of the answer, stage by stage. A failed call does not stop the later calls.
+        """Run all calls in the order of the answer, stage by stage. A failed call does not stop later calls.
 
-        The calls of a stage are checked before its first call starts. A batch of inline tools makes no checkpoint.
-        A call that waits for an approval does not delay later calls, except across a tool marked `alone`.
+        The calls of a stage are checked before its first call starts. A batch of inline tools makes no checkpoint. A
+        call that
+        awaits approval does not delay later calls, except across a tool marked `alone`.
         """
-        was_alone = False
+        former: Sequence[int] = ()
         for stage in self._stages():
-            is_alone = self._is_alone(stage[0])
-            if self.asked and (is_alone or was_alone):
+            if self.awaiting_approval and any(map(self._is_alone, (*former[:1], stage[0]))):
                 return
             if self.on_stage is not None:
                 await self.on_stage(self, stage)
             await self._run_stage(stage)
-            was_alone = is_alone
+            former = stage
 
     async def _run_stage(self, stage: Sequence[int]) -> None:
+        """Check the calls of a stage, and run those that may run."""
         waiting: list[tuple[int, Tool, dict[str, Any]]] = []
-        for place in stage:
+        for index in stage:
             await trio.lowlevel.checkpoint_if_cancelled()
-            admitted = self._admitted(place)
+            admitted = self._admit_or_fail(index)
             if admitted is None:
                 continue
             if not waiting and _is_immediate(admitted[0]):
-                await self._run_call(place, *admitted)
+                await self._run_call(index, *admitted)
             else:
-                waiting.append((place, *admitted))
+                waiting.append((index, *admitted))
         if len(waiting) == 1:
             await self._run_call(*waiting[0])
         elif waiting:
             await self._run_concurrently(waiting)
 
     async def _run_concurrently(self, calls: Sequence[tuple[int, Tool, dict[str, Any]]]) -> None:
-        """Run calls in one task each. Each task lets the next one start, since trio starts tasks in random order."""
+        """Run each call in its own task. Each task lets the next one start, since trio starts tasks in random order."""
         gate = StartGate()
         gate.open()
         async with trio.open_nursery() as nursery:
@@ -227,209 +246,226 @@ class Batch:
     async def _start_call(
         self, call: tuple[int, Tool, dict[str, Any]], gate: StartGate, next_gate: StartGate
     ) -> None:
+        """Wait until the previous call has started, then run the call."""
         await gate.wait()
         start_gate.set(next_gate)
         next_gate.open()
         await self._run_call(*call)
 
     def _stages(self) -> Iterable[Sequence[int]]:
-        """Return the indexes of the calls in stages: calls of one stage may overlap, stages run one after the other."""
+        """Return the indexes of the calls in stages: the calls of one stage may overlap, stages run one after the other."""
         return _ONE_STAGE if len(self.calls) == 1 else self._group_calls()
 
     def _group_calls(self) -> Iterator[Sequence[int]]:
         overlapping: list[int] = []
-        for place, call in enumerate(self.calls):
+        for index, call in enumerate(self.calls):
             if self._may_overlap(call):
-                overlapping.append(place)
+                overlapping.append(index)
                 continue
             if overlapping:
                 yield overlapping
                 overlapping = []
-            yield (place,)
+            yield (index,)
         if overlapping:
             yield overlapping
 
     def _may_overlap(self, call: ToolCall) -> bool:
         tool = self.registry.get(call.name)
         if tool is None or tool.alone:
-            return tool is None  # the call of an unknown tool only makes an error result
+            return tool is None  # the call of an unknown tool only produces an error result
         return self.is_parallel or tool.effect == "pure" if tool.parallel is None else tool.parallel
 
-    def _is_alone(self, place: int) -> bool:
-        tool = self.registry.get(self.calls[place].name)
+    def _is_alone(self, index: int) -> bool:
+        tool = self.registry.get(self.calls[index].name)
         return tool is not None and tool.alone
 
-    def _admitted(self, place: int) -> tuple[Tool, dict[str, Any]] | None:
-        """The tool and the arguments of a call that may run; None: it may not, and has its result."""
-        if self.is_settled(place):  # by what happened before
+    def _admit_or_fail(self, index: int) -> tuple[Tool, dict[str, Any]] | None:
+        """Return the tool and the arguments of a call that may run. None if it may not; it then has a result or awaits approval."""
+        if self.is_resolved(index):  # before a restart
             return None
-        call = self.calls[place]
-        if place in self.begun and not self.would_start(place):
-            self.set_result(place, None)  # "it may not run" would be read as "it never ran"
+        call = self.calls[index]
+        if index in self.maybe_started and not self.can_start(index):
+            self.set_result(index, None)  # not "may not run": the model would read it as "never ran"
             return None
         try:
-            return self._admit(place, call)
+            return self._admit(index, call)
         except AskPerson as question:
-            self._ask(place, question)
+            self._hold_for_approval(index, question)
             return None
         except ToolError as error:
             quoted = "" if error.__cause__ is None else type(error.__cause__).__name__
-            result = _failed(call, self._capped(describe(error)), raised=quoted)
+            result = _error_result(call, self._truncate(describe(error)), raised=quoted)
             tool = self.registry.get(call.name)
             if isinstance(error, InvalidArguments) and tool is not None and tool.outside and tool.origin:
-                result = from_outside(
+                result = mark_untrusted(
                     result, tool.origin
                 )  # the text quotes the schema, which a stranger wrote
-            self._finished[place] = result
+            self._finished[index] = result
             return None
 
-    def _ask(self, place: int, question: AskPerson) -> None:
-        """Keep what a call asks, without where it was raised: that knows this batch, and with it the session."""
-        self.asked = {**self.asked, place: question.with_traceback(None)}
+    def _hold_for_approval(self, index: int, question: AskPerson) -> None:
+        """Record that a call awaits approval. Drop the traceback, which references this batch and its session."""
+        self.awaiting_approval = {**self.awaiting_approval, index: question.with_traceback(None)}
 
-    def would_start(self, place: int) -> bool:
-        """Return True if a call may run as things are now; changes nothing."""
-        return not self.is_settled(place) and self.obstacle(place) is None
+    def can_start(self, index: int) -> bool:
+        """Return True if a call may run now, without changing the batch."""
+        return not self.is_resolved(index) and self.rejection_of(index) is None
 
-    def obstacle(self, place: int) -> ToolError | None:
-        """Return the reason that keeps a call from running now; `AskPerson`: a person has to allow it first."""
+    def rejection_of(self, index: int) -> ToolError | None:
+        """Return the error that prevents a call from running now, `AskPerson` if it needs approval; None if it may run."""
         try:
-            self._admit(place, self.calls[place])
+            self._admit(index, self.calls[index])
         except ToolError as error:
             return error
         return None
 
-    def _admit(self, place: int, call: ToolCall) -> tuple[Tool, dict[str, Any]]:
+    def _admit(self, index: int, call: ToolCall) -> tuple[Tool, dict[str, Any]]:
+        """Return the tool and the validated arguments of a call.
+
+        Raises:
+            AskPerson: The call needs approval, or the caller of the turn runs it.
+            ToolError: The tool is unknown, the check rejected the call, or the arguments are invalid.
+        """
         tool = self.registry.find(call)
         refusal = None if self.check is None else self.check(call, tool)
         if refusal is not None:
             raise ToolError(refusal)
         arguments = tool.argument_validator.validate(call.arguments)
-        if (tool.approval or self.ask is not None) and (ask := self.needs_person(place)) is not None:
+        if (tool.approval or self.ask is not None) and (ask := self.required_approval(index)) is not None:
             raise AskPerson(ask.question, form=ask.form, timeout=ask.timeout, again=True, risk=ask.risk)
+        if tool.is_of_caller:
+            raise AskCaller
         return tool, arguments
 
-    def needs_person(self, place: int) -> Ask | None:
-        """Return True if a person has to allow a call before it runs; once needed, always until it is granted."""
-        call = self.calls[place]
+    def required_approval(self, index: int) -> Ask | None:
+        """Return the approval that a call still needs; None if none. The first answer is kept until it is granted."""
+        call = self.calls[index]
         tool = self.registry.get(call.name)
         if tool is None or not (tool.approval or self.ask) or call.id in self.grants:
             return None
-        ask = self._asks.get(place) or self._question(call, tool)
+        ask = self._required_approvals.get(index) or self._approval_for(call, tool)
         if ask is not None:
-            self._asks = {**self._asks, place: ask}
+            self._required_approvals = {**self._required_approvals, index: ask}
         return ask
 
-    def _question(self, call: ToolCall, tool: Tool) -> Ask | None:
+    def _approval_for(self, call: ToolCall, tool: Tool) -> Ask | None:
+        """Return the approval that the agent or the tool requires for a call, with a validated form; None if none."""
         ask = None if self.ask is None else self.ask(call, tool)
-        ask = ask if ask is not None else _own_question(call, tool)
+        ask = ask if ask is not None else _tool_approval(call, tool)
         if ask is not None and ask.form is not None:
             try:
-                form = plain_form(ask.form, owner=f"the question about {tool.name!r}")
+                form = plain_form(ask.form, owner=f"the approval request of {tool.name!r}")
                 ask = attrs.evolve(ask, form=form)
             except ConfigurationError as error:
                 raise ToolError(str(error)) from error
         return ask
 
-    async def _run_call(self, place: int, tool: Tool, arguments: dict[str, Any]) -> None:
-        call = self.calls[place]
+    async def _run_call(self, index: int, tool: Tool, arguments: dict[str, Any]) -> None:
+        """Run one admitted call, and record its result or its request for approval."""
+        call = self.calls[index]
         grant = self.grants.get(call.id) if self.grants else None
-        told = self.context.of_call(call, grant, is_inline=tool.inline, is_only=len(self.calls) == 1)
+        call_context = self.context.for_call(call, grant, is_inline=tool.inline, is_only=len(self.calls) == 1)
         if tool.calls_tools and self.host is not None:
-            told.tools = self.host.nest(call)
-        self._started[place] = tool, told
+            call_context.tools = self.host.nest(call)
+        self._started[index] = tool, call_context
         if self.on_start is not None:
             self.on_start(call)
         if tool.hooks:
-            _notify(tool, "on_start", call)
+            _call_hook(tool, "on_start", call)
         try:
             if (active := active_trace.get()) is None:
-                result = await self._outcome(call, tool, arguments, told)
+                result = await self._run_and_convert(call, tool, arguments, call_context)
             else:
-                result = await self._outcome_as_span(active, call, tool, arguments, told)
+                result = await self._run_traced(active, call, tool, arguments, call_context)
         except AskPerson as question:
-            self._ask(place, question)
+            self._hold_for_approval(index, question)
             return
         finally:
-            told.report = None  # a thread that goes on after its time has nothing more to tell
-        if origin := (tool.origin or tool.name) if tool.outside else told.origin:
-            result = from_outside(result, origin)
+            call_context.report = None  # a thread that runs on after the timeout must not report progress
+        if origin := (tool.origin or tool.name) if tool.outside else call_context.origin:
+            result = mark_untrusted(result, origin)
         if self.grants and isinstance(self.grants.get(call.id), Edit):
-            result = attrs.evolve(result, content=_with_arguments(result.content, arguments))
-        self._finished[place] = result
+            result = attrs.evolve(result, content=_note_edited_arguments(result.content, arguments))
+        self._finished[index] = result
         if self.on_finish is not None:
             self.on_finish(result)
         if tool.hooks:
-            _notify(tool, "on_success" if result.error is None else "on_error", call, result)
+            _call_hook(tool, "on_success" if result.error is None else "on_error", call, result)
 
-    async def _outcome_as_span(
+    async def _run_traced(
         self,
         active: ActiveTrace,
         call: ToolCall,
         tool: Tool,
         arguments: dict[str, Any],
-        told: ToolContext,
+        call_context: ToolContext,
     ) -> ToolResult:
-        with ToolWork(active, call, tool) as work:
-            result = await self._outcome(call, tool, arguments, told)
-            work.note_result(result)
+        """Run a call in a tracing span."""
+        with _ToolSpan(active, call, tool) as span:
+            result = await self._run_and_convert(call, tool, arguments, call_context)
+            span.note_result(result)
             return result
 
-    async def _outcome(
-        self, call: ToolCall, tool: Tool, arguments: dict[str, Any], told: ToolContext
+    async def _run_and_convert(
+        self, call: ToolCall, tool: Tool, arguments: dict[str, Any], call_context: ToolContext
     ) -> ToolResult:
+        """Run a call and return its result; an exception becomes an error result.
+
+        Raises:
+            AskPerson: The tool requested an approval.
+        """
         try:
-            text, media = await self._written(call, tool, arguments, told)
-        except BaseException as raised:  # noqa: ASYNC103, BLE001 - the edge to foreign code; the model reads what went wrong
-            error = failure_of(raised, "tool", tool.name)
-            if (question := _question_in(error)) is not None:
-                if (mistake := _mistake_in(question)) is None:
-                    raise question from None  # noqa: ASYNC104 - a cancellation is no failure
+            text, media = await self._run_to_text(call, tool, arguments, call_context)
+        except BaseException as raised:  # noqa: ASYNC103, BLE001 - user code may raise anything; the model reads the error
+            error = convert_user_error(raised, "tool", tool.name)
+            if (question := _find_approval_request(error)) is not None:
+                if (mistake := _validate_approval_request(question)) is None:
+                    raise question from None  # noqa: ASYNC104 - `convert_user_error` re-raises cancellations
                 error = mistake
-            self._tell_raised(call, tool, error)
+            self._report_exception(call, tool, error)
             is_unknown = isinstance(error, OutcomeUnknown) and tool.effect == "once"
             status: ToolStatus = "outcome_unknown" if is_unknown else "error"
-            words = self._shortened(call, describe(error))
-            return _failed(call, words, status=status, raised=_foreign_class(error))  # noqa: ASYNC104 - as above
-        result = _succeeded(call, self._shortened(call, text))
+            words = self._fit_to_limit(call, describe(error))
+            return _error_result(call, words, status=status, raised=_foreign_class_name(error))  # noqa: ASYNC104 - as above
+        result = _success_result(call, self._fit_to_limit(call, text))
         return attrs.evolve(result, media=media) if media else result
 
-    def _tell_raised(self, call: ToolCall, tool: Tool, error: Exception) -> None:
+    def _report_exception(self, call: ToolCall, tool: Tool, error: Exception) -> None:
         if self.host is not None:
-            self.host.tell_raised(call, error)
+            self.host.report_exception(call, error)
         if tool.hooks:
-            _notify(tool, "on_exception", call, error)
+            _call_hook(tool, "on_exception", call, error)
 
-    async def _written(
-        self, call: ToolCall, tool: Tool, arguments: dict[str, Any], told: ToolContext
+    async def _run_to_text(
+        self, call: ToolCall, tool: Tool, arguments: dict[str, Any], call_context: ToolContext
     ) -> tuple[str, tuple[Medium, ...]]:
-        """Return what a call returns in words, and the pictures and files beside them, which are not cached."""
-        key = canonical(arguments) if tool.cache else ""
+        """Run a call, and return its result text and its media. A tool with `cache` reuses text results; media are not cached."""
+        key = canonical_json(arguments) if tool.cache else ""
         if key and (cached := tool.result_cache.get(key)) is not None:
             return cached, ()
-        begun = (
-            tool.execute(arguments, told)
+        maybe_started = (
+            tool.execute(arguments, call_context)
             if _is_immediate(tool)
-            else self._in_time(call, tool, arguments, told)
+            else self._run_with_timeout(call, tool, arguments, call_context)
         )
-        value = await begun
+        value = await maybe_started
         if type(value) is not str and has_media(value):
-            shown = describe_media(value, call, state=told.state, outside=tool.outside)
+            shown = describe_media(value, call, state=call_context.state, outside=tool.outside)
             if shown.unusable is not None:
                 self._log_unusable(call, shown.unusable)
             return shown.text, shown.media
-        text, is_json = self._text_of(call, value)
+        text, is_json = self._convert_to_text(call, value)
         if tool.process_output is not None:
-            text, is_text = self._text_of(call, tool.process_output(text))
+            text, is_text = self._convert_to_text(call, tool.process_output(text))
             is_json = is_json and is_text
         if key and is_json and len(text) <= self.max_characters:
             tool.result_cache.put(key, text)
         return text, ()
 
-    def _text_of(self, call: ToolCall, value: object) -> tuple[str, bool]:
-        """Return the text of a tool's value, and False if the value has no JSON form; the text is then `str(value)`.
+    def _convert_to_text(self, call: ToolCall, value: object) -> tuple[str, bool]:
+        """Return the text of a tool's value, and False if the text is `str(value)` because JSON cannot represent the value.
 
-        The tool did its work, so its result is no error. A coroutine is one: its work has not begun.
+        The tool did its work, so its result is not an error. A coroutine is an error: its work has not started.
         """
         try:
             return to_text(value), True
@@ -441,101 +477,118 @@ class Batch:
 
     def _log_unusable(self, call: ToolCall, error: UnusableResult) -> None:
         if self.host is not None:
-            self.host.log_unusable(call, error)
+            self.host.log_unserializable(call, error)
 
-    async def _in_time(
-        self, call: ToolCall, tool: Tool, arguments: dict[str, Any], told: ToolContext
+    async def _run_with_timeout(
+        self, call: ToolCall, tool: Tool, arguments: dict[str, Any], call_context: ToolContext
     ) -> object:
+        """Run a call with retries within the time limit of the tool or the batch.
+
+        Raises:
+            ToolTimeout: The call exceeded its time limit.
+        """
         seconds = self.timeout if tool.timeout is None else tool.timeout
         with trio.move_on_after(seconds) as scope:
             time_limits.set((TimeLimit(scope),))
-            return await _attempts(call, tool, arguments, told)
+            return await _run_with_retries(call, tool, arguments, call_context)
         raise ToolTimeout(tool.name, seconds)
 
-    def _shortened(self, call: ToolCall, text: str) -> str:
-        """The beginning of a text that is too long for the model; the rest is kept, where there is a place for it."""
+    def _fit_to_limit(self, call: ToolCall, text: str) -> str:
+        """Return the text, cut to `max_characters` if it is longer. The turn, if any, stores the full text for `read_result`."""
         if len(text) <= self.max_characters:
             return text
-        return self._capped(text) if self.host is None else self.host.keep(call, text, self.max_characters)
+        return self._truncate(text) if self.host is None else self.host.keep(call, text, self.max_characters)
 
-    def _capped(self, text: str) -> str:
-        return capped(text, self.max_characters)
+    def _truncate(self, text: str) -> str:
+        return truncate(text, self.max_characters)
 
 
-async def _attempts(call: ToolCall, tool: Tool, arguments: Mapping[str, Any], told: ToolContext) -> object:
+async def _run_with_retries(
+    call: ToolCall, tool: Tool, arguments: Mapping[str, Any], call_context: ToolContext
+) -> object:
+    """Run a call, and retry it after exceptions that the tool declared retryable."""
     attempt = 0
     while True:
-        told.begin_attempt()
+        call_context.begin_attempt()
         try:
-            return await tool.execute(arguments, told)
-        except BaseException as raised:  # noqa: ASYNC103, BLE001 - the edge to foreign code
-            error = failure_of(raised, "tool", tool.name)
+            return await tool.execute(arguments, call_context)
+        except BaseException as raised:  # noqa: ASYNC103, BLE001 - user code may raise anything
+            error = convert_user_error(raised, "tool", tool.name)
         if attempt >= tool.retries or not _is_retryable(error, tool):
             raise error
-        _notify(tool, "on_retry", call, error)
+        _call_hook(tool, "on_retry", call, error)
         await trio.sleep(tool.retry_delay * 2**attempt)
         attempt += 1
-        told.has_begun = True
+        call_context.attempted_before = True
 
 
-def _own_question(call: ToolCall, tool: Tool) -> Ask | None:
-    """Return what a tool itself wants a person to be asked before a call of it runs."""
-    wanted = _wanted(tool.approval, call, tool) if callable(tool.approval) else tool.approval
-    if isinstance(wanted, Ask):
-        return wanted
-    return Ask() if wanted else None
+def _tool_approval(call: ToolCall, tool: Tool) -> Ask | None:
+    """Return the approval that the tool itself requires for a call; None if it requires none."""
+    rule_result = (
+        _evaluate_approval_rule(tool.approval, call, tool) if callable(tool.approval) else tool.approval
+    )
+    if isinstance(rule_result, Ask):
+        return rule_result
+    return Ask() if rule_result else None
 
 
-def _wanted(rule: AskFor, call: ToolCall, tool: Tool) -> bool | Ask:
+def _evaluate_approval_rule(rule: ApprovalRule, call: ToolCall, tool: Tool) -> bool | Ask:
+    """Return the answer of a tool's approval rule.
+
+    Raises:
+        ToolError: The rule raised an exception.
+    """
     try:
         return rule(call)
-    except BaseException as raised:  # noqa: ASYNC103, BLE001 - the edge to foreign code
-        error = failure_of(raised, "approval rule of tool", tool.name)
-    raise ToolError(f"whether a person has to approve this call is not known: {describe(error)}") from error
+    except BaseException as raised:  # noqa: ASYNC103, BLE001 - user code may raise anything
+        error = convert_user_error(raised, "approval rule of tool", tool.name)
+    raise ToolError(f"the approval rule of this tool failed: {describe(error)}") from error
 
 
 def _is_immediate(tool: Tool) -> bool:
-    """Return True if a call ends without waiting for anything, so that it needs neither task nor timer."""
+    """Return True if a call never waits, so that it needs neither a task nor a timer."""
     return tool.inline and not tool.retries
 
 
-def _with_arguments(content: str, arguments: Mapping[str, Any]) -> str:
-    """Tell the model that its call ran with other arguments."""
-    return f"{content}\n[a person changed the arguments to {to_text(arguments)}]".lstrip("\n")
+def _note_edited_arguments(content: str, arguments: Mapping[str, Any]) -> str:
+    """Append a note for the model that an approver changed the arguments of the call."""
+    return f"{content}\n[an approver changed the arguments to {to_text(arguments)}]".lstrip("\n")
 
 
-def _question_in(error: Exception) -> AskPerson | None:
-    """The question that a tool asked, also out of a nursery; None where anything else went wrong."""
+def _find_approval_request(error: Exception) -> AskPerson | None:
+    """Return the approval request in an exception or exception group; None if the error has any other cause."""
     found = list(leaves(error))
     first = found[0]
     return first if isinstance(first, AskPerson) and all(isinstance(e, AskPerson) for e in found) else None
 
 
-def _mistake_in(question: AskPerson) -> ConfigurationError | None:
-    """Make a tool's question one that people can be asked; what is wrong with it is the result of the call."""
+def _validate_approval_request(question: AskPerson) -> ConfigurationError | None:
+    """Validate the form of a tool's approval request in place. Return the error if the request is invalid."""
     try:
         made = Ask(question.question, form=question.form, timeout=question.timeout, risk=question.risk)  # type: ignore[arg-type] # it checks
-        question.form = plain_form(made.form, owner="its question")
+        question.form = plain_form(made.form, owner="the approval request")
     except ConfigurationError as error:
         return error
     return None
 
 
 def _is_retryable(error: Exception, tool: Tool) -> bool:
-    """Return True if the tool declared it; of a group, all that is in it."""
+    """Return True if all exceptions in an error are of the tool's `retry_on` classes."""
     return all(
         isinstance(leaf, tool.retry_on) and not isinstance(leaf, InvalidArguments | AskPerson | NoThread)
         for leaf in leaves(error)
     )
 
 
-def _succeeded(call: ToolCall, content: str) -> ToolResult:
+def _success_result(call: ToolCall, content: str) -> ToolResult:
     return make_result(
         id=_result_id(call), call_id=call.id, tool_name=call.name, content=content, native=call.native
     )
 
 
-def _failed(call: ToolCall, error: str, *, status: ToolStatus = "error", raised: str = "") -> ToolResult:
+def _error_result(
+    call: ToolCall, error: str, *, status: ToolStatus = "error", raised: str = ""
+) -> ToolResult:
     return ToolResult(
         id=_result_id(call),
         call_id=call.id,
@@ -547,8 +600,8 @@ def _failed(call: ToolCall, error: str, *, status: ToolStatus = "error", raised:
     )
 
 
-def _foreign_class(error: Exception) -> str:
-    """The class of the first foreign exception whose words a failure has; empty if all words are actgent's or a `ToolError`'s."""
+def _foreign_class_name(error: Exception) -> str:
+    """Return the class name of the first exception that is not actgent's; empty if there is none."""
     for leaf in leaves(error):
         quoted = leaf.__cause__ if isinstance(leaf, UnusableResult) else leaf
         if quoted is not None and not isinstance(quoted, ActgentError):
@@ -557,17 +610,57 @@ def _foreign_class(error: Exception) -> str:
 
 
 def _result_id(call: ToolCall) -> str:
-    """Follows from the call, so that a repetition after a crash has the same."""
+    """Return the id of a call's result. Derived from the call, so that a repetition after a crash has the same id."""
     return f"{call.id}/result"
 
 
-def _notify(tool: Tool, event: str, call: ToolCall, *details: object) -> None:
+def _call_hook(tool: Tool, event: str, call: ToolCall, *details: object) -> None:
+    """Call one hook of a tool's `hooks`, and log its exceptions."""
     for hooks in tool.hooks:
         hook = getattr(hooks, event)
         if hook is None:
             continue
         try:
             hook(call, *details)
-        except BaseException as raised:  # noqa: ASYNC103, BLE001 - a watcher never changes the outcome
-            failure_of(raised, "hook", event)
+        except BaseException as raised:  # noqa: ASYNC103, BLE001 - a failing hook never changes the result
+            convert_user_error(raised, "hook", event)
             logger.warning("the %s hook of tool %r raised %s", event, tool.name, type(raised).__name__)
+
+
+class _ToolSpan(TracedWork):
+    """Tracing span of one tool call."""
+
+    def __init__(self, active: ActiveTrace, call: ToolCall, tool: Tool) -> None:
+        attributes: dict[str, Attribute] = {
+            names.OPERATION: names.EXECUTE_TOOL,
+            names.TOOL_NAME: tool.name,
+            names.TOOL_CALL: call.id,
+            names.TOOL_TYPE: "extension" if tool.outside else "function",
+            names.TOOL_EFFECT: tool.effect,
+        }
+        if active.tracing.has_content:
+            attributes |= active.tracing.content(names.TOOL_ARGUMENTS, lambda: _arguments_text(call))
+        super().__init__(active, f"{names.EXECUTE_TOOL} {tool.name}", attributes)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if isinstance(error, AskPerson):  # not a failure: the call runs after the approval
+            self.facts[names.TOOL_STATUS] = "asked"
+            kind = error = trace = None
+        super().__exit__(kind, error, trace)
+
+    def note_result(self, result: ToolResult) -> None:
+        """Add the result to the span; a result other than success marks the span as failed."""
+        self.facts[names.TOOL_STATUS] = result.status
+        if result.status != "success":
+            self.error = "tool"
+        if self.tracing.has_content:
+            self.facts |= self.tracing.content(names.TOOL_RESULT, lambda: result.text)
+
+
+def _arguments_text(call: ToolCall) -> str:
+    """Return the arguments of a call as JSON text."""
+    if isinstance(call.arguments, str):
+        return call.arguments
+    return orjson.dumps(call.arguments, default=str).decode()

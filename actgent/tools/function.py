@@ -14,49 +14,52 @@ from typing_extensions import ParamSpec, TypeVar
 
 from actgent.approvals import Ask
 from actgent.errors import ConfigurationError, InvalidArguments, InvalidToolSchema
-from actgent.support.foreign import is_awaitable
-from actgent.support.leads import for_tools
 from actgent.support.logs import logger_of
+from actgent.support.misuse_hints import hints_for_tools
+from actgent.support.user_code import is_awaitable
 
-from .base import AskFor, DepsT_contra, Effect, Tool, ToolContext, ToolHooks
-from .generators import last_of
+from . import schemas
+from .base import ApprovalRule, DepsT_contra, Effect, Tool, ToolContext, ToolHooks
+from .callables import drain_with_progress
 from .options import check_options
-from .schemas import MAX_LEVELS, compile_signature, description_of, is_deep, parameter_texts
 from .threads import Threads
 
 P = ParamSpec("P", default=...)
 R = TypeVar("R", default=Any)
 
 
-_CONTEXT_WORDS = ("context", "ctx", "tool_context", "run_context")
-"""What the parameter for a `ToolContext` is called by those who forget to say so."""
+_CONTEXT_NAMES = ("context", "ctx", "tool_context", "run_context")
+"""Usual names of a `ToolContext` parameter, to detect one without an annotation."""
 _log = logger_of(__name__)
 
 
 @attrs.define
-class _Arguments:
-    """How the arguments of a call reach the function."""
+class _ArgumentBinding:
+    """Conversion of a call's arguments to the keyword arguments of a function."""
 
     context_names: tuple[str, ...]
-    """Its parameters that the framework fills in."""
+    """Names of the parameters that receive the `ToolContext`."""
     convert: Callable[[Mapping[str, Any]], dict[str, Any]] = dict
-    """From JSON to the types of its parameters."""
+    """Converts JSON values to the types of the parameters."""
 
 
-@for_tools
+@hints_for_tools
 class FunctionTool(Tool[DepsT_contra], Generic[P, R, DepsT_contra]):
-    """A function as a tool; calling it calls the function.
+    """A function as a tool. Calling the tool object calls the function.
 
-    An async function is awaited. Of an async generator each value is told as progress when it is yielded, and the last
-    one is the result. A sync one runs in a worker thread, or with `thread=False` right in the event
-    loop: only for functions that never block, as nothing else runs meanwhile and no timeout can stop them.
+    An async function is awaited. Each value that an async generator yields is reported as progress, and the last
+    value is the
+    result. A sync function runs in a worker thread. With `thread=False` it runs in the event loop: use this only for
+    functions that never block, because no other task runs and no timeout can stop them.
 
-    The schema comes from the signature and the docstring, unless `parameters` gives it; then the arguments reach
-    the function as plain JSON values. A parameter annotated `ToolContext` is filled in by the framework, and
-    no model sees it; `ToolContext[Shop]` says what the program has to give it as deps. Not possible: `*args`, `**kwargs` (without `parameters`) and positional-only parameters.
+    The schema is derived from the signature and the docstring. If `parameters` gives the schema, the function
+    receives plain JSON
+    values. A parameter annotated `ToolContext` receives the context and is hidden from the model; `ToolContext[Shop]`
+    requires
+    deps of the type `Shop`. Unsupported: `*args`, `**kwargs` (without `parameters`) and positional-only parameters.
 
     Raises:
-        ConfigurationError: a name, an option or a parameter that no model can use.
+        ConfigurationError: The name, an option or a parameter is not usable.
     """
 
     def __init__(
@@ -75,14 +78,14 @@ class FunctionTool(Tool[DepsT_contra], Generic[P, R, DepsT_contra]):
         cache: int = 0,
         parallel: bool | None = None,
         alone: bool = False,
-        approval: bool | Ask | AskFor = False,
+        approval: bool | Ask | ApprovalRule = False,
         hooks: ToolHooks | Sequence[ToolHooks] = (),
         process_output: Callable[[str], str] | None = None,
         outside: bool = False,
     ) -> None:
-        inner = _undecorated(func)
+        inner = _unwrap_callable(func)
         functools.update_wrapper(self, inner)
-        self.__wrapped__ = func  # so that `inspect.signature` knows what a partial has fixed
+        self.__wrapped__ = func  # so that `inspect.signature` leaves out arguments bound by a partial
         self.name = name
         self.description = description or ""
         self.effect = effect
@@ -101,27 +104,32 @@ class FunctionTool(Tool[DepsT_contra], Generic[P, R, DepsT_contra]):
         self._is_async = _is_async(inner, name)
         self.inline = not thread and not self._is_async
         self.is_unbound = _is_unbound_method(func)
-        """True if it is a method that was decorated in its class, and belongs to no object yet."""
+        """True for a method decorated in its class body and not yet bound to an instance."""
         self._read_signature(parameters)
         check_options(self)
 
     def _read_signature(self, parameters: Mapping[str, Any] | None) -> None:
-        label, function = f"tool {self.name!r}", _undecorated(self.func)
+        """Derive the schema, the deps type and the argument conversion from the function's signature."""
+        label, function = f"tool {self.name!r}", _unwrap_callable(self.func)
         with self._schema_errors():
-            hints = _hints(function, label)
+            hints = _resolve_hints(function, label)
         context_names = tuple(name for name, hint in hints.items() if _is_context(hint))
         self.deps_type = next(
-            (found for hint in hints.values() if (found := _deps_in(hint)) is not None), None
+            (found for hint in hints.values() if (found := _find_deps_type(hint)) is not None), None
         )
         if context_names and self.cache:
             raise ConfigurationError(
                 f"{label} takes a ToolContext: its results depend on the session, so cache=0"
             )
-        self._arguments = _Arguments(context_names)
+        self._binding = _ArgumentBinding(context_names)
         with self._schema_errors():
-            if parameters is not None and is_deep(parameters):
-                raise ConfigurationError(f"{label}: parameters= is nested deeper than {MAX_LEVELS} levels")
-            self.parameters = self._derived(hints, label) if parameters is None else copy.deepcopy(parameters)
+            if parameters is not None and schemas.is_deep(parameters):
+                raise ConfigurationError(
+                    f"{label}: parameters= is nested deeper than {schemas.MAX_LEVELS} levels"
+                )
+            self.parameters = (
+                self._derive_schema(hints, label) if parameters is None else copy.deepcopy(parameters)
+            )
 
     @contextmanager
     def _schema_errors(self) -> Iterator[None]:
@@ -131,31 +139,33 @@ class FunctionTool(Tool[DepsT_contra], Generic[P, R, DepsT_contra]):
         except ConfigurationError as error:
             raise InvalidToolSchema(str(error), tool_name=self.name) from error.__cause__
 
-    def _derived(self, hints: Mapping[str, Any], label: str) -> Mapping[str, Any]:
+    def _derive_schema(self, hints: Mapping[str, Any], label: str) -> Mapping[str, Any]:
+        """Return the JSON Schema of the parameters that the model fills in, and set the conversion of arguments."""
         leave_out = {
-            *self._arguments.context_names,
-            *_bound_names(self.func),
+            *self._binding.context_names,
+            *_partial_names(self.func),
             *(("self",) if self.is_unbound else ()),
         }
-        texts = parameter_texts(_undecorated(self.func))
-        compiled = compile_signature(self.func, hints, label=label, texts=texts, leave_out=leave_out)
-        self._arguments.convert = compiled.convert
-        self._tell_untyped(hints, leave_out)
+        texts = schemas.parameter_texts(_unwrap_callable(self.func))
+        compiled = schemas.compile_signature(self.func, hints, label=label, texts=texts, leave_out=leave_out)
+        self._binding.convert = compiled.convert
+        self._warn_untyped(hints, leave_out)
         return compiled.schema
 
-    def _tell_untyped(self, hints: Mapping[str, Any], leave_out: Collection[str]) -> None:
-        code = getattr(_undecorated(self.func), "__code__", None)
+    def _warn_untyped(self, hints: Mapping[str, Any], leave_out: Collection[str]) -> None:
+        """Log a warning about parameters without a type annotation."""
+        code = getattr(_unwrap_callable(self.func), "__code__", None)
         taken = () if code is None else code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
         if untyped := [
             name for name in taken if name not in hints and name not in (*leave_out, "self", "cls")
         ]:
-            meant = next((name for name in untyped if name in _CONTEXT_WORDS), untyped[0])
+            meant = next((name for name in untyped if name in _CONTEXT_NAMES), untyped[0])
             _log.warning(
-                "tool %s: the type of %s is not known, so a model may pass anything: annotate it, e.g. `%s: %s`, or say `Any`",
+                "tool %s: %s has no type annotation, so a model may pass any value: annotate it, e.g. `%s: %s`, or use `Any`",
                 self.name,
                 ", ".join(untyped),
                 meant,
-                "ToolContext" if meant in _CONTEXT_WORDS else "str",
+                "ToolContext" if meant in _CONTEXT_NAMES else "str",
             )
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -164,12 +174,12 @@ class FunctionTool(Tool[DepsT_contra], Generic[P, R, DepsT_contra]):
     def __get__(
         self, instance: object, owner: type | None = None
     ) -> "Self | FunctionTool[..., R, DepsT_contra]":
-        """A method decorated in its class: the tool of one instance."""
+        """Bind a method decorated in its class body to an instance."""
         if instance is None or not self.is_unbound:
             return self
         bound = object.__new__(type(self))
         bound.__dict__.update(self.__dict__)
-        bound.__dict__.pop("result_cache", None)  # each instance has results of its own
+        bound.__dict__.pop("result_cache", None)  # instances must not share cached results
         bound.func = types.MethodType(self.func, instance)
         bound.is_unbound = False
         return bound
@@ -181,50 +191,68 @@ class FunctionTool(Tool[DepsT_contra], Generic[P, R, DepsT_contra]):
         keywords = self._bind(arguments, context)
         func: Callable[..., Any] = self.func
         if self._is_async:
-            begun = func(**keywords)
-            return await (last_of(begun, context) if isinstance(begun, types.AsyncGeneratorType) else begun)
+            produced = func(**keywords)
+            return await (
+                drain_with_progress(produced, context)
+                if isinstance(produced, types.AsyncGeneratorType)
+                else produced
+            )
         if self.inline:
             return func(**keywords)
         threads = context.threads or Threads()
         call = functools.partial(func, **keywords)
-        result = await threads.run_sync(call, name=self.name, never_began=context.never_began)
+        result = await threads.run_sync(call, name=self.name, on_not_started=context.mark_not_started)
         return await result if is_awaitable(result) else result
 
     def _bind(self, arguments: Mapping[str, Any], context: ToolContext[DepsT_contra]) -> dict[str, Any]:
+        """Convert arguments to keyword arguments, and add the context.
+
+        Raises:
+            InvalidArguments: The arguments do not match the parameter types.
+        """
         try:
-            keywords = self._arguments.convert(arguments)
+            keywords = self._binding.convert(arguments)
         except ValueError as error:
             raise InvalidArguments(f'Invalid arguments for tool "{self.name}": {error}') from error
-        for name in self._arguments.context_names:
+        for name in self._binding.context_names:
             keywords[name] = context
         return keywords
 
 
-# --- functions of all kinds ----------------------------------------------------------------
+# --- inspecting functions -----------------------------------------------------------------
 
 
-def _undecorated(func: Any) -> Callable[..., Any]:
-    """The function in a partial or another tool; of an object with `__call__`, that method."""
+def _unwrap_callable(func: Any) -> Callable[..., Any]:
+    """Return the function inside partials and tools. For a callable object, return its `__call__` method.
+
+    Raises:
+        ConfigurationError: The value is not callable, or is a class.
+    """
     while isinstance(func, (functools.partial, FunctionTool)):
         func = func.func
     if not callable(func) or isinstance(func, type):
         given = f"the class {func.__name__}" if isinstance(func, type) else repr(func)
         remedy = "decorate a method or function" if isinstance(func, type) else "write @tool(description=...)"
-        raise ConfigurationError(f"a tool is made from a function, not from {given:.200}: {remedy}")
+        raise ConfigurationError(f"a tool must be made from a function, not from {given:.200}: {remedy}")
     inner: Callable[..., Any] = func if inspect.isroutine(func) else func.__call__
     return inner
 
 
 def _is_async(func: Callable[..., Any], name: str) -> bool:
+    """Return True for async functions and async generators.
+
+    Raises:
+        ConfigurationError: The function is a sync generator.
+    """
     if inspect.isgeneratorfunction(func):
         raise ConfigurationError(
-            f"tool {name!r} is a generator: return a list instead, or write `async def` to yield progress"
+            f"tool {name!r} is a generator function: return a list, or write `async def` to yield progress"
         )
     return inspect.iscoroutinefunction(func) or inspect.isasyncgenfunction(func)
 
 
 def _is_unbound_method(func: Callable[..., Any]) -> bool:
-    """Return True for a function defined in a class body; there is nothing else to tell it by at that time."""
+    """Return True for a function defined in a class body, recognized by its qualified name and a `self` parameter."""
     if not inspect.isfunction(func):
         return False
     outer = func.__qualname__.rpartition(".")[0]
@@ -235,8 +263,8 @@ def _is_unbound_method(func: Callable[..., Any]) -> bool:
     )
 
 
-def _bound_names(func: Callable[..., Any]) -> tuple[str, ...]:
-    """Return the names that partials have fixed: not the model's to change, nor to see."""
+def _partial_names(func: Callable[..., Any]) -> tuple[str, ...]:
+    """Return the names of the arguments that partials have bound, which the model must not see."""
     names: tuple[str, ...] = ()
     while isinstance(func, (functools.partial, FunctionTool)):
         names += tuple(func.keywords) if isinstance(func, functools.partial) else ()
@@ -244,8 +272,12 @@ def _bound_names(func: Callable[..., Any]) -> tuple[str, ...]:
     return names
 
 
-def _hints(func: Callable[..., Any], label: str) -> dict[str, Any]:
-    """The resolved annotations of the parameters; what is returned may be known to type checkers only."""
+def _resolve_hints(func: Callable[..., Any], label: str) -> dict[str, Any]:
+    """Return the resolved annotations of the parameters. The return annotation is ignored, since it may not be importable.
+
+    Raises:
+        ConfigurationError: An annotation cannot be resolved.
+    """
     annotations = {
         name: hint for name, hint in getattr(func, "__annotations__", {}).items() if name != "return"
     }
@@ -260,25 +292,26 @@ def _hints(func: Callable[..., Any], label: str) -> dict[str, Any]:
 
 
 def _is_context(hint: Any) -> bool:
+    """Return True if an annotation is `ToolContext`, also in a union or `Annotated`."""
     if get_origin(hint) in (Union, types.UnionType, Annotated):
         return any(map(_is_context, get_args(hint)))
     return hint is ToolContext or get_origin(hint) is ToolContext
 
 
-def _deps_in(hint: Any) -> Any:
-    """The type in a `ToolContext[...]`; None where there is none, or one that says nothing."""
+def _find_deps_type(hint: Any) -> Any:
+    """Return the type in a `ToolContext[...]` annotation; None if there is none, or it is Any or None."""
     if get_origin(hint) is ToolContext:
         (wanted,) = get_args(hint)
         return None if wanted in (Any, None, type(None)) else wanted
     if get_origin(hint) in (Union, types.UnionType, Annotated):
-        return next((found for each in get_args(hint) if (found := _deps_in(each)) is not None), None)
+        return next((found for each in get_args(hint) if (found := _find_deps_type(each)) is not None), None)
     return None
 
 
 # --- the decorator -------------------------------------------------------------------------
 
 
-class ToolMaker(typing.Protocol):
+class ToolDecorator(typing.Protocol):
     """A decorator that makes a tool of a function."""
 
     @overload
@@ -314,11 +347,11 @@ def tool(
     cache: int = 0,
     parallel: bool | None = None,
     alone: bool = False,
-    approval: bool | Ask | AskFor = False,
+    approval: bool | Ask | ApprovalRule = False,
     hooks: ToolHooks | Sequence[ToolHooks] = (),
     process_output: Callable[[str], str] | None = None,
     outside: bool = False,
-) -> ToolMaker: ...
+) -> ToolDecorator: ...
 
 
 def tool(
@@ -329,22 +362,22 @@ def tool(
     description: str | None = None,
     **options: Any,
 ) -> Any:
-    """Make a tool of a function: `@tool`, or `@tool(timeout=5, effect="pure")` with the options of `FunctionTool`.
+    """Convert a function to a tool: `@tool`, or `@tool(timeout=5, effect="pure")` with the options of `FunctionTool`.
 
-    The name is the function's. The description is its docstring without the sections. Without a docstring it is the name
-    in words, and a warning is logged.
+    The tool has the function's name. Its description is the docstring without sections. Without a docstring, the
+    description is the name split into words, and a warning is logged.
 
     Raises:
-        ConfigurationError: a name, an option or a parameter that no model can use.
+        ConfigurationError: The name, an option or a parameter is not usable.
     """
 
     def decorate(func: Callable[P, R]) -> FunctionTool[P, R]:
         named = name if name is not None else _name_of(func)
         text = description if description is not None else _description_of(func)
         if not text:
-            text = _in_words(named)
+            text = _readable_name(named)
             _log.warning(
-                "tool %s has no description, and the model is shown %r: write a docstring or @tool(description=...)",
+                "tool %s has no description, so the model sees %r: write a docstring or @tool(description=...)",
                 named,
                 text,
             )
@@ -353,21 +386,24 @@ def tool(
     return decorate if function is None else decorate(function)
 
 
-def _named(func: Callable[..., Any]) -> Any:
-    """Return the bearer of name and docstring: the function, or the class of an object with `__call__`."""
-    inner = _undecorated(func)
+def _documented_object(func: Callable[..., Any]) -> Any:
+    """Return the object that has the tool's name and docstring: the function, or the class of a callable object."""
+    inner = _unwrap_callable(func)
     owner = getattr(inner, "__self__", None)
     return type(owner) if inner.__name__ == "__call__" and owner is not None else inner
 
 
 def _name_of(func: Callable[..., Any]) -> str:
-    return str(_named(func).__name__)
+    return str(_documented_object(func).__name__)
 
 
 def _description_of(func: Callable[..., Any]) -> str:
-    inner = _undecorated(func)
-    return description_of(_named(func)) or (description_of(inner) if inner.__doc__ else "")
+    inner = _unwrap_callable(func)
+    return schemas.description_of(_documented_object(func)) or (
+        schemas.description_of(inner) if inner.__doc__ else ""
+    )
 
 
-def _in_words(name: str) -> str:
+def _readable_name(name: str) -> str:
+    """Return a function name as words, e.g. "Read file" for `read_file`."""
     return name.replace("_", " ").strip().capitalize()

@@ -1,4 +1,4 @@
-"""A tool's name, schema and options, checked before a model ever sees it."""
+"""Checks of a tool's name, options and schema when it is registered."""
 
 import inspect
 import math
@@ -11,24 +11,24 @@ from actgent.approvals import Ask
 from actgent.errors import ConfigurationError
 
 from .base import Effect, Tool, ToolHooks
-from .generators import NO_GENERATOR, is_generator, is_sync
+from .callables import GENERATOR_REJECTED, is_generator_function, is_sync_callable
 
 _NAME = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
 
 
 def check_options(tool: Tool) -> None:
-    """Check everything that a tool says of itself, and compile its schema.
+    """Check the name and all options of a tool, and compile its schema.
 
     Raises:
-        ConfigurationError: something is wrong; the text names the tool, the option and the remedy.
+        ConfigurationError: An option is invalid; the text names the tool, the option and the fix.
     """
-    _check_texts(tool)
-    _require(not is_generator(tool.execute), tool, f"execute: {NO_GENERATOR}")
+    _check_name(tool)
+    _require(not is_generator_function(tool.execute), tool, f"execute: {GENERATOR_REJECTED}")
     _check_numbers(tool)
     _check_repetition(tool)
     _check_order(tool)
     _check_hooks(tool)
-    tool.argument_validator  # noqa: B018 - compiles the schema now, so that a bad one fails here
+    tool.argument_validator  # noqa: B018 - compiles the schema now, so that an invalid schema fails here
 
 
 def _require(condition: object, tool: Tool, reason: str) -> None:
@@ -45,7 +45,7 @@ def _is_exception_class(value: object) -> bool:
 
 
 def _is_sync_function(value: object) -> bool:
-    return is_sync(value) and not isinstance(value, type)
+    return is_sync_callable(value) and not isinstance(value, type)
 
 
 def _is_number(value: object) -> bool:
@@ -56,50 +56,58 @@ def _is_count(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
-def _check_texts(tool: Tool) -> None:
+def _check_name(tool: Tool) -> None:
     _require(
-        _is_name(tool.name), tool, "a name is 1 to 64 of the characters a-z, A-Z, 0-9, _, . and -; pass name="
+        _is_name(tool.name),
+        tool,
+        "its name must have 1 to 64 of the characters a-z, A-Z, 0-9, _, . and -: pass name=",
     )
-    _require(isinstance(tool.description, str), tool, "description= is text")
+    _require(isinstance(tool.description, str), tool, "description= must be text")
 
 
 def _check_numbers(tool: Tool) -> None:
     _require(
         tool.timeout is None or (_is_number(tool.timeout) and 0 < tool.timeout < math.inf),
         tool,
-        f"timeout= is a number of seconds above 0, not {tool.timeout!r}",
+        f"timeout= must be a number of seconds above 0, not {tool.timeout!r}",
     )
-    _require(_is_count(tool.retries), tool, f"retries= is 0 or more, not {tool.retries!r}")
+    _require(_is_count(tool.retries), tool, f"retries= must be 0 or more, not {tool.retries!r}")
     _require(
         _is_number(tool.retry_delay) and 0 <= tool.retry_delay < math.inf,
         tool,
-        f"retry_delay= is a number of seconds, 0 or more, not {tool.retry_delay!r}",
+        f"retry_delay= must be a number of seconds, 0 or more, not {tool.retry_delay!r}",
     )
-    _require(_is_count(tool.cache), tool, f"cache= is a number of results, 0 or more, not {tool.cache!r}")
+    _require(
+        _is_count(tool.cache), tool, f"cache= must be a number of results, 0 or more, not {tool.cache!r}"
+    )
 
 
 def _check_repetition(tool: Tool) -> None:
     _require(
         tool.effect in get_args(Effect),
         tool,
-        f"effect= is one of {', '.join(get_args(Effect))}, not {tool.effect!r}",
+        f"effect= must be one of {', '.join(get_args(Effect))}, not {tool.effect!r}",
     )
-    _require(all(map(_is_exception_class, tool.retry_on)), tool, "retry_on= takes exception classes")
+    _require(all(map(_is_exception_class, tool.retry_on)), tool, "retry_on= must be exception classes")
     _require(
-        not tool.retries or tool.retry_on, tool, "retries= needs retry_on=, the exceptions worth a repetition"
+        not tool.retries or tool.retry_on,
+        tool,
+        "retries= requires retry_on=, the exception classes to retry after",
     )
-    _require(not tool.cache or tool.effect != "once", tool, 'cache= needs effect="pure" or "idempotent"')
+    _require(not tool.cache or tool.effect != "once", tool, 'cache= requires effect="pure" or "idempotent"')
 
 
 def _check_order(tool: Tool) -> None:
     _require(
-        tool.parallel in (True, False, None), tool, f"parallel= is True, False or None, not {tool.parallel!r}"
+        tool.parallel in (True, False, None),
+        tool,
+        f"parallel= must be True, False or None, not {tool.parallel!r}",
     )
-    _require(isinstance(tool.alone, bool), tool, f"alone= is True or False, not {tool.alone!r}")
+    _require(isinstance(tool.alone, bool), tool, f"alone= must be True or False, not {tool.alone!r}")
     _require(
         not (tool.alone and tool.parallel),
         tool,
-        "alone=True and parallel=True contradict each other: leave one out",
+        "alone=True and parallel=True contradict each other: remove one",
     )
 
 
@@ -107,15 +115,15 @@ def _check_hooks(tool: Tool) -> None:
     _require(
         isinstance(tool.approval, bool | Ask) or _is_sync_function(tool.approval),
         tool,
-        "approval= is True, False, an Ask(...) or a sync function of the call",
+        "approval= must be True, False, an Ask(...) or a sync function of the call",
     )
     _require(
         tool.process_output is None or _is_sync_function(tool.process_output),
         tool,
-        "process_output= is a sync function of the text that a call returned",
+        "process_output= must be a sync function of the result text",
     )
     for hooks in tool.hooks:
-        _require(isinstance(hooks, ToolHooks), tool, "hooks= takes ToolHooks(...)")
+        _require(isinstance(hooks, ToolHooks), tool, "hooks= must be ToolHooks(...)")
         for hook in attrs.astuple(hooks, recurse=False):
-            _require(not inspect.iscoroutinefunction(hook), tool, "hooks are sync functions")
-            _require(hook is None or not is_generator(hook), tool, f"a hook: {NO_GENERATOR}")
+            _require(not inspect.iscoroutinefunction(hook), tool, "hooks must be sync functions")
+            _require(hook is None or not is_generator_function(hook), tool, f"a hook: {GENERATOR_REJECTED}")

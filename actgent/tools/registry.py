@@ -1,4 +1,4 @@
-"""The tools of an agent, in the order in which they were added; behind them those of its toolsets, which come and go."""
+"""`ToolRegistry`: the tools of an agent in registration order, followed by the tools of its toolsets."""
 
 import hashlib
 import re
@@ -14,141 +14,144 @@ from actgent.errors.printable import shown
 from actgent.messages import ToolCall, ToolSpec
 from actgent.support.logs import logger_of
 
-from .adapters import AdaptedTool, ToolShape, is_tool_shaped
+from .adapters import AdaptedTool, ToolProtocol, is_tool_like
 from .base import Tool, WrappedTool
 from .options import check_options
-from .outputs.provenance import neutral
-from .outputs.results import controls_shown
+from .outputs.result_text import replace_control_characters
+from .outputs.untrusted_results import neutral
 
 CALL_TOOL = "call_tool"
-"""By which a model calls a tool that it was not offered; see `ToolRegistry.resolve`."""
+"""Name of the tool by which a model calls a deferred tool."""
 FIND_TOOLS = "find_tools"
-"""By which it learns of such tools; it changes nothing, so it may be called in every mode."""
+"""Name of the tool by which a model searches deferred tools. It has no side effect and is allowed in every mode."""
 READ_RESULT = "read_result"
-"""By which it reads on in a long result; see `outputs/kept.py`."""
-AIDS = frozenset((CALL_TOOL, FIND_TOOLS, READ_RESULT))
-"""The names of tools that come with others, and by which alone nothing is reached."""
-LONGEST_NAME = 64
-_UNFIT = re.compile(r"[^a-zA-Z0-9_.-]+")
-_WORDS = frozenset(("description", "title", "$comment"))
-"""Where a schema says something to a reader."""
-_VALUES = frozenset(("const", "enum", "default", "examples"))
-"""Where it holds values, which stay as they are."""
+"""Name of the tool by which a model reads a stored oversized result."""
+HELPER_TOOLS = frozenset((CALL_TOOL, FIND_TOOLS, READ_RESULT))
+"""Names of the tools that the framework adds; they give access to other tools or results only."""
+MAX_NAME_CHARACTERS = 64
+"""Maximum length of a tool name in characters."""
+_INVALID_CHARACTERS = re.compile(r"[^a-zA-Z0-9_.-]+")
+_TEXT_KEYWORDS = frozenset(("description", "title", "$comment"))
+"""JSON Schema keywords whose value is text for a reader."""
+_VALUE_KEYWORDS = frozenset(("const", "enum", "default", "examples"))
+"""JSON Schema keywords whose values are data and must not be changed."""
 _log = logger_of(__name__)
 
 
-def _remedy(given: object) -> str:
-    if isinstance(given, type):
-        is_made = issubclass(given, Tool) or hasattr(given, "tools_from")
-        return f"write {given.__name__}()" if is_made else "decorate a function with @tool"
-    if hasattr(given, "as_tool"):
-        return "an agent is given to another as agent.as_tool()"
-    if isinstance(given, Mapping):
-        return "write a function with @tool, or with @tool(parameters=...) for a JSON Schema of your own"
-    if isinstance(given, str):
+def _remedy(candidate: object) -> str:
+    """Return a hint how to make a tool of a value that is not a tool."""
+    if isinstance(candidate, type):
+        is_made = issubclass(candidate, Tool) or hasattr(candidate, "tools_from")
+        return f"write {candidate.__name__}()" if is_made else "decorate a function with @tool"
+    if hasattr(candidate, "as_tool"):
+        return "an agent is candidate to another as agent.as_tool()"
+    if isinstance(candidate, Mapping):
+        return "write a function with @tool, or with @tool(parameters=...) for a custom JSON Schema"
+    if isinstance(candidate, str):
         return "pass the tool itself, not its name"
     return "decorate the function with @tool"
 
 
 class ToolRegistry:
-    """Tools by name. May be shared by agents that have the same tools.
+    """Tools by name. Agents with the same tools may share a registry.
 
-    A tool that an instruction is mapped to is not offered to the model: it has no spec, and only a call that was
-    made from the validated instruction reaches it. One that is `deferred` has none either: `find_tools` tells of it.
+    A tool that is mapped to an instruction is not offered to the model: it has no spec, and only a call created from a
+    validated instruction runs it. A `deferred` tool has no spec either; the model finds it by `find_tools`.
     """
 
     __slots__ = (
         "_all",
-        "_groups",
-        "_last",
+        "_last_name",
         "_mapped",
-        "_own",
-        "_settled",
+        "_own_tools",
+        "_progressed",
         "_specs",
+        "_toolset_tools",
         "_unavailable",
+        "connecting",
         "deps_tool",
         "has_toolsets",
-        "unsettled",
         "version",
     )
 
-    def __init__(self, tools: Iterable[Tool | ToolShape] = (), *, mapped: Iterable[str] = ()) -> None:
-        """Add the tools; `mapped` are the names of those that belong to instructions.
+    def __init__(self, tools: Iterable[Tool | ToolProtocol] = (), *, mapped: Iterable[str] = ()) -> None:
+        """Add tools. `mapped` are the names of tools that are mapped to instructions.
 
         Raises:
-            ConfigurationError: a tool that no model can use, two of one name, a mapped name without a tool.
+            ConfigurationError: A tool is not usable by a model, two tools have the same name, or a mapped name has no
+                tool.
         """
-        self._own: dict[str, Tool] = {}
-        self._groups: dict[str, tuple[Tool, ...]] = {}
-        """The tools of toolsets, by name of the toolset, in the order in which they were declared."""
-        self._last = ""
-        """The name of a tool of its own that stands behind those of toolsets; empty if there is none."""
-        self._all = self._own
-        """Its own tools and those of toolsets, by the names that the model calls them by."""
+        self._own_tools: dict[str, Tool] = {}
+        self._toolset_tools: dict[str, tuple[Tool, ...]] = {}
+        """Tools of each toolset by toolset name, in the order in which the toolsets were declared."""
+        self._last_name = ""
+        """Name of the agent's tool that comes after the tools of toolsets; empty if there is none."""
+        self._all = self._own_tools
+        """All tools, including those of toolsets, by the name that the model uses."""
         self._unavailable: dict[str, str] = {}
-        """Why the tools of a toolset cannot be called now, by its name."""
-        self.unsettled: dict[str, None] = {}
-        """The toolsets that have neither connected nor failed yet, by name."""
-        self._settled: trio.Event | None = None
-        """Set when one of these has; None: nobody waits for that."""
+        """Reasons why the tools of unavailable toolsets cannot be called, by toolset name."""
+        self.connecting: dict[str, None] = {}
+        """Names of toolsets that have neither connected nor failed yet."""
+        self._progressed: trio.Event | None = None
+        """Set when a toolset has connected or failed; None if there are no waiters."""
         self.version = 0
-        """Another number whenever a toolset has changed what is here."""
+        """Number that changes whenever a toolset changes the tools or their availability."""
         self._mapped = frozenset(mapped)
         self._specs: tuple[ToolSpec, ...] | None = None
         self.deps_tool = ""
-        """The name of a tool that needs deps; empty if none does."""
+        """Name of a tool that requires deps; empty if none does."""
         self.has_toolsets = False
-        """True if some of its tools may come and go."""
+        """True if toolsets may add or remove tools."""
         for tool in tools:
             self.add(tool)
         self._check_mapped()
 
     def _check_mapped(self) -> None:
-        if missing := sorted(self._mapped - self._own.keys()):
+        if missing := sorted(self._mapped - self._own_tools.keys()):
             raise ConfigurationError(
-                f"an instruction is mapped to tool {missing[0]!r}, which is not there: pass it in tools=, "
-                f"or correct the name (there are: {', '.join(self._own) or 'none'})"
+                f"an instruction is mapped to tool {missing[0]!r}, which is not registered: pass it in tools=, "
+                f"or correct the name (registered tools: {', '.join(self._own_tools) or 'none'})"
             )
 
-    def add(self, given: Tool | ToolShape, *, last: bool = False) -> None:
-        """Add a tool, or what does the work of one, at the end; `last`: behind those of toolsets, too.
+    def add(self, candidate: Tool | ToolProtocol, *, last: bool = False) -> None:
+        """Append a tool or tool-like object; `last` puts it after the tools of toolsets.
 
         Raises:
-            DuplicateTool: there is one of this name.
-            ConfigurationError: not a tool, or one that no model can use.
+            DuplicateTool: The registry has a tool of this name.
+            ConfigurationError: The object is not a tool, or a model cannot use it.
         """
-        tool = to_tool(given)
+        tool = to_tool(candidate)
         check_options(tool)
-        if tool.name in self._own:
+        if tool.name in self._own_tools:
             raise DuplicateTool(tool.name)
-        self._own[tool.name] = tool
+        self._own_tools[tool.name] = tool
         if last:
-            self._last = tool.name
+            self._last_name = tool.name
         self._merge()
 
     def remove(self, name: str) -> None:
-        """Take a tool away.
+        """Remove a tool.
 
         Raises:
-            ToolNotFound: there is none of this name.
-            ConfigurationError: an instruction is mapped to it.
+            ToolNotFound: The registry has no tool of this name.
+            ConfigurationError: An instruction is mapped to the tool.
         """
         if name in self._mapped:
             raise ConfigurationError(f"tool {name!r} belongs to an instruction: remove the instruction first")
-        if self._own.pop(name, None) is None:
-            raise ToolNotFound(name, tuple(self._own))
+        if self._own_tools.pop(name, None) is None:
+            raise ToolNotFound(name, tuple(self._own_tools))
         self._merge()
 
     def get(self, name: str) -> Tool | None:
-        """The tool of this name, mapped ones too, or None."""
+        """Return the tool of this name, including mapped tools; None if there is none."""
         return self._all.get(name)
 
     def find(self, call: ToolCall) -> Tool:
-        """The tool that a call may run.
+        """Return the tool that a call runs.
 
         Raises:
-            ToolNotFound: there is none, or only an instruction reaches it.
-            ToolsetUnavailable: its toolset is not connected.
+            ToolNotFound: The registry has no such tool, or the tool is mapped to an instruction.
+            ToolsetUnavailable: The toolset of the tool is not connected.
         """
         tool = self._all.get(call.name)
         if tool is None or (call.name in self._mapped and not call.mapped):
@@ -158,14 +161,14 @@ class ToolRegistry:
         return tool
 
     def list(self) -> tuple[Tool, ...]:
-        """All tools, in order."""
+        """Return all tools in registration order."""
         return tuple(self._all.values())
 
     def resolve(self, call: ToolCall) -> ToolCall:
-        """The call that a call of `call_tool` stands for; any other call as it is, and one that names no tool."""
+        """Replace a call of `call_tool` by the call of the tool that its arguments name. Return other calls unchanged."""
         if call.name != CALL_TOOL or not isinstance(call.arguments, Mapping):
             return call
-        if CALL_TOOL not in self._own or not self._own[CALL_TOOL].is_gateway:
+        if CALL_TOOL not in self._own_tools or not self._own_tools[CALL_TOOL].is_gateway:
             return call
         name = call.arguments.get("name")
         arguments = call.arguments.get("arguments", {})
@@ -177,95 +180,96 @@ class ToolRegistry:
 
     @property
     def unavailable(self) -> Mapping[str, str]:
-        """Why the tools of a toolset cannot be called now, by its name."""
+        """Reasons why the tools of unavailable toolsets cannot be called, by toolset name."""
         return self._unavailable
 
     def declare(self, toolset: str) -> None:
-        """Keep a place for the tools of a toolset, behind those of toolsets that were declared before.
+        """Reserve the position of a toolset's tools, after those of the toolsets declared before.
 
         Raises:
-            ConfigurationError: one of this name was declared.
+            ConfigurationError: A toolset of this name was declared.
         """
-        if toolset in self._groups:
+        if toolset in self._toolset_tools:
             raise ConfigurationError(
                 f"two toolsets are named {toolset!r}: give one of them another name, or prefix its tools"
             )
-        self._groups[toolset] = ()
+        self._toolset_tools[toolset] = ()
         self.has_toolsets = True
 
     def publish(self, toolset: str, tools: Iterable[Tool], *, outside: bool = False) -> None:
-        """Take these as the tools that a toolset has now, in place of those that it had.
+        """Replace the tools of a toolset, and mark the toolset as available.
 
-        One that no model can use is left out, with a warning. A name that a provider refuses is made fit, and one that
-        is taken gets the toolset's name in front. `outside`: what they return was written by strangers.
+        A tool that a model cannot use is left out with a warning. Invalid names are made valid. If a name is taken,
+        the toolset's
+        name becomes its prefix. `outside` marks the results of all its tools as untrusted.
         """
-        usable = [_usable(tool, toolset, outside=outside) for tool in tools]
-        self._groups[toolset] = tuple(tool for tool in usable if tool is not None)
+        usable = [_prepare_toolset_tool(tool, toolset, outside=outside) for tool in tools]
+        self._toolset_tools[toolset] = tuple(tool for tool in usable if tool is not None)
         self.has_toolsets = True
         self._unavailable.pop(toolset, None)
         self._merge()
         self.version += 1
 
-    def withdraw(self, toolset: str, reason: str) -> None:
-        """Let calls of a toolset's tools fail with a reason until it publishes again; its tools keep their places."""
+    def mark_unavailable(self, toolset: str, reason: str) -> None:
+        """Make calls of a toolset's tools fail with a reason until the toolset publishes again. Its tools stay listed."""
         if self._unavailable.get(toolset) != reason:
             self._unavailable[toolset] = reason
             self.version += 1
 
-    def expect(self, toolset: str) -> None:
-        """Let calls of tools that are not there wait until a toolset has connected or failed: see `settle`."""
-        self.unsettled[toolset] = None
+    def mark_connecting(self, toolset: str) -> None:
+        """Mark a toolset as connecting: `wait_for_tools` waits until `mark_settled` is called for it."""
+        self.connecting[toolset] = None
 
-    def settle(self, toolset: str) -> None:
-        """A toolset has connected, or failed, or is not waited for any more."""
-        if toolset in self.unsettled:
-            del self.unsettled[toolset]
-            if self._settled is not None:
-                self._settled.set()
-                self._settled = None
+    def mark_settled(self, toolset: str) -> None:
+        """Record that a toolset has connected, has failed or was removed, and wake `wait_for_tools`."""
+        if toolset in self.connecting:
+            del self.connecting[toolset]
+            if self._progressed is not None:
+                self._progressed.set()
+                self._progressed = None
 
-    async def wait_for(self, calls: Sequence[ToolCall]) -> None:
-        """Wait until there is a tool for each call, or every toolset has connected or failed.
+    async def wait_for_tools(self, calls: Sequence[ToolCall]) -> None:
+        """Wait until each call has a tool, or every toolset has connected or failed.
 
-        That takes no longer than the `connect_timeout` of the toolsets.
+        Bounded by the `connect_timeout` of the toolsets.
         """
         await trio.lowlevel.checkpoint()
-        while self.unsettled and not all(_wanted(call) in self._all for call in calls):
-            if self._settled is None:
-                self._settled = trio.Event()
-            await self._settled.wait()
+        while self.connecting and not all(_target_name(call) in self._all for call in calls):
+            if self._progressed is None:
+                self._progressed = trio.Event()
+            await self._progressed.wait()
 
     def _merge(self) -> None:
         self._specs = None
-        if self._groups:
-            self._merge_groups()
+        if self._toolset_tools:
+            self._merge_toolsets()
         needs = (tool.name for tool in self._all.values() if tool.deps_type is not None)
         self.deps_tool = next(needs, "")
 
-    def _merge_groups(self) -> None:
-        self._all = dict(self._own)
-        for toolset, tools in self._groups.items():
+    def _merge_toolsets(self) -> None:
+        self._all = dict(self._own_tools)
+        for toolset, tools in self._toolset_tools.items():
             for tool in tools:
                 name = tool.name
                 if name in self._all:
-                    name = fit_name(f"{toolset}_{tool.name}")
+                    name = make_valid_name(f"{toolset}_{tool.name}")
                     _log.warning(
-                        "two tools are named %s: that of toolset %s is %s here; prefixed() gives its tools names of their own",
+                        "two tools are named %s: the tool of toolset %s is renamed to %s; use prefixed() to give its tools unique names",
                         shown(tool.name),
                         shown(toolset),
                         shown(name),
                     )
                 self._all.setdefault(name, tool if name == tool.name else WrappedTool(tool, name=name))
-        if self._last in self._own:
-            self._all[self._last] = self._all.pop(self._last)
+        if self._last_name in self._own_tools:
+            self._all[self._last_name] = self._all.pop(self._last_name)
 
     @property
     def mapped(self) -> frozenset[str]:
-        """The names of the tools that belong to instructions."""
+        """Names of the tools that are mapped to instructions."""
         return self._mapped
 
     def specs(self) -> tuple[ToolSpec, ...]:
-        """The specifications that a model is offered: the same tuple until a tool is added or removed."""
+        """Return the tool specifications that a model is offered. The same tuple until the tools change."""
         if self._specs is None:
             self._specs = tuple(
                 tool.spec
@@ -284,84 +288,88 @@ class ToolRegistry:
         return len(self._all)
 
 
-def _wanted(call: ToolCall) -> str:
-    """The name of the tool that a call runs, by `call_tool` or by itself."""
+def _target_name(call: ToolCall) -> str:
+    """Return the name of the tool that a call runs, directly or through `call_tool`."""
     inner = call.arguments.get("name") if isinstance(call.arguments, Mapping) else None
     return inner if call.name == CALL_TOOL and isinstance(inner, str) else call.name
 
 
 def to_tool(tool: object) -> Tool:
-    """Return a tool as it is, and what does the work of one as a tool.
+    """Return a tool unchanged, or wrap a tool-like object.
 
     Raises:
-        ConfigurationError: it is none.
+        ConfigurationError: The object is not a tool, or is an unbound method.
     """
-    if is_tool_shaped(tool) and not isinstance(tool, Tool):
-        return AdaptedTool(cast("ToolShape", tool))
+    if is_tool_like(tool) and not isinstance(tool, Tool):
+        return AdaptedTool(cast("ToolProtocol", tool))
     if not isinstance(tool, Tool):
         raise ConfigurationError(f"{tool!r:.200} is not a tool: {_remedy(tool)}")
     if getattr(tool, "is_unbound", False):
         raise ConfigurationError(
-            f"tool {tool.name!r} is a method, and has no object to run with: pass it of an object, as in Shelf().{tool.name}"
+            f"tool {tool.name!r} is an unbound method: pass it from an instance, as in Shelf().{tool.name}"
         )
     return tool
 
 
-def _usable(tool: Tool, toolset: str, *, outside: bool) -> Tool | None:
-    """The tool under a name that a model can use; None: no model can use it."""
+def _prepare_toolset_tool(tool: Tool, toolset: str, *, outside: bool) -> Tool | None:
+    """Wrap a toolset's tool under a valid name; None, with a warning, if no model can use it."""
     try:
         tool = to_tool(tool)
-        fit = WrappedTool(tool, name=fit_name(tool.name), origin=toolset, outside=outside or tool.outside)
+        fit = WrappedTool(
+            tool, name=make_valid_name(tool.name), origin=toolset, outside=outside or tool.outside
+        )
         check_options(fit)
-        _check_sendable(fit)
+        _check_serializable(fit)
         if fit.outside:
-            _describe_harmlessly(fit)
-    except Exception as error:  # noqa: BLE001 - the edge to foreign code: attributes of a stranger's tool
+            _neutralize_texts(fit)
+    except Exception as error:  # noqa: BLE001 - attributes of a third-party tool may raise anything
         said = str(error) if isinstance(error, ConfigurationError) else f"{type(error).__name__}: {error}"
         _log.warning("toolset %s: a tool is left out: %s", shown(toolset), shown(said))
         return None
     return fit
 
 
-def _describe_harmlessly(tool: WrappedTool) -> None:
-    """Take marks of roles and calls, and what nobody sees, out of what strangers wrote for the model about a tool."""
-    tool.description = _harmless(tool.description)
-    if (parameters := _with_harmless_words(tool.parameters)) != tool.parameters:
+def _neutralize_texts(tool: WrappedTool) -> None:
+    """Remove role marks, call marks and invisible characters from the description and schema of an untrusted tool."""
+    tool.description = _neutralize(tool.description)
+    if (parameters := _neutralize_schema(tool.parameters)) != tool.parameters:
         tool.parameters = parameters
 
 
-def _with_harmless_words(schema: Any) -> Any:
+def _neutralize_schema(schema: Any) -> Any:
+    """Return a schema whose titles and descriptions are neutralized."""
     if isinstance(schema, Mapping):
         return {
-            key: _harmless(value)
-            if key in _WORDS and isinstance(value, str)
+            key: _neutralize(value)
+            if key in _TEXT_KEYWORDS and isinstance(value, str)
             else value
-            if key in _VALUES
-            else _with_harmless_words(value)
+            if key in _VALUE_KEYWORDS
+            else _neutralize_schema(value)
             for key, value in schema.items()
         }
-    return [_with_harmless_words(each) for each in schema] if isinstance(schema, list | tuple) else schema
+    return [_neutralize_schema(each) for each in schema] if isinstance(schema, list | tuple) else schema
 
 
-def _harmless(text: str) -> str:
-    return neutral(controls_shown(text))
+def _neutralize(text: str) -> str:
+    """Return text without control characters and without marks of roles or calls."""
+    return neutral(replace_control_characters(text))
 
 
-def _check_sendable(tool: Tool) -> None:
-    """Refuse a specification that cannot be written as JSON: with it, no request of the agent could be."""
+def _check_serializable(tool: Tool) -> None:
+    """Raise `ConfigurationError` if a tool's specification is not JSON; every request of the agent would fail."""
     try:
         orjson.dumps([tool.name, tool.description, tool.parameters], default=dict)
     except TypeError as error:
         raise ConfigurationError(f"tool {tool.name!r} cannot be sent to a model: {error}") from None
 
 
-def fit_name(name: str) -> str:
-    """Make a name one that a tool may have: a-z, A-Z, 0-9, _, . and -, at most 64 of them.
+def make_valid_name(name: str) -> str:
+    """Return a valid tool name: only a-z, A-Z, 0-9, _, . and -, at most 64 characters.
 
-    What is cut or replaced leaves a digest, so that other names stay other names.
+    A changed name ends with a digest of the original, so that different names stay different.
     """
-    fit = _UNFIT.sub("_", name)
-    if fit == name and 0 < len(name) <= LONGEST_NAME:
+    fit = _INVALID_CHARACTERS.sub("_", name)
+    if fit == name and 0 < len(name) <= MAX_NAME_CHARACTERS:
         return name
     digest = hashlib.blake2s(name.encode(errors="surrogatepass"), digest_size=4).hexdigest()
-    return f"{fit[: LONGEST_NAME - 9]}_{digest}"
+    return f"{fit[: MAX_NAME_CHARACTERS - 9]}_{digest}"

@@ -6,7 +6,10 @@ import trio
 
 
 class StartGate:
-    """Held closed until the call before has started: an async call at once, a sync call when a thread runs its function."""
+    """Gate of a call that opens after the previous call has started.
+
+    An async call has started when its task runs, a sync call when a worker thread runs its function.
+    """
 
     __slots__ = ("_opened", "_started")
 
@@ -15,25 +18,25 @@ class StartGate:
         self._started: trio.Event | None = None
 
     def open(self) -> None:
-        """Let the next call start at the first checkpoint of this call, unless `hold` is called before."""
+        """Let the next call start at this call's first checkpoint, unless `hold` is called before."""
         self._opened.set()
 
     def hold(self) -> None:
-        """Delay the next call until `release`, since this call still waits for a thread."""
+        """Delay the next call until `release`, because this call waits for a worker thread."""
         if self._started is None:
             self._started = trio.Event()
 
     def release(self) -> None:
-        """Let the next call start: the thread runs the function, or the call has ended without it."""
+        """Let the next call start. Called when the function runs in a thread, or when this call has ended without running."""
         if self._started is not None:
             self._started.set()
 
     async def wait(self) -> None:
-        """Wait until the call before has started."""
+        """Wait until the previous call has started."""
         await self._opened.wait()
         if self._started is not None:
             await self._started.wait()
 
 
 start_gate: ContextVar[StartGate | None] = ContextVar("actgent start gate", default=None)
-"""The gate of the call after the current one; None if no call waits for the current one to start."""
+"""Gate of the next call of the answer; None if no call waits for the current call to start."""

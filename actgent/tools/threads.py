@@ -1,10 +1,11 @@
-"""Worker threads for sync functions: shared fairly by the agents of a runtime, with an account of those that are left.
+"""Worker threads for sync functions, shared fairly by the agents of a runtime.
 
-Python cannot stop a thread. A cancelled call returns at once, and its thread is *left*: it gives its place to others, and is
-counted and named until the function returns. Who has left too many begins no more, until some of them return.
+Python cannot stop a thread. A cancelled call returns immediately and *abandons* its thread: the slot is released, and the
+thread is counted and named until its function returns. An agent with `MAX_ABANDONED` abandoned threads starts no new ones.
 
-A call that finds no place waits, in the line of its agent. Places go to the agent that holds the fewest; the last quarter of all
-places only to agents that hold no more than their part, so that one whose functions all hang does not stop the others.
+A call without a free slot waits in its agent's queue. A free slot goes to the agent that uses the fewest slots. The last
+quarter of the slots is reserved for agents below their fair share, so that one agent whose functions all hang does not
+block the others.
 """
 
 import contextlib
@@ -14,104 +15,119 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import TypeVar
+from weakref import WeakValueDictionary
 
 import attrs
 import trio
 
 from actgent.errors import NoThread, ThreadsLeft
-from actgent.support.foreign import Raised, call_foreign, unwrap_foreign
+from actgent.support.user_code import Raised, call_user_code, unwrap_result
 
 from .start_order import StartGate, start_gate
 from .time_limits import time_limits
 
 T = TypeVar("T")
-DEFAULT_THREADS = 40
-"""How many threads of one agent run at a time."""
-ALL_THREADS = 160
-"""The same for all agents of a runtime together."""
-MOST_LEFT = 40
-"""How many threads an agent may have left behind that have not returned."""
-MAX_WAIT = 60.0
-"""Seconds that a call waits for a thread; they do not count into the time that its function has."""
-_NAMED = 3
+AGENT_THREADS = 40
+"""Default number of concurrent threads of one agent."""
+RUNTIME_THREADS = 160
+"""Default number of concurrent threads of all agents of a runtime."""
+MAX_ABANDONED = 40
+"""Maximum number of abandoned threads of one agent that are still running."""
+MAX_WAIT_SECONDS = 60.0
+"""Maximum time that a call waits for a thread. Not counted towards the timeout of its function."""
+_MAX_NAMES = 3
+"""Maximum number of function names in an error text."""
 
 
 @attrs.define(eq=False)
 class _Job:
-    """One function on its way through a thread."""
+    """One function call in a worker thread."""
 
     name: str
+    """Name of the function, for errors."""
     share: "ThreadShare"
+    """Thread share of the agent that made the call."""
     gate: StartGate | None = None
-    """Opened for the next tool call of the answer as soon as a thread runs the function."""
-    begun: bool = False
-    is_entered: bool = False
-    """True if the thread is about to call the function, and has the GIL."""
+    """Gate of the next tool call of the answer, opened as soon as a thread runs the function."""
+    has_started: bool = False
+    """True if the thread has started to run the job."""
+    is_calling: bool = False
+    """True if the thread is about to call the function and holds the GIL."""
     abandoned: bool = False
-    """Nobody waits for it any more."""
+    """True if the caller was cancelled, so that the result is discarded."""
 
     def open_gate(self, token: trio.lowlevel.TrioToken) -> None:
-        """Let the next call start, once the function has started. Runs in the event loop."""
+        """Open the gate after the function has started; else try again. Runs in the event loop."""
         if self.gate is None:
             return
-        if self.is_entered:
+        if self.is_calling:
             self.gate.release()
         else:
             token.run_sync_soon(self.open_gate, token)
 
 
 @attrs.define(eq=False)
-class _Caller:
-    """A call that waits for a place."""
+class _Waiter:
+    """A call that waits for a slot."""
 
-    told: trio.Event = attrs.field(factory=trio.Event)
-    _has_place: bool = False
+    wake: trio.Event = attrs.field(factory=trio.Event)
+    """Set when the slot is granted or the call must stop waiting."""
+    _is_granted: bool = False
 
     def grant(self) -> None:
-        """It has a place."""
-        self._has_place = True
-        self.told.set()
+        """Grant the slot and wake the call."""
+        self._is_granted = True
+        self.wake.set()
 
-    def has_place(self) -> bool:
-        return self._has_place
+    def is_granted(self) -> bool:
+        """Return True if the slot was granted."""
+        return self._is_granted
 
 
-@attrs.define(eq=False, on_setattr=attrs.setters.NO_OP)  # to validate at each change is dear
+@attrs.define(eq=False, on_setattr=attrs.setters.NO_OP)  # validation at each assignment is slow
 class Threads:
-    """All threads of a runtime, at most `capacity` at a time that somebody waits for."""
+    """All worker threads of a runtime. At most `capacity` calls run concurrently, not counting abandoned threads."""
 
-    capacity: int = attrs.field(default=DEFAULT_THREADS, validator=attrs.validators.ge(1))
+    capacity: int = attrs.field(default=AGENT_THREADS, validator=attrs.validators.ge(1))
+    """Maximum number of concurrent calls."""
     lock: threading.Lock = attrs.field(factory=threading.Lock, init=False, repr=False)
+    """Lock for `running` and the abandoned counts, which worker threads change."""
     running: dict[_Job, None] = attrs.field(factory=dict, init=False, repr=False)
-    """In a thread by now; `lock` guards it."""
-    _held: int = attrs.field(default=0, init=False)
-    """Places that are taken."""
+    """Jobs that are in a thread, including abandoned ones; guarded by `lock`."""
+    _used: int = attrs.field(default=0, init=False)
+    """Number of slots in use."""
     _reserve: int = attrs.field(init=False)
-    """The last places, which are not for those that hold many."""
-    _shares: dict[str, "ThreadShare"] = attrs.field(factory=dict, init=False, repr=False)
-    _own: "ThreadShare" = attrs.field(init=False, repr=False)
-    """For calls of nobody in particular."""
-    _waiting: dict["ThreadShare", None] = attrs.field(factory=dict, init=False, repr=False)
-    """Those with calls that wait, the first to have come first."""
-    _ended: trio.Event = attrs.field(factory=trio.Event, init=False, repr=False)
+    """Number of slots reserved for agents below their fair share."""
+    _shares: WeakValueDictionary[str, "ThreadShare"] = attrs.field(
+        factory=WeakValueDictionary, init=False, repr=False
+    )
+    """Thread shares of the agents, by name, as long as the agent or one of its calls exists."""
+    _default_share: "ThreadShare" = attrs.field(init=False, repr=False)
+    """Share for calls outside of agents."""
+    _waiting_shares: dict["ThreadShare", None] = attrs.field(factory=dict, init=False, repr=False)
+    """Shares with waiting calls, in order of arrival."""
+    _returned: trio.Event = attrs.field(factory=trio.Event, init=False, repr=False)
+    """Set when an abandoned thread returns; replaced by a new event each time."""
 
     def __attrs_post_init__(self) -> None:
         self._reserve = self.capacity // 4
-        self._own = ThreadShare("", self.capacity, self)
+        self._default_share = ThreadShare("", self.capacity, self)
 
     def share(self, name: str, capacity: int) -> "ThreadShare":
-        """The part of one agent, which runs at most `capacity` of them."""
-        share = self._shares.setdefault(name, ThreadShare(name, capacity, self))
+        """Return the thread share of an agent, created on first use, and set its capacity."""
+        share = self._shares.get(name)
+        if share is None:
+            share = self._shares[name] = ThreadShare(name, capacity, self)
         share.capacity = capacity
         return share
 
     @property
-    def left(self) -> tuple[str, ...]:
-        """The names of functions that still run although their call was cancelled or timed out."""
-        return self.names_left(None)
+    def abandoned(self) -> tuple[str, ...]:
+        """Names of functions that still run although their call was cancelled or timed out."""
+        return self.abandoned_names(None)
 
-    def names_left(self, share: "ThreadShare | None") -> tuple[str, ...]:
-        """The same of one agent; None is all."""
+    def abandoned_names(self, share: "ThreadShare | None") -> tuple[str, ...]:
+        """Return the names of the abandoned functions of one share; None means all shares."""
         with self.lock:
             return tuple(
                 job.name for job in self.running if job.abandoned and (share is None or share is job.share)
@@ -122,125 +138,131 @@ class Threads:
         fn: Callable[..., T],
         *args: object,
         name: str = "",
-        never_began: Callable[[], object] | None = None,
+        on_not_started: Callable[[], object] | None = None,
     ) -> T:
-        """See `ThreadShare.run_sync`; for callers that are no agent's."""
-        return await self._own.run_sync(fn, *args, name=name, never_began=never_began)
+        """Run a function in a worker thread, for callers outside of agents. `ThreadShare.run_sync` describes arguments and errors."""
+        return await self._default_share.run_sync(fn, *args, name=name, on_not_started=on_not_started)
 
-    # --- places ----------------------------------------------------------------------------
+    # --- slots -----------------------------------------------------------------------------
 
-    def take_place(self, share: "ThreadShare") -> bool:
-        """Give an agent a place; False: it has to wait, or has left too many."""
-        if share.held >= share.capacity or share.count_left >= MOST_LEFT:
+    def try_acquire_slot(self, share: "ThreadShare") -> bool:
+        """Acquire a slot for a share. Return False if the share must wait or has too many abandoned threads."""
+        if share.slots_used >= share.capacity or share.abandoned_count >= MAX_ABANDONED:
             return False
-        free = self.capacity - self._held
-        if free <= self._reserve and (free <= 0 or share.held >= self._part):
+        free = self.capacity - self._used
+        if free <= self._reserve and (free <= 0 or share.slots_used >= self._fair_share):
             return False
-        self._held += 1
-        share.held += 1
+        self._used += 1
+        share.slots_used += 1
         return True
 
     @property
-    def _part(self) -> int:
-        """Return how many an agent may hold while few places are free."""
+    def _fair_share(self) -> int:
+        """Number of slots that an agent may use while only the reserve is free."""
         return max(1, self.capacity // max(1, len(self._shares)), self._reserve // 2)
 
-    def give_back(self, share: "ThreadShare") -> None:
-        """A place is free again, for whoever waits."""
-        self._held -= 1
-        share.held -= 1
-        if self._waiting:
-            self._admit_next()
+    def release_slot(self, share: "ThreadShare") -> None:
+        """Release a slot of a share, and grant it to a waiting call."""
+        self._used -= 1
+        share.slots_used -= 1
+        if self._waiting_shares:
+            self._grant_next()
 
-    def _admit_next(self) -> None:
-        """Give places to those that wait, the agent with the fewest first."""
-        for share in sorted(self._waiting, key=lambda each: each.held):
-            if self.take_place(share):
-                self._admit(share)
+    def _grant_next(self) -> None:
+        """Grant the free slot to the waiting share that uses the fewest slots."""
+        for share in sorted(self._waiting_shares, key=lambda each: each.slots_used):
+            if self.try_acquire_slot(share):
+                self._grant_first(share)
                 return
 
-    def _admit(self, share: "ThreadShare") -> None:
-        del self._waiting[share]
-        caller = share.line.popleft()
-        if share.line:  # behind the others that hold as many
-            self._waiting[share] = None
-        caller.grant()
+    def _grant_first(self, share: "ThreadShare") -> None:
+        """Wake the first waiting call of a share."""
+        del self._waiting_shares[share]
+        waiter = share.waiters.popleft()
+        if share.waiters:  # to the end, after the other shares with as many slots
+            self._waiting_shares[share] = None
+        waiter.grant()
 
-    def queue(self, share: "ThreadShare", caller: _Caller) -> None:
-        share.line.append(caller)
-        self._waiting.setdefault(share)
+    def enqueue(self, share: "ThreadShare", waiter: _Waiter) -> None:
+        """Add a call to the queue of a share."""
+        share.waiters.append(waiter)
+        self._waiting_shares.setdefault(share)
 
-    def unqueue(self, share: "ThreadShare", caller: _Caller) -> None:
-        share.line.remove(caller)
-        if not share.line:
-            del self._waiting[share]
+    def dequeue(self, share: "ThreadShare", waiter: _Waiter) -> None:
+        """Remove a call from the queue of a share."""
+        share.waiters.remove(waiter)
+        if not share.waiters:
+            del self._waiting_shares[share]
 
-    # --- those that are left -----------------------------------------------------------------
+    # --- abandoned threads ------------------------------------------------------------------------
 
-    def tell_ended(self) -> None:
-        """A thread that was left has returned."""
-        self._ended.set()
-        self._ended = trio.Event()
+    def notify_returned(self) -> None:
+        """Wake `wait_abandoned` after an abandoned thread has returned."""
+        self._returned.set()
+        self._returned = trio.Event()
 
-    async def wait_left(self, grace: float) -> None:
-        """Wait up to `grace` seconds until no thread is left.
+    async def wait_abandoned(self, grace: float) -> None:
+        """Wait until all abandoned threads have returned, at most `grace` seconds.
 
         Raises:
-            ThreadsLeft: some still run; the text names them.
+            ThreadsLeft: Some threads still run; the text names their functions.
         """
         await trio.lowlevel.checkpoint()
         with trio.move_on_after(grace):
-            while self.left:
-                await self._ended.wait()
-        if names := self.left:
+            while self.abandoned:
+                await self._returned.wait()
+        if names := self.abandoned:
             raise ThreadsLeft(names, grace)
 
 
 @attrs.define(eq=False)
 class ThreadShare:
-    """The threads of one agent."""
+    """The worker threads of one agent."""
 
     name: str
+    """Name of the agent; empty for the default share."""
     capacity: int
-    _whole: Threads = attrs.field(repr=False)
-    held: int = attrs.field(default=0, init=False)
-    """Places that its calls have."""
-    line: deque[_Caller] = attrs.field(factory=deque, init=False, repr=False)
-    """Its calls that wait for one."""
-    count_left: int = attrs.field(default=0, init=False)
-    """Threads that are left; the lock guards it."""
+    """Maximum number of the agent's concurrent calls."""
+    _threads: Threads = attrs.field(repr=False)
+    slots_used: int = attrs.field(default=0, init=False)
+    """Number of slots that the agent's calls use."""
+    waiters: deque[_Waiter] = attrs.field(factory=deque, init=False, repr=False)
+    """Queue of the agent's calls that wait for a slot."""
+    abandoned_count: int = attrs.field(default=0, init=False)
+    """Number of abandoned threads that still run; guarded by `Threads.lock`."""
     _limiter: trio.CapacityLimiter = attrs.field(init=False, repr=False)
-    """Without a limit: places are counted here."""
+    """Unlimited limiter for trio, because `Threads` counts the slots."""
 
     def __attrs_post_init__(self) -> None:
         self._limiter = trio.CapacityLimiter(math.inf)
 
     @property
-    def left(self) -> tuple[str, ...]:
-        """The names of its functions that still run although their call was cancelled or timed out."""
-        return self._whole.names_left(self)
+    def abandoned(self) -> tuple[str, ...]:
+        """Names of the agent's functions that still run although their call was cancelled or timed out."""
+        return self._threads.abandoned_names(self)
 
     async def run_sync(
         self,
         fn: Callable[..., T],
         *args: object,
         name: str = "",
-        never_began: Callable[[], object] | None = None,
+        on_not_started: Callable[[], object] | None = None,
     ) -> T:
-        """Call a function in a thread, with the caller's context variables; it may use `trio.from_thread`.
+        """Run a function in a worker thread with the caller's context variables; it may use `trio.from_thread`.
 
-        Waits for a free thread, up to `MAX_WAIT`; meanwhile the time limits of the tool call stand still. Cancelled, it
-        returns at once: a function that runs is left, another one never begins, and `never_began` is called.
+        Waits up to `MAX_WAIT_SECONDS` for a slot; the time limits of the tool call are paused while it waits. If cancelled, the
+        call returns immediately: a running function is abandoned. A function that has not started never runs, and
+        `on_not_started` is called.
 
         Raises:
-            NoThread: no thread was free in time, or too many of this agent are left. The function never began.
+            NoThread: No slot was free in time, or the agent has too many abandoned threads. The function did not run.
         """
         gate = start_gate.get()
         if gate is not None:
             gate.hold()
         try:
             return await self._run_sync(
-                fn, args, name or getattr(fn, "__name__", repr(fn)), never_began, gate
+                fn, args, name or getattr(fn, "__name__", repr(fn)), on_not_started, gate
             )
         finally:
             if gate is not None:
@@ -251,96 +273,107 @@ class ThreadShare:
         fn: Callable[..., T],
         args: tuple[object, ...],
         name: str,
-        never_began: Callable[[], object] | None,
+        on_not_started: Callable[[], object] | None,
         gate: StartGate | None,
     ) -> T:
         job = _Job(name, self, gate)
-        if self.line or not self._whole.take_place(self):
-            await self._wait_place(never_began)
+        if self.waiters or not self._threads.try_acquire_slot(self):
+            await self._wait_for_slot(on_not_started)
         work = functools.partial(self._work, job, trio.lowlevel.current_trio_token(), fn, args)
         try:
             ended = await trio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=self._limiter)
         except trio.Cancelled:
-            self._leave(job)
-            if never_began is not None and not job.begun:
-                never_began()
+            self._abandon(job)
+            if on_not_started is not None and not job.has_started:
+                on_not_started()
             raise
         finally:
-            self._whole.give_back(self)
-        return unwrap_foreign(ended)
+            self._threads.release_slot(self)
+        return unwrap_result(ended)
 
-    def _leave(self, job: _Job) -> None:
-        """Nobody waits for a function any more; where too many are left, nobody waits for a place either."""
-        with self._whole.lock:
+    def _abandon(self, job: _Job) -> None:
+        """Mark a job as abandoned. If the agent has too many abandoned threads, wake its waiting calls so that they fail."""
+        with self._threads.lock:
             job.abandoned = True
-            self.count_left += job in self._whole.running
-        if self.count_left >= MOST_LEFT:
-            for caller in self.line:
-                caller.told.set()
+            self.abandoned_count += job in self._threads.running
+        if self.abandoned_count >= MAX_ABANDONED:
+            for waiter in self.waiters:
+                waiter.wake.set()
 
-    async def _wait_place(self, never_began: Callable[[], object] | None) -> None:
-        self._check_left()
-        caller = _Caller()
-        self._whole.queue(self, caller)
+    async def _wait_for_slot(self, on_not_started: Callable[[], object] | None) -> None:
+        """Wait until a slot is granted.
+
+        Raises:
+            NoThread: No slot was granted within `MAX_WAIT_SECONDS`, or the agent has too many abandoned threads.
+        """
+        self._check_abandoned()
+        waiter = _Waiter()
+        self._threads.enqueue(self, waiter)
         try:
-            with _standing_still(), trio.move_on_after(MAX_WAIT):
-                await caller.told.wait()
+            with _paused_time_limits(), trio.move_on_after(MAX_WAIT_SECONDS):
+                await waiter.wake.wait()
         except trio.Cancelled:
-            if never_began is not None:
-                never_began()
-            if caller.has_place():
-                self._whole.give_back(self)
+            if on_not_started is not None:
+                on_not_started()
+            if waiter.is_granted():
+                self._threads.release_slot(self)
             raise
         finally:
-            if caller in self.line:
-                self._whole.unqueue(self, caller)
-        if not caller.has_place():
-            self._check_left()
-            raise NoThread(f"it waited {MAX_WAIT:g} s for a thread and never began: {self._busy()}")
-
-    def _check_left(self) -> None:
-        if self.count_left >= MOST_LEFT:
+            if waiter in self.waiters:
+                self._threads.dequeue(self, waiter)
+        if not waiter.is_granted():
+            self._check_abandoned()
             raise NoThread(
-                f"it never began: {self.count_left} threads of its agent still run functions whose calls are over "
-                f"({_few(self.left)}), and none begins before one of them returns"
+                f"no thread was free within {MAX_WAIT_SECONDS:g} s, so the call did not run: {self._busy()}"
+            )
+
+    def _check_abandoned(self) -> None:
+        """Raise `NoThread` if the agent has too many abandoned threads."""
+        if self.abandoned_count >= MAX_ABANDONED:
+            raise NoThread(
+                f"the call did not run: {self.abandoned_count} threads of its agent still run functions of ended calls "
+                f"({_most_frequent(self.abandoned)}); new calls run after one of them returns"
             )
 
     def _busy(self) -> str:
-        if self.held >= self.capacity:
-            return f"all {self.capacity} of its agent are busy (Agent(threads=...))"
-        return f"the {self._whole.capacity} of all agents are busy (open_runtime(threads=...))"
+        """Return which thread limit is exhausted, as text for an error."""
+        if self.slots_used >= self.capacity:
+            return f"all {self.capacity} threads of its agent are busy (Agent(threads=...))"
+        return f"all {self._threads.capacity} threads of the runtime are busy (open_runtime(threads=...))"
 
     def _work(
         self, job: _Job, token: trio.lowlevel.TrioToken, fn: Callable[..., T], args: tuple[object, ...]
     ) -> tuple[T] | Raised:
-        with self._whole.lock:
+        """Run a job in the worker thread: call its function, and return its value or exception."""
+        with self._threads.lock:
             if job.abandoned:
-                raise RuntimeError(f"{job.name} was cancelled before it began")
-            job.begun = True
-            self._whole.running[job] = None
+                raise RuntimeError(f"{job.name} was cancelled before it started")
+            job.has_started = True
+            self._threads.running[job] = None
         if job.gate is not None:
             with contextlib.suppress(trio.RunFinishedError):
                 token.run_sync_soon(job.open_gate, token)
-            job.is_entered = (
+            job.is_calling = (
                 True  # run_sync_soon has released the GIL, so the event loop may run before this line
             )
         try:
-            return call_foreign(fn, *args)
+            return call_user_code(fn, *args)
         finally:
-            self._end(job, token)
+            self._finish(job, token)
 
-    def _end(self, job: _Job, token: trio.lowlevel.TrioToken) -> None:
-        with self._whole.lock:
-            del self._whole.running[job]
-            self.count_left -= job.abandoned
+    def _finish(self, job: _Job, token: trio.lowlevel.TrioToken) -> None:
+        """Remove a job that has returned, and notify `wait_abandoned` if it was abandoned."""
+        with self._threads.lock:
+            del self._threads.running[job]
+            self.abandoned_count -= job.abandoned
         if job.abandoned:
-            with contextlib.suppress(trio.RunFinishedError):  # nobody is left to be told
-                token.run_sync_soon(self._whole.tell_ended)
+            with contextlib.suppress(trio.RunFinishedError):  # the event loop has ended
+                token.run_sync_soon(self._threads.notify_returned)
 
 
 @contextlib.contextmanager
-def _standing_still() -> Iterator[None]:
-    """Have the time of the tool call stand still that we are in."""
+def _paused_time_limits() -> Iterator[None]:
+    """Pause the time limits of the current tool call during the block."""
     limits = time_limits.get()
     for limit in limits:
         limit.hold()
@@ -351,7 +384,7 @@ def _standing_still() -> Iterator[None]:
             limit.release()
 
 
-def _few(names: tuple[str, ...]) -> str:
-    """The most frequent names, each once."""
+def _most_frequent(names: tuple[str, ...]) -> str:
+    """Join the most frequent names to one text, without duplicates."""
     shown = sorted(set(names), key=names.count, reverse=True)
-    return ", ".join(shown[:_NAMED]) + (", ..." if len(shown) > _NAMED else "")
+    return ", ".join(shown[:_MAX_NAMES]) + (", ..." if len(shown) > _MAX_NAMES else "")

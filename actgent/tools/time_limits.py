@@ -1,4 +1,4 @@
-"""Time that a tool call has, and that stands still where the call waits for people or for its turn."""
+"""Time limits of tool calls that pause while the call waits for an approval or for a free slot."""
 
 from contextvars import ContextVar
 
@@ -8,7 +8,7 @@ import trio
 
 @attrs.define(eq=False)
 class TimeLimit:
-    """The deadline of a cancel scope, which stands still as long as anybody holds it."""
+    """Deadline of a cancel scope that can be paused. Pauses nest."""
 
     _scope: trio.CancelScope
     _holds: int = attrs.field(default=0, init=False)
@@ -16,22 +16,22 @@ class TimeLimit:
 
     @property
     def deadline(self) -> float:
-        """By trio's clock; infinite while it is held."""
+        """Deadline by trio's clock in seconds; infinite while paused."""
         return self._scope.deadline
 
     def hold(self) -> None:
-        """Have no time pass until `release`."""
+        """Pause the deadline until `release` is called as often as `hold`."""
         self._holds += 1
         if self._holds == 1:
             self._left = self._scope.deadline - trio.current_time()
             self._scope.deadline = float("inf")
 
     def release(self) -> None:
-        """Let it pass again, unless somebody else holds it."""
+        """End one pause. The last `release` restores the time that was left at the first `hold`."""
         self._holds -= 1
         if not self._holds:
             self._scope.deadline = trio.current_time() + self._left
 
 
 time_limits: ContextVar[tuple[TimeLimit, ...]] = ContextVar("time_limits", default=())
-"""The time limits of the tool call that a task, or a thread that it waits for, runs, and of asks in it."""
+"""Time limits of the current tool call and of the calls that contain it. Worker threads inherit them."""

@@ -1,41 +1,41 @@
-"""Tools made from tools: under other names, with other options, with parameters that are filled in."""
+"""Derive tools from tools: select them, rename them, change options, or fill in parameters."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from actgent.errors import ConfigurationError, InvalidArguments
+from actgent.tools import schemas
 from actgent.tools.base import Tool, ToolContext, WrappedTool
-from actgent.tools.generators import allowed_by, check_rule_function
-from actgent.tools.schemas import ArgumentsValidator
+from actgent.tools.callables import check_rule_function, rule_allows
 
 Derive = Callable[[Sequence[Tool]], Sequence[Tool]]
-"""Makes tools from tools, which stay as they are."""
+"""Function from tools to tools; it must not change the given tools."""
 
 
-def filtering(keep: Callable[[Tool], bool] | Iterable[str]) -> Derive:
-    """Keep the tools of these names, or those of which a function says True."""
+def filter_tools(keep: Callable[[Tool], bool] | Iterable[str]) -> Derive:
+    """Return a function that selects tools by name or by a predicate."""
     if callable(keep) and not isinstance(keep, Tool):
         check_rule_function("filtered()", keep, takes="(tool)")
-        return lambda tools: [tool for tool in tools if allowed_by("the function of filtered()", keep(tool))]
+        return lambda tools: [tool for tool in tools if rule_allows("the function of filtered()", keep(tool))]
     names = frozenset([keep] if isinstance(keep, str) else keep)
     for name in names:
         if not isinstance(name, str):
-            raise ConfigurationError(f"filtered() takes names of tools, not {name!r:.200}")
+            raise ConfigurationError(f"filtered() requires tool names or a sync function, not {name!r:.200}")
     return lambda tools: [tool for tool in tools if tool.name in names]
 
 
-def changing(options: Callable[[Tool], Mapping[str, Any]]) -> Derive:
-    """Give tools other options, by a function of the tool."""
+def override_options(options: Callable[[Tool], Mapping[str, Any]]) -> Derive:
+    """Return a function that wraps each tool with the options that `options(tool)` returns."""
     return lambda tools: [WrappedTool(tool, **options(tool)) for tool in tools]
 
 
-def renaming(new_name: Callable[[str], str]) -> Derive:
-    """Give tools other names, by a function of the name."""
-    return changing(lambda tool: {"name": new_name(tool.name)})
+def rename_tools(new_name: Callable[[str], str]) -> Derive:
+    """Return a function that renames each tool to `new_name(name)`."""
+    return override_options(lambda tool: {"name": new_name(tool.name)})
 
 
-def configuring(values: Mapping[str, Any], *, shown: Iterable[str] = (), owner: str = "") -> Derive:
-    """Fill in parameters, as `configured`."""
+def fill_parameters(values: Mapping[str, Any], *, shown: Iterable[str] = (), owner: str = "") -> Derive:
+    """Return a function that fills in parameters of tools by `configure_tool`."""
     visible = frozenset(shown)
 
     def derive(tools: Sequence[Tool]) -> list[Tool]:
@@ -43,29 +43,35 @@ def configuring(values: Mapping[str, Any], *, shown: Iterable[str] = (), owner: 
         known |= {name for tool in tools for name in _filled(tool)}
         if unknown := sorted(values.keys() - known):
             raise ConfigurationError(
-                f"toolset {owner!r}: no tool has a parameter {unknown[0]!r} to be configured "
-                f"(there are: {', '.join(sorted(known)) or 'none'})"
+                f"toolset {owner!r}: configured() names the parameter {unknown[0]!r}, which no tool has "
+                f"(parameters: {', '.join(sorted(known)) or 'none'})"
             )
-        return [configured(tool, values, shown=visible) for tool in tools]
+        return [configure_tool(tool, values, shown=visible) for tool in tools]
 
     return derive
 
 
-def configured(tool: Tool, values: Mapping[str, Any], *, shown: Iterable[str] = ()) -> Tool:
-    """Fill in those parameters of a tool that it has; the model never sees them, but for those in `shown`.
+def configure_tool(tool: Tool, values: Mapping[str, Any], *, shown: Iterable[str] = ()) -> Tool:
+    """Return a tool in which these values are set for the parameters that the tool has. The model sees only parameters in `shown`.
 
     Raises:
-        ConfigurationError: a value does not fit the tool's schema.
+        ConfigurationError: A value does not match the tool's schema.
     """
     mine = {name: value for name, value in values.items() if name in tool.parameters.get("properties", {})}
     return ConfiguredTool(tool, mine, shown=shown) if mine else tool
 
 
 class ConfiguredTool(WrappedTool):
-    """A tool with some of its parameters filled in."""
+    """A tool with fixed values for some parameters."""
 
     def __init__(self, inner: Tool, values: Mapping[str, Any], *, shown: Iterable[str] = ()) -> None:
-        """Args: `values` by parameter; those in `shown` stay the model's to give, and are then optional."""
+        """Fix the values of some parameters.
+
+        Args:
+            inner: The tool that runs the calls.
+            values: Values by parameter name.
+            shown: Parameters that the model may still set; they become optional.
+        """
         visible = frozenset(shown)
         self._values = dict(values)
         self._hidden = {name: value for name, value in values.items() if name not in visible}
@@ -74,16 +80,20 @@ class ConfiguredTool(WrappedTool):
 
     @property
     def filled(self) -> Iterable[str]:
-        """The names of the parameters that are filled in."""
+        """Names of the parameters with values."""
         return self._values.keys()
 
     async def execute(self, arguments: Mapping[str, Any], context: ToolContext) -> object:
-        filled = {**self._values, **arguments, **self._hidden}  # a schema may let any name through
+        filled = {
+            **self._values,
+            **arguments,
+            **self._hidden,
+        }  # hidden values win: a schema may accept any argument name
         return await self.inner.execute(filled, context)
 
 
 def _filled(tool: Tool) -> frozenset[str]:
-    """The parameters of a tool that a configuration nearer to it has filled in."""
+    """Return the parameters that inner configurations of a tool have filled in."""
     names: frozenset[str] = frozenset()
     while isinstance(tool, WrappedTool):
         names |= frozenset(tool.filled) if isinstance(tool, ConfiguredTool) else frozenset()
@@ -92,17 +102,21 @@ def _filled(tool: Tool) -> frozenset[str]:
 
 
 def _check_values(tool: Tool, values: Mapping[str, Any]) -> None:
+    """Raise `ConfigurationError` if the values do not match the tool's schema."""
     properties = tool.parameters.get("properties", {})
     schema = {**tool.parameters, "properties": {name: properties[name] for name in values}, "required": []}
     try:
-        ArgumentsValidator(tool.name, schema).validate(values)
+        schemas.ArgumentsValidator(tool.name, schema).validate(values)
     except InvalidArguments as error:
-        raise ConfigurationError(f"the configuration of tool {tool.name!r} does not fit: {error}") from error
+        raise ConfigurationError(
+            f"the configuration of tool {tool.name!r} does not match its schema: {error}"
+        ) from error
 
 
 def _without(
     parameters: Mapping[str, Any], values: Mapping[str, Any], shown: frozenset[str]
 ) -> dict[str, Any]:
+    """Return a schema without the hidden parameters; parameters with values are not required."""
     hidden = values.keys() - shown
     properties = {name: form for name, form in parameters.get("properties", {}).items() if name not in hidden}
     required = [name for name in parameters.get("required", ()) if name not in values]

@@ -1,7 +1,7 @@
-"""Tools that are found: in files of folders, in modules, and in entry points of packages that are installed.
+"""Discovery of tools in files, modules and entry points of installed packages.
 
-Only what is named is looked at, and nothing else is imported. A file that is broken is reported with its line, and the
-others load.
+Only the named locations are examined, and no other module is imported. A broken file is reported with its line; the other
+files are loaded.
 """
 
 import importlib
@@ -23,25 +23,25 @@ from actgent.errors.printable import shown
 from actgent.support.logs import logger_of
 from actgent.tools.base import Tool, WrappedTool
 from actgent.tools.registry import to_tool
-from actgent.tools.state import state_tool, takes_state
+from actgent.tools.state_tools import state_tool, takes_state
 
 from .toolset import Toolset
 
 FILES = ("actgent_tools.py", "tagent.tools.py")
-"""The files of a folder that tools are looked for in, beside all others that end in `ENDING`."""
+"""Names of files in which `discover` looks for tools, in addition to files that end with `ENDING`."""
 ENDING = ".tools.py"
-OUTPUT = "output_schema"
-"""The variable that says the form of an answer, in files that end in `OUTPUT_ENDING`."""
+OUTPUT_VARIABLE = "output_schema"
+"""Variable that contains the output schema, in files that end with `OUTPUT_ENDING`."""
 OUTPUT_ENDING = ".output.py"
 GROUP = "actgent.tools"
-"""The entry points that packages offer tools by: a module, a tool, a toolset, or a list of them."""
-_NOT_ENTERED = frozenset(("__pycache__", "node_modules", "site-packages", "venv"))
+"""Entry point group for tools: a module, a tool, a toolset, or a list of tools and toolsets."""
+_SKIPPED_FOLDERS = frozenset(("__pycache__", "node_modules", "site-packages", "venv"))
 _log = logger_of(__name__)
 
 
 @attrs.frozen
 class Discovery:
-    """The result of `discover`. Iterating over it yields the tools: `Agent(tools=discover("tools"))`."""
+    """Result of `discover`. Iterating over it yields the tools: `Agent(tools=discover("tools"))`."""
 
     tools: tuple[Tool | Toolset, ...] = ()
     """Tools and toolsets that were found."""
@@ -78,66 +78,70 @@ def discover(
     Raises:
         ConfigurationError: A folder does not exist.
     """
-    found = _Finding()
-    found.load_files((*map(Path, _listed(files, "files")), *_files(folders, recursive=recursive)))
-    for name in _listed(modules, "modules"):
-        found.load(name, lambda name=name: _import(name))  # type: ignore[misc]
-    for name in _listed(entry_points, "entry_points"):
-        found.load(f"entry point {name}", lambda name=name: _enter(name))  # type: ignore[misc]
+    found = _Collector()
+    found.load_files((*map(Path, _require_list(files, "files")), *_files(folders, recursive=recursive)))
+    for name in _require_list(modules, "modules"):
+        found.load(name, lambda name=name: _import_module(name))  # type: ignore[misc]
+    for name in _require_list(entry_points, "entry_points"):
+        found.load(f"entry point {name}", lambda name=name: _load_entry_point(name))  # type: ignore[misc]
     for problem in found.problems:
         _log.warning("tools cannot be loaded: %s", shown(str(problem)))
     return found.done()
 
 
 def load_files(files: Iterable[str | os.PathLike[str]]) -> Discovery:
-    """Find tools in files that have to be there: what is wrong with one is for the caller to tell, and not in the log."""
-    found = _Finding()
+    """Load tools from files that must exist. Errors are in `Discovery.problems` and not logged, so that the caller reports them."""
+    found = _Collector()
     found.load_files(map(Path, files))
     return found.done()
 
 
-def output_in(
+def load_output_schema(
     *folders: str | os.PathLike[str], recursive: bool = True, files: Iterable[str | os.PathLike[str]] = ()
 ) -> Any:
-    """Return what the variable `output_schema` of a file says, a type or JSON Schema: the first that is found wins.
+    """Return the variable `output_schema` of the first file that defines it: a type or a JSON Schema; None if no file does.
 
     Args:
-        folders: Folders with files called `tagent.output.py` or `NAME.output.py`, which are run; a broken one is a warning.
-        recursive: Look into the folders below them, too, but not into hidden ones.
-        files: Files that have to be there, and to have it.
+        folders: Folders with files named `tagent.output.py` or `NAME.output.py`. The files are run; a broken file is
+            logged.
+        recursive: Also search subfolders, except hidden ones.
+        files: Files that must exist and must define the variable.
 
     Raises:
-        InvalidFile: one of `files` cannot be run, or does not have it.
-        ConfigurationError: there is no such folder.
+        InvalidFile: A file of `files` cannot be run, or does not define the variable.
+        ConfigurationError: A folder does not exist.
     """
-    for path in map(Path, _listed(files, "files")):
+    for path in map(Path, _require_list(files, "files")):
         module = _run_path(path)
-        if not hasattr(module, OUTPUT):
-            raise InvalidFile(str(path), 1, f"it has no variable {OUTPUT}: a type, or a JSON Schema")
-        return getattr(module, OUTPUT)
+        if not hasattr(module, OUTPUT_VARIABLE):
+            raise InvalidFile(
+                str(path), 1, f"the variable {OUTPUT_VARIABLE} is missing: assign a type or a JSON Schema"
+            )
+        return getattr(module, OUTPUT_VARIABLE)
     for path in _files(folders, recursive=recursive, names=(), ending=OUTPUT_ENDING):
         try:
             module = _run_path(path)
         except InvalidFile as error:
-            _log.warning("the form of the answer cannot be loaded: %s", shown(str(error)))
+            _log.warning("the output schema cannot be loaded: %s", shown(str(error)))
             continue
-        if hasattr(module, OUTPUT):
-            return getattr(module, OUTPUT)
+        if hasattr(module, OUTPUT_VARIABLE):
+            return getattr(module, OUTPUT_VARIABLE)
     return None
 
 
 _Named = TypeVar("_Named", bound=str | os.PathLike[str])
 
 
-def _listed(names: Iterable[_Named], argument: str) -> Iterable[_Named]:
+def _require_list(names: Iterable[_Named], argument: str) -> Iterable[_Named]:
+    """Return the names, or raise `ConfigurationError` if a single string was passed."""
     if isinstance(names, str):
-        raise ConfigurationError(f"{argument}= takes a list of names: {argument}=[{names!r}]")
+        raise ConfigurationError(f"{argument}= must be a list of names: {argument}=[{names!r}]")
     return names
 
 
 @attrs.define
-class _Finding:
-    """What was found so far."""
+class _Collector:
+    """Tools, origins and problems collected by one discovery."""
 
     tools: dict[str, Tool | Toolset] = attrs.field(factory=dict)
     places: dict[str, str] = attrs.field(factory=dict)
@@ -152,18 +156,19 @@ class _Finding:
             self.load(str(path), lambda path=path: _run_path(path))  # type: ignore[misc]
 
     def load(self, label: str, load: Callable[[], object]) -> None:
-        """Take what one file, module or entry point has."""
+        """Load one file, module or entry point, and add its tools."""
         try:
             loaded = load()
         except InvalidFile as error:
             self.problems.append(error)
             return
-        for made in self._made(loaded, label):
-            self._take(made, label)
+        for made in self._tools_of(loaded, label):
+            self._add(made, label)
 
-    def _made(self, loaded: object, label: str) -> Iterator[Tool | Toolset]:
+    def _tools_of(self, loaded: object, label: str) -> Iterator[Tool | Toolset]:
+        """Yield the tools and toolsets of a loaded object."""
         if isinstance(loaded, ModuleType):
-            yield from members(loaded, lambda line, reason: self._skip(label, line, reason))
+            yield from tools_in_module(loaded, lambda line, reason: self._skip(label, line, reason))
             return
         for each in loaded if isinstance(loaded, list | tuple) else [loaded]:
             if isinstance(each, Tool | Toolset):
@@ -171,61 +176,63 @@ class _Finding:
             else:
                 self._skip(label, 1, f"{type(each).__name__} is neither a tool nor a toolset")
 
-    def _take(self, made: Tool | Toolset, label: str) -> None:
-        file, line = defined_at(made) or (label, 1)
+    def _add(self, made: Tool | Toolset, label: str) -> None:
+        """Add a tool or toolset, unless the name is taken."""
+        file, line = definition_of(made) or (label, 1)
         if self.tools.setdefault(made.name, made) is made:
             self.places[made.name] = label if file == label and line == 1 else f"{file}:{line}"
         else:
-            self._skip(file, line, f"{made.name!r} is there already: {self.places[made.name]}")
+            self._skip(file, line, f"the name {made.name!r} is taken: {self.places[made.name]}")
 
     def _skip(self, file: str, line: int, reason: str) -> None:
+        """Record and log an object that looks like a tool but is not usable."""
         self.skipped.append(InvalidFile(file, line, reason))
         _log.warning("not a tool: %s", shown(str(self.skipped[-1])))
 
 
-# --- what a module has -------------------------------------------------------------------------
+# --- tools of a module -------------------------------------------------------------------------
 
 
-def members(module: ModuleType, skip: Callable[[int, str], object]) -> Iterator[Tool | Toolset]:
-    """Yield the tools and toolsets of a module; `skip` gets line and reason of what only looks like one."""
+def tools_in_module(module: ModuleType, skip: Callable[[int, str], object]) -> Iterator[Tool | Toolset]:
+    """Yield the tools and toolsets of a module. `skip` receives line and reason of each object that is not usable."""
     seen: set[int] = set()
     for name, value in list(vars(module).items()):
         is_own = getattr(value, "__module__", None) == module.__name__
-        if id(value) in seen or not _looks_like_one(value, is_own=is_own):
+        if id(value) in seen or not _is_candidate(value, is_own=is_own):
             continue
         seen.add(id(value))
         if name.startswith("_"):
             if not inspect.isfunction(value) or takes_state(value):
-                skip(_line_of(value), f"{name!r} is private: a tool's name does not begin with _")
+                skip(_line_of(value), f"{name!r} is private: rename it without the leading _")
             continue
         try:
-            yield _tool_of(name, value)
-        except Exception as error:  # noqa: BLE001 - the edge to foreign code: a constructor
+            yield _to_tool(name, value)
+        except Exception as error:  # noqa: BLE001 - a constructor is user code
             reason = str(error) if isinstance(error, ConfigurationError) else type(error).__name__
             skip(_line_of(value), f"{name!r}: {reason}")
 
 
-def _looks_like_one(value: object, *, is_own: bool) -> bool:
-    """Return True for tools, toolsets, and what the module itself defines of functions and of classes of tools."""
+def _is_candidate(value: object, *, is_own: bool) -> bool:
+    """Return True for tools, toolsets, and for functions and tool classes that the module defines itself."""
     if isinstance(value, type):
         return is_own and issubclass(value, Tool) and not inspect.isabstract(value)
     return isinstance(value, Tool | Toolset) or (is_own and inspect.isfunction(value))
 
 
-def _tool_of(name: str, value: Any) -> Tool | Toolset:
+def _to_tool(name: str, value: Any) -> Tool | Toolset:
     if isinstance(value, type):
         value = value()
     if isinstance(value, Toolset):
         return value
     if not isinstance(value, Tool):
         if not takes_state(value):
-            raise ConfigurationError("a tool has @tool, or the parameters (state, args)")
+            raise ConfigurationError("a tool needs @tool or the parameters (state, args)")
         value = state_tool(value, name=name)
     return to_tool(value)
 
 
-def defined_at(made: Tool | Toolset) -> tuple[str, int] | None:
-    """Tell the file and line of a tool's function; None where it is made of something else."""
+def definition_of(made: Tool | Toolset) -> tuple[str, int] | None:
+    """Return the file and line of a tool's function; None if the tool is not made from a function."""
     while isinstance(made, WrappedTool):
         made = made.inner
     code = _code_of(made)
@@ -238,6 +245,7 @@ def _line_of(value: object) -> int:
 
 
 def _code_of(value: object) -> CodeType | None:
+    """Return the code object of a function, also of the function inside a tool; None for other values."""
     function = inspect.unwrap(getattr(value, "func", value))  # type: ignore[arg-type]
     code = getattr(function, "__code__", None)
     return code if isinstance(code, CodeType) else None
@@ -253,11 +261,12 @@ def _files(
     names: Sequence[str] = FILES,
     ending: str = ENDING,
 ) -> Iterator[Path]:
+    """Yield the tool files of folders in sorted order."""
     for folder in map(Path, folders):
         if not folder.is_dir():
-            raise ConfigurationError(f"no such folder to look for tools in: {folder}")
+            raise ConfigurationError(f"the folder to search for tools does not exist: {folder}")
         for place, below, files in os.walk(folder):
-            below[:] = sorted(b for b in below if not b.startswith(".") and b not in _NOT_ENTERED)
+            below[:] = sorted(b for b in below if not b.startswith(".") and b not in _SKIPPED_FOLDERS)
             if not recursive:
                 below.clear()
             others = sorted(name for name in files if name.endswith(ending) and name not in names)
@@ -273,42 +282,46 @@ def _run_path(path: Path) -> ModuleType:
 
 
 def run_code(code: str | bytes, path: str, *, name: str) -> ModuleType:
-    """Run the code of a file as a module of this name.
+    """Run the code of a file as a new module.
 
     Raises:
-        InvalidFile: it cannot be run; with the line.
+        InvalidFile: The code raised an exception; the error has the line.
     """
-    # Registered, because dataclasses and attrs look their own module up there.
+    # Registered, because dataclasses and attrs look up the module of a class there.
     module = sys.modules[name] = ModuleType(name)
     module.__file__ = path
     try:
-        exec(compile(code, path, "exec"), module.__dict__)  # noqa: S102 - the developer's own code
+        exec(compile(code, path, "exec"), module.__dict__)  # noqa: S102 - trusted code of the developer
     except (Exception, SystemExit) as error:
         del sys.modules[name]
-        raise _broken(path, error) from error
+        raise _load_error(path, error) from error
     return module
 
 
-def _import(name: str) -> ModuleType:
+def _import_module(name: str) -> ModuleType:
     try:
         return importlib.import_module(name)
     except (Exception, SystemExit) as error:
-        raise _broken(_file_of(name), error) from error
+        raise _load_error(_file_of(name), error) from error
 
 
-def _enter(name: str) -> object:
+def _load_entry_point(name: str) -> object:
     found = list(importlib.metadata.entry_points(group=GROUP, name=name))
     if not found:
         known = ", ".join(sorted(importlib.metadata.entry_points(group=GROUP).names)) or "none"
-        raise InvalidFile(f"entry point {name}", 1, f"no package has it in {GROUP} (there are: {known})")
+        raise InvalidFile(
+            f"entry point {name}",
+            1,
+            f"no installed package defines it in the group {GROUP} (entry points: {known})",
+        )
     try:
         return found[0].load()
     except (Exception, SystemExit) as error:
-        raise _broken(_file_of(found[0].module), error) from error
+        raise _load_error(_file_of(found[0].module), error) from error
 
 
 def _file_of(module: str) -> str:
-    """The file of a module, without importing it; else its name."""
+    """Return the file of a module without importing it, or its name if the file is unknown."""
     try:
         spec = importlib.util.find_spec(module)
     except (ImportError, ValueError, AttributeError):
@@ -316,10 +329,13 @@ def _file_of(module: str) -> str:
     return module if spec is None or spec.origin is None else spec.origin
 
 
-def _broken(path: str, error: BaseException) -> InvalidFile:
+def _load_error(path: str, error: BaseException) -> InvalidFile:
+    """Return the error of a failed import with the last line in the file."""
     if isinstance(error, SyntaxError) and error.filename == path:
         return InvalidFile(path, error.lineno or 1, f"syntax error: {error.msg}")
     lines = [step.lineno for step in traceback.extract_tb(error.__traceback__) if step.filename == path]
-    says = isinstance(error, ConfigurationError | ImportError)  # no values of a program's stand in these
+    says = isinstance(
+        error, ConfigurationError | ImportError
+    )  # texts of other exceptions may contain secrets
     reason = str(error) if says else type(error).__name__
     return InvalidFile(path, (lines and lines[-1]) or 1, f"the code cannot be run: {reason}")

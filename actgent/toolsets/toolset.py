@@ -1,8 +1,8 @@
-"""Toolsets: named groups of tools that live as long as the agents that have them.
+"""Toolsets: named groups of tools that are connected as long as agents use them.
 
-A toolset runs in one task, from the start of the first agent of a runtime that has it to the end of the last one. It
-publishes its tools once it has connected, and again whenever they change. What derives one toolset from another is a
-function from tools to tools, applied to whatever the inner one publishes:
+A toolset runs in one task, from the start of the first agent of a runtime that uses it until the last one stops. It
+publishes its
+tools after connecting, and again whenever they change. A derived toolset applies a function to the published tools:
 
     github.filtered(lambda tool: tool.effect == "pure").prefixed("gh_")
 """
@@ -16,138 +16,146 @@ import trio
 
 from actgent.approvals import Ask
 from actgent.errors import ConfigurationError, ToolsetUnavailable
-from actgent.support.foreign import leaves
-from actgent.tools.adapters import ToolShape
-from actgent.tools.base import AskFor, Effect, Tool
-from actgent.tools.generators import check_rule_function
-from actgent.tools.outputs.results import worded
-from actgent.tools.registry import LONGEST_NAME, to_tool
+from actgent.support.user_code import leaves
+from actgent.tools.adapters import ToolProtocol
+from actgent.tools.base import ApprovalRule, Effect, Tool, WrappedTool
+from actgent.tools.callables import check_rule_function
+from actgent.tools.outputs.result_text import error_text
+from actgent.tools.registry import MAX_NAME_CHARACTERS, to_tool
 
 from . import derived
 
 Publish = Callable[[Sequence[Tool]], None]
-"""Takes the tools that a toolset has now."""
-CONNECT_TIMEOUT = 10.0
+"""Callback that receives the current tools of a toolset."""
+CONNECT_TIMEOUT_SECONDS = 10.0
+"""Default of `Toolset.connect_timeout`."""
 
 
 class Toolset(abc.ABC):
-    """A named group of tools with a life. Pass it in `tools=`; one object may serve several agents of a runtime.
+    """A named group of tools with a connection. Pass it in `tools=`; several agents of a runtime may share one object.
 
-    Subclass it and write `run`; `StaticToolset` is a group that never changes.
+    Subclass it and implement `run`. `StaticToolset` is a group that never changes.
     """
 
     name: str
-    """By which events, the log and models know it."""
+    """Name in events, logs and notices to models."""
     required: bool = False
-    """True: an agent does not start without it. False: it starts, and the tools come as a notice."""
-    connect_timeout: float = CONNECT_TIMEOUT
-    """Seconds until it has to have published something for the first time."""
+    """True if agents do not start without the toolset. False: they start, and a notice announces the tools later."""
+    connect_timeout: float = CONNECT_TIMEOUT_SECONDS
+    """Time in seconds within which `run` must publish for the first time."""
     outside: bool = True
-    """True: what its tools return was written by strangers; see `Tool.outside`."""
+    """True if results of the tools are untrusted text, which the model gets in delimiters."""
     may_change: bool = True
-    """False: it publishes the same tools once, and never fails."""
+    """False if the toolset publishes once and never fails."""
 
     @abc.abstractmethod
     async def run(self, publish: Publish) -> None:
-        """Connect, publish the tools, and again whenever they change, until cancelled.
+        """Connect, and publish the tools now and whenever they change, until cancelled.
 
-        Whatever it opens it closes itself: it is cancelled in the task that called it. To return or to raise is to have
-        lost the connection: it is called again after a pause.
+        `run` must close everything it opens; it is cancelled in its own task. If it returns or raises, the connection is lost,
+        and `run` is called again after a delay.
 
         Raises:
-            ConfigurationError: The program has to change something before the toolset can connect. If the toolset has never
-                connected, its agents do not start, and it is not called again.
+            ConfigurationError: The program must change something before the toolset can connect. If the toolset has never
+                connected, its agents do not start, and `run` is not called again.
         """
 
     @property
     def source(self) -> "Toolset":
-        """The toolset that runs, from whose tools these are derived: itself, unless it is derived."""
+        """The toolset that runs and publishes the tools; differs from `self` for derived toolsets."""
         return self
 
     def tools_from(self, published: Sequence[Tool]) -> Sequence[Tool]:
-        """Return its tools, from those that its source published."""
+        """Return this toolset's tools, derived from those that the source published."""
         return published
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r}>"
 
-    # --- what derives others ---------------------------------------------------------------
+    # --- derived toolsets ------------------------------------------------------------------
 
     def filtered(self, keep: Callable[[Tool], bool] | Iterable[str]) -> "Toolset":
-        """Keep those tools only that have one of these names, or of which a function says True.
+        """Return a toolset with only the tools that have one of these names, or for which a function returns True.
 
         Raises:
             ConfigurationError: The argument is neither names nor a sync function of the tool.
         """
-        return DerivedToolset(self, derived.filtering(keep))
+        return DerivedToolset(self, derived.filter_tools(keep))
 
     def prefixed(self, prefix: str) -> "Toolset":
-        """Put text in front of the names of all tools."""
-        return DerivedToolset(self, derived.renaming(lambda name: prefix + name))
+        """Return a toolset whose tool names begin with `prefix`."""
+        return DerivedToolset(self, derived.rename_tools(lambda name: prefix + name))
 
     def renamed(self, names: Mapping[str, str] | Callable[[str], str]) -> "Toolset":
-        """Give tools other names; those that a mapping does not have keep theirs."""
+        """Return a toolset with renamed tools. Names that a mapping does not contain are unchanged."""
         return DerivedToolset(
-            self, derived.renaming(names if callable(names) else lambda name: names.get(name, name))
+            self, derived.rename_tools(names if callable(names) else lambda name: names.get(name, name))
         )
 
-    def approved(self, rule: Ask | AskFor | None = None) -> "Toolset":
-        """Let a person approve the calls: all of them, or those of which a function of the call says so.
+    def approved(self, rule: Ask | ApprovalRule | None = None) -> "Toolset":
+        """Return a toolset whose calls require approval: all calls, or the calls for which `rule` returns True or an `Ask`.
 
         Raises:
             ConfigurationError: The rule is neither an `Ask` nor a sync function of the call.
         """
         if rule is not None and not isinstance(rule, Ask):
             check_rule_function("approved()", rule, takes="(call)")
-        return DerivedToolset(self, derived.changing(lambda _: {"approval": True if rule is None else rule}))
+        return DerivedToolset(
+            self, derived.override_options(lambda _: {"approval": True if rule is None else rule})
+        )
 
     def with_effect(self, effect: Effect | Callable[[Tool], Effect]) -> "Toolset":
-        """Say what the tools do outside, so what a restart may repeat: for all of them, or by a function of the tool.
+        """Return a toolset whose tools have this effect, or the effect that a function of the tool returns.
 
         Raises:
-            ConfigurationError: The effect is none that there is.
+            ConfigurationError: The effect is not one of "pure", "idempotent" and "once".
         """
         if not callable(effect) and effect not in get_args(Effect):
             raise ConfigurationError(
-                f"with_effect() takes {', '.join(get_args(Effect))} or a function of the tool, not {effect!r:.200}"
+                f"with_effect() requires {', '.join(get_args(Effect))} or a function of the tool, not {effect!r:.200}"
             )
         return DerivedToolset(
-            self, derived.changing(lambda tool: {"effect": effect(tool) if callable(effect) else effect})
+            self,
+            derived.override_options(lambda tool: {"effect": effect(tool) if callable(effect) else effect}),
         )
 
     def cached(self, results: int = 256) -> "Toolset":
-        """Keep so many results by arguments of each tool whose effect is not `once`.
+        """Return a toolset that caches up to `results` results of each tool, except tools with the effect `once`.
 
         Raises:
             ConfigurationError: The number of results is not 0 or more.
         """
         if type(results) is not int or results < 0:
-            raise ConfigurationError(f"cached() takes a number of results, 0 or more, not {results!r:.200}")
+            raise ConfigurationError(
+                f"cached() requires a number of results, 0 or more, not {results!r:.200}"
+            )
         return DerivedToolset(
-            self, derived.changing(lambda tool: {} if tool.effect == "once" else {"cache": results})
+            self, derived.override_options(lambda tool: {} if tool.effect == "once" else {"cache": results})
         )
 
     def configured(
         self, values: Mapping[str, Any] | None = None, *, shown: Iterable[str] = (), **more: Any
     ) -> "Toolset":
-        """Fill in parameters of the tools that have them; the model never sees these, nor can it give them.
+        """Return a toolset with fixed values for parameters, which the model neither sees nor sets.
 
-        A parameter in `shown` stays the model's to give, and the value is used where it does not. A tool's own
-        configuration goes before that of its toolset.
+        For a parameter in `shown`, the value is only the default, and the model may set it. The configuration of a
+        tool takes
+        precedence over the configuration of its toolset.
 
         Raises:
-            ConfigurationError: when the tools are published: no tool has such a parameter, or the value does not fit.
+            ConfigurationError: When the tools are published: no tool has the parameter, or a value does not match its
+                schema.
         """
         return DerivedToolset(
-            self, derived.configuring({**(values or {}), **more}, shown=shown, owner=self.name)
+            self, derived.fill_parameters({**(values or {}), **more}, shown=shown, owner=self.name)
         )
 
 
 class DerivedToolset(Toolset):
-    """A toolset whose tools are made from those of another one, which runs once for all that are derived from it."""
+    """A toolset whose tools are derived from another toolset, whose source runs once for all derived toolsets."""
 
     def __init__(self, inner: Toolset, derive: Callable[[Sequence[Tool]], Sequence[Tool]]) -> None:
-        """Args: `derive` is sync, and keeps the tools that it gets as they are."""
+        """Derive a toolset by a sync function, which must not change the tools that it receives."""
         self.inner = inner
         self.name = inner.name
         self.required = inner.required
@@ -167,18 +175,38 @@ class DerivedToolset(Toolset):
         await self.source.run(lambda tools: publish(self.tools_from(tools)))
 
 
+class Deferred(DerivedToolset):
+    """A toolset whose tools are not offered to the model, which finds them by `find_tools` and runs them by `call_tool`.
+
+    So 500 tools take the prompt space of two. `keep` names the tools that are still offered. A call through
+    `call_tool` is checked,
+    approved, counted and recorded like a direct call of the tool.
+    """
+
+    may_change = True
+
+    def __init__(self, inner: Toolset, *, keep: Iterable[str] = ()) -> None:
+        kept = frozenset([keep] if isinstance(keep, str) else keep)
+
+        def derive(tools: Sequence[Tool]) -> list[Tool]:
+            return [tool if tool.name in kept else WrappedTool(tool, deferred=True) for tool in tools]
+
+        super().__init__(inner, derive)
+        self.may_change = True
+
+
 class StaticToolset(Toolset):
-    """Tools that are always there, as a group.
+    """A fixed group of tools.
 
     Raises:
-        ConfigurationError: the name is empty, or something else than a tool is among them.
+        ConfigurationError: The name is empty, or an item is not a tool.
     """
 
     may_change = False
     outside = False
-    """The program's own, but for those of its tools that say otherwise."""
+    """False: the tools are the program's own. A tool may set `outside` itself."""
 
-    def __init__(self, name: str, tools: Iterable[Tool | ToolShape]) -> None:
+    def __init__(self, name: str, tools: Iterable[Tool | ToolProtocol]) -> None:
         self.name = check_name(name)
         self.tools = tuple(map(to_tool, tools))
 
@@ -188,45 +216,46 @@ class StaticToolset(Toolset):
 
 
 def static_tools(toolset: Toolset) -> Sequence[Tool]:
-    """The tools of a toolset that are known before it runs: those of a static one, without what is derived from them."""
+    """Return the tools of a static source, without derivation; empty for other toolsets."""
     source = toolset.source
     return source.tools if isinstance(source, StaticToolset) else ()
 
 
 def check_name(name: object) -> str:
-    """The name of a toolset.
+    """Return the name of a toolset if it is valid.
 
     Raises:
-        ConfigurationError: it is no text of 1 to 64 printable characters.
+        ConfigurationError: The name is not text of 1 to 64 printable characters.
     """
-    if not isinstance(name, str) or not 0 < len(name) <= LONGEST_NAME or not name.isprintable():
+    if not isinstance(name, str) or not 0 < len(name) <= MAX_NAME_CHARACTERS or not name.isprintable():
         raise ConfigurationError(
-            f"the name of a toolset is 1 to {LONGEST_NAME} printable characters, not {name!r:.80}"
+            f"the name of a toolset must have 1 to {MAX_NAME_CHARACTERS} printable characters, not {name!r:.80}"
         )
     return name
 
 
 def check_toolset(toolset: Toolset) -> None:
-    """Refuse a toolset that cannot be run.
+    """Check the name and the `connect_timeout` of a toolset.
 
     Raises:
-        ConfigurationError: it has no name, or nothing to wait for by its `connect_timeout`.
+        ConfigurationError: The name is invalid, or `connect_timeout` is not a number above 0.
     """
     check_name(getattr(toolset, "name", None))
-    seconds: object = toolset.connect_timeout  # a subclass may have set anything
+    seconds: object = toolset.connect_timeout  # subclasses may set any value
     if not isinstance(seconds, int | float) or not seconds > 0:
         raise ConfigurationError(
-            f"toolset {toolset.name!r}: connect_timeout= is a number of seconds above 0, not {seconds!r}"
+            f"toolset {toolset.name!r}: connect_timeout= must be a number of seconds above 0, not {seconds!r}"
         )
 
 
 @asynccontextmanager
 async def open_toolset(toolset: Toolset) -> AsyncGenerator[Callable[[], Sequence[Tool]]]:
-    """Run a toolset without an agent: a block with a function that gives the tools as they are now.
+    """Run a toolset without an agent for the duration of a block. The block gets a function that returns the current tools.
 
     Raises:
-        ToolsetUnavailable: it published nothing within its `connect_timeout`, or its connection failed before.
-        ConfigurationError: The toolset is configured wrongly.
+        ToolsetUnavailable: The toolset published nothing within its `connect_timeout`, or its connection failed
+            before that.
+        ConfigurationError: The configuration of the toolset is wrong.
     """
     published: list[Sequence[Tool]] = []
     first = trio.Event()
@@ -259,4 +288,4 @@ async def open_toolset(toolset: Toolset) -> AsyncGenerator[Callable[[], Sequence
     if isinstance(failure, ConfigurationError | ToolsetUnavailable):
         raise failure
     if failure is not None:
-        raise ToolsetUnavailable(toolset.name, worded(failure)) from failure
+        raise ToolsetUnavailable(toolset.name, error_text(failure)) from failure

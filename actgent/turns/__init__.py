@@ -1,1 +1,1 @@
-"""One turn of one session: remember, ask, read, act, reply. Knows neither other sessions nor the runtime."""
+"""Processing of one message of a session, called a turn: record the message, call the model, run tools, deliver the reply."""

@@ -1,4 +1,4 @@
-"""How outcomes reach a session's handlers."""
+"""Delivery of a turn's outcomes to the handlers of its session."""
 
 import time
 from collections.abc import Awaitable, Sequence
@@ -8,7 +8,7 @@ import trio
 
 from actgent.approvals import Approval
 from actgent.errors import HandlerFailed, kind_of
-from actgent.journal.records import make_delivered
+from actgent.journal.records import make_delivery_record
 from actgent.messages import (
     CallProgress,
     Delivery,
@@ -26,12 +26,12 @@ from actgent.messages import (
 from actgent.protocols.base import Outcome, Say
 from actgent.sessions.context import SessionContext
 from actgent.sessions.handlers import Handler, HandlerKind, name_of, to_awaitable
+from actgent.sessions.pending.turn_future import TurnFuture
 from actgent.sessions.turn import Turn
-from actgent.sessions.waiting.turn_future import TurnFuture
-from actgent.support.foreign import failure_of
-from actgent.tools.outputs.results import worded
+from actgent.support.user_code import convert_user_error
+from actgent.tools.outputs.result_text import error_text
 
-from .reports import Reports
+from .failure_logging import FailureLogger
 from .watchdog import Watch
 
 HANDLER_KINDS: dict[type[Delivery], HandlerKind] = {
@@ -45,14 +45,17 @@ HANDLER_KINDS: dict[type[Delivery], HandlerKind] = {
     CallProgress: "tool_progress",
 }
 
+_RECORDED = (Reply, Event, Route)
+"""Deliveries that are observations of their own; the others are in messages."""
+
 
 def to_deliveries(
     outcomes: Sequence[Outcome], answer_id: str, usage: Usage, origin: str = ""
 ) -> list[Delivery]:
-    """Convert an answer's outcomes to deliveries for handlers: events, then routing, then conversation.
+    """Convert an answer's outcomes to deliveries for handlers: events first, then routing, then conversation.
 
-    The ids follow from the answer's, so that a repetition after a crash has the same; the first reply has the
-    answer's own.
+    Delivery ids derive from the answer id, so a repetition after a crash has the same ids. The first reply has the id of
+    the answer itself.
     """
     deliveries: list[Delivery] = []
     replies = 0
@@ -77,27 +80,27 @@ def to_deliveries(
 
 
 def _rank(outcome: Outcome) -> int:
-    """Events, then routing, then conversation."""
+    """Return the sort rank of an outcome: events, then routing, then conversation."""
     return 0 if isinstance(outcome, Event) else 1 if isinstance(outcome, Route) else 2
 
 
 @attrs.define(eq=False, kw_only=True)
 class Dispatcher:
-    """Calls handlers, one after the other, in the session's own task."""
+    """Calls the handlers of a session one after the other, in the task of its turn."""
 
-    reports: Reports
+    failure_logger: FailureLogger
     timeout: float
-    """Seconds an async handler may take."""
+    """Maximum run time of an async handler in seconds."""
     watch: Watch
 
     async def dispatch(self, context: SessionContext, delivery: Delivery) -> None:
-        """Hand something to the handlers of its kind. A handler that fails does not keep the next from hearing."""
+        """Call the handlers of a delivery's kind. A handler that fails does not prevent the next from being called."""
         turn = context.turn
         if turn is not None:
             for listener in turn.listeners:
-                listener.hear(delivery)
+                listener.receive_delivery(delivery)
         kind = HANDLER_KINDS[type(delivery)]
-        heard = context.handlers.of(kind)
+        heard = context.handlers.get(kind, ())
         if not heard and (turn is None or not turn.listeners):
             context.handlers.miss(kind)
         for place, attached in enumerate(heard):
@@ -107,7 +110,7 @@ class Dispatcher:
                 if result is not None and (awaitable := to_awaitable(result)) is not None:
                     await self._finish(handler, awaitable)
             except BaseException as raised:  # noqa: ASYNC103, BLE001 - the edge to foreign code
-                error = failure_of(raised, "handler", name_of(handler))
+                error = convert_user_error(raised, "handler", name_of(handler))
             else:
                 continue
             await self._report(context, handler, delivery, error, place=place)
@@ -122,16 +125,16 @@ class Dispatcher:
         wanted: str = "",
         place: int | str = 0,
     ) -> object:
-        """Return a hook's result for a message; None if it fails, which is reported as a handler's failure.
+        """Return the result of a hook for a message; None if the hook fails, which is reported like a failed handler.
 
-        Where a text is `wanted`, this says so, and anything else than that or None is a failure.
+        If `wanted` is set, a result that is neither a string nor None is a failure, and `wanted` is the error text.
         """
         try:
             result = self._call(context, hook, message, takes_session=takes_session)
             awaitable = to_awaitable(result)
             said = result if awaitable is None else await self._finish(hook, awaitable)
         except BaseException as raised:  # noqa: ASYNC103, BLE001 - the edge to foreign code
-            error = failure_of(raised, "hook", name_of(hook))
+            error = convert_user_error(raised, "hook", name_of(hook))
         else:
             if not wanted or isinstance(said, str | None):
                 return said
@@ -142,59 +145,57 @@ class Dispatcher:
     async def judge(
         self, context: SessionContext, guard: Handler, payload: Reply | Message, *, takes_session: bool
     ) -> object:
-        """Return what a guard says of a message or an answer.
+        """Call a guard with a message or an answer, and return its decision.
 
         Raises:
-            HandlerFailed: it raised, or took too long.
+            HandlerFailed: The guard raised an error or exceeded the handler timeout.
         """
         try:
             result = self._call(context, guard, payload, takes_session=takes_session)
             awaitable = to_awaitable(result)
             return result if awaitable is None else await self._finish(guard, awaitable)
         except BaseException as raised:  # noqa: ASYNC103, BLE001 - the edge to foreign code
-            error = failure_of(raised, "guard", name_of(guard))
+            error = convert_user_error(raised, "guard", name_of(guard))
         if isinstance(error, HandlerFailed):
             raise error
-        raise HandlerFailed(name_of(guard), worded(error)) from error
+        raise HandlerFailed(name_of(guard), error_text(error)) from error
 
     def unusable(self, guard: Handler, said: object, wanted: str) -> HandlerFailed:
-        """The error of a guard that returned something else than it may."""
+        """Return the error of a guard that returned an invalid value."""
         return HandlerFailed(name_of(guard), f"it returned {said!r:.100}, but {wanted}")
 
     async def deliver(self, context: SessionContext, turn: Turn, delivery: Delivery) -> None:
-        """Hand an outcome to whoever waits for the turn, and to the handlers unless they got it before a restart."""
+        """Deliver an outcome to the callers of the turn, and to the handlers unless they received it before a restart."""
         for listener in turn.listeners:
             listener.set_reply(delivery)
         if turn.checkpoint is not None and delivery_id(delivery) in turn.checkpoint.delivered:
             return
-        if context.log is None and isinstance(delivery, Reply | Event | Route):
-            recent = context.conversation.recent
-            if recent is not None:
-                recent.add(delivery)
+        if (recent := context.conversation.recent) is not None and isinstance(delivery, _RECORDED):
+            recent.add(delivery)
         await self.dispatch(context, delivery)
         if context.log is not None:
-            context.log.add(make_delivered(ids=(delivery_id(delivery),)))
+            context.log.add(make_delivery_record(ids=(delivery_id(delivery),)))
 
     async def fail(
         self, context: SessionContext, failure: Failure, *, listeners: Sequence[TurnFuture] = ()
     ) -> None:
-        """Hand the failure of a message to the handlers and to these callers."""
+        """Deliver the failure of a message to the session's handlers and to the given callers."""
         for listener in listeners:
             listener.failure = failure
-        if not listeners and not context.handlers.of("exception"):
-            self.reports.unheard_failure(context, failure)
-        elif self.reports.debug:
-            self.reports.heard_failure(context, failure)
+        if not listeners and "exception" not in context.handlers:
+            self.failure_logger.log_unheard_failure(context, failure)
+        elif self.failure_logger.debug:
+            self.failure_logger.log_heard_failure(context, failure)
         await self.dispatch(context, failure)
 
     @trio.lowlevel.disable_ki_protection
     def _call(
         self, context: SessionContext, handler: Handler, payload: Delivery | Message, *, takes_session: bool
     ) -> object:
-        """Call a handler, under the eyes of the watchdog, and within reach of Ctrl-C; what it returns may be left to await."""
+        """Call a handler under the watchdog, interruptible by Ctrl-C. Return the awaitable of an async handler."""
         self.watch.busy = (handler, context.id, time.monotonic())
         try:
-            return handler(payload, context.face) if takes_session else handler(payload)
+            return handler(payload, context.public_session) if takes_session else handler(payload)
         finally:
             self.watch.busy = None
 
@@ -204,7 +205,7 @@ class Dispatcher:
             try:
                 return await awaitable
             except BaseException as raised:  # noqa: ASYNC103, BLE001 - here, our timeout can be told from what it raised
-                error = failure_of(raised, "handler", name_of(handler))
+                error = convert_user_error(raised, "handler", name_of(handler))
             raise error
         raise HandlerFailed(name_of(handler), f"it took longer than {self.timeout:g} s (handler_timeout)")
 
@@ -217,23 +218,23 @@ class Dispatcher:
         *,
         place: int | str = 0,
     ) -> None:
-        """Notify the handlers of failures that a handler failed, or log it if the failing handler is one of them.
+        """Deliver a handler's error to the failure handlers; log the error if the failing handler is one of them.
 
-        `place` tells the handlers of one delivery apart, so that each failure has its own id.
+        `place` distinguishes the handlers of one delivery, so that each failure has a unique id.
         """
         turn = context.turn
         if turn is not None and isinstance(delivery, (Token, CallProgress)):
-            if turn.answer.token_failed == delivery_id(delivery):
+            if turn.token_failed == delivery_id(delivery):
                 return
-            turn.answer.token_failed = delivery_id(delivery)
+            turn.token_failed = delivery_id(delivery)
         if not isinstance(error, HandlerFailed):
-            failed = HandlerFailed(name_of(handler), worded(error))
+            failed = HandlerFailed(name_of(handler), error_text(error))
             failed.__cause__ = error
             error = failed
         message_id = turn.message.id if turn is not None else ""
-        if isinstance(delivery, Failure) or not context.handlers.of("exception"):
+        if isinstance(delivery, Failure) or "exception" not in context.handlers:
             cause = error.__cause__
-            self.reports.handler_failed(context, handler, error if cause is None else cause)
+            self.failure_logger.log_handler_error(context, handler, error if cause is None else cause)
             return
         failure_id = f"{delivery_id(delivery)}/handler" + (f"/{place}" if place else "")
         failure = Failure(id=failure_id, kind="handler", error=error, message_id=message_id)
@@ -241,10 +242,10 @@ class Dispatcher:
 
 
 def failure_for(message_id: str, error: Exception, blame: str = "internal") -> Failure:
-    """Make the failure of a message from its error; `blame` is the kind if the error does not tell the kind."""
+    """Build the failure of a message from an error. `blame` is the failure kind for errors that do not imply a kind."""
     return message_failure(message_id, kind_of(error, blame), error, raw=getattr(error, "raw", ""))
 
 
 def delivery_id(delivery: Delivery | Message) -> str:
-    """The id by which repetitions of a delivery can be told."""
+    """Return the id by which repeated deliveries are recognized."""
     return delivery.reply_id if isinstance(delivery, Token) else delivery.id

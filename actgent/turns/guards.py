@@ -1,10 +1,11 @@
-"""Guards of an agent: functions that may refuse a message, or refuse an answer or say it in other words.
+"""Guards of an agent: functions that check, reject or rewrite messages and answers.
 
-Those of messages run beside the model call. Its answer, also what of it is there while it grows, is held until they agree,
-and a refusal cancels the call. Those of answers run before anybody hears of one, so answers are not shown while they grow.
+Message guards run concurrently with the model call. The answer and its deltas are held back until the guards accept the
+message; a rejection cancels the call. Answer guards run before an answer is delivered, so agents with answer guards do
+not stream.
 
-A decision is written down, so none is made again after a crash. What a guard raises is the turn's failure: nobody hears
-of what was not guarded.
+Decisions are recorded, so guards do not decide again after a crash. An error in a guard fails the turn: nothing is
+delivered unchecked.
 """
 
 import inspect
@@ -16,16 +17,16 @@ import trio
 
 from actgent.approvals import Approve, Ask, Expire, Reject, Respond
 from actgent.errors import ConfigurationError, GuardRefused, HandlerFailed, nearest
-from actgent.journal.records import Guarded
+from actgent.journal.records import GuardDecisionRecord
 from actgent.messages import Message, Refuse, Reply, Text
 from actgent.sessions.context import SessionContext
 from actgent.sessions.handlers import Handler, name_of, takes_session
 from actgent.sessions.turn import Turn
-from actgent.support.foreign import failure_of
-from actgent.tools.outputs.results import worded
+from actgent.support.user_code import convert_user_error
+from actgent.tools.outputs.result_text import error_text
 from actgent.tools.schemas import plain_form
 
-from .calls.approval_requests import Guarding
+from .calls.approval_requests import GuardApproval
 from .dispatcher import Dispatcher
 
 GuardedKind = Literal["message", "answer", "input"]
@@ -34,19 +35,19 @@ T = TypeVar("T")
 
 @attrs.define(eq=False)
 class Guards:
-    """The guards of one agent, in the order in which they were added. Empty lists cost the turn one look each."""
+    """Guards of one agent, in the order in which they were added."""
 
     messages: list[tuple[Handler, bool]] = attrs.field(factory=list)
-    """Each with whether it takes the session."""
+    """Message guards; the flag is True if the guard takes the session as an argument."""
     answers: list[tuple[Handler, bool]] = attrs.field(factory=list)
     inputs: list[tuple[Handler, bool]] = attrs.field(factory=list)
-    """They look at messages before these are in the inbox and the journal."""
+    """Input guards, which check messages before they reach inbox and journal; the flag is True if the guard takes the session."""
 
     def add(self, guard: Handler, kind: GuardedKind) -> None:
-        """Add a guard.
+        """Register a guard for messages, answers or inputs.
 
         Raises:
-            ConfigurationError: there is no such kind of them, or one of inputs is async.
+            ConfigurationError: The kind is unknown, or an input guard is async.
         """
         if kind not in get_args(GuardedKind):
             raise ConfigurationError(
@@ -66,7 +67,7 @@ class Guards:
             self.inputs = [*self.inputs, added]
 
     def remove(self, guard: Handler) -> None:
-        """Forget a guard of whatever kind; nothing happens if it is none."""
+        """Remove a guard from all kinds; unknown guards are ignored."""
         self.inputs = [entry for entry in self.inputs if entry[0] != guard]
         self.messages = [entry for entry in self.messages if entry[0] != guard]
         self.answers = [entry for entry in self.answers if entry[0] != guard]
@@ -74,22 +75,22 @@ class Guards:
     # --- inputs ------------------------------------------------------------------------------
 
     def admit(self, context: SessionContext, message: Message) -> Message:
-        """A message as those of inputs leave it, which is all that the journal and the model ever have of it.
+        """Run the input guards on a message. Return the message, possibly rewritten; journal and model only receive this version.
 
         Raises:
-            GuardRefused: one of them refuses.
-            HandlerFailed: one of them raised, or returned something else than None, a text or a `Refuse`.
+            GuardRefused: A guard rejected the message.
+            HandlerFailed: A guard raised an error, or returned something other than None, a string or a `Refuse`.
         """
         for guard, with_session in self.inputs:
             try:
-                said = guard(message, context.face) if with_session else guard(message)
+                said = guard(message, context.public_session) if with_session else guard(message)
             except BaseException as raised:  # noqa: BLE001 - the edge to foreign code
-                error = failure_of(raised, "guard", name_of(guard))
-                raise HandlerFailed(name_of(guard), worded(error)) from error  # noqa: ASYNC104 - no cancellation any more
+                error = convert_user_error(raised, "guard", name_of(guard))
+                raise HandlerFailed(name_of(guard), error_text(error)) from error  # noqa: ASYNC104 - no cancellation any more
             if isinstance(said, Refuse):
                 raise GuardRefused(name_of(guard), said.reason)
             if isinstance(said, str):
-                message = _said_instead(message, said)
+                message = _with_text(message, said)
             elif said is not None:
                 raise HandlerFailed(
                     name_of(guard),
@@ -99,42 +100,42 @@ class Guards:
 
     # --- messages ----------------------------------------------------------------------------
 
-    async def ask_beside(
+    async def ask_while_checking(
         self, context: SessionContext, turn: Turn, dispatcher: Dispatcher, ask: Callable[[], Awaitable[T]]
     ) -> T:
-        """Have the model asked while the guards look at the messages of the turn.
+        """Call the model while the message guards check the turn's messages concurrently.
 
         Raises:
-            GuardRefused: one of them refuses, now or before a restart.
-            HandlerFailed: one of them failed.
-            ActgentError: the call failed.
+            GuardRefused: A guard rejected a message, now or before a restart.
+            HandlerFailed: A guard failed.
+            ActgentError: The model call failed.
         """
         known = _known(turn, "")
         if known is not None:
             _check(known)
             return await ask()
-        looking = _Looking(self, context, turn, dispatcher)
+        checks = _RunningGuards(self, context, turn, dispatcher)
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(looking.look)
-            result = await looking.call(ask)
+            nursery.start_soon(checks.run)
+            result = await checks.call(ask)
             nursery.cancel_scope.cancel()
-        turn.answer.gate = None
-        if looking.error is not None:
-            turn.answer.growth = None
-            if isinstance(looking.error, PersonNeeded):
-                raise looking.error
-            turn.control.blame = "guard"
-            await _keep_refusal(context, turn, looking.error)
-            raise looking.error
+        turn.gate = None
+        if checks.error is not None:
+            turn.growth = None
+            if isinstance(checks.error, ApprovalNeeded):
+                raise checks.error
+            turn.blame = "guard"
+            await _keep_refusal(context, turn, checks.error)
+            raise checks.error
         turn.check()
         return result()
 
     async def judge_messages(self, context: SessionContext, turn: Turn, dispatcher: Dispatcher) -> None:
-        """Ask all guards about the messages that a turn answers.
+        """Run all message guards on the messages that a turn answers.
 
         Raises:
-            GuardRefused: one of them refuses.
-            HandlerFailed: one of them failed, or returned something else than None or a `Refuse`.
+            GuardRefused: A guard rejected a message.
+            HandlerFailed: A guard failed, or returned something other than None, an `Ask` or a `Refuse`.
         """
         for message in (*turn.joined, turn.message):
             if message.sender.kind != "system":
@@ -154,11 +155,11 @@ class Guards:
     async def check_answer(
         self, context: SessionContext, turn: Turn, reply: Reply, dispatcher: Dispatcher
     ) -> Reply:
-        """The answer as the guards leave it.
+        """Run the answer guards on a reply, and record their decision. Return the reply, possibly rewritten.
 
         Raises:
-            GuardRefused: one of them refuses, now or before a restart.
-            HandlerFailed: one of them failed.
+            GuardRefused: A guard rejected the answer, now or before a restart.
+            HandlerFailed: A guard failed.
         """
         known = _known(turn, reply.id)
         if known is None:
@@ -171,14 +172,14 @@ class Guards:
 
     async def _judge_answer(
         self, context: SessionContext, turn: Turn, reply: Reply, dispatcher: Dispatcher
-    ) -> Guarded:
+    ) -> GuardDecisionRecord:
         text: str | None = None
         for guard, with_session in self.answers:
             said = await dispatcher.judge(context, guard, reply, takes_session=with_session)
             if isinstance(said, Ask):
                 said = _decided(context, guard, reply, said)
             if isinstance(said, Refuse):
-                return Guarded(
+                return GuardDecisionRecord(
                     message_id=turn.message.id, answer=reply.id, guard=name_of(guard), refused=said.reason
                 )
             if isinstance(said, str):
@@ -187,25 +188,25 @@ class Guards:
                 raise dispatcher.unusable(
                     guard, said, "a guard of answers returns None, a text, Ask(question) or Refuse(reason)"
                 )
-        return Guarded(message_id=turn.message.id, answer=reply.id, text=text)
+        return GuardDecisionRecord(message_id=turn.message.id, answer=reply.id, text=text)
 
 
 @attrs.define(eq=False)
-class _Looking:
-    """Guards at work beside a model call."""
+class _RunningGuards:
+    """Message guards that run concurrently with a model call."""
 
     _guards: Guards
     _context: SessionContext
     _turn: Turn
     _dispatcher: Dispatcher
     error: Exception | None = None
-    """Why the answer is not to be heard."""
+    """Error of the guards; None while they have not rejected the messages."""
     _calling: trio.CancelScope = attrs.field(factory=trio.CancelScope)
 
     def __attrs_post_init__(self) -> None:
-        self._turn.answer.gate = trio.Event()
+        self._turn.gate = trio.Event()
 
-    async def look(self) -> None:
+    async def run(self) -> None:
         try:
             await self._guards.judge_messages(self._context, self._turn, self._dispatcher)
         except Exception as error:  # noqa: BLE001 - it is raised where the call is waited for
@@ -213,13 +214,13 @@ class _Looking:
             self._calling.cancel()
             return
         if (log := self._context.log) is not None:
-            log.add(Guarded(message_id=self._turn.message.id))
+            log.add(GuardDecisionRecord(message_id=self._turn.message.id))
             log.flush_soon()
-        if (gate := self._turn.answer.gate) is not None:
+        if (gate := self._turn.gate) is not None:
             gate.set()
 
     async def call(self, ask: Callable[[], Awaitable[T]]) -> Callable[[], T]:
-        """Ask the model; what is returned gives the answer, or raises what the call raised."""
+        """Call the model. Return a function that returns the answer or raises the error of the call."""
         found: list[T] = []
         failed: list[Exception] = []
         with self._calling:
@@ -236,10 +237,10 @@ class _Looking:
         return result
 
 
-class PersonNeeded(Exception):
-    """A guard wants a person to decide, and nobody has decided yet."""
+class ApprovalNeeded(Exception):
+    """A guard requires an approval that is not decided yet."""
 
-    def __init__(self, asked: Guarding) -> None:
+    def __init__(self, asked: GuardApproval) -> None:
         super().__init__(asked.guard)
         self.asked = asked
 
@@ -247,13 +248,13 @@ class PersonNeeded(Exception):
 def _decided(
     context: SessionContext, guard: Handler, about: Message | Reply, ask: Ask
 ) -> Refuse | str | None:
-    """Return what a person has decided about a message or an answer; a text is said instead of an answer.
+    """Return the approval decision about a message or an answer; a string replaces the answer.
 
     Raises:
-        PersonNeeded: nobody has.
-        HandlerFailed: its form is none that people can be asked to fill in.
+        ApprovalNeeded: The approval is not decided yet.
+        HandlerFailed: The form of the question is invalid.
     """
-    asked = Guarding(
+    asked = GuardApproval(
         guard=name_of(guard),
         subject=about.id,
         text=about.text,
@@ -266,7 +267,7 @@ def _decided(
             ask = attrs.evolve(ask, form=plain_form(ask.form, owner="its question"))
         except ConfigurationError as error:
             raise HandlerFailed(name_of(guard), str(error)) from error
-        raise PersonNeeded(attrs.evolve(asked, ask=ask))
+        raise ApprovalNeeded(attrs.evolve(asked, ask=ask))
     match verdict.decision:
         case Approve():
             return None
@@ -279,25 +280,27 @@ def _decided(
     return Refuse("it was withdrawn")
 
 
-def _said_instead(message: Message, text: str) -> Message:
-    """A message with another text; pictures and files stay."""
+def _with_text(message: Message, text: str) -> Message:
+    """Return a copy of a message with its text replaced; parts other than text stay."""
     others = tuple(part for part in message.parts if not isinstance(part, Text))
     if not (text.strip() or others):
         text = "[removed]"  # no model answers a message without anything
     return attrs.evolve(message, parts=(Text(text), *others) if text.strip() else others)
 
 
-def _known(turn: Turn, answer: str) -> Guarded | None:
-    """Return what was decided before a restart; an empty id is of the messages."""
+def _known(turn: Turn, answer: str) -> GuardDecisionRecord | None:
+    """Return the recorded guard decision about an answer from before a restart; an empty id selects the decision about the messages."""
     return None if turn.checkpoint is None else turn.checkpoint.guarded.get(answer)
 
 
-def _check(decided: Guarded) -> None:
+def _check(decided: GuardDecisionRecord) -> None:
     if decided.refused is not None:
         raise GuardRefused(decided.guard, decided.refused)
 
 
 async def _keep_refusal(context: SessionContext, turn: Turn, error: Exception) -> None:
     if context.log is not None and isinstance(error, GuardRefused):
-        context.log.add(Guarded(message_id=turn.message.id, guard=error.guard, refused=error.reason))
+        context.log.add(
+            GuardDecisionRecord(message_id=turn.message.id, guard=error.guard, refused=error.reason)
+        )
         await context.log.flush()

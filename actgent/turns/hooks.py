@@ -1,4 +1,4 @@
-"""Hooks around the turn: what is added to a query for one call, and who is shown what was said."""
+"""Hooks of an agent's turns: query pre-processors and conversation listeners."""
 
 from collections.abc import Iterable, Sequence
 
@@ -18,14 +18,14 @@ _ADDED = "a function of on_query returns None, or a text"
 
 @attrs.define(eq=False)
 class Hooks:
-    """The hooks of one agent. Empty lists cost the turn one look each."""
+    """Query pre-processors and conversation listeners of one agent."""
 
     queries: list[tuple[Handler, bool]] = attrs.field(factory=list)
-    """Query pre-processors, in order of registration, and whether each takes the session."""
+    """Query pre-processors in registration order; the flag is True if the hook takes the session as an argument."""
     staged: list[tuple[str, Handler, bool]] = attrs.field(factory=list)
-    """Those of one stage of the protocol, which it names."""
+    """Query pre-processors that run in one protocol stage only: stage name, hook, and True if the hook takes the session."""
     listeners: list[tuple[float, Handler, bool]] = attrs.field(factory=list)
-    """Conversation data handlers, the lowest priority first."""
+    """Conversation listeners, lowest priority value first: priority, hook, and True if the hook takes the session."""
 
     def add_query(self, hook: Handler, stage: str | None = None) -> None:
         if stage is None:
@@ -34,18 +34,18 @@ class Hooks:
             self.staged = [*self.staged, (stage, hook, takes_session(hook))]
 
     def add_listener(self, hook: Handler, priority: float | None) -> None:
-        """Without a priority it comes last; equal ones keep the order of registration."""
+        """Register a conversation listener. None as priority places it last; equal priorities keep the registration order."""
         entry = (LAST if priority is None else priority, hook, takes_session(hook))
         self.listeners = sorted((*self.listeners, entry), key=lambda entry: entry[0])
 
     def remove(self, hook: Handler) -> None:
-        """Forget a hook of either kind; nothing happens if it is none."""
+        """Remove a hook of any kind; unknown hooks are ignored."""
         self.queries = [entry for entry in self.queries if entry[0] != hook]
         self.staged = [entry for entry in self.staged if entry[1] != hook]
         self.listeners = [entry for entry in self.listeners if entry[1] != hook]
 
     async def context_of(self, context: SessionContext, message: Message, dispatcher: Dispatcher) -> str:
-        """Collect what the pre-processors add to a query; one that fails adds nothing."""
+        """Run the query pre-processors on a message. Return their texts, joined; failed hooks add nothing."""
         texts = [
             await dispatcher.consult(
                 context, entry[0], message, takes_session=entry[1], wanted=_ADDED, place=f"query/{place}"
@@ -58,7 +58,7 @@ class Hooks:
     async def gather_for(
         self, context: SessionContext, turn: Turn, view: View, dispatcher: Dispatcher
     ) -> None:
-        """Add what the pre-processors of this stage gather to the call that is about to be made; one that fails adds nothing."""
+        """Run the pre-processors of the current protocol stage, and add their texts to the next model call; failed hooks add nothing."""
         if turn.message.sender.kind != "user" or view.repairs:  # of those it is there already
             return
         template: PromptTemplate = turn.options.protocol
@@ -75,16 +75,16 @@ class Hooks:
             for place, entry in enumerate(self.staged)
             if entry[0] == stage and entry in self.staged  # one of those before may have removed it
         ]
-        turn.answer.aside = "\n\n".join(filter(None, (turn.answer.aside, _worded(texts))))
+        turn.aside = "\n\n".join(filter(None, (turn.aside, _worded(texts))))
         turn.check()
 
     async def tell(self, context: SessionContext, turn: Turn, dispatcher: Dispatcher) -> None:
-        """Show the listeners the messages that the conversation has gained, after they are written to the journal.
+        """Call the conversation listeners with each new message, after the message is written to the journal.
 
-        A listener that fails does not keep the next one from its call.
+        A failing listener does not prevent the call of the next listener.
 
         Raises:
-            JournalError: The messages cannot be written, so the listeners do not get them.
+            JournalError: The messages cannot be written; the listeners are not called.
         """
         if (
             self.listeners
@@ -105,13 +105,13 @@ class Hooks:
 
 
 def _has_own(said: Sequence[Message], reported: int) -> bool:
-    """Return True if a message after the reported ones is the agent's own; those from outside are written when accepted."""
+    """Return True if a message after the first `reported` messages was written by the agent; outside messages are already in the journal."""
     return any(
         said[place].sender.kind in ("assistant", "tool", "agent") for place in range(reported, len(said))
     )
 
 
 def _worded(texts: Iterable[object]) -> str:
-    """What pre-processors returned, in words for the model."""
+    """Join the texts of query pre-processors into one context text for the model; empty if there are none."""
     said = "\n\n".join(text for text in texts if isinstance(text, str) and text.strip())
     return f"Context: {said}" if said else ""

@@ -1,8 +1,8 @@
-"""Notices enter the record: see `actgent.modes.notices`."""
+"""Appending of system notices to a conversation, e.g. about changed modes or tools."""
 
 from collections.abc import Sequence
 
-from actgent.journal.records import Said
+from actgent.journal.records import AgentMessageRecord
 from actgent.messages import Message, Sender, Text
 from actgent.modes.notices import Notice, NoticeSource
 from actgent.sessions.context import SessionContext
@@ -11,14 +11,17 @@ from actgent.sessions.context import SessionContext
 def add_notices(
     context: SessionContext, sources: Sequence[NoticeSource], *, calls: int = 0, repairs: int = 0
 ) -> bool:
-    """Write what is due into the record; returns whether anything was. `calls` and `repairs` are the counts of the turn that runs."""
+    """Append the due notices of all sources to a conversation and its journal. Return True if a notice was due.
+
+    `calls` and `repairs` are counters of the running turn, stored with each record.
+    """
     is_due = False
     for source in sources:
         for notice in source.due(context.seen_state, context.conversation.last_notice(source.name)):
             said = _to_message(context, source, notice)
             context.conversation.append(said)
             if context.log is not None:
-                context.log.add(Said(message=said, calls=calls, repairs=repairs))
+                context.log.add(AgentMessageRecord(message=said, calls=calls, repairs=repairs))
             is_due = True
     return is_due
 

@@ -1,4 +1,4 @@
-"""What an agent tells its observers; without any, nothing is even built."""
+"""`Observer`: publishes events and OpenTelemetry spans of an agent's turns."""
 
 import time
 from collections.abc import Callable
@@ -6,9 +6,9 @@ from typing import TypedDict
 
 import attrs
 
-from actgent.approvals import Approval, Decision, word_for
+from actgent.approvals import Approval, Decision, decision_name
 from actgent.errors import LimitReached, kind_of
-from actgent.errors.wording import cause_words, own_words
+from actgent.errors.safe_texts import cause_text, observer_error_text
 from actgent.events import (
     AdmissionWaited,
     ApprovalAsked,
@@ -42,7 +42,7 @@ from .spans import TurnSpans
 
 
 class _Place(TypedDict):
-    """Where something happens, as each event of a session says it."""
+    """Fields that all events of a session share."""
 
     agent: str
     session_id: str
@@ -51,37 +51,37 @@ class _Place(TypedDict):
 
 @attrs.frozen
 class Observer:
-    """Publishes what happens in the turns of one agent."""
+    """Publishes the events of one agent's turns."""
 
     agent: str
     stream: EventStream
     spans: TurnSpans | None = None
-    """Makes spans of the turns; None without telemetry."""
+    """Spans of the turns; None without telemetry."""
     is_redacted: bool = False
-    """True if errors are told by class alone."""
+    """True if errors are published by class name only."""
 
     def begin_activation(self, turn: Turn) -> None:
-        """A turn runs from now on in the calling task, for the first time or again."""
+        """Begin the span of a turn that starts or resumes in the calling task."""
         if self.spans is not None:
             self.spans.begin(turn)
 
     def suspend(self, turn: Turn) -> None:
-        """A turn waits for people."""
+        """End the span of a turn that is suspended."""
         if self.spans is not None:
             self.spans.suspend(turn)
 
     def cut(self, turn: Turn) -> None:
-        """The agent failed in the middle of a turn, and goes on with it when it has restarted."""
+        """End the span of a turn that was interrupted by a failure of the agent, and that resumes after the agent's restart."""
         if self.spans is not None:
             self.spans.cut(turn)
 
     def leave(self, is_left: Callable[[str], bool]) -> None:
-        """Sessions are not here any more, whose turns may wait for people."""
+        """Drop the spans of sessions that are no longer in this process."""
         if self.spans is not None:
             self.spans.leave(is_left)
 
     def interrupt(self, turn: Turn, by: Message) -> None:
-        """A message stops a turn."""
+        """Link the span of an interrupted turn to the interrupting message."""
         if self.spans is not None:
             self.spans.note_interruption(turn, by)
 
@@ -138,7 +138,7 @@ class Observer:
             )
 
     def watch_call(self, context: SessionContext, message: Message, model: str) -> CallWatch | None:
-        """Return what a model call tells on its way, for readers and for the journal; None where nobody wants to know."""
+        """Return an observer of one model call, for events and journal; None if neither needs it."""
         if self.stream.active:
             if self.stream.watched:
                 self.stream.publish(
@@ -148,12 +148,12 @@ class Observer:
                         model=model,
                     )
                 )
-            return _ToldCall(stream=self.stream, place=self._at(context))
+            return _ObservedCall(stream=self.stream, place=self._at(context))
         return None if context.log is None else CallWatch()
 
     def fail_call(self, watch: CallWatch | None, model: str, error: Exception) -> None:
-        """A model call has failed; a model of one's own tells nothing of that itself."""
-        if isinstance(watch, _ToldCall) and not watch.has_failed:
+        """Publish the failure of a model call, unless the model client has already published it."""
+        if isinstance(watch, _ObservedCall) and not watch.has_failed:
             watch.fail(model, 0, error, None)
 
     def start_tool(self, context: SessionContext, call: ToolCall) -> None:
@@ -176,7 +176,7 @@ class Observer:
         started: float,
         first_at: float | None,
     ) -> None:
-        """`started` is the monotonic time of the call, `first_at` that of the answer's first piece."""
+        """Publish a model answer. `started` is the monotonic start time of the call, `first_at` that of the first text delta."""
         self.stream.publish(
             ModelAnswered(
                 **self._at(context),
@@ -225,21 +225,21 @@ class Observer:
     def decide(self, context: SessionContext, approval: Approval, decision: Decision) -> None:
         if self.spans is not None:
             self.spans.note_decision(context.id)
-        if self.stream.active:
+        if self.stream.active and not approval.for_caller:
             self.stream.publish(
                 ApprovalDecided(
                     **self._at(context),
                     approval_id=approval.id,
                     call_id=approval.call_id,
                     tool_name=approval.tool_name,
-                    decision=word_for(decision),
+                    decision=decision_name(decision),
                 )
             )
 
     def fail(
         self, context: SessionContext, message: Message, error: Exception, blame: str = "internal"
     ) -> None:
-        """A message ends as a failure; that somebody stopped it, or goes on with it elsewhere, is none to look after."""
+        """Store the failure of a message for later queries. Interrupted, stopped and moved messages are not failures."""
         kind = kind_of(error, blame)
         if kind in ("interrupted", "stopped", "moved"):
             return
@@ -249,13 +249,13 @@ class Observer:
                 message_id=message.id,
                 kind=kind,
                 error=type(error).__name__,
-                words="" if self.is_redacted else own_words(error),
-                cause="" if self.is_redacted else cause_words(error),
+                words="" if self.is_redacted else observer_error_text(error),
+                cause="" if self.is_redacted else cause_text(error),
             )
         )
 
     def fail_tool(self, context: SessionContext, turn: Turn, result: ToolResult) -> None:
-        """Keep a tool call that failed for those who look later."""
+        """Store a failed tool call for later queries."""
         if result.status in ("error", "outcome_unknown"):
             self.stream.tool_failures.append(
                 ToolFailed(
@@ -270,11 +270,11 @@ class Observer:
     def end_turn(self, context: SessionContext, turn: Turn) -> None:
         if self.spans is not None:
             self.spans.end(turn)
-        if turn.control.error is not None:
-            self.fail(context, turn.message, turn.control.error, turn.control.blame)
+        if turn.error is not None:
+            self.fail(context, turn.message, turn.error, turn.blame)
         if self.stream.active:
-            if isinstance(turn.control.error, LimitReached) and not turn.control.is_cut:
-                self._meet_limit(context, turn, turn.control.error)
+            if isinstance(turn.error, LimitReached) and not turn.is_cut:
+                self._meet_limit(context, turn, turn.error)
             self.stream.publish(
                 TurnEnded(
                     **self._at(context, turn.message.id),
@@ -282,9 +282,7 @@ class Observer:
                     seconds=time.monotonic() - turn.started,
                     calls=turn.progress.calls,
                     tool_calls=turn.progress.tool_calls,
-                    failed=None
-                    if turn.control.error is None
-                    else kind_of(turn.control.error, turn.control.blame),
+                    failed=None if turn.error is None else kind_of(turn.error, turn.blame),
                 )
             )
 
@@ -300,7 +298,7 @@ class Observer:
         )
 
     def _at(self, context: SessionContext, turn: str | None = None) -> _Place:
-        """Return where it happens; without a turn in the one that runs or waits for people, if there is one."""
+        """Return the shared event fields. `turn` defaults to the running or suspended turn of the session."""
         if turn is None:
             begun = context.turn or context.suspension
             turn = "" if begun is None else begun.message.id
@@ -308,13 +306,13 @@ class Observer:
 
 
 @attrs.define(eq=False, kw_only=True)
-class _ToldCall(CallWatch):
-    """Tells readers of the events of a runtime what becomes of a model call."""
+class _ObservedCall(CallWatch):
+    """Publishes the events of one model call."""
 
     stream: EventStream
     place: _Place
     has_failed: bool = False
-    """True if the last that was told is that no attempt follows."""
+    """True if the last published event was a failure without a retry."""
 
     def wait(self, seconds: float, model: str) -> None:
         super().wait(seconds, model)

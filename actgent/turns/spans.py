@@ -1,4 +1,4 @@
-"""Turns as spans: one for each activation, from when a turn begins or goes on until it ends or waits for people."""
+"""OpenTelemetry spans of turns. Each activation (start, or resume after approval or restart) has one span until it ends."""
 
 import time
 from collections.abc import Callable
@@ -20,30 +20,30 @@ from actgent.support.tracing import (
 
 Activation = Literal["begin", "person", "restart"]
 Key = tuple[str, str]
-"""A session and the message that a turn is about."""
+"""Session id and message id of a turn."""
 
 
 @attrs.define(eq=False)
-class _Activated:
-    """The newest activation of a turn that is not over."""
+class _Activation:
+    """The span of a turn's newest activation."""
 
     span: OpenSpan
     ended_as: Activation | None = None
-    """What the next one will be; None as long as this one is under way."""
+    """Kind of the next activation, after this one ended; None while this activation runs."""
 
 
 @attrs.define(eq=False)
 class TurnSpans:
-    """The spans of one agent's turns."""
+    """Spans of the turns of one agent."""
 
     agent: str
     tracing: Tracing
-    _turns: dict[Key, _Activated] = attrs.field(factory=dict)
+    _turns: dict[Key, _Activation] = attrs.field(factory=dict)
     _deciders: dict[str, list[str]] = attrs.field(factory=dict)
-    """By sessions whose turns wait: the work in which people decided."""
+    """Session id of a suspended turn -> trace contexts in which its approvals were decided."""
 
     def begin(self, turn: Turn) -> None:
-        """A turn runs from now on in the calling task, for the first time or again."""
+        """Begin the span of a turn that starts or resumes in the calling task."""
         message = turn.message
         before = self._turns.get(_key(message))
         why: Activation = "begin"
@@ -66,16 +66,16 @@ class TurnSpans:
                 *deciders,
             ],
         )
-        self._turns[_key(message)] = _Activated(span)
+        self._turns[_key(message)] = _Activation(span)
         span.make_current()
         active_trace.set(ActiveTrace(self.tracing, common, lambda: _why_stopped(turn)))
 
     def suspend(self, turn: Turn) -> None:
-        """A turn waits for people; the next activation follows this one."""
+        """End the span of a turn that waits for approval; the next activation links to this span."""
         self._pause(turn, "person", error="")
 
     def cut(self, turn: Turn) -> None:
-        """The agent failed in the middle of a turn, which goes on with its next start."""
+        """End the span of a turn that was interrupted by a failure of its agent, and resumes after the restart."""
         self._pause(turn, "restart", error="actor")
 
     def _pause(self, turn: Turn, why: Activation, *, error: str) -> None:
@@ -85,12 +85,12 @@ class TurnSpans:
             activated.span.end(error=error)
 
     def end(self, turn: Turn) -> None:
-        """A turn is over."""
+        """End the span of a finished turn, with its usage as attributes."""
         activated = self._turns.pop(_key(turn.message), None)
         self._deciders.pop(turn.message.session_id, None)
         if activated is None or activated.ended_as is not None:
             return
-        usage, control = turn.progress.usage, turn.control
+        usage = turn.progress.usage
         facts: dict[str, Attribute] = {
             names.TURN_CALLS: turn.progress.calls,
             names.TURN_TOOL_CALLS: turn.progress.tool_calls,
@@ -99,23 +99,23 @@ class TurnSpans:
         }
         if usage.cost:
             facts[names.TURN_COST] = usage.cost
-        error = "" if control.error is None else error_type(control.error, control.blame)
+        error = "" if turn.error is None else error_type(turn.error, turn.blame)
         activated.span.end(facts, error=error)
 
     def leave(self, is_left: Callable[[str], bool]) -> None:
-        """Sessions are not here any more: nothing follows what waits in them. Turns that still run end by themselves."""
+        """Drop the suspended spans of sessions that are no longer in this process. Spans of running turns end normally."""
         for key in [each for each, turn in self._turns.items() if turn.ended_as and is_left(each[0])]:
             del self._turns[key]
         for session_id in [each for each in self._deciders if is_left(each)]:
             del self._deciders[session_id]
 
     def note_decision(self, session_id: str) -> None:
-        """Somebody decides what a session's turn waits for, in the work that is under way where this is called."""
+        """Store the current trace context as the origin of an approval decision, for a link from the next activation."""
         if (decider := self.tracing.current()) is not None:
             self._deciders.setdefault(session_id, []).append(decider)
 
     def note_interruption(self, turn: Turn, by: Message) -> None:
-        """A message stops a turn."""
+        """Link the span of a turn to the message that interrupts it."""
         if (activated := self._turns.get(_key(turn.message))) is not None:
             activated.span.link(by.traceparent)
 
@@ -137,6 +137,6 @@ def _facts(message: Message, why: Activation) -> dict[str, Attribute]:
 
 
 def _why_stopped(turn: Turn) -> str:
-    """Name what cancels the work of a turn; nothing of its own where its agent stops."""
-    stop = turn.control.stop
+    """Return the error type that cancels a turn; "stopped" if its agent stops."""
+    stop = turn.stop
     return "stopped" if stop is None else error_type(stop)

@@ -1,8 +1,8 @@
-"""What a conversation is told of tools that came, went or changed after it was offered others.
+"""Notices that tell a session's model about added, removed and changed tools.
 
-The tools that a session's model is offered stand at the beginning of its prompt, and stay as they are there. What changes
-is told by a notice at the end. It holds names only: descriptions come from outside, and reach the model as the result of
-`find_tools`.
+The tools offered to a session stay unchanged at the beginning of its prompt, so that provider caches stay valid. Later
+changes are announced by a notice at the end of the conversation. Notices contain tool names only: descriptions are
+untrusted, and reach the model as results of `find_tools`.
 """
 
 import hashlib
@@ -20,12 +20,12 @@ from actgent.tools.registry import ToolRegistry
 
 from .notices import add_notices
 
-SAID = 50
-"""The number of tools a notice names."""
+MAX_NAMED_TOOLS = 50
+"""Maximum number of tool names in one line of a notice."""
 
 
 def offer_tools(context: SessionContext, turn: Turn, registry: ToolRegistry) -> None:
-    """Fix what a session is offered when it begins, and tell it later of what is different by then."""
+    """Fix the tools that a session offers at its first turn. In later turns, append a notice about changes since then."""
     offered = context.conversation.offered
     if offered is None:
         offered = context.conversation.offered = OfferedTools(registry.specs())
@@ -37,7 +37,7 @@ def offer_tools(context: SessionContext, turn: Turn, registry: ToolRegistry) -> 
 
 @attrs.frozen
 class ToolNotices(NoticeSource):
-    """Compares the tools that there are with those that a session was offered."""
+    """Compares the current tools with the tools that a session was offered."""
 
     name = "toolsets"
     _registry: ToolRegistry
@@ -74,5 +74,5 @@ class ToolNotices(NoticeSource):
 def _line(text: str, names: Sequence[str]) -> str:
     if not names:
         return ""
-    more = f" and {len(names) - SAID} more" if len(names) > SAID else ""
-    return f"{text}{', '.join(names[:SAID])}{more}."
+    more = f" and {len(names) - MAX_NAMED_TOOLS} more" if len(names) > MAX_NAMED_TOOLS else ""
+    return f"{text}{', '.join(names[:MAX_NAMED_TOOLS])}{more}."

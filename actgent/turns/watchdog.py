@@ -1,8 +1,8 @@
-"""Names what holds the event loop, and tells how many equal records the log has left out.
+"""Watchdog of the event loop: logs handlers, tools and models that block it, and the number of suppressed log records.
 
-The loop itself cannot notice that it is held, so a thread looks on. One thread serves all runtimes of the process, and
-exists only while one is open. The loop does nothing for it but say which sync handler it calls: where the thread finds it
-inside of a tool, a model or an async handler it asks for a sign of life, which the loop gives as soon as that one awaits.
+One thread serves all runtimes of the process, and exists only while a runtime is open. The event loop only stores which
+sync handler it calls. If the thread finds the loop inside a tool, a model or an async handler, it schedules a callback
+on the loop; the loop is blocked if the callback does not run.
 """
 
 import os
@@ -18,29 +18,29 @@ import attrs
 import trio
 
 from actgent.sessions.handlers import Handler, name_of
-from actgent.support.logs import Each, logger_of, summarise
+from actgent.support.logs import LogVariable, logger_of, summarise
 
 _log = logger_of(__name__)
 
-INTERVAL = 0.5
-"""Seconds between two looks."""
-LIMIT = 1.0
-"""Seconds that sync code may hold the loop before it is named."""
+INTERVAL_SECONDS = 0.5
+"""Seconds between two checks."""
+BLOCKED_SECONDS = 1.0
+"""Seconds for which code may block the event loop before it is logged."""
 
 _PACKAGE = str(pathlib.Path(__file__).parents[1]) + os.sep
 _CALLERS: Mapping[tuple[str, str], tuple[str, str]] = MappingProxyType(
     {
-        ("actgent.tools.execution", "Batch._written"): ("tool", "tool"),
-        ("actgent.turns.calls.model_calls", "ModelCaller._complete"): ("model", "llm"),
+        ("actgent.tools.execution", "Batch._run_to_text"): ("tool", "tool"),
+        ("actgent.turns.calls.model_calls", "ModelCaller.ask"): ("model", "llm"),
         ("actgent.turns.dispatcher", "Dispatcher._finish"): ("handler", "handler"),
     }
 )
-"""The functions that call foreign code: what that is, and the variable that has it."""
+"""Functions that call user code (module, qualified name) -> kind of the user code, and local variable that holds it."""
 
 
 @attrs.frozen
-class _Held:
-    """Foreign code in which the loop was found."""
+class _BlockingCode:
+    """User code that blocks the event loop."""
 
     kind: str
     name: str
@@ -48,7 +48,7 @@ class _Held:
 
 
 class Watch:
-    """What one event loop is busy with. The loop writes `busy`, the thread reads it."""
+    """State of one watched event loop. The loop writes `busy`, the watchdog thread reads it."""
 
     __slots__ = ("_asked", "_is_alive", "_is_named", "_thread", "_token", "busy", "named")
 
@@ -64,23 +64,23 @@ class Watch:
         self._is_alive = False
         self._is_named = False
 
-    def look(self, now: float) -> None:
-        self._look_at_handler(now)
-        self._look_at_loop(now)
+    def check(self, now: float) -> None:
+        self._check_handler(now)
+        self._check_loop(now)
 
-    def _look_at_handler(self, now: float) -> None:
+    def _check_handler(self, now: float) -> None:
         busy = self.busy
-        if busy is None or busy is self.named or now - busy[2] < LIMIT:
+        if busy is None or busy is self.named or now - busy[2] < BLOCKED_SECONDS:
             return
         self.named = busy
         _log.warning(
             "handler %s of session %s has held the event loop for %.1f s: make it async, or move the work to a thread",
             name_of(busy[0]),
-            Each(busy[1]),
+            LogVariable(busy[1]),
             now - busy[2],
         )
 
-    def _look_at_loop(self, now: float) -> None:
+    def _check_loop(self, now: float) -> None:
         if self._asked is not None and self._is_alive:
             self._asked = None
         held = None if self._is_named and self._asked is not None else self._find_holder()
@@ -88,7 +88,7 @@ class Watch:
             return
         if self._asked is None:
             self._ask(now)
-        elif now - self._asked >= LIMIT:
+        elif now - self._asked >= BLOCKED_SECONDS:
             self._is_named = True
             _log.warning(
                 "%s %s has held the event loop for more than %.1f s, at %s: nothing else ran meanwhile. Await instead "
@@ -110,8 +110,8 @@ class Watch:
     def _answer(self) -> None:
         self._is_alive = True
 
-    def _find_holder(self) -> _Held | None:
-        """Return the foreign code that the loop's thread is inside of at this moment; None: it waits, or is in ours."""
+    def _find_holder(self) -> _BlockingCode | None:
+        """Return the user code that the loop's thread runs at this moment; None if the loop waits or runs actgent code."""
         foreign: FrameType | None = None
         frame = frames_by_thread().get(self._thread)
         while frame is not None:
@@ -124,17 +124,17 @@ class Watch:
         return None
 
 
-def _held(kind: str, variable: str, caller: FrameType, foreign: FrameType | None) -> _Held | None:
+def _held(kind: str, variable: str, caller: FrameType, foreign: FrameType | None) -> _BlockingCode | None:
     called = caller.f_locals.get(variable)
     if called is None or foreign is None:
         return None
     name = name_of(called) if kind == "handler" else str(called.name)
     code = foreign.f_code
-    return _Held(kind, name, f"{code.co_filename}:{foreign.f_lineno} in {code.co_qualname}")
+    return _BlockingCode(kind, name, f"{code.co_filename}:{foreign.f_lineno} in {code.co_qualname}")
 
 
-class _Guard:
-    """The thread and those it looks after."""
+class _WatchdogThread:
+    """The watchdog thread and the event loops that it watches."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -148,7 +148,7 @@ class _Guard:
             if self._thread is None:
                 self._done = threading.Event()
                 self._thread = threading.Thread(
-                    target=self._look_on, args=(self._done,), name="actgent watchdog", daemon=True
+                    target=self._watch, args=(self._done,), name="actgent watchdog", daemon=True
                 )
                 self._thread.start()
 
@@ -163,20 +163,20 @@ class _Guard:
             thread.join()
         summarise(all_of_them=True)
 
-    def _look_on(self, done: threading.Event) -> None:
-        while not done.wait(INTERVAL):
+    def _watch(self, done: threading.Event) -> None:
+        while not done.wait(INTERVAL_SECONDS):
             now = time.monotonic()
             for watch in tuple(self._watches):
-                watch.look(now)
+                watch.check(now)
             summarise()
 
 
-_guard = _Guard()
+_guard = _WatchdogThread()
 
 
 @contextmanager
 def open_watch() -> Iterator[Watch]:
-    """Have the tools, models and handlers of this event loop watched."""
+    """Watch the calling event loop for blocking tools, models and handlers until the block exits."""
     watch = Watch()
     _guard.add(watch)
     try:

@@ -10,19 +10,19 @@ import trio
 LOGGER = "actgent.access"
 """Name of the logger. Requests are logged at INFO, probes and metrics at DEBUG."""
 _QUIET = frozenset({"/v1/health/live", "/v1/health/ready", "/v1/metrics"})
-"""Path templates that other programs request every few seconds."""
+"""Path templates that monitoring programs request every few seconds; logged at DEBUG."""
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 _log = logging.getLogger(LOGGER)
 
 
 def log_request(method: str, route: str, status: int, begun: float, request_id: str) -> None:
-    """Log a request that has ended; do nothing if its level is disabled.
+    """Log a completed request. Do nothing if the log level of its path is disabled.
 
     Args:
         method: HTTP method as the client sent it; unknown methods are logged as OTHER.
         route: Path template, or `none` for addresses outside `/v1`.
-        status: Status of the response; 0 if the client left before it began.
-        begun: When the request came, by trio's clock, in seconds.
+        status: HTTP status of the response; 0 if the client disconnected before the response began.
+        begun: Arrival time of the request by trio's clock, in seconds.
         request_id: The `X-Request-Id` of the response.
     """
     level = logging.DEBUG if route in _QUIET else logging.INFO

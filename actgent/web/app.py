@@ -1,6 +1,6 @@
-"""The gateway as an ASGI application: who may ask is checked before anything is looked for, and errors become problems.
+"""ASGI application of the gateway: authenticates requests, calls endpoints, and converts exceptions to problem documents.
 
-Order of the checks: `Host`, `Origin` and `Sec-Fetch-Site`, the address, the token, its scope and rate, then query and body.
+Order of the checks: `Host`, `Origin` and `Sec-Fetch-Site`, the path, the token, its scope and rate, then query and body.
 """
 
 import re
@@ -19,22 +19,22 @@ from starlette.types import Receive, Scope as ASGIScope, Send
 from actgent.actors.event_loop import check_loop
 from actgent.errors import Fenced, SessionMoved
 from actgent.messages import new_id, traceparent, valid_traceparent
-from actgent.support.logs import Each, logger_of
+from actgent.support.logs import LogVariable, logger_of
 
 from .access_log import log_request
-from .bounds import GatewayLimits, Meters
-from .inside import Inside
+from .gateway_context import GatewayContext
+from .gateway_limits import GatewayLimits, Meters
 from .problems import MEDIA_TYPE, Problem, problem_of
 from .routes.endpoints import JSON, Endpoint, HTTPCall, read_body, read_query
-from .server.relay import Relay
+from .server.request_relay import Relay
 from .tokens import AccessToken, Caller, TokenStore
 
 PREFIX = "/v1"
 OWNER_HEADER = "actgent-owner"
-"""The owner that a token with the scope `impersonate:` acts for."""
-MAX_TOKEN = 500
-MAX_SEGMENT = 2000
-"""Characters of an id in a path: those of children are made from others, and long."""
+"""Request header with the owner for whom a token with the scope `impersonate:` acts."""
+MAX_TOKEN_CHARS = 500
+MAX_SEGMENT_CHARS = 2000
+"""Maximum length of an id in a path. Ids of child sessions are long, because they contain the parent's id."""
 ALWAYS = {
     "cache-control": "no-store",
     "x-content-type-options": "nosniff",
@@ -42,46 +42,50 @@ ALWAYS = {
     "cross-origin-resource-policy": "same-origin",
     "content-security-policy": "default-src 'none'; frame-ancestors 'none'",
 }
-"""Headers of every answer."""
+"""HTTP headers that every response has."""
 _ABSOLUTE = re.compile(r"https?://(?P<host>[^/?#@]+)(?P<path>/.*)?", re.IGNORECASE)
 _log = logger_of(__name__)
 
 
 @attrs.frozen(kw_only=True)
-class Doors:
-    """By which names this server answers, and to pages of which sites."""
+class HostPolicy:
+    """Allowed `Host` headers and cross-origin web sites of the gateway."""
 
     hosts: frozenset[str]
-    """Values of `Host`; one without a port stands for each port."""
+    """Allowed values of `Host`; a value without a port allows every port."""
     origins: frozenset[str] = frozenset()
-    """Other sites whose pages may ask."""
+    """Web sites whose pages may send cross-origin requests."""
 
     def check(self, scope: ASGIScope) -> str | None:
-        """Refuse who asks for another host, or comes from the page of another site; returns the origin that is to be allowed.
+        """Check host and origin of a request. Return the allowed cross-origin site, or None for other requests.
 
         Raises:
-            Problem: it is one.
+            Problem: The host is not allowed, or the request comes from a page of another site.
         """
         given = _all_of(scope, b"host")
         host = given[0].lower() if len(given) == 1 else ""
         if host not in self.hosts and _without_port(host) not in self.hosts:
             raise Problem(
-                "wrong-host", "the Host header is none of the names that this server answers to; see --host"
+                "wrong-host", "the Host header is not an allowed host name: start the server with --host NAME"
             )
         origin = self._check_origin(scope, host)
         site = _all_of(scope, b"sec-fetch-site")
         if origin is None and any(each not in ("same-origin", "none") for each in site):
-            raise Problem("wrong-origin", "pages of other sites may not ask here; see --origin")
+            raise Problem(
+                "wrong-origin", "cross-origin requests are not allowed: start the server with --origin ORIGIN"
+            )
         return origin
 
     def _check_origin(self, scope: ASGIScope, host: str) -> str | None:
-        """The other site that asks and may; None where it is ours, or no page."""
+        """Return the allowed cross-origin site of a request; None if the origin is this server or is missing."""
         given = _all_of(scope, b"origin")
         if not given or given == [f"{scope.get('scheme', 'http')}://{host}"]:
             return None
         if len(given) == 1 and given[0] in self.origins:
             return given[0]
-        raise Problem("wrong-origin", "pages of other sites may not ask here; see --origin")
+        raise Problem(
+            "wrong-origin", "cross-origin requests are not allowed: start the server with --origin ORIGIN"
+        )
 
 
 def _all_of(scope: ASGIScope, name: bytes) -> list[str]:
@@ -93,21 +97,29 @@ def _without_port(host: str) -> str:
     return name if colon and port.isdigit() else host
 
 
+MAX_DROPPED_BYTES = 65_536
+"""Maximum size of a body that is received although an early error needs none of it."""
+DROP_SECONDS = 1.0
+"""Time limit of that."""
+_REQUEST_TIMEOUT = 408
+"""Status if the body was not received in time: the rest is not awaited."""
+
+
 @attrs.frozen(kw_only=True, eq=False)
 class Application:
     """The ASGI application of a gateway."""
 
-    inside: Inside
+    context: GatewayContext
     tokens: TokenStore
-    doors: Doors
+    host_policy: HostPolicy
     limits: GatewayLimits
     now: Callable[[], float]
     """Unix time in seconds."""
     meters: Meters
-    """The same as those of `inside`."""
+    """Request meters of the gateway, by access token."""
     router: Router
     relay: Relay | None = None
-    """The way to sessions of other processes; None where there are none, or others see to it."""
+    """Forwards requests to the cluster nodes that own their sessions; None without a cluster."""
 
     async def __call__(self, scope: ASGIScope, receive: Receive, send: Send) -> None:
         check_loop("the gateway's application")
@@ -121,61 +133,68 @@ class Application:
     async def _serve(self, scope: ASGIScope, receive: Receive, send: Send) -> None:
         answer, begun = _Answer(send), trio.current_time()
         try:
-            answer.origin = self.doors.check(scope)
+            answer.origin = self.host_policy.check(scope)
             _check_framing(scope)
             app = _preflight if scope["method"] == "OPTIONS" and answer.origin else self.router
             await app(self._routed(scope, answer), receive, answer)
-        except Exception as error:  # the edge: whatever it is, the client gets a problem
+        except Exception as error:  # the outermost handler: every exception becomes a problem document
             if answer.is_cut:
                 raise
-            problem = told_problem(error, answer.id)
+            problem = log_and_convert(error, answer.id)
             if answer.has_begun:
                 raise
-            await problem_response(problem, answer.id)(scope, receive, answer)
+            to_error = problem_response if answer.to_error is None else answer.to_error
+            if not answer.has_read_body and problem.status != _REQUEST_TIMEOUT:
+                await _finish_body(scope, receive, problem)
+            await to_error(problem, answer.id)(scope, receive, answer)
         finally:
-            self.inside.metrics.requests[answer.route, answer.status] += 1
+            self.context.metrics.requests[answer.route, answer.status] += 1
             log_request(scope["method"], answer.route, answer.status, begun, answer.id)
 
     def _routed(self, scope: ASGIScope, answer: "_Answer") -> ASGIScope:
-        """The same request with its path as it was sent: what is encoded in a segment does not part it.
+        """Return the ASGI scope with the undecoded path, so that an encoded `/` does not split a segment.
 
         Raises:
-            Problem: The target is a URL (RFC 9112, 3.2.2) of another host than the header says.
+            Problem: The request target is a URL (RFC 9112, 3.2.2) whose host differs from the `Host` header.
         """
         raw: bytes | None = scope.get("raw_path")
         path = quote(scope["path"], safe="/") if raw is None else raw.partition(b"?")[0].decode("latin-1")
         if not path.startswith("/") and (target := _ABSOLUTE.fullmatch(path)) is not None:
             if _all_of(scope, b"host") != [target["host"]]:
-                raise Problem("malformed-request", "the request names two hosts: in its target and as Host")
+                raise Problem(
+                    "malformed-request", "the host in the request target differs from the Host header"
+                )
             path = target["path"] or "/"
         return {**scope, "path": path, "actgent.answer": answer, "actgent.application": self}
 
     def authenticate(self, request: HTTPRequest) -> Caller:
-        """Find out who asks.
+        """Return the caller of a request, from its bearer token.
 
         Raises:
-            Problem: nobody who is known.
+            Problem: The token is missing, unknown or expired, or may not act for the requested owner.
         """
         given = request.headers.getlist("authorization")
         scheme, _, token = given[0].partition(" ") if len(given) == 1 else ("", "", "")
         known: AccessToken | None = None
-        if scheme.lower() == "bearer" and 0 < len(token) <= MAX_TOKEN:
+        if scheme.lower() == "bearer" and 0 < len(token) <= MAX_TOKEN_CHARS:
             known = self.tokens.find(token.strip(), now=self.now())
         if known is None:
             if given:
-                self.meters.note_wrong(request.client.host if request.client else "", now=trio.current_time())
+                self.meters.count_unknown_token(
+                    request.client.host if request.client else "", now=trio.current_time()
+                )
             raise Problem("unauthorized", "send a token as Authorization: Bearer TOKEN")
         owner = request.headers.get(OWNER_HEADER, known.owner)
-        if not known.may_act_for(owner):
-            raise Problem("forbidden", f"{OWNER_HEADER}: takes the scope impersonate: for this owner")
+        if not known.can_impersonate(owner):
+            raise Problem("forbidden", f"{OWNER_HEADER}: requires the scope impersonate: for this owner")
         return Caller(token=known, owner=owner)
 
     async def call(self, endpoint: Endpoint, caller: Caller, request: HTTPRequest) -> Response:
-        """Answer a request whose caller may ask."""
-        go_on_trace(request.headers)
+        """Parse an authenticated request, call its endpoint, and return the endpoint's response."""
+        continue_trace(request.headers)
         search = request.scope["query_string"].decode("latin-1")
         call = HTTPCall(
-            gateway=self.inside,
+            gateway=self.context,
             caller=caller,
             headers=request.headers,
             receive=request.receive,
@@ -183,38 +202,32 @@ class Application:
             search=search,
             id=request.scope["actgent.answer"].id,
             client=request.client.host if request.client else "",
-            path=decoded_all(request.path_params),
+            path=decode_segments(request.path_params),
             query=read_query(endpoint, search),
             body=await read_body(endpoint, request, self.limits),
         )
-        return (
-            await endpoint.answer(call) if self.relay is None else await _answer(self.relay, endpoint, call)
-        )
-
-
-async def _answer(relay: Relay, endpoint: Endpoint, call: HTTPCall) -> Response:
-    """Answer a request here, or hand it on to where its session lives."""
-    if relay.takes(endpoint, call):
-        return relay.answer(endpoint, call)
-    try:
-        return await endpoint.answer(call)
-    except Fenced as moved:
-        return relay.answer(endpoint, call, moved)
+        if self.relay is None:
+            return await endpoint.answer(call)
+        return await self.relay.answer(endpoint, call)
 
 
 class _Answer:
-    """What is sent in answer to one request, with the headers that every answer has."""
+    """Sends the response to one request, and adds the headers of every response."""
 
     def __init__(self, send: Send) -> None:
         self.id = new_id()
         self.origin: str | None = None
-        """The other site whose page may read it."""
+        """Cross-origin site whose page may read the response; None if there is none."""
         self.has_begun = False
+        self.has_read_body = False
+        """True if the whole body of the request was received."""
         self.is_cut = False
-        """True: its client has gone, or cannot be reached; what is raised then is nobody's fault."""
+        """True if the client disconnected; exceptions are then ignored."""
         self.status = 0
         self.route = "none"
-        """The path of its endpoint, as the table has it."""
+        """Path template of the endpoint; `none` if no endpoint matched."""
+        self.to_error: Callable[[Problem, str], Response] | None = None
+        """Converts a problem to the endpoint's error response; None uses `problem_response`."""
         self._send = send
 
     async def __call__(self, message: Any) -> None:
@@ -237,7 +250,7 @@ class _Answer:
 
 @attrs.frozen(eq=False)
 class _Address:
-    """One path of the table, as an ASGI application: the endpoints of its verbs."""
+    """ASGI application for one path. It calls the endpoint for the request's HTTP method."""
 
     endpoints: Mapping[str, Endpoint]
 
@@ -247,7 +260,8 @@ class _Address:
         if endpoint is None:
             raise not_allowed(self.endpoints)
         application: Application = scope["actgent.application"]
-        scope["actgent.answer"].route = f"{PREFIX}{endpoint.path}"
+        answer: _Answer = scope["actgent.answer"]
+        answer.route, answer.to_error = f"{endpoint.prefix}{endpoint.path}", endpoint.to_error
         request = HTTPRequest(scope, receive, send)
         if endpoint.scope is None:
             response = await application.call(endpoint, NOBODY, request)
@@ -260,17 +274,17 @@ class _Address:
         )
         with application.meters.entered(caller.token.digest, now=trio.current_time(), is_stream=is_stream):
             response = await application.call(endpoint, caller, request)
-            held = application.tokens.holding(caller.token, now=application.now())
+            held = application.tokens.cancel_on_revocation(caller.token, now=application.now())
             with held if endpoint.streams else nullcontext():
                 await _send(response, scope, receive, send)
 
 
 class _HeadSent(Exception):
-    """The head of an answer is sent, and its body is not wanted."""
+    """Raised after the headers of a HEAD response were sent, to skip the body."""
 
 
 async def _send(response: Response, scope: ASGIScope, receive: Receive, send: Send) -> None:
-    """Send an answer; in answer to HEAD without its body, which is not made where it would be a stream."""
+    """Send a response. For HEAD send only the headers, without producing the body."""
     if scope["method"] != "HEAD":
         await response(scope, receive, send)
         return
@@ -286,35 +300,38 @@ async def _send(response: Response, scope: ASGIScope, receive: Receive, send: Se
 
 
 def not_allowed(endpoints: Mapping[str, Endpoint]) -> Problem:
-    """The error for another verb than those of an address."""
+    """Return the problem for an HTTP method that a path does not support."""
     allowed = ", ".join(sorted(endpoints))
-    return Problem("method-not-allowed", f"this address takes {allowed}", headers={"allow": allowed})
+    return Problem("method-not-allowed", f"this path supports {allowed}", headers={"allow": allowed})
 
 
 def check_scope(endpoint: Endpoint, caller: Caller) -> None:
-    """Refuse who may not ask for what an endpoint does.
+    """Check that a caller has the scope of an endpoint.
 
     Raises:
-        Problem: the token has not the scope.
+        Problem: The token does not have the scope.
     """
     if endpoint.scope is not None and not caller.allows(endpoint.scope):
-        raise Problem("forbidden", f"this takes the scope {endpoint.scope}, which the token has not")
+        raise Problem("forbidden", f"this requires the scope {endpoint.scope}, which the token does not have")
 
 
 NOBODY = Caller(
     token=AccessToken(name="nobody", owner="nobody", scopes=("metrics",), digest=""), owner="nobody"
 )
-"""Who asks without a token for what anybody may ask."""
+"""Caller of requests without a token, for public endpoints only."""
 
 
 def router_of(endpoints: Iterable[Endpoint], pages: Sequence[Path] = ()) -> Router:
-    """Return what finds the endpoints of a table by path and verb, and pages for people beside them."""
-    addresses = [Path(PREFIX + path, _Address(verbs)) for path, verbs in by_path(endpoints).items()]
+    """Return a router for the endpoints of a table, and for additional pages such as the dashboard."""
+    addresses = [
+        Path(next(iter(verbs.values())).prefix + path, _Address(verbs))
+        for path, verbs in by_path(endpoints).items()
+    ]
     return Router([*addresses, *pages], redirect_slashes=False, default=_nowhere)
 
 
 def by_path(endpoints: Iterable[Endpoint]) -> dict[str, dict[str, Endpoint]]:
-    """The endpoints of a table by path and verb."""
+    """Return the endpoints by path and HTTP method."""
     paths: dict[str, dict[str, Endpoint]] = {}
     for endpoint in endpoints:
         paths.setdefault(endpoint.path, {})[endpoint.verb] = endpoint
@@ -322,8 +339,8 @@ def by_path(endpoints: Iterable[Endpoint]) -> dict[str, dict[str, Endpoint]]:
 
 
 def no_address() -> Problem:
-    """The error for a path of which there is nothing."""
-    return Problem("not-found", "there is no such address; GET /v1/openapi.json lists them")
+    """Return the problem for an unknown path."""
+    return Problem("not-found", "unknown path: GET /v1/openapi.json lists all paths")
 
 
 async def _nowhere(_scope: ASGIScope, _receive: Receive, _send: Send) -> None:
@@ -331,7 +348,7 @@ async def _nowhere(_scope: ASGIScope, _receive: Receive, _send: Send) -> None:
 
 
 async def _preflight(scope: ASGIScope, receive: Receive, send: Send) -> None:
-    """Tell a browser that a page of an allowed site may ask."""
+    """Answer the CORS preflight request of an allowed origin."""
     headers = {
         "access-control-allow-methods": "GET, HEAD, POST, PUT, DELETE",
         "access-control-allow-headers": "authorization, content-type, idempotency-key, last-event-id, prefer, traceparent, actgent-events",
@@ -349,7 +366,7 @@ def _cors(origin: str) -> dict[str, str]:
 
 
 def problem_response(problem: Problem, request_id: str) -> JSON:
-    """An error as an answer."""
+    """Return the HTTP response for a problem, with the request id as the document's `instance`."""
     return JSON(
         problem.document(request_id),
         status_code=problem.status,
@@ -358,66 +375,89 @@ def problem_response(problem: Problem, request_id: str) -> JSON:
     )
 
 
-def told_problem(error: Exception, request_id: str, *, is_led_on: bool = False) -> Problem:
-    """Return what an error is to a client; what is the server's own fault stands in the log.
+def log_and_convert(error: Exception, request_id: str, *, is_forwarded: bool = False) -> Problem:
+    """Return the problem for an exception, and log the exception if it is a server error.
 
-    `is_led_on`: other processes own sessions, too, and a request goes to who owns its session.
+    `is_forwarded=True` means: another node relayed the request, and retries it if this node does not own the session.
     """
     problem = problem_of(error)
     if problem is None:
-        _log.exception("request %s failed", Each(request_id))
-        return Problem("internal", "the log of the server has it under this request id")
-    if isinstance(error, Fenced if is_led_on else SessionMoved):
-        _log.debug("request %s: %s", Each(request_id), error)  # whoever asks is led to the next node
+        _log.exception("request %s failed", LogVariable(request_id))
+        return Problem("internal", "unexpected error: the server log has details under this request id")
+    if isinstance(error, Fenced if is_forwarded else SessionMoved):
+        _log.debug(
+            "request %s: %s", LogVariable(request_id), error
+        )  # the caller forwards the request to the next owner
     elif problem.status >= 500 and error is not problem:  # noqa: PLR2004 - server errors
-        _log.error("request %s: %s: %s", Each(request_id), type(error).__name__, error)
+        _log.error("request %s: %s: %s", LogVariable(request_id), type(error).__name__, error)
     return problem
 
 
 def _check_framing(scope: ASGIScope) -> None:
-    """Refuse a message whose end could be read in two ways.
+    """Check that the length of a request body is unambiguous.
 
     Raises:
-        Problem: it is one.
+        Problem: The request has both or repeated `content-length` and `transfer-encoding` headers.
     """
     lengths = [_all_of(scope, name) for name in (b"content-length", b"transfer-encoding")]
     if all(lengths) or any(len(each) > 1 for each in lengths):
         raise Problem(
             "malformed-request",
-            "a message has one length: content-length or transfer-encoding",
+            "a request must have exactly one of content-length and transfer-encoding",
             headers={"connection": "close"},
         )
 
 
-def decoded_all(segments: Mapping[str, str]) -> dict[str, str]:
-    """The variable segments of a path by their names; raises `Problem` as `decoded` does."""
-    return {name: decoded(value) for name, value in segments.items()}
+async def _finish_body(scope: ASGIScope, receive: Receive, problem: Problem) -> None:
+    """Receive the rest of a small body; announce for a larger one that the connection closes.
+
+    Otherwise the server closes the connection without a notice, and clients that keep connections fail with their next request.
+    """
+    lengths, encodings = _all_of(scope, b"content-length"), _all_of(scope, b"transfer-encoding")
+    length = lengths[0] if lengths else "0"
+    if not encodings and length.isascii() and length.isdigit() and int(length[:16]) <= MAX_DROPPED_BYTES:
+        with trio.move_on_after(DROP_SECONDS):
+            while int(length):
+                message = await receive()
+                if not message.get("more_body", False):
+                    return
+            return
+    problem.headers.setdefault("connection", "close")
 
 
-def go_on_trace(headers: Mapping[str, str]) -> None:
-    """Have what this task does belong to the trace of a request that names one."""
+def decode_segments(segments: Mapping[str, str]) -> dict[str, str]:
+    """Decode the variable segments of a path.
+
+    Raises:
+        Problem: A segment is empty, too long, or not printable UTF-8.
+    """
+    return {name: decode_segment(value) for name, value in segments.items()}
+
+
+def continue_trace(headers: Mapping[str, str]) -> None:
+    """Continue the caller's trace in the current task, from the `traceparent` header. An invalid header is ignored."""
     parent = valid_traceparent(headers.get("traceparent"))
     if parent is not None:
         traceparent.set(parent)
 
 
-def decoded(segment: str) -> str:
-    """One segment of a path.
+def decode_segment(segment: str) -> str:
+    """Decode one percent-encoded segment of a path.
 
     Raises:
-        Problem: it is no printable text.
+        Problem: The segment is empty, too long, or not printable UTF-8.
     """
     try:
         text = unquote_to_bytes(segment).decode("utf-8")
     except UnicodeDecodeError:
         text = ""
-    if not text.isprintable() or not text.strip() or len(text) > MAX_SEGMENT:
-        raise Problem("not-found", "there is nothing of this id here")
+    if not text.isprintable() or not text.strip() or len(text) > MAX_SEGMENT_CHARS:
+        raise Problem("not-found", "this id does not exist")
     return text
 
 
 async def _live(receive: Receive, send: Send) -> None:
-    """Follow the life of the server; what the gateway has open belongs to its block and not to that."""
+    """Acknowledge ASGI lifespan events. Resources of the gateway are opened and closed by its block."""
     while True:
         message = await receive()
         await send({"type": f"{message['type']}.complete"})

@@ -1,4 +1,4 @@
-"""The dashboard's files: a page that asks the API like any other client. They hold nothing secret, so they take no token."""
+"""Serves the static files of the dashboard. They contain no secrets and need no token; the page uses the API with a token."""
 
 import functools
 import gzip
@@ -17,7 +17,7 @@ POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; media-src blob:; connect-src 'self'; base-uri 'none'; "
     "form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
 )
-"""The page runs no script but its own files, and reaches nothing but this server; pictures and sound come from its memory (blob:)."""
+"""Content security policy: the page runs only its own scripts and connects only to this server. Media may be `blob:` URLs."""
 _TYPES = {
     ".html": "text/html; charset=utf-8",
     ".css": "text/css; charset=utf-8",
@@ -27,7 +27,7 @@ _TYPES = {
 
 
 def routes() -> list[Path]:
-    """The addresses of the page and its files."""
+    """Return the routes of the dashboard page and its files."""
     return [
         Path("/", _File("index.html")),
         *(Path(f"/static/{name}", _File(name)) for name in _names() if name != "index.html"),
@@ -35,14 +35,16 @@ def routes() -> list[Path]:
 
 
 class _File:
-    """One file, as an ASGI application."""
+    """ASGI application that serves one static file."""
 
     def __init__(self, name: str) -> None:
         self.name = name
 
     async def __call__(self, scope: ASGIScope, receive: Receive, send: Send) -> None:
         if scope["method"] not in ("GET", "HEAD"):
-            raise Problem("method-not-allowed", "a file is only read", headers={"allow": "GET, HEAD"})
+            raise Problem(
+                "method-not-allowed", "static files support only GET and HEAD", headers={"allow": "GET, HEAD"}
+            )
         request = HTTPRequest(scope)
         is_packed = _takes_gzip(request.headers.get("accept-encoding", ""))
         content, tag = _content(self.name, is_packed=is_packed)
@@ -61,7 +63,7 @@ class _File:
 
 
 def _takes_gzip(accepted: str) -> bool:
-    """True if a client names gzip among what it can unpack, without refusing it."""
+    """True if an `Accept-Encoding` header accepts gzip."""
     codings = (each.replace(" ", "").lower() for each in accepted.split(","))
     return any(
         each == "gzip" or (each.startswith("gzip;q=") and each[7:].strip("0.") != "") for each in codings
@@ -70,18 +72,18 @@ def _takes_gzip(accepted: str) -> bool:
 
 @functools.cache
 def _content(name: str, *, is_packed: bool) -> tuple[bytes, str]:
-    """A file, and what tells it from other versions of it."""
-    place: Any = resources.files(__package__) / "static"
-    content = place.joinpath(*name.split("/")).read_bytes()
+    """Return the content and the ETag of a static file; with `is_packed`, the content compressed with gzip."""
+    folder: Any = resources.files(__package__) / "static"
+    content = folder.joinpath(*name.split("/")).read_bytes()
     content = gzip.compress(content, mtime=0) if is_packed else content
     return content, f'"{hashlib.sha256(content).hexdigest()[:16]}"'
 
 
 @functools.cache
 def _names() -> tuple[str, ...]:
-    """The files that are served, as they are called below `static`."""
-    place: Any = resources.files(__package__) / "static"
-    found = [each.name for each in place.iterdir() if each.is_file()]
+    """Return the paths of all served files, relative to `static`."""
+    root: Any = resources.files(__package__) / "static"
+    found = [each.name for each in root.iterdir() if each.is_file()]
     for folder in ("pages", "vendor"):
-        found += [f"{folder}/{each.name}" for each in (place / folder).iterdir()]
+        found += [f"{folder}/{each.name}" for each in (root / folder).iterdir()]
     return tuple(sorted(name for name in found if f".{name.rpartition('.')[2]}" in _TYPES))

@@ -1,7 +1,7 @@
-"""Totals and failures from before the gateway was opened, as the records of the journal have them.
+"""Totals and failures from before the gateway was opened, computed from the records of the journal.
 
-They are read when they are asked for the first time, in the background and session by session, about 100,000 records a second.
-Nodes of a cluster share a journal and would each count all of it, so they count from their start alone.
+The first request starts reading the journal in the background, session by session, at about 100,000 records a second. Nodes of
+a cluster share a journal and would each count all records, so they count only from their start.
 """
 
 from collections import Counter
@@ -14,51 +14,62 @@ import trio
 from actgent.errors import JournalError, WireError
 from actgent.events import MessageFailed, ToolFailed
 from actgent.journal.base import Journal
-from actgent.journal.listing import SessionFilter, SessionKey
-from actgent.journal.records import NOT_KEPT, REFUSED, Appended, Ended, Finished, Record, Said
+from actgent.journal.records import (
+    NOT_KEPT,
+    REFUSED,
+    AgentMessageRecord,
+    CallFinishedRecord,
+    MessageAppendedRecord,
+    MessageEndRecord,
+    Record,
+)
+from actgent.journal.session_lists import SessionFilter, SessionKey
 from actgent.messages import ToolResult
-from actgent.sessions.owner_accounts import is_holder
-from actgent.support.logs import Each, logger_of
+from actgent.sessions.quota_accounts import is_holder
+from actgent.support.logs import LogVariable, logger_of
 
 MAX_FAILURES = 1000
-"""Failures of each kind that are kept, the newest."""
-PATIENCE = 5.0
-"""Seconds that the first requests wait for the totals; then they are answered without them."""
+"""Maximum number of failures of each kind in memory; the oldest are dropped."""
+WAIT_SECONDS = 5.0
+"""Seconds for which the first requests wait for the totals; after that they are answered without them."""
 _PAGE, _RECORDS = 100, 500
-_UNTOLD = (REFUSED, NOT_KEPT, "interrupted", "stopped", "moved")
-"""Kinds of ends that are no failures to look after."""
+_NOT_COUNTED = (REFUSED, NOT_KEPT, "interrupted", "stopped", "moved")
+"""Kinds of failed messages that are not errors: rejected or stopped on purpose."""
 _ALL = SessionFilter()
 _log = logger_of(__name__)
 
 
 @attrs.define(eq=False)
 class JournalTotals:
-    """What the journal has from before a time."""
+    """Totals and failures of all journal records that were written before a time."""
 
     journal: Journal
     until: float
-    """Unix time in seconds: records that were written later are counted as they come."""
+    """Unix time in seconds; later records are counted when they are written."""
     turns: Counter[tuple[str, str]] = attrs.field(factory=Counter)
-    """Turns that ended, by agent and outcome."""
+    """Number of ended turns, by agent and outcome."""
     tool_calls: Counter[tuple[str, str, str]] = attrs.field(factory=Counter)
-    """By agent, tool and status."""
+    """Number of tool calls, by agent, tool and status."""
     spent: Counter[tuple[str, str]] = attrs.field(factory=Counter)
-    """US dollars, by agent and model."""
+    """Cost in US dollars, by agent and model."""
     failures: dict[tuple[str, str, str], MessageFailed] = attrs.field(factory=dict)
-    """By agent, session and message."""
+    """Failed messages, by agent, session id and message id."""
     tool_failures: dict[tuple[str, str, str], ToolFailed] = attrs.field(factory=dict)
-    """By agent, session and call."""
+    """Failed tool calls, by agent, session id and call id."""
     known: trio.Event = attrs.field(factory=trio.Event)
-    """Set when all of it was read."""
+    """Set after the whole journal was read."""
     _begun_at: float | None = None
-    """By trio's clock."""
+    """Start of reading by trio's clock; None before the first request."""
 
     async def wait(self, nursery: trio.Nursery) -> bool:
-        """Begin to read the journal in a nursery, and wait up to `PATIENCE` seconds from then; returns whether it was read."""
+        """Wait for the totals; the first call starts to read the journal. Return True if the totals are complete.
+
+        The wait ends `WAIT_SECONDS` after reading began.
+        """
         if self._begun_at is None:
             self._begun_at = trio.current_time()
             nursery.start_soon(self._read_all)
-        with trio.move_on_at(self._begun_at + PATIENCE):
+        with trio.move_on_at(self._begun_at + WAIT_SECONDS):
             await self.known.wait()
         return self.known.is_set()
 
@@ -74,7 +85,7 @@ class JournalTotals:
         self.known.set()
 
     async def _read_session(self, key: SessionKey) -> None:
-        """Count what a session has; of one that is damaged, up to the damage."""
+        """Add the records of a session to the totals. Reading stops at the first damaged record."""
         tally, number = _SessionTally(self, key), 0
         try:
             while steps := await self.journal.read_steps(
@@ -87,10 +98,14 @@ class JournalTotals:
                         tally.add(record, step.at or 0.0)
                 number = steps[-1].last
         except (JournalError, WireError) as error:
-            _log.warning("session %s is not counted whole: %s", Each(key.session_id), error)
+            _log.warning(
+                "session %s: its totals are incomplete, because a record is damaged: %s",
+                LogVariable(key.session_id),
+                error,
+            )
 
     def counters(self) -> Iterator[tuple[str, Mapping[str, str], float]]:
-        """The totals as figures, with their labels by plain names."""
+        """Yield metric name, labels and value of each total."""
         for (agent, outcome), number in self.turns.items():
             yield "actgent_turns_total", {"agent": agent, "outcome": outcome}, number
         for (agent, tool, status), number in self.tool_calls.items():
@@ -101,26 +116,26 @@ class JournalTotals:
 
 @attrs.define(eq=False)
 class _SessionTally:
-    """Counts the records of one session, in their order."""
+    """Adds the records of one session to the totals. Records must be added in order."""
 
     totals: JournalTotals
     key: SessionKey
     turn: str = ""
     calls: set[str] = attrs.field(factory=set)
-    """Calls whose results were counted: each may stand in two records."""
+    """Ids of the counted tool calls. A result may be in two records, and is counted once."""
 
     def add(self, record: Record, at: float) -> None:
         match record:
-            case Appended():
+            case MessageAppendedRecord():
                 self.turn = record.message_id
-            case Said():
+            case AgentMessageRecord():
                 self._add_said(record, at)
-            case Finished():
+            case CallFinishedRecord():
                 self._add_result(record.result, at)
-            case Ended():
+            case MessageEndRecord():
                 self._add_end(record, at)
 
-    def _add_said(self, said: Said, at: float) -> None:
+    def _add_said(self, said: AgentMessageRecord, at: float) -> None:
         if said.usage.cost:
             self.totals.spent[self.key.agent, said.model] += said.usage.cost  # type: ignore[assignment] # dollars
         for result in said.message.tool_results:
@@ -132,13 +147,13 @@ class _SessionTally:
         self.calls.add(result.call_id)
         self.totals.tool_calls[self.key.agent, result.tool_name, result.status] += 1
         if (failed := failed_call(self.key, self.turn, result, at)) is not None:
-            _keep(self.totals.tool_failures, (*self.key, result.call_id), failed)
+            _add_failure(self.totals.tool_failures, (*self.key, result.call_id), failed)
 
-    def _add_end(self, end: Ended, at: float) -> None:
-        if end.message_id == self.turn:  # others were answered with it, or never had a turn
+    def _add_end(self, end: MessageEndRecord, at: float) -> None:
+        if end.message_id == self.turn:  # other messages joined this turn or never had a turn
             self.totals.turns[self.key.agent, end.failed or "answered"] += 1
             self.turn = ""
-        if end.failed is not None and end.failed not in _UNTOLD:
+        if end.failed is not None and end.failed not in _NOT_COUNTED:
             failed = MessageFailed(
                 at=at,
                 agent=self.key.agent,
@@ -149,11 +164,11 @@ class _SessionTally:
                 error=end.error,
                 words=end.words,
             )
-            _keep(self.totals.failures, (*self.key, end.message_id), failed)
+            _add_failure(self.totals.failures, (*self.key, end.message_id), failed)
 
 
 def failed_call(key: SessionKey, turn: str, result: ToolResult, at: float) -> ToolFailed | None:
-    """Return the failure that a result tells of; None if the tool has not failed."""
+    """Return a `ToolFailed` for a tool result; None if the tool call succeeded."""
     if result.status not in ("error", "outcome_unknown"):
         return None
     return ToolFailed(
@@ -168,8 +183,8 @@ def failed_call(key: SessionKey, turn: str, result: ToolResult, at: float) -> To
     )
 
 
-def _keep(kept: dict[Any, Any], key: Any, failed: Any) -> None:
-    """Keep a failure; of more than twice as many as are kept, the oldest go."""
+def _add_failure(kept: dict[Any, Any], key: Any, failed: Any) -> None:
+    """Add a failure to `kept`. Above twice `MAX_FAILURES` entries, drop all but the newest `MAX_FAILURES`."""
     kept[key] = failed
     if len(kept) > 2 * MAX_FAILURES:
         newest = sorted(kept.items(), key=lambda each: each[1].at)[MAX_FAILURES:]

@@ -1,9 +1,9 @@
-"""`GET /metrics`: figures in the text format of Prometheus, by the names of the GenAI conventions, without a library.
+"""`GET /metrics`: metrics in the text format of Prometheus, named by OpenTelemetry's GenAI conventions.
 
-What happens is counted from the moment in which the gateway is opened; how things are is looked up at each request. Turns, tool
-calls and spending from before come from the journal. Events are kept as they are and counted by `BATCH`: a turn takes 12 calls.
-Labels are agents, models, tools, routes and kinds, never sessions, owners or messages, and a metric has at most
-`MOST_SERIES` of them. Source: Prometheus, exposition formats, text format 0.0.4.
+Counters and histograms start when the gateway opens; gauges are read at each request. Turns, tool calls and costs from before
+come from the journal. Events are buffered and counted in batches of `BATCH_SIZE`, because a turn emits several.
+Labels are agents, models, tools, routes and kinds, never sessions, owners or messages. A metric has at most `MAX_SERIES`
+series. Source: Prometheus, exposition formats, text format 0.0.4.
 """
 
 import bisect
@@ -30,25 +30,25 @@ from actgent.events import (
     TurnStarted,
 )
 from actgent.journal.base import Journal
-from actgent.journal.listing import State
-from actgent.journal.membership import ClusterStatistics
+from actgent.journal.cluster_membership import ClusterStatistics
+from actgent.journal.session_lists import State
 from actgent.runtime.runtime import Runtime
 from actgent.support import span_names as names
 
 from .journal_totals import JournalTotals
 
 MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-MOST_SERIES = 1000
-"""Series of one metric; further ones count as `other`."""
-BATCH = 500
-"""Events that wait to be counted together."""
-MOST_OPEN = 10_000
-"""Calls and approvals whose beginning is remembered."""
+MAX_SERIES = 1000
+"""Maximum number of series of one metric; further label values are counted as `other`."""
+BATCH_SIZE = 500
+"""Number of events that are buffered before they are counted."""
+MAX_OPEN = 10_000
+"""Maximum number of running tool calls and open approvals whose start time is kept."""
 Labels = tuple[tuple[str, str], ...]
 
 
 def _flat(name: str) -> str:
-    """A name of the conventions as Prometheus takes it."""
+    """Return a name of the conventions as Prometheus requires it, with underscores for dots."""
     return name.replace(".", "_")
 
 
@@ -61,85 +61,91 @@ TOOL_RUN = f"{_flat(names.TOOL_DURATION)}_seconds"
 COMMIT = "actgent_journal_commit_seconds"
 WAIT = "actgent_inbox_wait_seconds"
 HELP: Mapping[str, tuple[str, str]] = {
-    CALL: ("histogram", "Time of a model call that was answered, with all its attempts."),
-    FIRST_CHUNK: ("histogram", "Time until the first piece of an answer, where somebody reads along."),
+    CALL: ("histogram", "Seconds of a successful model call, with all attempts."),
+    FIRST_CHUNK: ("histogram", "Seconds until the first chunk of a streamed answer."),
     TOKENS: ("histogram", "Tokens of a model call."),
-    TURN: ("histogram", "Time of a turn."),
+    TURN: ("histogram", "Seconds of a turn."),
     TURN_CALLS: ("histogram", "Model calls of a turn."),
     TURN_TOOLS: ("histogram", "Tool calls of a turn."),
-    TOOL_RUN: ("histogram", "Time of a run of a tool."),
-    WAIT: ("histogram", "Time from a message to the beginning of its turn."),
-    "actgent_approval_wait_seconds": ("histogram", "Time from a question to its decision."),
-    "actgent_turns_total": ("counter", "Turns that ended, by what they ended with."),
-    "actgent_tool_calls_total": ("counter", "Tool calls that ended, by their status."),
+    TOOL_RUN: ("histogram", "Seconds of a tool call."),
+    WAIT: ("histogram", "Seconds from the acceptance of a message to the start of its turn."),
+    "actgent_approval_wait_seconds": (
+        "histogram",
+        "Seconds from the request of an approval to its decision.",
+    ),
+    "actgent_turns_total": ("counter", "Turns that ended, by outcome."),
+    "actgent_tool_calls_total": ("counter", "Tool calls that ended, by status."),
     "actgent_model_failures_total": (
         "counter",
-        "Attempts at model calls that failed, by the class of the error.",
+        "Failed attempts at model calls, by error class.",
     ),
     "actgent_spent_usd_total": (
         "counter",
-        "What model calls cost, in US dollars, as far as prices are known.",
+        "Cost of model calls in US dollars; models without a known price count as 0.",
     ),
-    "actgent_messages_refused_total": ("counter", "Messages that did not get in, by the class of the error."),
-    "actgent_dead_letters_total": ("counter", "Messages that were given up."),
-    "actgent_actor_restarts_total": ("counter", "Lives of agents and actors that ended by a failure."),
+    "actgent_messages_refused_total": ("counter", "Messages that were rejected, by error class."),
+    "actgent_dead_letters_total": ("counter", "Dead-lettered messages."),
+    "actgent_actor_restarts_total": ("counter", "Restarts of agents and actors after a failure."),
     "actgent_journal_counted": (
         "gauge",
-        "1 if the totals hold what the journal has from before the gateway was opened.",
+        "1 if the counters include the journal records from before the gateway opened.",
     ),
-    "actgent_inbox_messages": ("gauge", "Messages that wait."),
-    "actgent_inbox_senders": ("gauge", "Tasks that wait for room in an inbox."),
-    "actgent_turns_running": ("gauge", "Sessions with a turn under way."),
-    "actgent_sessions": ("gauge", "Sessions in the journal, by their state."),
+    "actgent_inbox_messages": ("gauge", "Queued messages."),
+    "actgent_inbox_senders": ("gauge", "Senders that wait for room in the inbox."),
+    "actgent_turns_running": ("gauge", "Sessions with a running turn."),
+    "actgent_sessions": ("gauge", "Sessions in the journal, by state."),
     "actgent_sessions_in_memory": ("gauge", "Sessions in memory."),
-    "actgent_approvals_open": ("gauge", "Sessions in memory that wait for people."),
-    "actgent_governor_window": ("gauge", "Model calls that may run at once."),
-    "actgent_governor_running": ("gauge", "Model calls that are with the provider."),
-    "actgent_governor_waiting": ("gauge", "Model calls that wait for the provider's limits."),
-    "actgent_governor_refused_total": ("counter", "Attempts that the provider refused."),
+    "actgent_approvals_open": ("gauge", "Sessions in memory that wait for an approval."),
+    "actgent_governor_window": ("gauge", "Maximum number of concurrent model calls."),
+    "actgent_governor_running": ("gauge", "Running model calls."),
+    "actgent_governor_waiting": ("gauge", "Model calls that wait for the rate limiter."),
+    "actgent_governor_refused_total": (
+        "counter",
+        "Attempts that the provider rejected because of a rate limit.",
+    ),
     "actgent_http_requests_total": ("counter", "Requests to the gateway, by route and status."),
-    "actgent_http_streams": ("gauge", "Streams of events that are open."),
-    "actgent_http_readers_cut_total": ("counter", "Streams that ended because their client read too slowly."),
-    COMMIT: ("histogram", "Time of a transaction of the journal, with its wait for the disk."),
+    "actgent_http_streams": ("gauge", "Open event streams."),
+    "actgent_http_readers_cut_total": (
+        "counter",
+        "Event streams that were closed because the client read too slowly.",
+    ),
+    COMMIT: ("histogram", "Seconds of a journal transaction, including the disk sync."),
     "actgent_journal_bytes": (
         "counter",
-        "Bytes of records that the journal has written since it was opened.",
+        "Bytes of records written since the journal was opened.",
     ),
-    "actgent_cluster_partitions": ("gauge", "Partitions of a cluster whose sessions live here."),
-    "actgent_cluster_requests_waiting": ("gauge", "Requests from the broker that are not answered."),
-    "actgent_cluster_takeovers_total": ("counter", "Partitions that were taken over, by the reason."),
+    "actgent_cluster_partitions": ("gauge", "Partitions that this node owns."),
+    "actgent_cluster_relayed_total": ("counter", "Requests that other nodes relayed to this node."),
+    "actgent_cluster_takeovers_total": ("counter", "Partitions that this node acquired, by reason."),
     "actgent_cluster_takeover_seconds": (
         "histogram",
-        "Time until a partition that was handed over is served.",
+        "Seconds from the decision to acquire a partition until its requests are served.",
     ),
-    "actgent_cluster_accept_seconds": ("histogram", "Time until a request with an effect is answered."),
-    "actgent_cluster_told_seconds": ("histogram", "Time until the broker has a piece of an answer."),
     "actgent_cluster_fenced_writes_total": (
         "counter",
-        "Writes that were refused, as another node had taken over.",
+        "Writes that were rejected because another node had acquired the partition.",
     ),
     "actgent_cluster_partitions_lost_total": (
         "counter",
-        "Partitions that another node took while they were ours.",
+        "Partitions that another node acquired while this node owned them.",
     ),
     "actgent_cluster_turns_evicted_total": (
         "counter",
-        "Turns that were stopped as their sessions had moved.",
+        "Turns that were stopped because their session moved to another node.",
     ),
     "actgent_cluster_sessions_resumed_total": (
         "counter",
-        "Sessions that went on here in the middle of something.",
+        "Unfinished sessions that this node resumed.",
     ),
-    "actgent_cluster_busy_total": ("counter", "Requests that were refused because too much waits."),
-    "actgent_cluster_connections_total": ("counter", "Connections to the broker that were built."),
-    "actgent_webhooks_sent_total": ("counter", "Webhooks that were taken."),
-    "actgent_webhooks_waiting": ("gauge", "Sessions whose webhooks wait."),
+    "actgent_cluster_connections_total": ("counter", "Database connections of the cluster membership."),
+    "actgent_webhooks_sent_total": ("counter", "Webhook notifications that receivers accepted."),
+    "actgent_webhooks_waiting": ("gauge", "Sessions with undelivered webhook notifications."),
 }
 
 
 @attrs.define
 class Histogram:
-    """Values of one series, counted by bounds."""
+    """Histogram of one series: number of values per bucket, and their sum."""
 
     bounds: tuple[float, ...]
     counts: list[int] = attrs.field(init=False)
@@ -149,68 +155,73 @@ class Histogram:
         self.counts = [0] * (len(self.bounds) + 1)
 
     def add(self, value: float) -> None:
-        """Count a value."""
+        """Add a value to its bucket and to the sum."""
         self.counts[bisect.bisect_left(self.bounds, value)] += 1
         self.total += value
 
 
 class Metrics:
-    """The figures of one gateway."""
+    """Counters and histograms of one gateway."""
 
     def __init__(self, runtime: Runtime, journal: Journal) -> None:
         self.requests: Counter[tuple[str, int]] = Counter()
-        """By route and status."""
-        self.past = JournalTotals(journal, runtime.clock.now())
+        """Number of HTTP requests, by route and status."""
+        self.journal_totals = JournalTotals(journal, runtime.clock.now())
         self._runtime = runtime
         self._nursery: trio.Nursery | None = None
         self._counters: dict[str, dict[Labels, float]] = {}
         self._histograms: dict[str, dict[Labels, Histogram]] = {}
         self._series: dict[tuple[str, ...], tuple[Histogram, ...]] = {}
-        """Histograms of frequent events, by their kind, agent and model."""
+        """Histograms of frequent events, by metric, agent and model; saves the lookup by labels."""
         self._open: OrderedDict[tuple[str, str], float] = OrderedDict()
-        """When calls and approvals began, by agent and id."""
+        """Start times of running tool calls and open approvals as Unix times in seconds, by agent and id."""
         self._events: list[Observation] = []
-        """Events that are not counted yet."""
+        """Buffered events, which are not counted yet."""
         self._is_past_counted = False
 
     @contextmanager
     def counting(self, nursery: trio.Nursery, *, is_scraped: bool = True) -> Iterator[None]:
-        """Count what happens, for the block; the journal is read in the nursery when totals are asked for.
+        """Open a `with` block during which the events of the runtime are counted.
 
-        `is_scraped` is False where nobody asks for metrics: times of the journal and the cluster are not counted then.
+        `nursery` runs the task that reads the journal, when totals are first requested. `is_scraped=False` skips the times of
+        journal transactions and cluster takeovers.
         """
         self._nursery = nursery
         with ExitStack() as stack:
             stack.enter_context(self._runtime.stream.counting(self._note))
             if is_scraped:
-                stack.enter_context(self._hearing_commits())
-                stack.enter_context(self._hearing_cluster())
+                stack.enter_context(self._observing_commits())
+                stack.enter_context(self._observing_takeovers())
             yield
 
     def _note(self, event: Observation) -> None:
         self._events.append(event)
-        if len(self._events) >= BATCH:
+        if len(self._events) >= BATCH_SIZE:
             self._count_events()
 
     def _count_events(self) -> None:
         events, self._events = self._events, []
         for event in events:
-            if (take := _TAKES.get(type(event))) is not None:
-                take(self, event)
+            if (count := _COUNT_EVENT.get(type(event))) is not None:
+                count(self, event)
 
     async def wait_past(self) -> None:
-        """Add the totals of the journal once they are known; wait for that a few seconds at most."""
-        if self._nursery is None or self._is_past_counted or not await self.past.wait(self._nursery):
+        """Add the totals of the journal to the counters as soon as they are known. Wait for them a few seconds at most."""
+        if (
+            self._nursery is None
+            or self._is_past_counted
+            or not await self.journal_totals.wait(self._nursery)
+        ):
             return
         if not self._is_past_counted:  # another request may have waited, too
             self._is_past_counted = True
             names_of = {"agent": AGENT, "model": MODEL, "tool": TOOL}
-            for name, labels, value in self.past.counters():
+            for name, labels, value in self.journal_totals.counters():
                 self.count(name, {names_of.get(each, each): words for each, words in labels.items()}, value)
 
     @contextmanager
-    def _hearing_commits(self) -> Iterator[None]:
-        """Have the journal tell how long its transactions take, for the block."""
+    def _observing_commits(self) -> Iterator[None]:
+        """Open a `with` block during which the durations of journal transactions are counted."""
         journal = self._runtime.journal
         known = None if journal is None else journal.statistics
         if known is None:
@@ -223,17 +234,17 @@ class Metrics:
             known.on_commit = None
 
     @contextmanager
-    def _hearing_cluster(self) -> Iterator[None]:
-        """Have the node tell how long takeovers and answers take, for the block."""
+    def _observing_takeovers(self) -> Iterator[None]:
+        """Open a `with` block during which the durations of cluster takeovers are counted."""
         membership = self._runtime.membership
         if membership is None:
             yield
             return
-        membership.hear_seconds(self._observe_cluster)
+        membership.observe_takeovers(self._observe_cluster)
         try:
             yield
         finally:
-            membership.hear_seconds(None)
+            membership.observe_takeovers(None)
 
     def _observe_cluster(self, what: str, reason: str, seconds: float) -> None:
         self.observe(f"actgent_cluster_{what}_seconds", {"reason": reason} if reason else {}, seconds)
@@ -241,13 +252,13 @@ class Metrics:
     # --- counting ------------------------------------------------------------------------
 
     def count(self, name: str, labels: Mapping[str, str], value: float = 1) -> None:
-        """Add to a counter."""
+        """Add a value to the counter of this name and labels."""
         series = self._counters.setdefault(name, {})
         key = _bounded(series, labels)
         series[key] = series.get(key, 0) + value
 
     def observe(self, name: str, labels: Mapping[str, str], value: float) -> None:
-        """Count a value of a histogram."""
+        """Add a value to the histogram of this name and labels."""
         self._histogram(name, labels).add(value)
 
     def _histogram(self, name: str, labels: Mapping[str, str]) -> Histogram:
@@ -257,19 +268,21 @@ class Metrics:
             histogram = series[key] = Histogram(_BOUNDS.get(name, names.SECOND_BOUNDS))
         return histogram
 
-    def series(self, key: tuple[str, ...], *wanted: tuple[str, Mapping[str, str]]) -> tuple[Histogram, ...]:
-        """The histograms of these names and labels, which are found by the key from then on."""
-        found = tuple(self._histogram(name, labels) for name, labels in wanted)
-        if len(self._series) < MOST_SERIES:
+    def series(
+        self, key: tuple[str, ...], *names_and_labels: tuple[str, Mapping[str, str]]
+    ) -> tuple[Histogram, ...]:
+        """Return the histograms of these names and labels, and cache them under `key`."""
+        found = tuple(self._histogram(name, labels) for name, labels in names_and_labels)
+        if len(self._series) < MAX_SERIES:
             self._series[key] = found
         return found
 
     def known_series(self, key: tuple[str, ...]) -> tuple[Histogram, ...] | None:
-        """The histograms that were found by a key before."""
+        """Return the histograms that `series` cached under a key; None if it cached none."""
         return self._series.get(key)
 
     def totals(self, agent: str) -> dict[str, float]:
-        """What an agent has done, as far as it is known: turns that ended, and US dollars."""
+        """Return the totals of an agent that are known now: ended turns, and cost in US dollars."""
         self._count_events()
         names_of = {"turns": "actgent_turns_total", "spent_usd": "actgent_spent_usd_total"}
         return {
@@ -278,20 +291,20 @@ class Metrics:
         }
 
     def start(self, agent: str, key: str, at: float) -> None:
-        """Remember when something began."""
+        """Store the start time of a tool call or approval; `at` is a Unix time in seconds."""
         self._open[agent, key] = at
-        while len(self._open) > MOST_OPEN:
+        while len(self._open) > MAX_OPEN:
             self._open.popitem(last=False)
 
     def stop(self, agent: str, key: str, at: float) -> float | None:
-        """The seconds since it began; None where nobody knows."""
+        """Return the seconds since `start` was called for a tool call or approval; None if its start time is unknown."""
         begun = self._open.pop((agent, key), None)
         return None if begun is None else max(0.0, at - begun)
 
-    # --- telling -------------------------------------------------------------------------
+    # --- output --------------------------------------------------------------------------
 
     def text(self, gauges: Iterable[tuple[str, float, Mapping[str, str]]]) -> str:
-        """All figures, with those of just now."""
+        """Return all metrics in the text format of Prometheus. `gauges` are the current values from `gauges_of`."""
         self._count_events()
         rows: dict[str, list[str]] = {}
         for name, value, labels in (*gauges, *self._counted()):
@@ -317,15 +330,15 @@ class Metrics:
 
 
 def _bounded(series: Mapping[Labels, Any], labels: Mapping[str, str]) -> Labels:
-    """The key of a series; `other` where there are too many."""
+    """Return the key of a series. Above `MAX_SERIES` series, all label values become `other`."""
     key = tuple(labels.items())
-    if key in series or len(series) < MOST_SERIES:
+    if key in series or len(series) < MAX_SERIES:
         return key
     return tuple((name, "other") for name, _ in key)
 
 
 def to_row(name: str, labels: Iterable[tuple[str, str]], value: float) -> str:
-    """One sample."""
+    """Return one line of the text format: a sample with its labels."""
     text = ",".join(f'{label}="{_escaped(words)}"' for label, words in labels)
     return f"{name}{{{text}}} {value:.10g}" if text else f"{name} {value:.10g}"
 
@@ -343,7 +356,7 @@ def _histogram_rows(name: str, labels: Labels, histogram: Histogram) -> Iterator
     yield to_row(f"{name}_count", labels, number)
 
 
-# --- what happens ------------------------------------------------------------------------
+# --- events -----------------------------------------------------------------------------
 
 
 def _answered(metrics: Metrics, event: ModelAnswered) -> None:
@@ -364,7 +377,7 @@ def _answered(metrics: Metrics, event: ModelAnswered) -> None:
 
 def _tool_ended(metrics: Metrics, event: ToolFinished) -> None:
     seconds = metrics.stop(event.agent, event.call_id, event.at)
-    # What never began may be a name that a model made up.
+    # A call without a start may have a tool name that the model invented.
     labels = {AGENT: event.agent, TOOL: "unknown" if seconds is None else event.tool_name}
     if seconds is not None:
         metrics.observe(TOOL_RUN, labels, seconds)
@@ -403,7 +416,7 @@ def _refused(metrics: Metrics, event: MessageRefused) -> None:
     metrics.count("actgent_messages_refused_total", {AGENT: event.agent, ERROR: event.error})
 
 
-_TAKES: Mapping[type[Observation], Callable[[Metrics, Any], None]] = {
+_COUNT_EVENT: Mapping[type[Observation], Callable[[Metrics, Any], None]] = {
     ModelAnswered: _answered,
     ModelFailed: _failed,
     ToolStarted: lambda metrics, event: metrics.start(event.agent, event.call_id, event.at),
@@ -424,13 +437,13 @@ _BOUNDS: Mapping[str, tuple[float, ...]] = {
 }
 
 
-# --- how things are ----------------------------------------------------------------------
+# --- gauges ------------------------------------------------------------------------------
 
 
 def gauges_of(
     runtime: Runtime, counts: Mapping[State, int]
 ) -> Iterator[tuple[str, float, Mapping[str, str]]]:
-    """The figures of just now; `counts` are the sessions of the journal by their state."""
+    """Yield name, value and labels of each gauge, read now. `counts` are the numbers of journal sessions by state."""
     for state, number in counts.items():
         yield "actgent_sessions", number, {"state": state}
     if runtime.journal is not None and (known := runtime.journal.statistics) is not None:
@@ -443,10 +456,10 @@ def gauges_of(
         yield "actgent_turns_running", each.inbox.claimed, labels
         yield "actgent_sessions_in_memory", each.sessions, labels
         yield "actgent_approvals_open", each.suspended, labels
-    for door in runtime.governors():
-        labels = {"door": door.door}
-        yield "actgent_governor_refused_total", door.total.refused, labels
-        for lane in door.models[:MOST_SERIES]:
+    for limiter in runtime.governors():
+        labels = {"governor": limiter.name}
+        yield "actgent_governor_refused_total", limiter.total.refused, labels
+        for lane in limiter.models[:MAX_SERIES]:
             of_model = {**labels, MODEL: lane.model}
             yield "actgent_governor_window", lane.window, of_model
             yield "actgent_governor_running", lane.running, of_model
@@ -457,12 +470,11 @@ def gauges_of(
 
 def _gauges_of_node(node: ClusterStatistics) -> Iterator[tuple[str, float, Mapping[str, str]]]:
     yield "actgent_cluster_partitions", node.partitions, {}
-    yield "actgent_cluster_requests_waiting", node.waiting, {}
+    yield "actgent_cluster_relayed_total", node.relayed, {}
     for reason, number in node.takeovers.items():
         yield "actgent_cluster_takeovers_total", number, {"reason": reason}
     yield "actgent_cluster_fenced_writes_total", node.fenced, {}
     yield "actgent_cluster_partitions_lost_total", node.lost, {}
     yield "actgent_cluster_turns_evicted_total", node.evicted, {}
     yield "actgent_cluster_sessions_resumed_total", node.resumed, {}
-    yield "actgent_cluster_busy_total", node.busy, {}
     yield "actgent_cluster_connections_total", node.connections, {}

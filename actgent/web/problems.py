@@ -1,7 +1,7 @@
-"""Errors as clients of the gateway read them: `application/problem+json` (RFC 9457), in our words alone.
+"""Converts exceptions to problem documents for clients: `application/problem+json` (RFC 9457).
 
-No trace and no text of a foreign exception goes out; what is not foreseen here is a 500 with the id of the request,
-under which the log has it.
+Documents contain no traceback and no message of an exception of other libraries. An exception without a mapping becomes a 500
+with the id of the request, under which the server log has the details.
 """
 
 from collections.abc import Callable, Mapping
@@ -31,6 +31,7 @@ from actgent.errors import (
     NotSerializable,
     NotSuspended,
     ParseError,
+    ServerUnreachable,
     SessionBusy,
     SessionClosed,
     SessionExists,
@@ -43,56 +44,56 @@ from actgent.errors import (
 from actgent.errors.printable import shown
 
 MEDIA_TYPE = "application/problem+json"
-RETRY_AFTER = 1
-"""Seconds after which to try again what was full."""
-_WORDS = 1000
+RETRY_AFTER_SECONDS = 1
+"""Default value of `Retry-After` in 429 and 503 responses."""
+_MAX_DETAIL_CHARS = 1000
 
 TITLES: Mapping[str, tuple[int, str]] = {
     "malformed-request": (400, "The request cannot be read"),
-    "unauthorized": (401, "No token, or none that is known"),
+    "unauthorized": (401, "The token is missing or unknown"),
     "forbidden": (403, "The token does not allow this"),
-    "wrong-origin": (403, "The request comes from another site"),
-    "mode-refused": (403, "The mode may not be switched"),
-    "not-found": (404, "There is nothing of this name"),
-    "method-not-allowed": (405, "This address does not take this verb"),
-    "not-acceptable": (406, "None of the media types that are asked for"),
-    "timeout": (408, "The request took too long to come"),
-    "ambiguous": (409, "Several agents have a session of this id"),
-    "session-exists": (409, "The id is taken"),
-    "session-busy": (409, "The session works"),
+    "wrong-origin": (403, "Cross-origin requests are not allowed"),
+    "mode-refused": (403, "The agent does not allow this mode switch"),
+    "not-found": (404, "The requested object does not exist"),
+    "method-not-allowed": (405, "The path does not support this HTTP method"),
+    "not-acceptable": (406, "No requested media type is available"),
+    "timeout": (408, "The request was not received in time"),
+    "ambiguous": (409, "Several agents have a session with this id"),
+    "session-exists": (409, "A session with this id already exists"),
+    "session-busy": (409, "The session is busy with a turn"),
     "session-closed": (409, "The session is closed"),
-    "already-decided": (409, "It was decided before"),
-    "suspended": (409, "The session waits for people"),
-    "not-suspended": (409, "Nothing waits for a decision"),
-    "conflict": (409, "This does not fit what is there"),
+    "already-decided": (409, "The approval is already decided"),
+    "suspended": (409, "The session waits for an approval"),
+    "not-suspended": (409, "The session does not wait for an approval"),
+    "conflict": (409, "The request conflicts with the current state"),
     "message-too-large": (413, "The message is too large"),
     "body-too-large": (413, "The body is too large"),
-    "unsupported-media-type": (415, "The body is of a kind that is not taken"),
-    "wrong-host": (421, "This server does not answer under this name"),
-    "invalid": (422, "A value makes no sense"),
-    "invalid-arguments": (422, "The arguments do not fit"),
-    "key-reused": (422, "The key stands for another request"),
+    "unsupported-media-type": (415, "The media type of the body is not supported"),
+    "wrong-host": (421, "The Host header is not allowed"),
+    "invalid": (422, "A value is invalid"),
+    "invalid-arguments": (422, "The arguments do not match the schema"),
+    "key-reused": (422, "The Idempotency-Key belongs to another request"),
     "inbox-full": (429, "The inbox is full"),
-    "too-many-schedules": (429, "The session has as many schedules as it may"),
-    "limit-reached": (429, "A limit is used up"),
-    "busy": (429, "As many requests of the session wait as may"),
-    "too-many-requests": (429, "The token asks for too much at a time"),
-    "internal": (500, "Something failed that should not"),
-    "poison": (500, "The processes that were to answer this have died"),
-    "unavailable": (503, "Not now"),
-    "journal-full": (503, "There is no space for the journal"),
+    "too-many-schedules": (429, "The session has its maximum number of schedules"),
+    "limit-reached": (429, "A usage limit is reached"),
+    "busy": (429, "Too many requests of the session are waiting"),
+    "too-many-requests": (429, "Too many requests"),
+    "internal": (500, "Internal error"),
+    "poison": (500, "Every process that handled this request crashed"),
+    "unavailable": (503, "Temporarily unavailable"),
+    "journal-full": (503, "The journal's disk is full"),
 }
-"""What there is, by the last part of its `type`: status and title."""
+"""HTTP status and title of each kind of problem. The kind is the last path segment of the problem's `type`."""
 
 
 class Problem(Exception):
-    """An answer that is an error.
+    """An error response of the gateway, raised by its endpoints.
 
     Args:
-        kind: One of `TITLES`.
-        detail: For people, in our own words.
-        headers: Besides those of every answer.
-        fields: Members of its own, such as `limit`.
+        kind: Kind of the problem, a key of `TITLES`.
+        detail: Explanation for humans.
+        headers: Additional response headers.
+        fields: Additional members of the document, such as `limit`.
     """
 
     def __init__(
@@ -104,14 +105,14 @@ class Problem(Exception):
         self.fields = fields
         self.headers = dict(headers or {})
         if self.status in (429, 503):
-            self.fields.setdefault("retry_after", RETRY_AFTER)
+            self.fields.setdefault("retry_after", RETRY_AFTER_SECONDS)
             self.headers.setdefault("retry-after", str(self.fields["retry_after"]))
         if kind == "unauthorized":
             self.headers.setdefault("www-authenticate", 'Bearer realm="actgent"')
         super().__init__(f"{self.status} {kind}: {detail}")
 
     def document(self, instance: str) -> dict[str, Any]:
-        """Its body; `instance` is the id of the request."""
+        """Return the problem document as JSON. `instance` is the id of the request."""
         return {
             "type": f"/errors/{self.kind}",
             "title": self.title,
@@ -124,7 +125,7 @@ class Problem(Exception):
 
 @attrs.frozen
 class _Row:
-    """What a class of our errors becomes."""
+    """Problem kind and additional members for one class of exceptions."""
 
     error: type[ActgentError]
     kind: str
@@ -139,6 +140,10 @@ def _waiting(error: Suspended) -> Mapping[str, Any]:
     return {
         "waits_for": [{"id": each, "tool": tool} for each, tool in zip(error.ids, error.tools, strict=False)]
     }
+
+
+def _unanswered(error: ServerUnreachable) -> Mapping[str, Any]:
+    return {"may_be_done": True} if error.was_sent else {}
 
 
 def _bound(error: LimitReached) -> Mapping[str, Any]:
@@ -168,6 +173,7 @@ _ROWS = (
     _Row(ActorFailed, "unavailable"),
     _Row(DepsMissing, "unavailable"),
     _Row(Fenced, "unavailable", lambda _: {"moved": True}),
+    _Row(ServerUnreachable, "unavailable", _unanswered),
     _Row(JournalFull, "journal-full"),
     _Row(JournalDamaged, "internal"),
     _Row(JournalError, "unavailable"),
@@ -175,13 +181,13 @@ _ROWS = (
     _Row(ParseError, "malformed-request"),
     _Row(UsageError, "conflict"),
 )
-"""The first that fits counts."""
-_UNTOLD = {"unavailable", "journal-full", "internal"}
-"""Kinds whose errors name files, processes and hosts of ours, so their words stay in the log."""
+"""Mapping from exceptions to problems; the first match is used, so subclasses come first."""
+_WITHOUT_DETAIL = {"unavailable", "journal-full", "internal"}
+"""Kinds whose error messages may contain file, process or host names. The messages are logged, not sent."""
 
 
 def problem_of(error: Exception) -> Problem | None:
-    """Return what an error of ours is to a client; None for what nobody foresaw."""
+    """Return the problem for an exception; None if the exception has no mapping."""
     if isinstance(error, Problem):
         return error
     row = next((row for row in _ROWS if isinstance(error, row.error)), None)
@@ -189,10 +195,14 @@ def problem_of(error: Exception) -> Problem | None:
         return None
     if isinstance(error, SessionNotFound | ApprovalNotFound):
         return missing()
-    detail = "" if row.kind in _UNTOLD and not isinstance(error, NotRunning) else shown(error, _WORDS)
+    detail = (
+        ""
+        if row.kind in _WITHOUT_DETAIL and not isinstance(error, NotRunning)
+        else shown(error, _MAX_DETAIL_CHARS)
+    )
     return Problem(row.kind, detail, **row.fields(error))
 
 
 def missing(**fields: Any) -> Problem:
-    """There is no such thing, or it is another owner's: the same answer for both, byte by byte, but for `fields` that say more."""
-    return Problem("not-found", "there is nothing of this id here", **fields)
+    """Return the problem for an object that is unknown or belongs to another owner. Both cases give the same response."""
+    return Problem("not-found", "this id does not exist", **fields)

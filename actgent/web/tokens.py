@@ -1,7 +1,7 @@
-"""Who may call the gateway: tokens with owners, scopes and dates, of which only digests are kept.
+"""Access tokens of the gateway: each has an owner, scopes and an expiry; only digests are stored.
 
-A token is `act_` and 256 random bits. Its file is TOML, and holds for each the SHA-256 of it, so that a file that was
-read by somebody else opens nothing:
+A token is `act_` followed by 256 random bits. The token file is TOML and contains the SHA-256 of each token, so the file
+cannot be used to send requests:
 
     [[token]]
     name = "ci"
@@ -10,7 +10,7 @@ read by somebody else opens nothing:
     digest = "sha256:..."
     expires = 2027-01-31T12:00:00Z
 
-Tokens are found by their digests, which tells nobody who measures times anything of a token, and compared in constant time.
+Tokens are looked up by digest and compared in constant time, so response times reveal nothing about a token.
 """
 
 import hashlib
@@ -37,71 +37,73 @@ from actgent.support.logs import logger_of
 Scope = Literal["read", "chat", "approve", "journal", "metrics", "admin"]
 SCOPES: tuple[Scope, ...] = get_args(Scope)
 IMPERSONATE = "impersonate:"
-"""The beginning of the scope by which a token may act for an owner, or with `*` for any."""
+"""Prefix of the scope that lets a token act for another owner; `impersonate:*` allows any owner."""
 PREFIX = "act_"
-LOOKED_AT = 1.0
-"""Seconds after which the file is looked at again."""
-WATCHED = 5.0
-"""Seconds after which it is looked at where nobody asks."""
+RELOAD_INTERVAL_SECONDS = 1.0
+"""Minimum time in seconds between two checks of the token file while requests arrive."""
+POLL_INTERVAL_SECONDS = 5.0
+"""Time in seconds between two checks of the token file while no request arrives."""
 _IMPLIED: dict[str, tuple[str, ...]] = {"chat": ("read",), "approve": ("read",), "admin": SCOPES}
 _log = logger_of(__name__)
 
 
 def token_digest(token: str) -> str:
-    """Return what is kept of a token."""
+    """Return the digest of a token, which is stored instead of the token."""
     return f"sha256:{hashlib.sha256(token.encode('utf-8', 'surrogatepass')).hexdigest()}"
 
 
-def _checked_scopes(scopes: Iterable[str]) -> frozenset[str]:
+def _check_scopes(scopes: Iterable[str]) -> frozenset[str]:
     given = frozenset(scopes)
     for scope in given:
         if scope not in SCOPES and not (scope.startswith(IMPERSONATE) and len(scope) > len(IMPERSONATE)):
             raise ConfigurationError(
-                f"there is no scope {scope!r}: {nearest(str(scope), (*SCOPES, 'impersonate:*'))}"
+                f"unknown scope {scope!r}: {nearest(str(scope), (*SCOPES, 'impersonate:*'))}"
             )
     if not given:
-        raise ConfigurationError(f"a token has at least one scope of {', '.join(SCOPES)}")
+        raise ConfigurationError(f"a token needs at least one scope: {', '.join(SCOPES)}")
     return given
 
 
-def _named(_: object, field: "attrs.Attribute[Any]", value: object) -> None:
+def _check_name(_: object, field: "attrs.Attribute[Any]", value: object) -> None:
     check_id(field.name, "" if value is None else value)
 
 
-def _expiry(_: object, __: object, value: float | None) -> None:
+def _check_expiry(_: object, __: object, value: float | None) -> None:
     given: object = value
     is_number = isinstance(given, int | float) and not isinstance(given, bool)
     if value is not None and not (is_number and math.isfinite(value)):
-        raise ConfigurationError(f"expires= is a Unix time in seconds, or None for never, not {value!r:.200}")
+        raise ConfigurationError(f"expires= must be a Unix time in seconds or None, not {value!r:.200}")
 
 
 @attrs.frozen(kw_only=True)
 class AccessToken:
-    """What is known of a token.
+    """Stored entry of an access token: owner, scopes, expiry and digest.
 
     Raises:
-        ConfigurationError: one of these is wrong.
+        ConfigurationError: A field has an invalid value.
     """
 
-    name: str = attrs.field(validator=_named)
-    """For people, in lists and logs."""
-    owner: str = attrs.field(validator=_named)
-    """Whose sessions it reaches, and for whom it speaks."""
-    scopes: frozenset[str] = attrs.field(converter=_checked_scopes)
+    name: str = attrs.field(validator=_check_name)
+    """Name of the token in lists and logs."""
+    owner: str = attrs.field(validator=_check_name)
+    """Owner whose sessions the token may access and in whose name it sends messages."""
+    scopes: frozenset[str] = attrs.field(converter=_check_scopes)
+    """Scopes: the operations that the token allows."""
     digest: str = attrs.field(repr=False)
-    expires: float | None = attrs.field(default=None, validator=_expiry)
-    """Unix time in seconds; None is never."""
+    """SHA-256 of the token, from `token_digest`."""
+    expires: float | None = attrs.field(default=None, validator=_check_expiry)
+    """Expiry as Unix time in seconds; None never expires."""
 
     def allows(self, scope: Scope) -> bool:
-        """Return True if it may do what needs this scope."""
+        """True if the token has a scope, directly or implied by another scope."""
         return scope in self.scopes or _is_implied(scope, self.scopes)
 
-    def may_act_for(self, owner: str) -> bool:
-        """Return True if it may speak for this owner."""
+    def can_impersonate(self, owner: str) -> bool:
+        """True if the token may act for an owner: its own owner, or one allowed by an `impersonate:` scope."""
         return owner == self.owner or not self.scopes.isdisjoint({f"{IMPERSONATE}*", f"{IMPERSONATE}{owner}"})
 
-    def is_over(self, now: float) -> bool:
-        """Return True if it has expired."""
+    def is_expired(self, now: float) -> bool:
+        """True if the token has expired at `now`, a Unix time in seconds."""
         return self.expires is not None and now >= self.expires
 
 
@@ -112,26 +114,26 @@ def _is_implied(scope: Scope, scopes: frozenset[str]) -> bool:
 
 @attrs.frozen(kw_only=True)
 class Caller:
-    """Who asks."""
+    """Authenticated sender of a request."""
 
     token: AccessToken
     owner: str
-    """For whom: the token's owner, or the one that it acts for."""
+    """Owner for whom the request is sent: the token's owner, or an impersonated one."""
 
     @property
     def is_admin(self) -> bool:
-        """True if it reaches everybody's sessions."""
+        """True if the caller may access the sessions of all owners. An impersonating caller may not."""
         return self.token.allows("admin") and self.owner == self.token.owner
 
     def allows(self, scope: Scope) -> bool:
-        """Return True if it may do what needs this scope."""
+        """True if the caller has a scope."""
         return self.token.allows(scope) and (scope != "admin" or self.is_admin)
 
 
 def new_token(
     name: str, *, owner: str, scopes: Iterable[str], expires: float | None = None
 ) -> tuple[str, AccessToken]:
-    """Create a token and the entry of it for a token file or gateway.
+    """Create an access token, and its entry for a token file or gateway.
 
     Args:
         name: Name of the token in lists and logs.
@@ -140,7 +142,7 @@ def new_token(
         expires: Expiry as Unix time in seconds; None for a token without expiry.
 
     Returns:
-        The token, which is stored nowhere, and the hash entry that a gateway stores.
+        The token, which actgent does not store, and its entry with the digest, which a gateway stores.
     """
     token = f"{PREFIX}{secrets.token_urlsafe(32)}"
     return token, AccessToken(
@@ -149,10 +151,10 @@ def new_token(
 
 
 class TokenStore:
-    """The tokens of a gateway: those that are given to it, and those of a file, which is read again when it changes.
+    """Access tokens of a gateway, from arguments and from a token file. A changed token file is read again.
 
     Raises:
-        ConfigurationError: the file cannot be read, or one of its tokens is wrong.
+        ConfigurationError: The file cannot be read, or contains an invalid token.
     """
 
     def __init__(self, tokens: Iterable[AccessToken] = (), *, file: Path | None = None) -> None:
@@ -160,96 +162,94 @@ class TokenStore:
         self._file = file
         self._known = dict(self._given)
         self._stamp: tuple[int, int, int] | None = None
-        self._looked = -LOOKED_AT
-        self._holding: dict[str, set[trio.CancelScope]] = {}
-        """What goes on by each token, by its digest."""
-        self._look()
+        self._checked_at = -RELOAD_INTERVAL_SECONDS
+        self._streams: dict[str, set[trio.CancelScope]] = {}
+        """Cancel scopes of the open streams of each token, by digest."""
+        self._reload_if_changed()
 
     def add(self, token: AccessToken) -> None:
-        """Know a further token, until the gateway ends."""
+        """Add a token, which is valid until the gateway closes."""
         self._given[token.digest] = token
         self._known[token.digest] = token
 
     def find(self, token: str, *, now: float) -> AccessToken | None:
-        """Return what is known of a token; None where nothing is, or it has expired.
+        """Return the entry of a token; None if the token is unknown or has expired.
 
         Args:
-            token: As the client says it.
+            token: Token from the request.
             now: Unix time in seconds.
         """
-        if trio.current_time() - self._looked >= LOOKED_AT:
-            self._look_again()
+        if trio.current_time() - self._checked_at >= RELOAD_INTERVAL_SECONDS:
+            self._try_reload()
         digest = token_digest(token)
         found = self._known.get(digest)
-        if found is None or not hmac.compare_digest(found.digest, digest) or found.is_over(now):
+        if found is None or not hmac.compare_digest(found.digest, digest) or found.is_expired(now):
             return None
         return found
 
     @contextmanager
-    def holding(self, token: AccessToken, *, now: float) -> Iterator[None]:
-        """Stop the block where its token is taken away, or expires; `now` is the Unix time in seconds."""
+    def cancel_on_revocation(self, token: AccessToken, *, now: float) -> Iterator[None]:
+        """Open a `with` block that is cancelled when the token is revoked or expires. `now` is the Unix time in seconds."""
         seconds = math.inf if token.expires is None else max(0.0, token.expires - now)
         with trio.CancelScope(deadline=trio.current_time() + seconds) as scope:
-            scopes = self._holding.setdefault(token.digest, set())
+            scopes = self._streams.setdefault(token.digest, set())
             scopes.add(scope)
             try:
                 yield
             finally:
                 scopes.discard(scope)
                 if not scopes:
-                    self._holding.pop(token.digest, None)
+                    self._streams.pop(token.digest, None)
 
     async def watch(self) -> None:
-        """Look at the file now and then, so that what goes on by tokens that were taken away ends; until it is cancelled."""
+        """Check the token file every `POLL_INTERVAL_SECONDS` and close the streams of revoked tokens, until cancelled."""
         while self._file is not None:
-            await trio.sleep(WATCHED)
-            self._look_again()
+            await trio.sleep(POLL_INTERVAL_SECONDS)
+            self._try_reload()
 
-    def _look(self) -> None:
-        """Read the file if it is another one than before.
+    def _reload_if_changed(self) -> None:
+        """Read the token file if it has changed, and cancel the streams of revoked tokens.
 
         Raises:
-            ConfigurationError: it cannot be read, or one of its tokens is wrong; those of before stay.
+            ConfigurationError: The file cannot be read or contains an invalid token. The previous tokens stay valid.
         """
         if self._file is None:
             return
         try:
             seen = self._file.stat()
         except OSError as error:
-            raise ConfigurationError(
-                f"the file of tokens cannot be read: {error.strerror}: {self._file}"
-            ) from error
+            raise ConfigurationError(f"token file {self._file} cannot be read: {error.strerror}") from error
         stamp = (seen.st_mtime_ns, seen.st_size, seen.st_ino)
         if stamp != self._stamp:
             self._known = {token.digest: token for token in read_tokens(self._file)} | self._given
             self._stamp = stamp
-            for digest in self._holding.keys() - self._known.keys():
-                for scope in self._holding[digest]:
+            for digest in self._streams.keys() - self._known.keys():
+                for scope in self._streams[digest]:
                     scope.cancel()
 
-    def _look_again(self) -> None:
-        self._looked = trio.current_time()
+    def _try_reload(self) -> None:
+        self._checked_at = trio.current_time()
         try:
-            self._look()
+            self._reload_if_changed()
         except ConfigurationError as error:
-            _log.error("tokens stay as they were: %s", error)
+            _log.error("the token file was not reloaded, and the previous tokens stay valid: %s", error)
 
 
-# --- signing in of browsers ------------------------------------------------------------
+# --- login of browsers -----------------------------------------------------------------
 
-ONCE = "once_"
-"""How a key begins that counts once."""
+LOGIN_KEY_PREFIX = "once_"
+"""Prefix of one-time login keys."""
 LOGIN_SECONDS = 12 * 3600.0
-"""Seconds for which the token of a browser counts."""
+"""Lifetime in seconds of the token that a browser gets for a login key."""
 
 
 class Logins:
-    """The one-time keys of a gateway: what a terminal shows is exchanged by a browser for a token of its own.
+    """One-time login keys of a gateway. A browser exchanges the key from the terminal for an access token.
 
-    Of a key its digest is kept, in memory alone: it counts in the process that showed it.
+    Only digests of the keys are stored, in memory, so a key is valid only in the process that created it.
 
     Args:
-        tokens: Where the tokens that are given for them are known.
+        tokens: Store to which the new access tokens are added.
     """
 
     def __init__(self, tokens: TokenStore) -> None:
@@ -257,16 +257,16 @@ class Logins:
         self._digests: list[str] = []
 
     def new_key(self) -> str:
-        """A key that opens once, with all rights."""
-        key = f"{ONCE}{secrets.token_urlsafe(32)}"
+        """Return a new one-time key, which can be exchanged for an admin token."""
+        key = f"{LOGIN_KEY_PREFIX}{secrets.token_urlsafe(32)}"
         self._digests.append(token_digest(key))
         return key
 
     def exchange(self, key: str, *, now: float) -> tuple[str, AccessToken] | None:
-        """Return a token for a key, and what is kept of it; None where the key is none, or was used.
+        """Exchange a one-time key for a new admin token. Return the token and its entry; None if the key is unknown or used.
 
         Args:
-            key: As the client says it.
+            key: One-time key from the request.
             now: Unix time in seconds.
         """
         given = token_digest(key)
@@ -283,19 +283,19 @@ class Logins:
 
 
 def read_tokens(file: Path) -> list[AccessToken]:
-    """The tokens of a file, in their order.
+    """Read the entries of a token file, in their order.
 
     Raises:
-        ConfigurationError: it cannot be read, or one of them is wrong; the text names it.
+        ConfigurationError: The file cannot be read, or a token is invalid; the message names the token.
     """
     try:
         rows = tomllib.loads(file.read_text(encoding="utf-8")).get("token", [])
     except OSError as error:
-        raise ConfigurationError(f"the file of tokens cannot be read: {error.strerror}: {file}") from error
+        raise ConfigurationError(f"token file {file} cannot be read: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"{file} is no TOML: {error}") from error
+        raise ConfigurationError(f"{file} is not valid TOML: {error}") from error
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        raise ConfigurationError(f"{file}: tokens stand in tables, each under [[token]]")
+        raise ConfigurationError(f"{file}: each token must be a table [[token]]")
     return [_token_of(row, number, file) for number, row in enumerate(rows, 1)]
 
 
@@ -306,7 +306,7 @@ def _token_of(row: dict[str, Any], number: int, file: Path) -> AccessToken:
             f"{file}: token {number} has an unknown key {unknown[0]!r}: {nearest(unknown[0], known)}"
         )
     if missing := sorted(known - row.keys() - {"expires"}):
-        raise ConfigurationError(f"{file}: token {number} has no {missing[0]}")
+        raise ConfigurationError(f"{file}: token {number} needs {missing[0]}")
     digest, expires, scopes = row["digest"], row.get("expires"), row["scopes"]
     if (
         not isinstance(digest, str)
@@ -314,14 +314,14 @@ def _token_of(row: dict[str, Any], number: int, file: Path) -> AccessToken:
         or len(digest) != len(token_digest(""))
     ):
         raise ConfigurationError(
-            f"{file}: token {number}: digest is sha256: and 64 hexadecimal digits; see `actgent token new`"
+            f"{file}: token {number}: digest must be sha256: and 64 hexadecimal digits, as `actgent token new` prints it"
         )
     if expires is not None and not (isinstance(expires, datetime) and expires.tzinfo is not None):
         raise ConfigurationError(
-            f"{file}: token {number}: expires is a date with its time zone, not {expires!r}"
+            f"{file}: token {number}: expires must be a date and time with time zone, not {expires!r}"
         )
     if not isinstance(scopes, list):
-        raise ConfigurationError(f"{file}: token {number}: scopes is a list")
+        raise ConfigurationError(f"{file}: token {number}: scopes must be a list")
     try:
         return AccessToken(
             name=row["name"],
@@ -335,15 +335,15 @@ def _token_of(row: dict[str, Any], number: int, file: Path) -> AccessToken:
 
 
 def write_tokens(file: Path, tokens: Iterable[AccessToken]) -> None:
-    """Write a file of tokens in one step. A new file is readable by its owner alone; another one keeps its rights.
+    """Write a token file atomically. A new file is readable only by its owner; an existing file keeps its permissions.
 
     Raises:
-        ConfigurationError: The file cannot be written. It is as it was before.
+        ConfigurationError: The file cannot be written. The previous file is unchanged.
     """
     try:
         write_whole(file, "\n".join(map(_row_of, tokens)), mode=0o600, keeps_rights=True)
     except OSError as error:
-        raise ConfigurationError(f"the file of tokens cannot be written: {error.strerror}: {file}") from error
+        raise ConfigurationError(f"token file {file} cannot be written: {error.strerror}") from error
 
 
 def _row_of(token: AccessToken) -> str:
@@ -362,10 +362,10 @@ def _row_of(token: AccessToken) -> str:
 
 
 def _quoted(text: str) -> str:
-    """A basic string of TOML; names are printable, so only two characters mean something in it."""
+    """Return a name as a TOML basic string. Names are printable, so only backslash and quote are escaped."""
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
 def days_from_now(days: float) -> float:
-    """The Unix time so many days from now."""
+    """Return the Unix time in seconds that is `days` days from now."""
     return time.time() + days * 86_400

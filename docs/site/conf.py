@@ -16,7 +16,7 @@ copyright = author  # noqa: A001 - Sphinx asks for this name
 release = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
 version = release
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton"]
 exclude_patterns = ["site"]
 smartquotes = False  # `--json` is no dash
 # A backtick in a docstring is a name if there is one, and else code.
@@ -38,6 +38,8 @@ html_title = f"actgent {release}"
 html_static_path = ["static"]
 html_css_files = ["site.css"]
 html_copy_source = False
+copybutton_prompt_text = "$ "
+copybutton_exclude = ".linenos, .gp, .go"
 html_show_sphinx = False
 html_theme_options = {
     "navigation_with_keys": True,
@@ -134,8 +136,34 @@ def _after_napoleon(
         lines[:] = _as_written.pop(name)
 
 
+# --- a list of pages for language models ------------------------------------------------------
+
+
+def _write_llms(app: Any, error: Exception | None) -> None:
+    """Write `llms.txt`: title, address and first sentence of each page (format: https://llmstxt.org)."""
+    if error is not None or app.builder.name != "html":
+        return
+    lines = ["# actgent", "", f"> {_first_sentence('index')}", "", "## Pages", ""]
+    for page in sorted(app.env.found_docs):
+        title = app.env.titles[page].astext()
+        lines.append(f"- [{title}]({app.builder.get_target_uri(page)}): {_first_sentence(page)}".rstrip(": "))
+    Path(app.outdir, "llms.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def _first_sentence(page: str) -> str:
+    """Return the first sentence of a page below its title, as plain text; empty if it begins with no paragraph."""
+    text = (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")
+    body = re.sub(r"^# .*$", "", text, count=1, flags=re.MULTILINE).strip()
+    paragraph = body.split("\n\n")[0]
+    if not paragraph[:1].isalnum() and paragraph[:1] not in "`[":
+        return ""
+    plain = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", " ".join(paragraph.split()))
+    return re.split(r"(?<=[.:]) ", plain)[0].rstrip(":")
+
+
 def setup(app: Any) -> None:
-    """Let Sphinx call what fills the generated pages."""
+    """Connect the functions above to the events of Sphinx."""
+    app.connect("build-finished", _write_llms)
     app.connect("source-read", _generate)
     app.connect("autodoc-process-docstring", _before_napoleon, priority=400)
     app.connect("autodoc-process-docstring", _after_napoleon, priority=600)

@@ -1,13 +1,14 @@
 """Two nodes serve one agent, and one of them is killed in the middle of conversations: every message is answered, once.
 
-Run it with `.venv/bin/python examples/cluster`; no key is needed, but a RabbitMQ and a PostgreSQL, on this machine or where
-ACTGENT_BROKER and ACTGENT_JOURNAL say. Its schema and its queues have names of their own, and are removed at the end.
+Run it with `.venv/bin/python examples/cluster`; no key is needed, but a PostgreSQL, on this machine or where
+ACTGENT_JOURNAL says. Its schema has a name of its own, and is removed at the end.
 """
 
 import math
 import os
 import secrets
 import sys
+import tempfile
 import time
 from collections import Counter
 from collections.abc import AsyncGenerator
@@ -20,10 +21,9 @@ import attrs
 import psycopg
 import trio
 
-from actgent import BrokerLost, Client, ConfigurationError, connect
-from actgent.cluster.amqp import open_connection, parse_broker
+from actgent import Client, connect
+from actgent.web.tokens import new_token, write_tokens
 
-BROKER = os.environ.get("ACTGENT_BROKER", "amqp://guest:guest@127.0.0.1:5672/")
 POOL = f"example-{secrets.token_hex(4)}"
 SCHEMA = POOL.replace("-", "_")
 PLACE = urlsplit(os.environ.get("ACTGENT_JOURNAL", "postgresql://postgres@127.0.0.1:5432/postgres"))
@@ -136,12 +136,13 @@ class Story:
 
 
 @asynccontextmanager
-async def open_node(name: str) -> AsyncGenerator[trio.Process, None]:
+async def open_node(name: str, tokens: Path) -> AsyncGenerator[trio.Process, None]:
     """A node in a process of its own, which is killed at the end of the block."""
-    options = [str(Path(__file__).with_name("clerk.py")), "--name", name, "--pool", POOL]
-    places = {"ACTGENT_JOURNAL": JOURNAL, "ACTGENT_BROKER": BROKER, "PYTHONPATH": os.pathsep.join(sys.path)}
+    options = [str(Path(__file__).with_name("clerk.py")), "--cluster", POOL, "--node", name]
+    options += ["--bind", "127.0.0.1:0", "--tokens", str(tokens)]
+    places = {"ACTGENT_JOURNAL": JOURNAL, "PYTHONPATH": os.pathsep.join(sys.path)}
     environment = {**os.environ, **places, "CLERK_NODE": name}
-    command = [sys.executable, "-m", "actgent", "node", *options]
+    command = [sys.executable, "-m", "actgent", "serve", *options]
     process = await trio.lowlevel.open_process(command, stdout=PIPE, env=environment)
     try:
         yield process
@@ -151,11 +152,14 @@ async def open_node(name: str) -> AsyncGenerator[trio.Process, None]:
             await process.wait()
 
 
-async def wait_started(process: trio.Process) -> None:
+async def wait_started(name: str, process: trio.Process) -> str:
+    """Return the address of a node, once it answers."""
     said = await process.stdout.receive_some() if process.stdout else b""
     if not said:
-        sys.exit("a node did not start; what is wrong stands above")
-    print(f"{said.decode().partition(';')[0]} of the pool {POOL}")
+        sys.exit("a node did not start; the reason is above")
+    url = said.decode().partition(" at ")[2].partition("/v1;")[0]
+    print(f"node {name} of cluster {POOL} at {url}")
+    return url
 
 
 def ask_database(sql: str) -> None:
@@ -163,47 +167,38 @@ def ask_database(sql: str) -> None:
         connection.execute(sql.encode())
 
 
-async def look_for_services() -> None:
-    """End with the code 69 where one of them is missing."""
+async def look_for_database() -> None:
+    """End with the code 69 if it is missing."""
     try:
         await trio.to_thread.run_sync(ask_database, "SELECT 1")
-        async with open_connection(parse_broker(BROKER)):
-            return
     except psycopg.Error as error:
         print(f"PostgreSQL is missing, start one or set ACTGENT_JOURNAL: {error}", file=sys.stderr)
-    except (BrokerLost, ConfigurationError) as error:
-        print(f"RabbitMQ is missing, start one or set ACTGENT_BROKER: {error}", file=sys.stderr)
-    sys.exit(os.EX_UNAVAILABLE)
+        sys.exit(os.EX_UNAVAILABLE)
 
 
-async def remove() -> None:
-    """Delete the schema, the queues and the exchanges."""
-    await trio.to_thread.run_sync(ask_database, f"DROP SCHEMA IF EXISTS {SCHEMA} CASCADE")
-    async with open_connection(parse_broker(BROKER)) as connection:
-        channel = await connection.open_channel()
-        for queue in ("any", *(f"g1.{partition}" for partition in range(64))):
-            await channel.delete_queue(f"actgent.{POOL}.{queue}")
-        for exchange in ("nodes", "owners"):
-            await channel.delete_exchange(f"actgent.{POOL}.{exchange}")
+async def hold_conversations(folder: Path) -> bool:
+    """Have two nodes and one client of both, and kill a node; return True if each message was answered once, in order."""
+    story, tokens = Story(), folder / "tokens.toml"
+    token, known = new_token("example", owner="user", scopes=("chat",))
+    write_tokens(tokens, [known])
+    async with open_node(NODES[0], tokens) as first, open_node(NODES[1], tokens) as second:
+        urls = [await wait_started(NODES[0], first), await wait_started(NODES[1], second)]
+        async with connect(urls, token=token, patience=60) as client:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(story.kill, NODES[0], first)
+                for name in story.talks:
+                    nursery.start_soon(story.talk, client, name)
+            return await story.check(client)
 
 
 async def main() -> None:
-    await look_for_services()
-    story = Story()
+    await look_for_database()
     try:
-        with trio.fail_after(480):
-            async with open_node(NODES[0]) as first, open_node(NODES[1]) as second:
-                await wait_started(first)
-                await wait_started(second)
-                async with connect(BROKER, pool=POOL, name="example", patience=60) as client:
-                    async with trio.open_nursery() as nursery:
-                        nursery.start_soon(story.kill, NODES[0], first)
-                        for name in story.talks:
-                            nursery.start_soon(story.talk, client, name)
-                    is_fine = await story.check(client)
+        with trio.fail_after(480), tempfile.TemporaryDirectory() as folder:
+            is_fine = await hold_conversations(Path(folder))
     finally:
         with trio.CancelScope(shield=True):
-            await remove()
+            await trio.to_thread.run_sync(ask_database, f"DROP SCHEMA IF EXISTS {SCHEMA} CASCADE")
     if not is_fine:
         sys.exit(1)
 

@@ -1,4 +1,4 @@
-"""The agent of the nodes: `actgent node clerk.py`. It says which node answers, after a moment as a model would take."""
+"""The agent of the nodes: `actgent serve clerk.py --cluster NAME`. It says which node answers, after a moment as a model would take."""
 
 import os
 

@@ -41,7 +41,7 @@ def promise_and_answer():
 
 
 @pytest.mark.parametrize("made", [inbox_and_note, promise_and_answer])
-def test_who_leaves_as_it_begins_to_wait_is_not_woken(made, press):
+def test_sender_cancelled_at_wait_start_is_not_woken(made, press):
     """It goes on by itself by then, and would break trio."""
 
     async def live():
@@ -63,7 +63,7 @@ def gate_and_room():
 
 
 @pytest.mark.parametrize("made", [inbox_and_note, gate_and_room])
-def test_who_is_taken_out_to_be_woken_is_woken(made, press):
+def test_admitted_sender_is_woken(made, press):
     """Or nobody could cancel it."""
 
     async def live():

@@ -37,7 +37,7 @@ async def world():
         yield system, done, is_open
 
 
-async def test_a_dead_letter_says_what_whom_why_and_when(world, autojump_clock):
+async def test_dead_letter_has_payload_actor_reason_and_time(world, autojump_clock):
     """And it keeps its priority for the next time."""
     system, *_ = world
     (letter,) = system.dead_letters
@@ -47,7 +47,7 @@ async def test_a_dead_letter_says_what_whom_why_and_when(world, autojump_clock):
     assert letter.at > 0
 
 
-async def test_a_letter_that_is_sent_again_leaves_the_list_once_it_is_in_the_inbox(world, autojump_clock):
+async def test_redelivered_letter_is_removed_after_acceptance(world, autojump_clock):
     """A second time it is refused."""
     system, done, is_open = world
     (letter,) = system.dead_letters
@@ -60,7 +60,7 @@ async def test_a_letter_that_is_sent_again_leaves_the_list_once_it_is_in_the_inb
         await system.send_again(letter)
 
 
-async def test_a_letter_that_two_send_at_once_arrives_once(world, autojump_clock):
+async def test_concurrent_redelivery_delivers_once(world, autojump_clock):
     """The second one is told that another task is sending it, as long as the first waits for room."""
     system, done, is_open = world
     (letter,) = system.dead_letters
@@ -79,7 +79,7 @@ async def test_a_letter_that_two_send_at_once_arrives_once(world, autojump_clock
     assert sorted(map(str, done)) == ["5.0", "fills the inbox", "letter"]
 
 
-async def test_a_letter_that_could_not_be_sent_stays(world, autojump_clock):
+async def test_undeliverable_letter_stays_in_the_list(world, autojump_clock):
     """Cancelled, without room or without its actor: it is there for the next attempt."""
     system, done, is_open = world
     (letter,) = system.dead_letters
@@ -103,7 +103,7 @@ async def test_a_letter_that_could_not_be_sent_stays(world, autojump_clock):
     assert done == ["letter"]
 
 
-async def test_a_letter_of_equal_contents_is_another_one(world, autojump_clock):
+async def test_equal_letters_are_distinct(world, autojump_clock):
     """Each is sent again on its own."""
     system, done, is_open = world
     await system.find("gate").tell("letter")
@@ -117,7 +117,7 @@ async def test_a_letter_of_equal_contents_is_another_one(world, autojump_clock):
     assert done == ["letter"] * 2
 
 
-async def test_what_is_told_to_an_actor_that_is_gone_is_a_dead_letter(world, autojump_clock):
+async def test_message_to_an_ended_actor_is_a_dead_letter(world, autojump_clock):
     """The sender is told, too; what is asked is not kept, since somebody waits for the answer."""
     system, *_ = world
     gate = system.find("gate")
@@ -131,7 +131,7 @@ async def test_what_is_told_to_an_actor_that_is_gone_is_a_dead_letter(world, aut
     assert [letter.payload for letter in system.dead_letters] == ["letter", "too late", "too late"]
 
 
-async def test_what_one_debugs_shows_its_state(world, autojump_clock):
+async def test_repr_shows_the_state(world, autojump_clock):
     """System, address and inbox say in a line what they are in the middle of."""
     system, *_ = world
     gate = system.find("gate")

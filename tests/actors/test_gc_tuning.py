@@ -21,7 +21,7 @@ class Session:
         type(self).alive -= 1
 
 
-def test_cycles_that_ended_do_not_stay():
+def test_ended_wait_cycles_are_removed():
     """Of 100,000 sessions that lived for a while most are gone, though only the collector ends them."""
     with tuned_gc():
         live = deque(maxlen=LIVE)

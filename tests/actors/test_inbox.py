@@ -37,7 +37,7 @@ def drain(inbox: PriorityInbox[Note]) -> list[str]:
 # --- order -------------------------------------------------------------------------------
 
 
-def test_levels_go_in_order_whatever_came_first():
+def test_higher_levels_run_first():
     """Within 30 s the levels are strict: URGENT, HIGH, NORMAL, LOW."""
     inbox = PriorityInbox[Note]()
     for now, level in enumerate((LOW, NORMAL, HIGH, URGENT)):
@@ -47,7 +47,7 @@ def test_levels_go_in_order_whatever_came_first():
 
 @pytest.mark.parametrize("level", list(Priority))
 @pytest.mark.parametrize("sessions", [1, 3, 50])
-def test_a_level_is_first_in_first_out(level, sessions):
+def test_level_is_first_in_first_out(level, sessions):
     """Inside a level the order is that of arrival, over sessions and inside one, at equal times too."""
     inbox = PriorityInbox[Note]()
     texts = [str(i) for i in range(50)]
@@ -67,7 +67,7 @@ def test_a_level_is_worth_thirty_seconds(age, first, old, young, same_session):
     assert drain(inbox)[0] == first
 
 
-def test_nothing_starves_below_a_stream_of_high_messages():
+def test_low_messages_do_not_starve():
     """A LOW message goes out after 60 s, though a HIGH one comes every second."""
     inbox = PriorityInbox[Note](age_step=30)
     inbox.put_nowait(Note("low", "a", LOW), now=0)
@@ -80,7 +80,7 @@ def test_nothing_starves_below_a_stream_of_high_messages():
     assert now == 60
 
 
-def test_urgent_goes_before_whatever_has_aged():
+def test_urgent_precedes_aged_messages():
     """No age brings another message before an URGENT one."""
     inbox = PriorityInbox[Note]()
     inbox.put_nowait(Note("old", "a", HIGH), now=0)
@@ -103,7 +103,7 @@ def test_unknown_priority_text_is_normal(text):
 # --- one message of a session at a time --------------------------------------------------
 
 
-def test_one_message_of_a_session_is_out_at_a_time():
+def test_session_has_one_claimed_message_at_a_time():
     """Only `release` lets the next message of the same session out; other sessions go on."""
     inbox = PriorityInbox[Note]()
     for text, session in (("1", "a"), ("2", "a"), ("3", "b")):
@@ -115,7 +115,7 @@ def test_one_message_of_a_session_is_out_at_a_time():
     assert inbox.get_nowait().text == "2"
 
 
-def test_an_urgent_message_of_a_claimed_session_waits_for_its_turn_or_is_asked_for():
+def test_urgent_message_of_a_claimed_session_waits_or_is_requested():
     """URGENT does not break the rule: it does not go out beside its session's turn, but `next_urgent` has it."""
     inbox = PriorityInbox[Note]()
     inbox.put_nowait(Note("slow"), now=0)
@@ -128,7 +128,7 @@ def test_an_urgent_message_of_a_claimed_session_waits_for_its_turn_or_is_asked_f
     assert inbox.next_followup("s") is None, "the turn that was stopped has no follow-ups any more"
 
 
-def test_followups_come_in_order_before_all_other_mail_of_the_session():
+def test_followups_precede_other_messages_of_the_session():
     """A turn's follow-ups go first, whatever waits, and outside of the capacity."""
     inbox = PriorityInbox[Note](capacity=2, session_capacity=2)
     inbox.put_nowait(Note("begin"), now=0)
@@ -144,7 +144,7 @@ def test_followups_come_in_order_before_all_other_mail_of_the_session():
     assert drain(inbox) == ["mail 0", "mail 1"]
 
 
-def test_follow_ups_end_with_their_turn():
+def test_followups_end_with_their_turn():
     """What a turn had still to follow up when it was released does not reach the next one."""
     inbox = PriorityInbox[Note]()
     for text in ("1", "2"):
@@ -158,7 +158,7 @@ def test_follow_ups_end_with_their_turn():
 
 @pytest.mark.parametrize("waiting", [True, False])
 @pytest.mark.parametrize("verb", ["put_followup", "next_followup", "next_urgent", "release"])
-def test_the_verbs_of_a_turn_need_one(verb, waiting):
+def test_turn_methods_require_a_claimed_session(verb, waiting):
     """What belongs to a turn raises while nothing of the session is out, and changes nothing."""
     inbox = PriorityInbox[Note]()
     if waiting:
@@ -172,7 +172,7 @@ def test_the_verbs_of_a_turn_need_one(verb, waiting):
 # --- bounds ------------------------------------------------------------------------------
 
 
-def test_concurrency_bounds_the_sessions_that_are_out_and_urgent_goes_beyond():
+def test_concurrency_limits_claimed_sessions_except_urgent():
     """Of many sessions two are out; an URGENT third one goes at once, and its release frees no other's place."""
     inbox = PriorityInbox[Note](concurrency=2)
     for session in "abc":
@@ -187,7 +187,7 @@ def test_concurrency_bounds_the_sessions_that_are_out_and_urgent_goes_beyond():
     assert inbox.poll().text == "c"
 
 
-def test_each_bound_raises_and_names_itself():
+def test_exceeded_bound_is_named_in_the_error():
     """The whole inbox, one session and its URGENT messages have a bound each; the error names which."""
     inbox = PriorityInbox[Note]("ada", capacity=3, session_capacity=2, urgent_capacity=1)
     for _ in range(2):
@@ -206,20 +206,20 @@ def test_each_bound_raises_and_names_itself():
 
 
 @pytest.mark.parametrize("bound", ["capacity", "session_capacity", "urgent_capacity", "concurrency"])
-def test_a_bound_of_zero_is_refused(bound):
+def test_bound_of_zero_is_rejected(bound):
     """An inbox that could never take or give anything is an error at once."""
     with pytest.raises(ConfigurationError, match="at least 1"):
         PriorityInbox(**{bound: 0})
 
 
 @pytest.mark.parametrize("age_step", [-1, math.nan])
-def test_a_negative_age_step_is_refused(age_step):
+def test_negative_age_step_is_rejected(age_step):
     """Younger before older is no order that anyone wants."""
     with pytest.raises(ConfigurationError, match="age_step"):
         PriorityInbox(age_step=age_step)
 
 
-def test_statistics_count_what_is_there():
+def test_statistics_match_the_queued_messages():
     """Waiting, URGENT, out, sessions: each counted apart, and all zero in the end."""
     inbox = PriorityInbox[Note]()
     for note in (Note("1", "a"), Note("2", "a"), Note("3", "b"), Note("4", "b", URGENT)):
@@ -240,7 +240,7 @@ def test_statistics_count_what_is_there():
     assert set(attrs.astuple(inbox.statistics())) == {0}
 
 
-def test_withdraw_takes_what_waits_in_its_order_and_leaves_the_turn():
+def test_withdraw_returns_queued_messages_and_keeps_the_turn():
     """All waiting messages of a session come back, the best first; others and the turn that is out stay."""
     inbox = PriorityInbox[Note]()
     inbox.put_nowait(Note("turn", "a"), now=0)
@@ -289,7 +289,7 @@ def test_ten_thousand_messages_take_n_log_n_comparisons(sessions):
     assert CountedTime.compared < 10 * count * math.log2(count)
 
 
-def test_listings_that_are_no_longer_true_do_not_pile_up():
+def test_stale_heap_entries_do_not_accumulate():
     """A session that is put and withdrawn, or keeps a LOW message below HIGH ones, leaves no trail."""
     inbox = PriorityInbox[Note](concurrency=1)
     inbox.put_nowait(Note("busy", "busy"), now=0)
@@ -325,7 +325,7 @@ async def test_get_waits_for_a_message(nursery):
     assert got == ["a"]
 
 
-async def test_a_release_wakes_who_waits_for_another_session(nursery):
+async def test_release_wakes_waiting_tasks_of_other_sessions(nursery):
     """At full concurrency the end of one session's turn lets a waiting `get` have another session's message."""
     inbox = PriorityInbox[Note](concurrency=1)
     inbox.put_nowait(Note("1", "a"), now=0)
@@ -344,7 +344,7 @@ async def test_a_release_wakes_who_waits_for_another_session(nursery):
     assert got == ["2"]
 
 
-async def test_many_takers_share_the_work_without_a_lost_wake_up(nursery):
+async def test_many_consumers_lose_no_wake_up(nursery):
     """Ten takers deal with 500 messages of 50 sessions at a concurrency of 3; none is left, none comes twice."""
     inbox = PriorityInbox[Note](capacity=20, session_capacity=2, concurrency=3)
     done: list[str] = []
@@ -370,7 +370,7 @@ async def test_many_takers_share_the_work_without_a_lost_wake_up(nursery):
     nursery.cancel_scope.cancel()
 
 
-async def test_a_cancelled_get_leaves_the_message():
+async def test_cancelled_get_keeps_the_message():
     """Who stops waiting takes nothing along: the next one gets the message."""
     inbox = PriorityInbox[Note]()
     with trio.move_on_after(0):
@@ -384,7 +384,7 @@ async def test_a_cancelled_get_leaves_the_message():
 
 
 @pytest.mark.parametrize(("deadline", "waited"), [(None, 30), (5.0, 5), (0.0, 0)])
-async def test_put_waits_until_the_messages_deadline(autojump_clock, deadline, waited):
+async def test_put_waits_until_the_message_deadline(autojump_clock, deadline, waited):
     """Without room `put` raises InboxFull at the deadline of the message, by default after 30 s."""
     inbox = PriorityInbox[Note]("ada", capacity=1)
     await inbox.put(Note("a"))
@@ -395,7 +395,7 @@ async def test_put_waits_until_the_messages_deadline(autojump_clock, deadline, w
     assert set(attrs.astuple(inbox.statistics())) == {0}
 
 
-async def test_put_refuses_a_negative_deadline_and_forgets_it():
+async def test_put_rejects_a_negative_deadline():
     """A deadline before now is the caller's mistake, and leaves no sender behind."""
     inbox = PriorityInbox[Note](capacity=1)
     await inbox.put(Note("a"))
@@ -405,7 +405,7 @@ async def test_put_refuses_a_negative_deadline_and_forgets_it():
 
 
 @pytest.mark.parametrize("full", ["inbox", "session", "urgent"])
-async def test_a_cancelled_put_leaves_nothing(full, nursery):
+async def test_cancelled_put_enqueues_nothing(full, nursery):
     """A sender that is cancelled while it waits leaves no message, no place and no session behind."""
     bounds = {"capacity": 1} if full == "inbox" else {"session_capacity": 1, "urgent_capacity": 1}
     inbox = PriorityInbox[Note](**bounds)
@@ -422,7 +422,7 @@ async def test_a_cancelled_put_leaves_nothing(full, nursery):
     assert inbox.sessions() == []
 
 
-async def test_a_cancelled_put_with_room_takes_nothing():
+async def test_cancelled_put_with_room_uses_no_place():
     """`put` in a cancelled scope raises before it takes the message."""
     inbox = PriorityInbox[Note]()
     with trio.CancelScope() as scope:
@@ -432,7 +432,7 @@ async def test_a_cancelled_put_with_room_takes_nothing():
     assert len(inbox) == 0
 
 
-async def test_senders_come_in_as_they_came(nursery):
+async def test_senders_are_admitted_in_arrival_order(nursery):
     """Room goes to whoever has waited longest, before anyone who comes later; it is never given twice."""
     inbox = PriorityInbox[Note](capacity=1, session_capacity=1)
     inbox.put_nowait(Note("0", "x"), now=trio.current_time())
@@ -448,7 +448,7 @@ async def test_senders_come_in_as_they_came(nursery):
     assert taken == ["0", "1", "2", "3", "4", "5"]
 
 
-async def test_a_full_session_keeps_nobody_else_out(nursery):
+async def test_full_session_does_not_block_other_sessions(nursery):
     """Senders of a full session wait at its own gate, so others go past them."""
     inbox = PriorityInbox[Note](capacity=3, session_capacity=1)
     await inbox.put(Note("a1", "a"))
@@ -461,7 +461,7 @@ async def test_a_full_session_keeps_nobody_else_out(nursery):
     nursery.cancel_scope.cancel()
 
 
-async def test_a_sender_that_gives_up_lets_its_session_go_on(nursery):
+async def test_cancelled_sender_does_not_block_its_session(nursery):
     """The place that a sender at the inbox's gate keeps of its session goes to the next when it is cancelled."""
     inbox = PriorityInbox[Note](capacity=1, session_capacity=1)
     await inbox.put(Note("full", "x"))
@@ -480,7 +480,7 @@ async def test_a_sender_that_gives_up_lets_its_session_go_on(nursery):
     assert drain(inbox) == ["full", "b2"]
 
 
-async def test_urgent_is_taken_in_while_the_inbox_is_full():
+async def test_full_inbox_accepts_urgent_messages():
     """The bound of the inbox does not keep an URGENT message waiting."""
     inbox = PriorityInbox[Note](capacity=1)
     await inbox.put(Note("a"))
@@ -489,7 +489,7 @@ async def test_urgent_is_taken_in_while_the_inbox_is_full():
     assert drain(inbox) == ["urgent", "a"]
 
 
-async def test_wait_idle_waits_for_what_is_out(nursery):
+async def test_wait_idle_waits_for_claimed_sessions(nursery):
     """Idle is: nothing waits and no turn is out."""
     inbox = PriorityInbox[Note]()
     await inbox.wait_idle()
@@ -564,7 +564,7 @@ STEPS = st.lists(
 
 @settings(max_examples=150)
 @given(steps=STEPS)
-async def test_no_sender_waits_for_room_that_is_there(steps):
+async def test_sender_does_not_wait_if_there_is_room(steps):
     """Whatever is put, taken, withdrawn or cancelled: who waits has no room, and each message ends exactly once."""
     inbox = PriorityInbox[Note](capacity=4, session_capacity=2, urgent_capacity=1)
     async with trio.open_nursery() as nursery:
@@ -580,7 +580,7 @@ async def test_no_sender_waits_for_room_that_is_there(steps):
     assert set(attrs.astuple(inbox.statistics())) == {0}
 
 
-def test_a_lent_slot_is_another_sessions():
+def test_lent_slot_serves_another_session():
     """A turn that waits lets another session out in its place; taking it again may go beyond the limit."""
     inbox = PriorityInbox("inbox", concurrency=1)
     for session_id in ("a", "b", "c"):
@@ -647,7 +647,7 @@ def state_of(inbox: PriorityInbox[Note]) -> str:
 
 
 @pytest.mark.parametrize(("state", "event"), [(s, e) for s, events in TABLE.items() for e in events])
-def test_a_line_goes_through_its_states_as_its_table_says(state, event):
+def test_session_queue_follows_the_state_table(state, event):
     """Whatever it went through, its message goes out once it is waiting again, and leaves no place taken."""
     inbox = PriorityInbox[Note](concurrency=1)
     inbox.put_nowait(Note("x", "a"), now=0)
@@ -663,7 +663,7 @@ def test_a_line_goes_through_its_states_as_its_table_says(state, event):
 
 
 @pytest.mark.parametrize("event", ["lend", "reclaim", "release"])
-def test_what_is_not_out_cannot_be_lent_or_released(event):
+def test_unclaimed_session_cannot_be_lent_or_released(event):
     """The line is waiting, and stays so."""
     inbox = PriorityInbox[Note]()
     inbox.put_nowait(Note("x", "a"), now=0)
@@ -672,7 +672,7 @@ def test_what_is_not_out_cannot_be_lent_or_released(event):
     assert inbox.get_nowait().text == "x"
 
 
-async def test_a_message_goes_straight_to_a_task_that_waits_for_it(nursery):
+async def test_message_goes_directly_to_a_waiting_consumer(nursery):
     """It takes no place in the queue; a task that is cancelled at that moment has it all the same, and nothing is lost."""
     inbox = PriorityInbox[Note](capacity=1)
     got: list[str] = []
@@ -695,7 +695,7 @@ async def test_a_message_goes_straight_to_a_task_that_waits_for_it(nursery):
 
 
 @pytest.mark.parametrize("sessions", [1, 20])
-def test_a_message_of_the_only_owner_takes_no_part_in_a_round(sessions):
+def test_single_owner_skips_round_robin(sessions):
     """It goes in, out and is done with in 700 bytecodes, about a third less than one of several owners."""
 
     def steps(owners):
@@ -726,7 +726,7 @@ def test_a_message_of_the_only_owner_takes_no_part_in_a_round(sessions):
         assert alone < 0.8 * steps(2)
 
 
-def test_an_owner_that_was_alone_takes_turns_with_one_that_comes():
+def test_single_owner_alternates_with_a_new_owner():
     """It has had turns, so the new one is next, by levels as ever, and both have every second one from then on."""
     inbox = PriorityInbox[Note](owner_of=lambda session: session[0])
     for number in range(6):

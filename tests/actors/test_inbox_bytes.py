@@ -29,7 +29,7 @@ def make(**options):
     return PriorityInbox[Parcel]("ada", size_of=lambda parcel: parcel.size, **options)
 
 
-def test_a_message_that_is_too_large_is_named():
+def test_oversized_message_error_names_the_size():
     """With its size and the limit, which is never above the bound of the whole inbox."""
     inbox = make(message_bytes=10, capacity_bytes=8)
     inbox.check_size(Parcel(8))
@@ -41,7 +41,7 @@ def test_a_message_that_is_too_large_is_named():
 
 
 @pytest.mark.parametrize("priority", [NORMAL, URGENT])
-def test_the_bytes_that_wait_are_bounded(priority):
+def test_queued_bytes_are_bounded(priority):
     """What leaves gives its bytes back; URGENT messages have the same bound for themselves."""
     inbox = make(capacity_bytes=10)
     for size in (4, 6):
@@ -60,7 +60,7 @@ def test_the_bytes_that_wait_are_bounded(priority):
     assert inbox.statistics().sessions == 0
 
 
-async def test_every_way_out_gives_the_bytes_back():
+async def test_each_removal_releases_the_bytes():
     """Taken out, withdrawn, given back, or restored beyond the bound and handed out."""
     inbox = make(capacity_bytes=10)
     place = inbox.restore(Parcel(30), now=0)
@@ -75,7 +75,7 @@ async def test_every_way_out_gives_the_bytes_back():
     assert inbox.statistics().bytes == 0
 
 
-async def test_a_large_message_that_leaves_lets_several_senders_in(autojump_clock):
+async def test_removed_large_message_admits_several_senders(autojump_clock):
     """No sender waits although there is room, and small ones do not pass a large one that came first."""
     inbox, order = make(capacity_bytes=10), []
 
@@ -99,7 +99,7 @@ async def test_a_large_message_that_leaves_lets_several_senders_in(autojump_cloc
 
 
 @pytest.mark.parametrize("priority", [NORMAL, URGENT])
-async def test_a_sender_that_gives_up_leaves_nothing(priority, autojump_clock):
+async def test_cancelled_sender_releases_its_bytes(priority, autojump_clock):
     """Its deadline or a cancellation frees its place of the session."""
     inbox = make(capacity_bytes=10, session_capacity=2, urgent_capacity=2)
     inbox.put_nowait(Parcel(10, "a", priority), now=0)
@@ -115,7 +115,7 @@ async def test_a_sender_that_gives_up_leaves_nothing(priority, autojump_clock):
 
 
 @pytest.mark.parametrize("seed", range(20))
-async def test_random_senders_never_pass_the_bounds_and_all_come_in(seed, autojump_clock):
+async def test_random_senders_respect_bounds_and_are_all_admitted(seed, autojump_clock):
     """Of many senders, urgent or not, that come and go: no bound is passed and no wake-up is lost."""
     chance = random.Random(seed)
     inbox = make(capacity_bytes=20, capacity=6, session_capacity=3, urgent_capacity=2)
@@ -162,7 +162,7 @@ class Keeper(Actor):
         return len(payload)
 
 
-async def test_texts_and_bytes_for_a_plain_actor_are_counted(autojump_clock):
+async def test_payload_bytes_of_plain_actors_are_counted(autojump_clock):
     """A payload that is larger than its inbox is refused; other objects have no size."""
     large = bytes(60_000_000)
     async with open_system() as system:

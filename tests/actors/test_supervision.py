@@ -38,7 +38,7 @@ async def spawn_pair(system, **options):
     return (*refs, *births)
 
 
-async def test_one_for_one_restarts_the_failed_actor_alone(autojump_clock):
+async def test_one_for_one_restarts_only_the_failed_actor(autojump_clock):
     """Its sibling goes on as the same object: that is the default."""
     async with open_system(supervision=Supervision(deliveries=1)) as system:
         first, second, born, others = await spawn_pair(system)
@@ -48,7 +48,7 @@ async def test_one_for_one_restarts_the_failed_actor_alone(autojump_clock):
     assert others == [0]
 
 
-async def test_one_for_all_restarts_the_siblings_with_it_at_the_same_time(autojump_clock):
+async def test_one_for_all_restarts_siblings_simultaneously(autojump_clock):
     """All of them are new objects after one pause; what a sibling worked on is tried again and not lost."""
     stream = EventStream()
     async with stream.read() as reader, open_system(supervision=TOGETHER, events=stream) as system:
@@ -69,7 +69,7 @@ async def test_one_for_all_restarts_the_siblings_with_it_at_the_same_time(autoju
     assert told == [(first.name, "ValueError"), (second.name, "ValueError")]
 
 
-async def test_one_for_all_counts_the_restarts_of_all_together(autojump_clock):
+async def test_one_for_all_shares_one_restart_count(autojump_clock):
     """Two siblings that fail in turn use up what one of them could."""
     policy = Supervision(strategy="one_for_all", max_restarts=3, deliveries=1, escalate=True)
     match = r"it and its siblings failed 4 times in 60 s"
@@ -82,7 +82,7 @@ async def test_one_for_all_counts_the_restarts_of_all_together(autojump_clock):
             await trio.sleep_forever()
 
 
-async def test_a_failure_of_a_sibling_that_is_being_restarted_counts_for_nothing(autojump_clock, caplog):
+async def test_failure_during_sibling_restart_is_not_counted(autojump_clock, caplog):
     """A child that fails in the clean-up of its cut life restarts once, with all; the log names it."""
     policy = Supervision(strategy="one_for_all", max_restarts=1, deliveries=1)
     async with open_system(supervision=policy) as system:
@@ -93,10 +93,10 @@ async def test_a_failure_of_a_sibling_that_is_being_restarted_counts_for_nothing
         await trio.sleep(1)
         second.stop()
     assert born == others == pytest.approx([0, 0.1])
-    assert "was cancelled, and failed in its clean-up: OSError" in caplog.text
+    assert "was cancelled, and its clean-up failed: OSError" in caplog.text
 
 
-async def test_two_siblings_that_fail_at_the_same_moment_are_restarted_once(autojump_clock):
+async def test_simultaneous_sibling_failures_restart_once(autojump_clock):
     """The second failure came of nothing new: all begin again together, and one restart is counted."""
     policy = Supervision(strategy="one_for_all", max_restarts=1, deliveries=1)
     for _ in range(20):  # trio shuffles which is dealt with first, and whether the other is cut by then
@@ -108,7 +108,7 @@ async def test_two_siblings_that_fail_at_the_same_moment_are_restarted_once(auto
             assert len(born) == len(others) == 2
 
 
-async def test_a_sibling_that_waits_for_its_restart_waits_for_the_later_one(autojump_clock):
+async def test_pending_restart_waits_for_the_later_time(autojump_clock):
     """A further failure meanwhile moves the next life of all, so none lives beside a sibling that does not."""
     async with open_system(
         supervision=Supervision(strategy="one_for_all", backoff=1, deliveries=1)
@@ -124,7 +124,7 @@ async def test_a_sibling_that_waits_for_its_restart_waits_for_the_later_one(auto
     assert third_born == pytest.approx([0.5, 2.5])
 
 
-async def test_a_stop_in_the_pause_before_a_restart_ends_the_actor(autojump_clock):
+async def test_stop_during_restart_delay_ends_the_actor(autojump_clock):
     """Nothing of it begins again, its name is free at once, and its mail is answered."""
     async with open_system(supervision=Supervision(backoff=10, deliveries=9)) as system:
         ref, other, born, others = await spawn_pair(system)
@@ -139,7 +139,7 @@ async def test_a_stop_in_the_pause_before_a_restart_ends_the_actor(autojump_cloc
     assert born == others == [0]
 
 
-async def test_a_stopped_sibling_does_not_come_back_with_the_others(autojump_clock):
+async def test_stopped_sibling_is_not_restarted(autojump_clock):
     """One that is stopped in the same step in which another fails ends, and the others restart."""
     async with open_system(supervision=TOGETHER) as system:
         first, second, born, others = await spawn_pair(system)
@@ -154,7 +154,7 @@ async def test_a_stopped_sibling_does_not_come_back_with_the_others(autojump_clo
     assert len(others) == 1
 
 
-async def test_an_actor_that_fails_while_it_is_stopped_restarts_nobody(autojump_clock):
+async def test_failure_during_stop_restarts_no_sibling(autojump_clock):
     """A stop is not a failure of the group, whatever the clean-up raises."""
     async with open_system(supervision=TOGETHER) as system:
         first, second, born, others = await spawn_pair(system, falls=True)
@@ -180,7 +180,7 @@ class Team(Actor):
         return self.children
 
 
-async def test_children_have_the_supervision_that_their_parent_was_given(autojump_clock):
+async def test_children_use_the_supervision_of_their_parent(autojump_clock):
     """`children=` is for the children alone: the parent's own sibling is not touched by their restarts."""
     births: tuple[list[float], list[float]] = ([], [])
     async with open_system() as system:
@@ -205,7 +205,7 @@ async def test_children_have_the_supervision_that_their_parent_was_given(autojum
         ({"backoff": float("nan")}, r"backoff= must be at least 0, got nan"),
     ],
 )
-def test_a_supervision_that_cannot_be_is_refused(options, match):
+def test_invalid_supervision_is_rejected(options, match):
     """The error names the argument, its value and what may stand there."""
     with pytest.raises(ConfigurationError, match=match):
         Supervision(**options)

@@ -38,7 +38,7 @@ async def asked(ref: ActorRef, payload: object, outcomes: list[object], **option
 # --- tell and ask ------------------------------------------------------------------------
 
 
-async def test_ask_returns_what_receive_returns(autojump_clock):
+async def test_ask_returns_the_result_of_receive(autojump_clock):
     """An ask is answered with the return value; a tell of the same has none."""
     async with open_system() as system:
         ref = await system.spawn(Worker)
@@ -46,7 +46,7 @@ async def test_ask_returns_what_receive_returns(autojump_clock):
         assert await ref.tell("hello") is None
 
 
-async def test_messages_go_by_priority_one_at_a_time(autojump_clock):
+async def test_messages_run_by_priority_one_at_a_time(autojump_clock):
     """While the actor works, what waits is ordered by level."""
     log: list[object] = []
     async with open_system() as system:
@@ -58,7 +58,7 @@ async def test_messages_go_by_priority_one_at_a_time(autojump_clock):
     assert log == [1.0, "URGENT", "HIGH", "NORMAL", "LOW"]
 
 
-async def test_an_ask_ends_at_its_deadline(autojump_clock):
+async def test_ask_ends_at_its_deadline(autojump_clock):
     """No answer within the deadline is DeadlineExceeded; the actor goes on and answers others."""
     async with open_system() as system:
         ref = await system.spawn(Worker, name="slow")
@@ -69,7 +69,7 @@ async def test_an_ask_ends_at_its_deadline(autojump_clock):
         assert trio.current_time() == 5
 
 
-async def test_an_ask_waits_thirty_seconds_by_default(autojump_clock):
+async def test_ask_waits_thirty_seconds_by_default(autojump_clock):
     """There is no ask without a deadline."""
     async with open_system() as system:
         ref = await system.spawn(Worker)
@@ -78,7 +78,7 @@ async def test_an_ask_waits_thirty_seconds_by_default(autojump_clock):
         assert trio.current_time() == 30
 
 
-async def test_the_deadline_counts_from_the_call_and_includes_the_wait_for_room(autojump_clock):
+async def test_ask_deadline_includes_the_wait_for_room(autojump_clock):
     """An ask that finds the inbox full has one deadline in all, and leaves no message after it."""
     log: list[object] = []
     async with open_system(capacity=1) as system:
@@ -92,7 +92,7 @@ async def test_the_deadline_counts_from_the_call_and_includes_the_wait_for_room(
     assert log == [10.0, "waits"]
 
 
-async def test_a_cancelled_ask_drops_the_answer(autojump_clock):
+async def test_cancelled_ask_discards_the_answer(autojump_clock):
     """The asked actor goes on as if nothing had happened."""
     async with open_system() as system:
         ref = await system.spawn(Worker)
@@ -120,7 +120,7 @@ async def test_the_inbox_is_bounded(autojump_clock):
 # --- supervision -------------------------------------------------------------------------
 
 
-async def test_a_failed_actor_is_a_new_object_after_a_pause_that_doubles(autojump_clock):
+async def test_failed_actor_restarts_as_new_object_with_doubling_delay(autojump_clock):
     """Each failure makes a new object after 0.1, 0.2, 0.4 ... s; what waited is dealt with by it."""
     born: list[float] = []
 
@@ -136,7 +136,7 @@ async def test_a_failed_actor_is_a_new_object_after_a_pause_that_doubles(autojum
     assert born == pytest.approx([0, 0.1, 0.3, 0.7])
 
 
-async def test_the_pause_has_an_upper_bound(autojump_clock):
+async def test_restart_delay_has_an_upper_bound(autojump_clock):
     """However often an actor fails, it comes back within `max_backoff`."""
     policy = Supervision(max_restarts=5000, within=1e9, backoff=1, max_backoff=2, deliveries=1)
     async with open_system(supervision=policy, capacity=1500) as system:
@@ -147,7 +147,7 @@ async def test_the_pause_has_an_upper_bound(autojump_clock):
         assert trio.current_time() == pytest.approx(1 + 1099 * 2)
 
 
-async def test_a_message_that_fails_again_and_again_is_a_dead_letter_with_its_reason(autojump_clock, caplog):
+async def test_repeatedly_failing_message_is_a_dead_letter(autojump_clock, caplog):
     """After three deliveries it is put aside, its asker has the cause, the next message is served."""
     log: list[object] = []
     error = ValueError("contents of a message")
@@ -164,7 +164,7 @@ async def test_a_message_that_fails_again_and_again_is_a_dead_letter_with_its_re
     assert "contents" not in "".join(record.getMessage() for record in caplog.records)
 
 
-async def test_a_message_that_succeeds_at_last_is_answered(autojump_clock):
+async def test_message_that_succeeds_on_retry_is_answered(autojump_clock):
     """A failure that passes costs the asker time only."""
     tries: list[float] = []
 
@@ -181,7 +181,7 @@ async def test_a_message_that_succeeds_at_last_is_answered(autojump_clock):
     assert tries == pytest.approx([0, 0.1, 0.3])
 
 
-async def test_too_many_failures_escalate_to_the_root_and_raise(autojump_clock):
+async def test_too_many_failures_escalate_and_raise(autojump_clock):
     """More restarts than allowed raise ActorFailed out of the block; who waits is answered first."""
     outcomes: list[object] = []
     with pytest.RaisesGroup(pytest.RaisesExc(ActorFailed, match="it failed 3 times in 60 s")) as raised:
@@ -198,7 +198,7 @@ async def test_too_many_failures_escalate_to_the_root_and_raise(autojump_clock):
     assert [type(outcome) for outcome in outcomes] == [ActorFailed, ActorFailed]
 
 
-async def test_an_actor_that_fails_too_often_stops_alone(autojump_clock, caplog):
+async def test_actor_that_fails_too_often_stops_alone(autojump_clock, caplog):
     """By default its queue becomes dead letters, senders that wait get `ActorFailed`, and its siblings keep running."""
     outcomes: list[object] = []
     async with open_system() as system, trio.open_nursery() as nursery:
@@ -222,7 +222,7 @@ async def test_an_actor_that_fails_too_often_stops_alone(autojump_clock, caplog)
     assert "actor worker is stopped: it failed 6 times in 60 s" in caplog.text
 
 
-async def test_a_child_that_fails_too_often_stops_alone(autojump_clock):
+async def test_child_that_fails_too_often_stops_alone(autojump_clock):
     """Its parent keeps its state, and may start another child of that name."""
 
     class Broken(Actor):
@@ -247,7 +247,7 @@ async def test_a_child_that_fails_too_often_stops_alone(autojump_clock):
         assert await (await outer.ask("spawn")).ask("x") == "x"
 
 
-async def test_siblings_of_one_for_all_stop_together(autojump_clock):
+async def test_one_for_all_siblings_stop_together(autojump_clock):
     """Actors that are of no use without each other stop with the one that failed too often; others keep running."""
 
     class Team(Actor):
@@ -267,7 +267,7 @@ async def test_siblings_of_one_for_all_stop_together(autojump_clock):
         assert await team.ask("pair")
 
 
-async def test_only_failures_within_the_window_count(autojump_clock):
+async def test_failures_outside_the_window_are_ignored(autojump_clock):
     """An actor that fails rarely lives on for ever."""
     policy = Supervision(max_restarts=1, within=60, deliveries=1)
     async with open_system(supervision=policy) as system:
@@ -294,7 +294,7 @@ class Parent(Actor):
         return await self.child.ask(payload)
 
 
-async def test_a_childs_failure_restarts_its_parent_and_the_siblings(autojump_clock):
+async def test_escalated_child_failure_restarts_parent_and_siblings(autojump_clock):
     """A child that fails too often ends; its parent begins again with new children under the same names."""
     born: list[str] = []
     policy = Supervision(max_restarts=2, within=1.0, deliveries=3, escalate=True)
@@ -311,7 +311,7 @@ async def test_a_childs_failure_restarts_its_parent_and_the_siblings(autojump_cl
     assert born == ["parent", "parent"]
 
 
-async def test_failures_climb_until_the_root_raises(autojump_clock):
+async def test_failures_escalate_until_the_root_raises(autojump_clock):
     """When the parent's restarts do not help either, the failure leaves the block with its whole cause."""
     policy = Supervision(max_restarts=1, deliveries=99, escalate=True)
 
@@ -333,7 +333,7 @@ async def test_failures_climb_until_the_root_raises(autojump_clock):
     assert isinstance(inner.__cause__, OSError)
 
 
-async def test_a_message_that_its_actor_was_cut_at_by_a_child_is_tried_again(autojump_clock):
+async def test_message_interrupted_by_a_child_failure_is_retried(autojump_clock):
     """The parent's own message is not lost when a child's failure takes the parent down."""
     born: list[str] = []
     outcomes: list[object] = []
@@ -350,7 +350,7 @@ async def test_a_message_that_its_actor_was_cut_at_by_a_child_is_tried_again(aut
 # --- the end -----------------------------------------------------------------------------
 
 
-async def test_leaving_normally_deals_with_what_waits(autojump_clock):
+async def test_normal_exit_processes_queued_messages(autojump_clock):
     """All that is in the inboxes is done first, and what that leads to as well."""
     log: list[object] = []
     async with open_system() as system:
@@ -369,7 +369,7 @@ async def test_leaving_normally_deals_with_what_waits(autojump_clock):
 
 
 @pytest.mark.parametrize(("options", "waited"), [({}, 10), ({"grace": 2}, 2), ({"grace": 0}, 0)])
-async def test_leaving_normally_has_a_grace(autojump_clock, options, waited):
+async def test_normal_exit_waits_at_most_the_grace(autojump_clock, options, waited):
     """After the grace the actors stop where they are; what is left is a dead letter and its askers are answered."""
     outcomes: list[object] = []
     async with trio.open_nursery() as nursery:
@@ -387,7 +387,7 @@ async def test_leaving_normally_has_a_grace(autojump_clock, options, waited):
     ]
 
 
-async def test_leaving_with_an_exception_stops_at_once(autojump_clock):
+async def test_exit_with_exception_stops_immediately(autojump_clock):
     """An exception in the block cuts the actors without any grace and comes out."""
     with pytest.RaisesGroup(KeyError):
         async with open_system() as system:
@@ -399,7 +399,7 @@ async def test_leaving_with_an_exception_stops_at_once(autojump_clock):
     assert [letter.payload for letter in system.dead_letters] == [100.0, "waits"]
 
 
-async def test_nothing_outlives_its_block(autojump_clock):
+async def test_no_actor_outlives_its_block(autojump_clock):
     """After the block no actor is found, no task is left, and an address says so."""
     before = trio.lowlevel.current_statistics().tasks_living
     async with open_system() as system:
@@ -415,7 +415,7 @@ async def test_nothing_outlives_its_block(autojump_clock):
             ref.tell_nowait("anyone?")
 
 
-async def test_a_left_system_starts_nothing(autojump_clock):
+async def test_closed_system_rejects_spawn(autojump_clock):
     """Spawning after the block is an error and leaves no name behind."""
     async with open_system() as system:
         pass
@@ -424,7 +424,7 @@ async def test_a_left_system_starts_nothing(autojump_clock):
     assert system.find("late") is None
 
 
-async def test_stop_answers_askers_and_senders_that_had_no_room(autojump_clock):
+async def test_stop_fails_askers_and_waiting_senders(autojump_clock):
     """A stopped actor leaves nobody waiting: not who works with it, not who queues, not who had no room yet."""
     outcomes: list[object] = []
     async with open_system(capacity=1) as system, trio.open_nursery() as nursery:
@@ -440,22 +440,22 @@ async def test_stop_answers_askers_and_senders_that_had_no_room(autojump_clock):
     assert sorted(letter.payload for letter in system.dead_letters) == [0, 1, 2, 3, 4, 100.0]
 
 
-async def test_the_end_does_not_wait_for_an_actor_that_is_stopped_meanwhile(autojump_clock):
+async def test_exit_does_not_wait_for_a_stopped_actor(autojump_clock):
     """A busy actor that is stopped during the grace is waited for no longer."""
     async with trio.open_nursery() as nursery:
         async with open_system() as system:
             ref = await system.spawn(Worker)
             await ref.tell(100.0)
 
-            async def stop_later() -> None:
+            async def cancel_on_arrival() -> None:
                 await trio.sleep(1)
                 ref.stop()
 
-            nursery.start_soon(stop_later)
+            nursery.start_soon(cancel_on_arrival)
         assert trio.current_time() == 1
 
 
-async def test_a_cancelled_spawn_starts_nothing(autojump_clock):
+async def test_cancelled_spawn_starts_no_actor(autojump_clock):
     """Who is cancelled while it spawns has no actor that it does not know of."""
     async with open_system() as system:
         with trio.CancelScope() as scope:
@@ -465,7 +465,7 @@ async def test_a_cancelled_spawn_starts_nothing(autojump_clock):
         assert system.find("worker") is None
 
 
-async def test_stop_ends_the_children_and_frees_the_names(autojump_clock):
+async def test_stop_ends_children_and_frees_names(autojump_clock):
     """Only the stopped actor and what it started end; their names can be used again."""
     async with open_system() as system:
         parent = await system.spawn(lambda: Parent([]), name="parent")
@@ -479,7 +479,7 @@ async def test_stop_ends_the_children_and_frees_the_names(autojump_clock):
         assert await parent.ask("back") == "back"
 
 
-async def test_an_actor_that_raises_while_it_is_stopped_disturbs_nobody(autojump_clock):
+async def test_error_during_stop_does_not_affect_others(autojump_clock):
     """What comes out of a stopped actor's clean-up is logged, not escalated."""
 
     class Clumsy(Parent):
@@ -503,7 +503,7 @@ async def test_an_actor_that_raises_while_it_is_stopped_disturbs_nobody(autojump
 @pytest.mark.parametrize(
     ("seconds", "word"), [(0.0, "raised in stopped()"), (9.0, "did not return from stopped()")]
 )
-async def test_stopped_has_one_second_and_may_raise(autojump_clock, caplog, seconds, word):
+async def test_stopped_hook_has_one_second_and_may_raise(autojump_clock, caplog, seconds, word):
     """`stopped` cannot hold the end up, nor turn it into a failure; the log tells."""
 
     class Lingering(Worker):
@@ -517,7 +517,7 @@ async def test_stopped_has_one_second_and_may_raise(autojump_clock, caplog, seco
     assert word in caplog.text
 
 
-async def test_started_and_stopped_frame_each_life(autojump_clock):
+async def test_started_and_stopped_run_for_each_incarnation(autojump_clock):
     """Each object is told when it begins and when it ends, after a failure too."""
     lives: list[str] = []
 
@@ -538,7 +538,7 @@ async def test_started_and_stopped_frame_each_life(autojump_clock):
 # --- names, events, dead letters ---------------------------------------------------------
 
 
-async def test_names_are_unique_and_made_up_where_none_is_given(autojump_clock):
+async def test_names_are_unique_and_generated_if_omitted(autojump_clock):
     """A taken name is the caller's error; made-up names pass by the taken ones."""
     async with open_system() as system:
         await system.spawn(Worker, name="Worker-1")
@@ -549,7 +549,7 @@ async def test_names_are_unique_and_made_up_where_none_is_given(autojump_clock):
         assert await system.find("Worker-1").ask("unhurt") == "unhurt"
 
 
-async def test_the_stream_tells_what_happened_to_actors(autojump_clock):
+async def test_event_stream_reports_actor_events(autojump_clock):
     """Start, restart, dead letter and end are events, by class name and without contents."""
     stream = EventStream()
     async with stream.read() as reader:
@@ -577,7 +577,7 @@ async def test_dead_letters_are_bounded(autojump_clock, caplog):
     assert [letter.payload for letter in system.dead_letters] == list(range(500, 1500))
 
 
-async def test_spawning_in_an_ended_actor_is_an_error(autojump_clock):
+async def test_spawn_in_an_ended_actor_is_an_error(autojump_clock):
     """A context that outlived its actor starts nothing."""
     contexts: list[ActorContext] = []
 
@@ -591,7 +591,7 @@ async def test_spawning_in_an_ended_actor_is_an_error(autojump_clock):
         await contexts[0].spawn(Worker)
 
 
-async def test_a_thousand_actors_in_a_ring(autojump_clock):
+async def test_thousand_actors_form_a_ring(autojump_clock):
     """Messages pass through many actors, and all are gone afterwards."""
     async with open_system() as system:
         refs = [await system.spawn(Worker) for _ in range(1000)]

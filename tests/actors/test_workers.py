@@ -44,7 +44,7 @@ async def test_a_worker_serves_job_after_job(nursery):
     nursery.cancel_scope.cancel()
 
 
-async def test_no_job_sees_the_context_of_another(nursery):
+async def test_jobs_have_separate_context_variables(nursery):
     """A context variable that a job sets is gone for the next job of the same worker, as in a new task."""
     log = []
     workers = Workers(nursery, timer=Timer(), **noting(log))
@@ -63,7 +63,7 @@ async def test_no_job_sees_the_context_of_another(nursery):
     nursery.cancel_scope.cancel()
 
 
-async def test_only_the_first_half_can_be_cancelled(nursery):
+async def test_only_run_can_be_cancelled(nursery):
     """Cancelling a job's scope stops its run; its finish runs undisturbed, and so does the worker's next job."""
     scopes, log = {}, []
 
@@ -89,7 +89,7 @@ async def test_only_the_first_half_can_be_cancelled(nursery):
     nursery.cancel_scope.cancel()
 
 
-async def test_workers_that_no_job_needs_end(nursery, autojump_clock):
+async def test_idle_workers_end(nursery, autojump_clock):
     """After a burst those stay that the next jobs need, and after that only some; they end with the nursery."""
     gate, timer = trio.Event(), Timer()
 
@@ -120,7 +120,7 @@ async def test_workers_that_no_job_needs_end(nursery, autojump_clock):
     nursery.cancel_scope.cancel()
 
 
-async def test_what_a_job_raises_comes_out_of_the_nursery():
+async def test_job_error_is_raised_by_the_nursery():
     """A failing job is the nursery's failure, whichever half raised."""
 
     async def run(scope, half):
@@ -138,7 +138,7 @@ async def test_what_a_job_raises_comes_out_of_the_nursery():
 
 
 @pytest.mark.parametrize("where", ["side by side", "in the end of one that was stopped"])
-async def test_a_job_that_the_nursery_cancels_is_abandoned_wherever_it_is(where, nursery):
+async def test_job_cancelled_by_the_nursery_is_abandoned(where, nursery):
     """In tasks of its own, whose cancellations come as a group, and while it is finished behind its own cancellation."""
     log = []
 
@@ -165,7 +165,7 @@ async def test_a_job_that_the_nursery_cancels_is_abandoned_wherever_it_is(where,
     assert log == ["ada"]
 
 
-async def test_a_job_runs_with_the_variables_that_it_is_given(nursery):
+async def test_job_runs_with_its_context_variables(nursery):
     """In a new task and in one that is used again; a worker that parks has none of them."""
     log = []
     workers = Workers(nursery, timer=Timer(), **noting(log))
@@ -181,7 +181,7 @@ async def test_a_job_runs_with_the_variables_that_it_is_given(nursery):
     ]
 
 
-def test_a_worker_that_parks_while_ctrl_c_comes_has_not_ended_for_who_has_a_job(monkeypatch):
+def test_ctrl_c_while_a_worker_parks_keeps_the_worker(monkeypatch):
     """To wake one that has ended would be an error of trio's own, which ends all of the process."""
     park, log = trio.lowlevel.wait_task_rescheduled, []
 
@@ -206,7 +206,7 @@ def test_a_worker_that_parks_while_ctrl_c_comes_has_not_ended_for_who_has_a_job(
 
 
 @pytest.mark.parametrize("jobs", [1, KEPT_IDLE_WORKERS + 1])
-def test_ctrl_c_cuts_nobody_who_wakes_a_worker(monkeypatch, jobs, autojump_clock):
+def test_ctrl_c_does_not_interrupt_waking_a_worker(monkeypatch, jobs, autojump_clock):
     """Who has a job for it, or ends it as none needs it: a worker that is taken out and not woken could not be cancelled."""
     wake, log, pressed = trio.lowlevel.reschedule, [], []
 

@@ -104,9 +104,9 @@ class MortalJournal(MemoryJournal):
         if self.died.is_set():
             await trio.sleep_forever()
 
-    def write_soon(self, entry: Entry, *, epoch: int) -> None:
+    def enqueue_write(self, entry: Entry, *, epoch: int) -> None:
         if not self.died.is_set():
-            super().write_soon(entry, epoch=epoch)
+            super().enqueue_write(entry, epoch=epoch)
             self._count()
 
     def _count(self) -> None:

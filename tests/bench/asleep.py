@@ -14,8 +14,8 @@ from measure import Figures, expect, rss
 
 from actgent import BareAgent, ScriptedLLM, Sender, open_runtime
 from actgent.journal.base import Entry
-from actgent.journal.opening import open_journal
-from actgent.journal.records import Opened
+from actgent.journal.journal_url import open_journal
+from actgent.journal.records import SessionCreatedRecord
 
 FEW = 100
 """How many times fewer sessions the comparison has."""
@@ -52,9 +52,9 @@ async def write(url: str, size: int) -> None:
     async with open_journal(url) as journal:
         epoch = await journal.acquire()
         for number in range(size):
-            opened = Opened(owner=Sender("ada"), created_at=time.time())
+            opened = SessionCreatedRecord(owner=Sender("ada"), created_at=time.time())
             entry = Entry(session_id=f"s{number}", agent="a", records=(opened,))
-            journal.write_soon(entry, epoch=epoch)
+            journal.enqueue_write(entry, epoch=epoch)
             if number % 1000 == 0:
                 await journal.unfinished("")  # which waits until all of them are written
 

@@ -2,8 +2,8 @@
 
 The same conversations are held in one process with a journal in PostgreSQL, and with a node through `connect`; each process
 counts its own CPU from the second message of all conversations to the last: once with a model that answers after 0 to 100 ms, as the
-prototype's whose bars these are, and once after 50 ms, which has all conversations go in step. Both services have to run on loopback,
-or where `ACTGENT_JOURNAL` and `ACTGENT_BROKER` say; the pools and schemas are removed at the end.
+prototype's whose bars these are, and once after 50 ms, which has all conversations go in step. PostgreSQL has to run on loopback,
+or where `ACTGENT_JOURNAL` says; the schemas are removed at the end.
 """
 
 import os
@@ -22,12 +22,11 @@ import psycopg
 import trio
 from measure import REFERENCE_S, calibrate
 
-from actgent import LLM, Answer, BareAgent, BrokerLost, Text, connect, open_runtime
-from actgent.cluster.amqp import open_connection, parse_broker
-from actgent.cluster.opening import PARTITIONS
+from actgent import LLM, Answer, BareAgent, GatewayLimits, Runtime, Text, connect, open_gateway, open_runtime
 
 DATABASE = os.environ.get("ACTGENT_JOURNAL", "postgresql://postgres@127.0.0.1:5432/test")
-BROKER = os.environ.get("ACTGENT_BROKER", "amqp://guest:guest@127.0.0.1:5672/")
+MANY = 1_000_000
+LIMITS = GatewayLimits(requests=MANY, messages=None, rate=float(MANY), burst=MANY)
 SESSIONS, MESSAGES = 100, 40
 """Conversations at once, and messages of each that are counted, the next one behind an answer."""
 ROUNDS = int(os.environ.get("ROUNDS", "5"))
@@ -98,16 +97,29 @@ async def run_alone(journal: str, *times: str) -> None:
         await converse(await runtime.start(BareAgent("clerk", llm=Slow(*times))))
 
 
-async def run_client(pool: str) -> None:
-    async with connect(BROKER, pool=pool) as client:
+async def run_client(url: str, token: str) -> None:
+    async with connect(url, token=token) as client:
         await converse(client.agent("clerk"))
 
 
 async def run_node(journal: str, pool: str, *times: str) -> None:
     """Serve until a line comes; each before tells what was computed so far."""
-    async with open_runtime(journal=journal, broker=BROKER, pool=pool, node="a") as runtime:
+    async with open_runtime(journal=journal, cluster=pool, node="a") as runtime:
         async with runtime.starting():
             await runtime.start(BareAgent("clerk", llm=Slow(*times)))
+        await serve(runtime)
+
+
+async def run_served(journal: str, *times: str) -> None:
+    """The same without a cluster: a gateway of one process."""
+    async with open_runtime(journal=journal) as runtime:
+        await runtime.start(BareAgent("clerk", llm=Slow(*times)))
+        await serve(runtime)
+
+
+async def serve(runtime: Runtime) -> None:
+    async with open_gateway(runtime, bind="127.0.0.1:0", limits=LIMITS) as gateway:
+        say(f"{gateway.url} {gateway.key}")
         for _ in range(3):
             say(time.process_time())
             await trio.to_thread.run_sync(sys.stdin.readline)
@@ -149,62 +161,61 @@ async def measure_alone(journal: str, times: Times) -> float:
         return float(await alone.go_on())
 
 
-async def measure_cluster(journal: str, pool: str, times: Times) -> tuple[float, float]:
-    """Seconds of CPU a message: of the node, of the client."""
-    async with playing("node", journal, pool, *times) as node, playing("client", pool) as client:
-        await node.hear()
-        await client.hear()
-        before = float(await node.go_on())
-        spent = float(await client.go_on())
-        return (float(await node.go_on()) - before) / (SESSIONS * MESSAGES), spent
+async def measure_behind_gateway(role: str, *words: str) -> tuple[float, float]:
+    """Seconds of CPU a message: of a process with a gateway, and of its client."""
+    async with playing(role, *words) as server:
+        url, token = (await server.hear()).split()
+        await server.hear()
+        async with playing("client", url, token) as client:
+            await client.hear()
+            before = float(await server.go_on())
+            spent = float(await client.go_on())
+            return (float(await server.go_on()) - before) / (SESSIONS * MESSAGES), spent
 
 
 @asynccontextmanager
 async def names_of_one_run(number):
-    """The address of a journal, and the name of a pool, which are removed behind the block."""
-    pool = f"bench-{os.getpid()}-{number}"
-    schema = pool.replace("-", "_")
+    """The address of a journal, and the name of a cluster; the schema is removed after the block."""
+    name = f"bench-{os.getpid()}-{number}"
+    schema = name.replace("-", "_")
     mark = "&" if "?" in DATABASE else "?"
     try:
-        yield f"{DATABASE}{mark}schema={schema}", pool
+        yield f"{DATABASE}{mark}schema={schema}", name
     finally:
-        async with open_connection(parse_broker(BROKER)) as connection:
-            channel = await connection.open_channel()
-            for name in ("any", *(f"g1.{partition}" for partition in range(PARTITIONS))):
-                await channel.delete_queue(f"actgent.{pool}.{name}")
         with psycopg.connect(DATABASE, autocommit=True) as database:
             database.execute(f"DROP SCHEMA IF EXISTS {schema} CASCADE")
 
 
-async def find_missing() -> str:
-    """Return which service is not there, and why; empty where both are."""
+def find_missing() -> str:
+    """Return why the database cannot be reached; empty if it can."""
     try:
         psycopg.connect(DATABASE, connect_timeout=3).close()
-        with trio.fail_after(3):
-            async with open_connection(parse_broker(BROKER)):
-                return ""
-    except (psycopg.Error, BrokerLost, trio.TooSlowError) as error:
+    except psycopg.Error as error:
         return str(error) or type(error).__name__
+    return ""
 
 
-async def measure_round(number: int, times: Times) -> tuple[float, float, float, float]:
-    """Seconds of CPU a message: of one process, of a node, of a client; and how slow the machine was."""
+async def measure_round(number: int, times: Times) -> tuple[float, ...]:
+    """Seconds of CPU a message: of one process, of one with a gateway, of a node, of its client; and how slow the machine was."""
     before = calibrate()
-    async with names_of_one_run(2 * number) as (journal, _):
+    async with names_of_one_run(3 * number) as (journal, _):
         alone = await measure_alone(journal, times)
-    async with names_of_one_run(2 * number + 1) as (journal, pool):
-        node, client = await measure_cluster(journal, pool, times)
-    return alone, node, client, (before + calibrate()) / 2 / REFERENCE_S
+    async with names_of_one_run(3 * number + 1) as (journal, _):
+        served, _ = await measure_behind_gateway("served", journal, *times)
+    async with names_of_one_run(3 * number + 2) as (journal, name):
+        node, client = await measure_behind_gateway("node", journal, name, *times)
+    return alone, served, node, client, (before + calibrate()) / 2 / REFERENCE_S
 
 
-async def measure(times: Times) -> tuple[str, str, str, str]:
-    """Return the figures of one process, a node, a client and the machine, each as the median of all rounds."""
+async def measure(times: Times) -> tuple[str, ...]:
+    """Return the figures of one process, one with a gateway, a node, its client and the machine, as medians of all rounds."""
     rounds = [await measure_round(number, times) for number in range(ROUNDS)]
-    alone, node, client, speed = (statistics.median(each) for each in zip(*rounds, strict=True))
-    ratio = statistics.median(each[1] / each[0] for each in rounds)
+    alone, served, node, client, speed = (statistics.median(each) for each in zip(*rounds, strict=True))
+    ratio = statistics.median(each[2] / each[1] for each in rounds)
     return (
         f"{alone * 1e3:.2f} ms",
-        f"{node * 1e3:.2f} ms, {ratio:.1f} times one process",
+        f"{served * 1e3:.2f} ms",
+        f"{node * 1e3:.2f} ms, {ratio:.1f} times one process with a gateway",
         f"{client * 1e3:.2f} ms",
         f"{speed:.2f}",
     )
@@ -215,20 +226,24 @@ def row(what: str, figure: str, bar: str = "") -> None:
 
 
 async def main() -> None:
-    if missing := await find_missing():
-        say(f"NODES is left out, as a service is missing: {missing}")
+    if missing := find_missing():
+        say(f"NODES is left out, as the database is missing: {missing}")
         return
-    alone, node, client, speed = await measure(AT_ANY_TIME)
+    alone, served, node, client, speed = await measure(AT_ANY_TIME)
     row("one process, journal in PostgreSQL: CPU of a message and its turn", alone)
-    row("a node: the same", node, "2.2 times")
+    row("one process with a gateway: the same", served)
+    row("a node: the same", node, "1.5 times")
     row("a client: CPU of a message and its answer", client, "0.8 ms")
     row("a fixed loop took, of its time on the undisturbed machine", speed)
-    alone, node, client, speed = await measure(IN_STEP)
-    row("all conversations in step: one process; a node; a client", f"{alone}; {node}; {client}")
+    alone, served, node, client, speed = await measure(IN_STEP)
+    row(
+        "all conversations in step: one process; with a gateway; a node; a client",
+        f"{alone}; {served}; {node}; {client}",
+    )
     row("the fixed loop", speed)
 
 
-ROLES = {"alone": run_alone, "client": run_client, "node": run_node}
+ROLES = {"alone": run_alone, "client": run_client, "node": run_node, "served": run_served}
 
 
 if __name__ == "__main__":

@@ -60,8 +60,16 @@ from actgent.actors.ref import ActorRef
 from actgent.actors.system import open_system
 from actgent.definitions.instructions import read_folder
 from actgent.journal.base import Entry
-from actgent.journal.opening import open_journal
-from actgent.journal.records import Accepted, Appended, Changed, Ended, Opened, Record, Said
+from actgent.journal.journal_url import open_journal
+from actgent.journal.records import (
+    AgentMessageRecord,
+    MessageAcceptedRecord,
+    MessageAppendedRecord,
+    MessageEndRecord,
+    Record,
+    SessionCreatedRecord,
+    StateChangeRecord,
+)
 from actgent.llm.base import Answer, Chat, OnText
 from actgent.messages import ChatMessage, Message, Sender
 
@@ -393,9 +401,9 @@ async def _recover_session(records: int, url: str) -> float:
     """Milliseconds to open a session of so many records, four a turn."""
     async with open_journal(url) as journal:
         epoch = await journal.acquire()
-        journal.write_soon(_entry(Opened(owner=Sender("ada"), created_at=0.0)), epoch=epoch)
+        journal.enqueue_write(_entry(SessionCreatedRecord(owner=Sender("ada"), created_at=0.0)), epoch=epoch)
         for number in range(records // 4):
-            journal.write_soon(_entry(*_turn_records(number)), epoch=epoch)
+            journal.enqueue_write(_entry(*_turn_records(number)), epoch=epoch)
     async with open_runtime(journal=url) as runtime:
         agent = await runtime.start(make_agent(Instant()))
         watch = Stopwatch()
@@ -409,10 +417,10 @@ async def _recover_state(changes: int, url: str) -> float:
     """Milliseconds to open a session in whose state a list grew by so many changes."""
     async with open_journal(url) as journal:
         epoch = await journal.acquire()
-        journal.write_soon(_entry(Opened(owner=Sender("ada"), created_at=0.0)), epoch=epoch)
+        journal.enqueue_write(_entry(SessionCreatedRecord(owner=Sender("ada"), created_at=0.0)), epoch=epoch)
         for number in range(changes):
-            grown = Changed(changes={"log": short(number)}, reduced={"log": "append"}, action="log")
-            journal.write_soon(_entry(grown), epoch=epoch)
+            grown = StateChangeRecord(changes={"log": short(number)}, reduced={"log": "append"}, action="log")
+            journal.enqueue_write(_entry(grown), epoch=epoch)
     async with open_runtime(journal=url) as runtime:
         agent = await runtime.start(make_agent(Instant()))
         watch = Stopwatch()
@@ -426,10 +434,10 @@ def _turn_records(number: int) -> tuple[Record, ...]:
     asked = Message(session_id="s", sender=Sender("ada"), parts=(Text(short(number)),))
     said = Message(session_id="s", sender=Sender("bench", "agent"), parts=SAID.parts)
     return (
-        Accepted(message=asked),
-        Appended(message_id=asked.id),
-        Said(message=said, stop="end", calls=1),
-        Ended(message_id=asked.id),
+        MessageAcceptedRecord(message=asked),
+        MessageAppendedRecord(message_id=asked.id),
+        AgentMessageRecord(message=said, stop="end", calls=1),
+        MessageEndRecord(message_id=asked.id),
     )
 
 

@@ -8,10 +8,10 @@ import trio
 
 from actgent import BareAgent, ScriptedLLM, open_gateway, open_runtime
 from actgent.journal.base import Entry
-from actgent.journal.records import Opened
+from actgent.journal.records import SessionCreatedRecord
 from actgent.messages import Sender
 from actgent.runtime.runtime import Runtime
-from actgent.web.bounds import GatewayLimits
+from actgent.web.gateway_limits import GatewayLimits
 
 WIDE = GatewayLimits(rate=1e6, burst=1_000_000, requests=100_000, messages=1_000_000, grace=2)
 """What one client does here would be too much for one token elsewhere."""
@@ -24,7 +24,7 @@ def agents() -> list[BareAgent]:
     """One that answers at once, and one whose answers grow."""
     grows = ScriptedLLM(lambda _: "word " * PIECES, chunk=5, chunk_delay=BETWEEN)
     answers = ScriptedLLM(lambda _: "This is an answer of forty characters...", keep=1)
-    return [BareAgent("clerk", llm=answers, inbox=100_000), BareAgent("teller", llm=grows)]
+    return [BareAgent("clerk", llm=answers, inbox=100_000), BareAgent("encoder", llm=grows)]
 
 
 async def fill(runtime: Runtime, count: int) -> None:
@@ -37,7 +37,7 @@ async def fill(runtime: Runtime, count: int) -> None:
 
 
 async def write(runtime: Runtime, number: int, at: float) -> None:
-    opened = Opened(owner=Sender(f"owner-{number % 100:02}"), created_at=at, agent="clerk")
+    opened = SessionCreatedRecord(owner=Sender(f"owner-{number % 100:02}"), created_at=at, agent="clerk")
     entry = Entry(session_id=f"s-{number:06}", agent="clerk", records=(opened,))
     assert runtime.journal is not None
     await runtime.journal.commit(entry, epoch=runtime.journal.epoch_of(entry.session_id))

@@ -101,7 +101,7 @@ async def mcp() -> dict[str, tuple[float, float]]:
     server = MCPServer(name="faulty", command=sys.executable, args=[FAULTY], connect_timeout=30)
     async with open_toolset(server) as tools:
         tool = next(each for each in tools() if each.name == "echo")
-        session = server.link().session
+        session = server.connection().session
 
         async def alone() -> None:
             await session.call_tool("echo", {"text": "hi"})

@@ -1,36 +1,58 @@
-"""W8: what `import actgent` costs, beside the libraries that every program of this kind loads."""
+"""W8: `from actgent import BareAgent` and the first answer of an agent, beside the libraries that all programs of this kind load."""
 
+import json
+import os
 import statistics
 import subprocess
 import sys
-import time
+import tempfile
 
 from measure import Figures
 
-LIBRARIES = "import trio, attrs, cattrs, msgpack"
+LIBRARIES = "import trio, attrs, cattrs, msgpack\n"
+FIRST_AGENT = """
+from actgent import BareAgent, ScriptedLLM
 
+agent = BareAgent("tutor", llm=ScriptedLLM(["Hello."]))
+assert agent.run_sync("Hi").text == "Hello."
+"""
+REPORT = """
+import json, os, sys, time
 
-FIRST_AGENT = "from actgent import ReActAgent, ScriptedLLM, tool"
+pages = int(open("/proc/self/statm").read().split()[1])
+print(json.dumps([time.process_time(), len(sys.modules), pages * os.sysconf("SC_PAGE_SIZE") / 1e6]))
+"""
 
 
 def floor(count: int) -> Figures:
-    return {"import_s": _cost(LIBRARIES, count)}
+    return _cost(LIBRARIES, count)
 
 
 def framework(count: int) -> Figures:
-    return {"import_s": _cost("import actgent", count), "first_agent_s": _cost(FIRST_AGENT, count)}
+    return _cost(FIRST_AGENT, count)
 
 
-def _cost(code: str, count: int) -> float:
-    """Seconds of `code`, less an interpreter that does nothing; the two are started by turns."""
-    empty, full = [], []
-    for _ in range(count):
-        empty.append(_seconds("pass"))
-        full.append(_seconds(code))
-    return statistics.median(full) - statistics.median(empty)
+def _cost(code: str, count: int) -> Figures:
+    """CPU of `code`, less an interpreter that does nothing; the two are started by turns. Modules and memory of the whole process."""
+    with tempfile.TemporaryDirectory() as folder:
+        _run(code, folder)  # compiles all modules
+        runs = [(_run("", folder), _run(code, folder)) for _ in range(count)]
+    full = [each for _, each in runs]
+    return {
+        "first_agent_s": statistics.median(run[0] for run in full)
+        - statistics.median(empty[0] for empty, _ in runs),
+        "modules": statistics.median(run[1] for run in full),
+        "rss_mb": statistics.median(run[2] for run in full),
+    }
 
 
-def _seconds(code: str) -> float:
-    begun = time.perf_counter()
-    subprocess.run([sys.executable, "-c", code], check=True)
-    return time.perf_counter() - begun
+def _run(code: str, folder: str) -> list[float]:
+    """Run code in a process of its own. Return its CPU in seconds, its modules and its memory in MB. `folder` has the bytecode."""
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
+    done = subprocess.run(
+        [sys.executable, "-c", code + REPORT],
+        env=environment | {"PYTHONPYCACHEPREFIX": folder},
+        stdout=subprocess.PIPE,
+        check=True,
+    )
+    return json.loads(done.stdout)

@@ -107,12 +107,11 @@ def test_the_docs_page_is_renewed_between_its_marks(tmp_path):
     assert "| turn_us | 10 | 25 | 2.5 | 3x | pass |" in once
 
 
-def test_nodes_are_left_out_where_a_service_is_missing():
+def test_nodes_are_left_out_without_a_database():
     """With the reason, and as a success: the rest of `make bench` goes on."""
-    pytest.importorskip("pamqp", reason="the extra `cluster` is not installed")
     pytest.importorskip("psycopg", reason="the extra `postgres` is not installed")
-    nowhere = {"ACTGENT_BROKER": "amqp://127.0.0.1:1/", "ACTGENT_JOURNAL": "postgresql://127.0.0.1:1/test"}
+    nowhere = {"ACTGENT_JOURNAL": "postgresql://127.0.0.1:1/test"}
     command = [sys.executable, str(Path(HERE) / "clustered.py")]
     done = subprocess.run(command, env={**os.environ, **nowhere}, capture_output=True, text=True, check=True)
-    assert done.stdout.startswith("NODES is left out, as a service is missing: ")
+    assert done.stdout.startswith("NODES is left out, as the database is missing: ")
     assert not done.stderr

@@ -15,8 +15,8 @@ from trio.lowlevel import checkpoint
 
 from actgent import LLM, BareAgent, Sender, Text, open_runtime
 from actgent.journal.base import Entry
-from actgent.journal.opening import open_journal
-from actgent.journal.records import Due, Opened, Scheduled
+from actgent.journal.journal_url import open_journal
+from actgent.journal.records import NextTimerRecord, ScheduleRecord, SessionCreatedRecord
 from actgent.llm.base import Answer, Chat, OnText
 
 RATE = 100_000 / 60
@@ -115,16 +115,16 @@ async def write_all(url: str, entries: Iterable[Entry]) -> None:
     async with open_journal(url) as journal:
         epoch = await journal.acquire()
         for number, each in enumerate(entries):
-            journal.write_soon(each, epoch=epoch)
+            journal.enqueue_write(each, epoch=epoch)
             if number % 1000 == 0:
                 await journal.unfinished("")  # which waits until all of them are written
 
 
 def entry(session_id: str, due: float) -> Entry:
     """A session with one schedule."""
-    scheduled = Scheduled(schedule_id="s", description=f"due at {due!r}", at=due)
-    opened = Opened(owner=Sender("ada"), created_at=due)
-    return Entry(session_id=session_id, agent="a", records=(opened, scheduled, Due(at=due)))
+    scheduled = ScheduleRecord(schedule_id="s", description=f"due at {due!r}", at=due)
+    opened = SessionCreatedRecord(owner=Sender("ada"), created_at=due)
+    return Entry(session_id=session_id, agent="a", records=(opened, scheduled, NextTimerRecord(at=due)))
 
 
 if __name__ == "__main__":

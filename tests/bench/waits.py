@@ -18,7 +18,15 @@ from trio.lowlevel import checkpoint
 from actgent import LLM, Approve, BareAgent, Sender, Text, ToolCall, open_runtime, tool
 from actgent.approvals import Approval, approval_id
 from actgent.journal.base import Entry
-from actgent.journal.records import Accepted, Appended, Due, Opened, PersonAsked, Said, SuspendedRecord
+from actgent.journal.records import (
+    AgentMessageRecord,
+    ApprovalRequestRecord,
+    MessageAcceptedRecord,
+    MessageAppendedRecord,
+    NextTimerRecord,
+    SessionCreatedRecord,
+    SuspensionRecord,
+)
 from actgent.llm.base import Answer, Chat, OnText
 from actgent.messages import Message, ToolResult
 
@@ -158,13 +166,13 @@ def entry(session_id: str, deadline: float) -> Entry:
         session_id=session_id,
         agent="a",
         records=(
-            Opened(owner=Sender("ada"), created_at=1.0),
-            Accepted(message=said),
-            Appended(message_id=said.id),
-            Said(message=answer, stop="tool_calls", calls=1),
-            PersonAsked(approval=approval),
-            Due(at=deadline),
-            SuspendedRecord(message_id=said.id, ids=(asked,)),
+            SessionCreatedRecord(owner=Sender("ada"), created_at=1.0),
+            MessageAcceptedRecord(message=said),
+            MessageAppendedRecord(message_id=said.id),
+            AgentMessageRecord(message=answer, stop="tool_calls", calls=1),
+            ApprovalRequestRecord(approval=approval),
+            NextTimerRecord(at=deadline),
+            SuspensionRecord(message_id=said.id, ids=(asked,)),
         ),
     )
 

@@ -13,11 +13,14 @@ from actgent import (
     NotRunning,
     Reject,
     RemoteError,
+    SessionExists,
     connect,
 )
 from actgent.client import ConnectionLost, Refused, StreamEvent, Transport, open_client
-from actgent.client.http.forms import PATHS
-from actgent.client.reading import Deliveries
+from actgent.client.http.http_request import PATHS
+from actgent.client.json_conversion import DeliveryDecoder
+
+MOMENT = "2026-11-26T12:00:00Z"
 
 
 class Wire(Transport):
@@ -68,15 +71,15 @@ async def heard(*streams):
     return replies, failures, after
 
 
-async def test_a_record_that_is_cut_in_its_middle_is_told_once(autojump_clock):
-    """Events of one record come together: the first of two is not told where the second, with the number, is missing."""
+async def test_record_cut_in_the_middle_is_delivered_once(autojump_clock):
+    """The events of one record are delivered together. The first event is held until the last one with the number has arrived."""
     first = [reply("a", 1), reply("b")]
     second = [reply("b"), reply("c", 2), server("closed", 3)]
     assert await heard(first, second) == (["a", "b", "c"], [], [0, 1])
 
 
-async def test_what_comes_twice_is_told_once(autojump_clock):
-    """A number that was heard is left out, whatever the server sends."""
+async def test_repeated_record_is_delivered_once(autojump_clock):
+    """A record number that was delivered is dropped, whatever the server sends."""
     assert await heard(
         [reply("a", 1), reply("b", 2)], [reply("b", 2), reply("c", 3), server("closed", 4)]
     ) == (
@@ -86,8 +89,8 @@ async def test_what_comes_twice_is_told_once(autojump_clock):
     )
 
 
-async def test_words_of_the_server_are_not_told(autojump_clock):
-    """`bye`, `lagged` and signs of life lead to a new connection, and to no handler."""
+async def test_server_events_are_not_delivered(autojump_clock):
+    """`bye`, `lagged` and keep-alives cause a reconnect, and call no handler."""
     assert await heard([None, reply("a", 1), server("bye")], [server("lagged")], [server("closed", 2)]) == (
         ["a"],
         [],
@@ -95,8 +98,8 @@ async def test_words_of_the_server_are_not_told(autojump_clock):
     )
 
 
-async def test_an_older_copy_is_told_to_handlers_of_exceptions(autojump_clock):
-    """A server with fewer records than were heard has another session: nothing of it is told as if it were this one."""
+async def test_older_journal_is_reported_to_exception_handlers(autojump_clock):
+    """A server with fewer records than the cursor has another session. None of its events are delivered as this session's."""
     replies, failures, _ = await heard([reply("a", 7)], [server("resync", 3), reply("b", 4)])
     assert replies == ["a"]
     assert [(each.kind, type(each.error)) for each in failures] == [("journal", CursorUnknown)]
@@ -107,9 +110,12 @@ def grown(text, *, begin=0, attempt=0, name="token"):
     return StreamEvent(name=name, data=data)
 
 
-def test_what_grows_is_told_once_over_breaks():
-    """Behind a break all of it comes again, and only what is new is told; other words void the former ones."""
-    reader = Deliveries()
+def test_partial_answer_is_delivered_once_over_reconnects():
+    """After a reconnect the whole text arrives again, and only new text is delivered.
+
+    A different text replaces the former one.
+    """
+    reader = DeliveryDecoder()
     events = [
         grown("one "),
         grown("two ", begin=4),
@@ -119,7 +125,7 @@ def test_what_grows_is_told_once_over_breaks():
         grown("answer", begin=8),
         grown("third", attempt=5),
     ]
-    told = [(each.text, each.attempt) for event in events for each in reader.read(event)]
+    told = [(each.text, each.attempt) for event in events for each in reader.decode(event)]
     assert told == [
         ("one ", 0),
         ("two ", 0),
@@ -130,42 +136,51 @@ def test_what_grows_is_told_once_over_breaks():
     ]
 
 
-def test_what_is_whole_does_not_grow_again():
-    """A server that is behind its journal tells how an answer grew when its reply was told: that is left out."""
-    reader, usage = Deliveries(), {}
+def test_complete_answer_gets_no_more_tokens():
+    """Partial answers that arrive after the reply are dropped."""
+    reader, usage = DeliveryDecoder(), {}
     answer = StreamEvent(name="answer", data={"message_id": "r", "usage": usage}, number=1)
     whole = StreamEvent(
         name="reply", data={"id": "r", "text": "one two", "data": None, "message_type": None}, number=2
     )
     other = StreamEvent(name="token", data={**grown("x").data, "reply_id": "s"})
     events = [grown("one "), answer, grown("two", begin=4), whole, other, grown("one two", name="growing")]
-    told = [each.text for event in events for each in reader.read(event)]
+    told = [each.text for event in events for each in reader.decode(event)]
     assert told == ["one ", "two", "one two", "x"]
 
 
-async def test_requests_are_repeated_where_that_is_safe(autojump_clock):
-    """A lost connection and a server that is full are tried again; a refusal is not."""
+async def test_requests_are_retried_if_safe(autojump_clock):
+    """Lost connections and full servers are retried. Rejections are not."""
     full = Refused("too-many-requests", "", status=429, fields={"retry_after": 0.01})
     wire = Wire(answers=[ConnectionLost("cut", was_sent=True), full, {"message_id": "m1"}])
     async with open_client(wire) as client:
-        session = client.agent("clerk")._known("s1")
+        session = client.agent("clerk")._session_for_requests("s1")
         assert await session.chat("hello", message_id="m1") == "m1"
         assert [each.body["message_id"] for each in wire.asked] == ["m1"] * 3
-        wire.answers = [ConnectionLost("cut", was_sent=True)]
-        with pytest.raises(RemoteError, match="cut"):
-            await session.interrupt()
         wire.answers = [Refused("unheard-of", "new words", status=418, fields={})]
         with pytest.raises(RemoteError, match="new words") as error:
             await session.chat("hello")
     assert (error.value.kind, error.value.status) == ("unheard-of", 418)
 
 
-async def test_a_repeated_decision_is_told_whose_counts(autojump_clock):
-    """Where the first try may have counted, `already-decided` is its own word, unless another decision was made."""
+async def test_an_interrupt_is_retried_with_the_id_of_the_turn_that_ran(autojump_clock):
+    """A turn that begins after a lost connection is not stopped; if no turn runs, nothing is sent."""
+    lost = ConnectionLost("cut", was_sent=True)
+    wire = Wire(answers=[{"turn": {"message_id": "m1"}}, lost, lost, {}, {"turn": None}])
+    async with open_client(wire) as client:
+        session = client.agent("clerk")._session_for_requests("s1")
+        await session.interrupt()
+        await session.interrupt()
+    assert [each.operation for each in wire.asked] == ["get_session", *["interrupt"] * 3, "get_session"]
+    assert [each.body["message_id"] for each in wire.asked[1:4]] == ["m1"] * 3
+
+
+async def test_repeated_decision_reports_the_effective_one(autojump_clock):
+    """If the first try may have had its effect, `already-decided` means success, unless another decision was made."""
     lost, own, other = ConnectionLost("cut", was_sent=True), {"as_asked": True}, {"as_asked": False}
     wire = Wire()
     async with open_client(wire) as client:
-        session = client.agent("clerk")._known("s1")
+        session = client.agent("clerk")._session_for_requests("s1")
         wire.answers = [lost, Refused("already-decided", "", status=409, fields=own)]
         await session.answer("1.s1", Reject("no"))
         for tries in ([lost], []):
@@ -175,19 +190,19 @@ async def test_a_repeated_decision_is_told_whose_counts(autojump_clock):
 
 
 @pytest.mark.parametrize("method", ["cancel_task", "unschedule"])
-async def test_what_had_its_effect_was_not_removed_by_a_try_whose_answer_was_lost(autojump_clock, method):
-    """The task has told its result, or the schedule has fired: the caller is told that nothing was stopped."""
+async def test_removal_returns_false_after_completion(autojump_clock, method):
+    """The task has reported its result, or the schedule has fired: the call returns False."""
     lost, wire = ConnectionLost("cut", was_sent=True), Wire()
     async with open_client(wire) as client:
-        session = client.agent("clerk")._known("s1")
+        session = client.agent("clerk")._session_for_requests("s1")
         for fields, is_removed in (({}, True), ({"as_asked": False}, False)):
             wire.answers = [lost, Refused("not-found", "", status=404, fields=fields)]
             assert await getattr(session, method)("t") is is_removed
 
 
-async def test_the_table_of_http_is_that_of_the_gateway(served):
-    """Each operation stands in the gateway's description under this name, verb and path."""
-    document = served.gateway.app.inside.document()
+async def test_http_paths_match_the_gateway(served):
+    """Each operation is in the gateway's OpenAPI document with this name, method and path."""
+    document = served.gateway.app.context.document()
     known = {
         each["operationId"]: (verb.upper(), path.removeprefix("/v1"))
         for path, verbs in document["paths"].items()
@@ -202,8 +217,8 @@ async def test_the_table_of_http_is_that_of_the_gateway(served):
         ), operation
 
 
-async def test_who_may_not_is_told_so(served):
-    """A wrong token and a missing scope are `AccessRefused`; an agent that is not there is `NotRunning`."""
+async def test_missing_permission_raises(served):
+    """An unknown token and a missing scope raise `AccessRefused`. An agent that does not run raises `NotRunning`."""
     async with served.connect(token="act_wrong") as client:
         with pytest.raises(AccessRefused):
             await client.agents()
@@ -222,8 +237,8 @@ async def test_who_may_not_is_told_so(served):
     "url",
     ["127.0.0.1:8300", "ftp://x", "http://u:p@h", "http://h/?token=x", "", 5, "http://a b", "http://a,b:80"],
 )
-async def test_an_address_that_is_none_is_refused(url, token):
-    """Before anything is sent, with words that say what an address is, also where there is no token either."""
+async def test_invalid_address_raises(url, token):
+    """It raises before a request is sent, with the expected form of an address, also if the token is missing."""
     with pytest.raises(ConfigurationError, match="address of a gateway"):
         connect(url, token=token)
 
@@ -232,9 +247,26 @@ async def test_an_address_that_is_none_is_refused(url, token):
     "url", ["http://localhost", "http://b\u00fccher.example:80/x", "http://[::1]:80", "https://a_b.c-d"]
 )
 @pytest.mark.parametrize(
-    ("token", "words"), [(None, "token= is missing"), (5, "token= is the text"), (" ", "token= is the text")]
+    ("token", "words"), [(None, "token= is missing"), (5, "token= must be"), (" ", "token= must be")]
 )
-async def test_a_token_that_is_none_is_refused(url, token, words):
-    """The address is fine there."""
+async def test_invalid_token_raises(url, token, words):
+    """The address is valid in this test."""
     with pytest.raises(ConfigurationError, match=words):
         connect(url, token=token)
+
+
+@pytest.mark.parametrize("is_repeated", [False, True])
+async def test_fork_sent_twice_by_a_gateway_returns_the_copy(autojump_clock, is_repeated):
+    """The gateway reports that it lost the first answer. Without that report, the id belongs to another session."""
+    exists = Refused("session-exists", "", status=409, fields={})
+    exists.is_repeated = is_repeated
+    times = {"created_at": MOMENT, "updated_at": MOMENT}
+    head = {"agent": "clerk", "parent": None, "unfinished": False, **times}
+    wire = Wire(answers=[exists, {**head, "records": 2, "state": "idle", "owner": "ada"}])
+    async with open_client(wire) as client:
+        if is_repeated:
+            copy = await client.fork("s1", agent="clerk", new_id="s2")
+            assert (copy.session_id, copy.records) == ("s2", 2)
+        else:
+            with pytest.raises(SessionExists):
+                await client.fork("s1", agent="clerk", new_id="s2")

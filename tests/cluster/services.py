@@ -1,6 +1,6 @@
-"""A broker and a database of a test's own, on free ports and in folders of their own, that it may kill and start again.
+"""A database of a test on a free port and in its own folder, which the test may kill and start again.
 
-As root they run as the users that their packages have made, or as nobody; their files go with the test.
+As root it runs as the user that its package has made, or as nobody; its files are removed with the test.
 """
 
 import contextlib
@@ -18,24 +18,12 @@ import psycopg
 import pytest
 import trio
 
-from actgent.cluster.amqp import open_connection, parse_broker
-from actgent.errors import BrokerLost, ConfigurationError
-
 PATIENCE = 300
 """Seconds that a service may take to start, on a machine that does much else."""
-SERVER = "/usr/lib/rabbitmq/bin/rabbitmq-server"
-BROKER = """listeners.tcp.1 = {host}:{port}
-{tls}loopback_users = none
-log.console = false
-disk_free_limit.absolute = 50MB
-queue_master_locator = client-local
-"""
-TLS = """listeners.ssl.1 = {host}:{tls_port}
-ssl_options.cacertfile = {ca}
-ssl_options.certfile = {cert}
-ssl_options.keyfile = {key}
-ssl_options.verify = verify_none
-"""
+
+
+STANDBY = "standby"
+"""The name by which a primary knows its standby."""
 
 
 def free_port():
@@ -141,56 +129,6 @@ def _below(pid):
 
 
 @attrs.define(eq=False)
-class Broker(Service):
-    """RabbitMQ, with its guest."""
-
-    user: str = "rabbitmq"
-    tls_port: int = 0
-    """Of a listener with certificates, if it has some."""
-
-    def __attrs_post_init__(self):
-        super().__attrs_post_init__()
-        names = {"RABBITMQ_MNESIA_BASE": "data", "RABBITMQ_LOG_BASE": "log", "RABBITMQ_CONF_ENV_FILE": "none"}
-        names |= {"RABBITMQ_CONFIG_FILE": "rabbitmq.conf", "RABBITMQ_ENABLED_PLUGINS_FILE": "plugins"}
-        local = {"ERL_EPMD_PORT": str(free_port()), "ERL_EPMD_ADDRESS": "127.0.0.1"}
-        self._environment = {name: str(self.folder / path) for name, path in names.items()} | local
-        self._environment |= {
-            "RABBITMQ_NODENAME": f"actgent-{self.port}@localhost",
-            "RABBITMQ_DIST_PORT": str(free_port()),
-            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "-kernel inet_dist_use_interface {127,0,0,1}",
-        }
-        self.give("plugins", "[].")
-        self.give("rabbitmq.conf", BROKER.format(host=self.host, port=self.port, tls=""))
-
-    def certify(self, ca, cert, key):
-        """Have a listener with a certificate, from the next start on."""
-        self.tls_port, self.ca = free_port(), ca
-        given = {
-            name: self.give(name, path.read_bytes())
-            for name, path in (("ca", ca), ("cert", cert), ("key", key))
-        }
-        tls = TLS.format(host=self.host, tls_port=self.tls_port, **given)
-        self.give("rabbitmq.conf", BROKER.format(host=self.host, port=self.port, tls=tls))
-
-    @property
-    def url(self):
-        return (
-            f"amqp://guest:guest@{self.host}:{self.port}/{'?insecure=1' if self.host != '127.0.0.1' else ''}"
-        )
-
-    async def start(self):
-        self.begin("epmd")
-        self.begin(SERVER)
-        await self.wait_ready()
-
-    async def answers(self):
-        with contextlib.suppress(BrokerLost, ConfigurationError):
-            async with open_connection(parse_broker(self.url)):
-                return True
-        return False
-
-
-@attrs.define(eq=False)
 class Database(Service):
     """PostgreSQL, which lets everybody in."""
 
@@ -200,26 +138,23 @@ class Database(Service):
     trusted: str = "127.0.0.1/32"
     """The network whose machines may come in."""
 
+    primary: "Database | None" = None
+    """The running server of which this one is a synchronous standby; None: it is a primary with a new cluster."""
+
     def __attrs_post_init__(self):
         super().__attrs_post_init__()
-        words = [
-            self.binaries / "initdb",
-            "-D",
-            self.folder / "data",
-            "-U",
-            "postgres",
-            "-A",
-            "trust",
-            "-N",
-            "-E",
-            "UTF8",
-        ]
-        subprocess.run(
-            self.command(*words, "--locale=C"), check=True, stdout=subprocess.DEVNULL, cwd=self.folder
-        )
-
+        if self.primary is not None:
+            source = f"host={self.primary.folder} port={self.primary.port} user=postgres application_name={STANDBY}"
+            self._run("pg_basebackup", "-d", source, "-D", self.folder / "data", "-R", "-c", "fast")
+            return
+        self._run("initdb", "-D", self.folder / "data", *"-U postgres -A trust -N -E UTF8 --locale=C".split())
         rules = self.folder / "data" / "pg_hba.conf"
-        rules.write_text(f"local all all trust\nhost all all {self.trusted} trust\n", encoding="ascii")
+        trusted = f"host all all {self.trusted} trust\nlocal replication all trust\n"
+        rules.write_text(f"local all all trust\n{trusted}", encoding="ascii")
+
+    def _run(self, program, *words):
+        command = self.command(self.binaries / program, *words)
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, cwd=self.folder)
 
     def certify(self, ca, cert, key):
         """Speak TLS to who wants it, from the next start on."""
@@ -242,18 +177,28 @@ class Database(Service):
         self.begin(self.binaries / "postgres", "-D", self.folder / "data", *places, *self.options)
         await self.wait_ready()
 
+    async def execute(self, sql):
+        """Run a statement, and return its rows; None for a statement without rows."""
+        return await trio.to_thread.run_sync(self._execute, sql)
+
+    def _execute(self, sql):
+        with psycopg.connect(self.near, autocommit=True) as connection:
+            cursor = connection.execute(sql)
+            return cursor.fetchall() if cursor.description else None
+
+    async def confirm_by_standby(self):
+        """From now on, confirm a transaction only once the standby has it on disk; returns when that holds."""
+        await self.execute(f"ALTER SYSTEM SET synchronous_standby_names = 'FIRST 1 ({STANDBY})'")
+        await self.execute("SELECT pg_reload_conf()")
+        with trio.fail_after(PATIENCE):
+            while await self.execute("SELECT sync_state FROM pg_stat_replication") != [("sync",)]:  # noqa: ASYNC110 - it is asked
+                await trio.sleep(0.05)
+
     async def answers(self):
         with contextlib.suppress(psycopg.OperationalError):
             await trio.to_thread.run_sync(lambda: psycopg.connect(self.near, connect_timeout=5).close())
             return True
         return False
-
-
-def make_broker(**options):
-    """A RabbitMQ that is not started yet; skips where it is not installed."""
-    if not (Path(SERVER).exists() and shutil.which("epmd") and shutil.which("setpriv")):
-        pytest.skip(f"no RabbitMQ to start: {SERVER} and epmd are needed")
-    return Broker(**options)
 
 
 def make_database(**options):

@@ -10,10 +10,10 @@ pytest.importorskip("psycopg", reason="the extra `postgres` is not installed")
 
 from actgent import BareAgent, Chat, Governed, Governor, Priority, RateLimited, ScriptedLLM
 from actgent.errors import JournalFailed
-from actgent.journal.postgres import PartitionedJournal, allowances
-from actgent.llm.governor import ShareLender
+from actgent.journal.postgres import PartitionedJournal, rate_limit_leases
+from actgent.llm.governor import LimitLeaseClient
+from actgent.llm.governor.leased_limits import LeasedLimit
 from actgent.llm.governor.rate_limits import Cost
-from actgent.llm.governor.shares import Share
 from actgent.messages import Usage
 
 CLOCK = "extract(epoch FROM clock_timestamp())"
@@ -24,7 +24,7 @@ class Node:
 
     def __init__(self, name, table, **limits):
         self.governor, self.name = Governor(**limits), name
-        self.lender = ShareLender(table)
+        self.lender = LimitLeaseClient(table)
         self.scope = trio.CancelScope()
         self.calls = []
         """When each was admitted, and what it took of tokens."""
@@ -66,7 +66,9 @@ def virtual(table, monkeypatch):
     """`lend` of the table, whose server has the clock of the test."""
     for name in ("_BEGIN", "_LEND"):
         monkeypatch.setattr(
-            allowances, name, getattr(allowances, name).replace(CLOCK, "(SELECT t FROM virtual)")
+            rate_limit_leases,
+            name,
+            getattr(rate_limit_leases, name).replace(CLOCK, "(SELECT t FROM virtual)"),
         )
     is_there = trio.Event()
     turn = trio.Lock()
@@ -256,17 +258,17 @@ async def test_what_is_owed_is_charged_before_anything_is_lent(virtual, autojump
 
 def test_a_share_lapses():
     """Two seconds after it was asked for, not after it came; what is owed stays."""
-    share = Share(kind="requests", rate=1, capacity=10, waiting=lambda _: 5)
+    share = LeasedLimit(kind="requests", rate=1, capacity=10, waiting=lambda _: 5)
     call = Cost()
     assert share.ready_at(call, 100.0) == math.inf
-    asked = share.ask(100.0)
+    asked = share.lease_request(100.0)
     assert (asked.least, asked.wanted) == (1, 5)
-    share.lend(asked, lent=5, held=0, wait=0, room=0)
+    share.renew(asked, lent=5, held=0, wait=0, room=0)
     assert share.ready_at(call, 101.9) == 101.9
-    share.take(call, 101.9)
+    share.spend(call, 101.9)
     assert share.ready_at(call, 102.0) == math.inf
-    share.take(call, 102.0)
-    assert share.ask(103.0).charge == 1
+    share.spend(call, 102.0)
+    assert share.lease_request(103.0).charge == 1
 
 
 async def test_statements_that_meet_lend_each_unit_once(postgres_url):
@@ -315,14 +317,14 @@ async def test_nodes_share_what_their_models_declare(open_cluster):
                 rows = database.execute(
                     f"SELECT door, kind, level FROM {schema}.allowances ORDER BY kind"
                 ).fetchall()
-        assert [row[:2] for row in rows] == [(door.door, "requests"), (door.door, "tokens")]
+        assert [row[:2] for row in rows] == [(door.name, "requests"), (door.name, "tokens")]
         assert rows[0][2] <= 60 - 1
         assert {each.kind: each.capacity for each in door.buckets} == {"requests": 60, "tokens": 6000}
 
 
 async def test_what_holds_for_each_node_is_said_where_somebody_declares_it(caplog):
     """Once, by the name of the door; nothing is said of a governor that has no number of its own."""
-    lender = ShareLender(None)
+    lender = LimitLeaseClient(None)
     own, plain = Governor(concurrency=4, requests_per_minute=60), Governor(requests_per_minute=60)
     for governor in (own, plain, own):
         governor.share(lender, "api.example.com")

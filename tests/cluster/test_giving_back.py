@@ -1,4 +1,7 @@
-"""A partition that is to be another node's, whose database does not answer when it is given back."""
+"""Partitions that come and go while the database does not answer, or deaths are counted."""
+
+import types
+from contextlib import asynccontextmanager
 
 import attrs
 import pytest
@@ -6,12 +9,10 @@ import trio
 
 pytest.importorskip("psycopg", reason="the extra `postgres` is not installed")
 
-from actgent.cluster.amqp import parse_broker
-from actgent.cluster.link import BrokerLink
 from actgent.cluster.node import Node
-from actgent.cluster.ownership import Do, Ownership, PartitionState
-from actgent.cluster.placement import Placement
+from actgent.cluster.ownership import Do, PartitionState
 from actgent.errors import JournalFailed
+from actgent.journal.postgres import Taken
 
 
 @attrs.define(slots=False)
@@ -34,24 +35,20 @@ class Journal:
         self.given += [(each, self.owned.pop(each)) for each in partitions]
 
 
-class Requests:
-    """Those of a partition."""
-
-    def close(self):
-        pass
+def make_node(journal):
+    """A node that is not a member of its pool."""
+    journal.nodes = None
+    return Node("one", pool="p", journal=journal, address="http://127.0.0.1:1")
 
 
 def leaving_node(journal):
     """A node that is to give its partition back, in epoch 1."""
-    node = Node(
-        "one", pool="p", journal=journal, link=BrokerLink(parse_broker("amqp://127.0.0.1"), name="one")
-    )
-    node.ownership = mine = Ownership("one", 1)
-    node._requests = {0: Requests()}
-    mine.look([Placement("one", "")])
-    mine.delivered(0)
-    mine.taken(0, 1, was_clean=True)
-    mine.leave_all()
+    node = make_node(journal)
+    mine = node.ownership
+    mine.look(["one"], {}, {"one"}, 0.0)
+    mine.taken(0, 1)
+    mine.recovered(0, 1)
+    assert mine.leave_all() == [Do("drain", 0, 1)]
     assert mine.turns_ended(0, 1) == [Do("give_back", 0, 1)]
     return node
 
@@ -60,7 +57,7 @@ async def test_a_partition_is_given_back_when_the_database_answers(autojump_cloc
     """However long that takes: nobody else can have it before."""
     journal = Journal(fails=5)
     node = leaving_node(journal)
-    await node._give_back(Do("give_back", 0, 1))
+    await node._give_back({0: 1})
     assert journal.given == [(0, 1)]
     assert node.ownership.state(0) is PartitionState.AWAY
 
@@ -69,7 +66,7 @@ async def test_what_was_taken_again_meanwhile_is_not_given_back(autojump_clock):
     """Its sessions live here, in the next epoch of ours."""
     journal = Journal(fails=1, meanwhile=3)
     node = leaving_node(journal)
-    await node._give_back(Do("give_back", 0, 1))
+    await node._give_back({0: 1})
     assert journal.given == []
     assert journal.owned == {0: 3}
 
@@ -78,17 +75,20 @@ class Counting:
     """A quarantine that counts when it is told to."""
 
     def __init__(self):
-        self.begun, self.goes_on = trio.Event(), trio.Event()
+        self.begun, self.goes_on, self.dead = trio.Event(), trio.Event(), []
 
-    async def count(self, numbers, agents, *, have_died):
+    async def count(self, taken, agents, *, dead):
+        self.dead.append(([each.partition for each in taken], sorted(dead)))
         self.begun.set()
         await self.goes_on.wait()
 
+    choose = None
+
 
 class Runtime:
-    """Notes of which partitions something is taken up."""
+    """Notes what is taken up, and drains at once."""
 
-    agents, stream = (), None
+    agents, stream = (), types.SimpleNamespace(tracing=None, publish=lambda _: None)
 
     def __init__(self):
         self.asked = []
@@ -97,26 +97,44 @@ class Runtime:
         await trio.lowlevel.checkpoint()
         self.asked.append([each for each in range(2) if is_taken(each)])
 
+    def list_running(self):
+        return []
 
-async def test_a_node_that_ends_while_it_counts_takes_up_nothing_that_the_next_one_is_to_count(
-    autojump_clock,
-):
-    """What has not to be counted goes on until it has left, as far as its drain lets it."""
+    @asynccontextmanager
+    async def drain(self, is_leaving, *, grace):
+        await trio.lowlevel.checkpoint()
+        yield
+
+
+async def deliver(partitions):
+    """There is nothing pending."""
+    await trio.lowlevel.checkpoint()
+
+
+@pytest.mark.parametrize("is_leaving", [False, True])
+async def test_deaths_are_counted_before_a_partition_is_served_or_given_back(autojump_clock, is_leaving):
+    """The next owner has no other way to learn of them; a node that leaves opens no session."""
     journal, runtime, counting = Journal(fails=0, count=2), Runtime(), Counting()
-    journal.partition_of = lambda number: number
-    node = Node(
-        "one", pool="p", journal=journal, link=BrokerLink(parse_broker("amqp://127.0.0.1"), name="one")
-    )
-    node.ownership = mine = Ownership("one", 2)
-    node._runtime, node._quarantine, node._requests = runtime, counting, {0: Requests(), 1: Requests()}
-    mine.look([Placement("one", "")] * 2)
+    journal.partition_of, journal.owned = lambda number: number, {0: 1, 1: 1}
+    node = make_node(journal)
+    node._runtime, node.quarantine = runtime, counting
+    node._deliver = deliver
     todo = []
+    node.ownership.look(["one"] * 2, {}, {"one"}, 0.0)
     for number, was_clean in enumerate((False, True)):
-        mine.delivered(number)
-        todo += mine.taken(number, 1, was_clean=was_clean)
+        node._taken[number] = Taken(partition=number, epoch=1, before="dead", was_clean=was_clean)
+        todo += node.ownership.taken(number, 1)
     async with trio.open_nursery() as node.nursery:
         node.nursery.start_soon(node._recover, todo)
         await counting.begun.wait()
-        assert mine.leave_all() == [Do("close_channel", 0), Do("drain", 1, 1)]
+        if is_leaving:
+            node._act(node.ownership.leave_all())
+        assert (node.serving, journal.given, runtime.asked) == ((), [], [])
         counting.goes_on.set()
-    assert runtime.asked == [[1]]
+    assert counting.dead == [([0, 1], ["dead"])]
+    if is_leaving:
+        assert sorted(journal.given) == [(0, 1), (1, 1)]
+        assert runtime.asked == [[]]
+    else:
+        assert node.serving == (0, 1)
+        assert runtime.asked == [[0, 1]]

@@ -29,23 +29,18 @@ from actgent.client.transport import ConnectionLost
 from actgent.cluster.operations.changing import release
 from actgent.control.budget import spent_in
 from actgent.errors import Fenced
-from actgent.journal.records import Spent
+from actgent.journal.records import UsageRecord
 from actgent.llm.base import Answer
 from actgent.messages import Message, Sender, Text, Usage
-from actgent.runtime.delegation.pools import PoolTask
-from tests.clusters import Cluster, open_cluster, remove
+from actgent.runtime.delegation.pool_tasks import PoolTask
+from tests.clusters import Cluster, open_balancer, open_cluster
 
 
 @asynccontextmanager
 async def open_pools():
     """The clusters of two pools with one journal."""
-    async with open_cluster() as editors:
-        writers = Cluster(f"{editors.pool}-w", editors.journal)
-        try:
-            yield editors, writers
-        finally:
-            with trio.CancelScope(shield=True):
-                await remove(writers.pool)
+    async with open_cluster() as editors, open_balancer() as balancer:
+        yield editors, Cluster(f"{editors.pool}-w", editors.journal, balancer)
 
 
 @asynccontextmanager
@@ -117,7 +112,7 @@ def writing(*, calls=None, wait=None):
 async def taken_of(runtime, session, agent):
     """What the journal says that a session's own budget has paid."""
     records = (await runtime.read_session(session.id, agent=agent))[1]
-    return spent_in([each for each in records if isinstance(each, Spent) and not each.turn])
+    return spent_in([each for each in records if isinstance(each, UsageRecord) and not each.turn])
 
 
 async def test_an_agent_of_another_pool_is_used_as_any_other():
@@ -261,18 +256,19 @@ class Faulty:
     def __init__(self, way, losses=math.inf):
         self.way, self.losses, self.tries = way, losses, 0
 
-    async def exchange(self, session_id, asked, *, seconds):
-        if asked.verb == "CANCEL":
+    async def exchange(self, form, **options):
+        if form.verb == "CANCEL":
             self.tries += 1
             if self.tries <= self.losses:
                 await trio.lowlevel.checkpoint()
                 raise ConnectionLost("the answer is lost", was_sent=False)
-        return await self.way.exchange(session_id, asked, seconds=seconds)
+        return await self.way.exchange(form, **options)
 
 
 def make_faulty(runtime, pool, **losses):
     links = runtime.delegation.pools
-    links._transports[pool] = Faulty(links._transports[pool], **losses)
+    directory, way = links._known[pool]
+    links._known[pool] = directory, Faulty(way, **losses)
 
 
 async def test_a_stop_that_is_lost_is_said_again():
@@ -334,7 +330,7 @@ async def test_a_deadline_goes_over_to_the_other_pool():
 
 
 async def test_what_is_not_there_is_told_clearly():
-    """An agent that the pool does not host, a pool that nobody hosts, and a process without a broker."""
+    """An agent that the pool does not host, a pool that nobody hosts, and a process without a cluster."""
     async with open_pools() as (editors, writers), writers.node(writing()):
         painter = PoolAgent("painter", pool=writers.pool)
         lost = PoolAgent("writer", pool="nobody-hosts-this", patience=0.5)
@@ -344,11 +340,11 @@ async def test_what_is_not_there_is_told_clearly():
             ):
                 await painter.run("a picture")
             with pytest.raises(
-                NotRunning, match="no node of pool 'nobody-hosts-this' was ever at this broker"
+                NotRunning, match="no node of pool 'nobody-hosts-this' has ever run in this database"
             ):
                 await lost.run("a poem")
     async with open_runtime() as runtime:
-        with pytest.raises(ConfigurationError, match="broker"):
+        with pytest.raises(ConfigurationError, match="cluster="):
             await runtime.start(PoolAgent("writer", pool="writers"))
 
 
@@ -421,7 +417,7 @@ async def test_agents_of_one_name_are_hosted_by_one_pool_of_a_schema():
     async with open_pools() as (editors, writers), editors.node(writing()) as here:
         await here.start(PoolAgent("reader", pool="readers"))
         for agent, name in ((writing(), "writer"), (PoolAgent("reader", pool="readers"), "reader@readers")):
-            with pytest.raises(ConfigurationError, match="give each pool a schema of its own") as refused:
+            with pytest.raises(ConfigurationError, match="give each pool a schema") as refused:
                 async with writers.node(BareAgent("other", llm=ScriptedLLM(["x"])), agent):
                     pytest.fail("two pools host it")
             assert f"agent '{name}' of this database is hosted by pool '{editors.pool}'" in str(refused.value)
@@ -432,16 +428,15 @@ async def test_agents_of_one_name_are_hosted_by_one_pool_of_a_schema():
 async def test_an_agent_changes_its_pool_with_its_sessions():
     """Once no node of the old pool hosts it, and a person has released it."""
     async with open_pools() as (editors, writers):
-        place = (editors.journal, editors.broker)
         async with editors.node(writing()), editors.connect() as client:
             session = await client.agent("writer").create_session("ada", session_id="s1")
             await session.chat("a poem")
             await session.wait_idle()
             with pytest.raises(ConfigurationError, match="is hosted by"):
-                await release(*place, editors.pool, "writer")
+                await release(editors.journal, editors.pool, "writer")
         with pytest.raises(ConfigurationError, match="hosts no agent 'wroter'"):
-            await release(*place, editors.pool, "wroter")
-        await release(*place, editors.pool, "writer")
+            await release(editors.journal, editors.pool, "wroter")
+        await release(editors.journal, editors.pool, "writer")
         async with writers.node(writing()), writers.connect() as client:
             session = await client.agent("writer").open_session("s1")
             assert (await client.agent("writer").run("more", session=session)).text == "written: more"

@@ -24,7 +24,7 @@ from actgent import (
     tool,
 )
 from actgent.journal.memory import MemoryJournal
-from actgent.testing import DyingJournal
+from actgent.testing import CrashingJournal
 
 LIVING = Path(__file__).with_name("living.py")
 TASKS = "CREATE TABLE tasks (id INTEGER PRIMARY KEY, text TEXT NOT NULL);"
@@ -92,7 +92,7 @@ async def test_a_key_is_used_once(url):
     insert = marked(url, INSERT)
     async with Database(url, migrations=[TASKS]) as database:
         assert [await database.execute(insert, (1, "tea"), key="k") for _ in range(3)] == [1, 1, 1]
-        with pytest.raises(DatabaseFailed, match="something else was done"):
+        with pytest.raises(DatabaseFailed, match="already used for another change"):
             await database.execute(insert, (2, "milk"), key="k")
         with pytest.raises(DatabaseFailed):
             await database.execute(insert, (1, "again"), key="other")
@@ -149,7 +149,7 @@ async def test_a_migration_that_changed_is_named(url):
     more = "CREATE TABLE more (id INTEGER);"
     async with Database(url, migrations=[TASKS, more]):
         pass
-    with pytest.raises(ConfigurationError, match="'migration 1' is not what was applied"):
+    with pytest.raises(ConfigurationError, match="'migration 1' differs from the applied migration"):
         async with Database(url, migrations=[TASKS.replace("NOT NULL", ""), more]):
             pass
     with pytest.raises(ConfigurationError, match="'migration 2' is missing"):
@@ -325,21 +325,21 @@ def _go_on(chat):
     return "done" if done else ToolCall("add_task", {"text": "tea"})
 
 
-class LosingJournal(DyingJournal):
+class LosingJournal(CrashingJournal):
     """The n-th write is lost with the process: what was done before it has no record."""
 
     async def commit(self, entry, *, epoch, durable=True):
         self._count()
-        await self._go_on()
+        await self._block_if_dead()
         await self.inner.commit(entry, epoch=epoch, durable=durable)
 
-    def write_soon(self, entry, *, epoch):
+    def enqueue_write(self, entry, *, epoch):
         self._count()
         if not self.is_dead:
-            self.inner.write_soon(entry, epoch=epoch)
+            self.inner.enqueue_write(entry, epoch=epoch)
 
 
-@pytest.mark.parametrize("kind", [DyingJournal, LosingJournal])
+@pytest.mark.parametrize("kind", [CrashingJournal, LosingJournal])
 async def test_a_crash_at_any_write_changes_once(tmp_path, kind):
     """Wherever the process dies, the call that is repeated after the restart finds what it has written."""
     writes, has_died = 0, True

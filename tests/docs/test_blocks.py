@@ -43,7 +43,18 @@ ELSEWHERE = {
 """Commands that are not run here, and why."""
 SHELL = {"|", "<", ">"}
 """What only a shell understands: such commands are for people."""
-LANGUAGES = {"python", "console", "output", "text", "json", "yaml", "ini", "dockerfile", "markdown"}
+LANGUAGES = {
+    "python",
+    "console",
+    "output",
+    "text",
+    "json",
+    "yaml",
+    "ini",
+    "dockerfile",
+    "markdown",
+    "javascript",
+}
 """What the language of a block may be; blocks of the first three are compared with what runs."""
 
 
@@ -122,8 +133,8 @@ def run_blocks(document):
 
 
 @pytest.mark.parametrize("page", RUNNING, ids=lambda path: path.relative_to(ROOT).as_posix())
-def test_blocks_run(page, request, capsys, tmp_path, monkeypatch):
-    """The page's blocks run in their order, and a block that fails is named by its line."""
+def test_code_blocks_run(page, request, capsys, tmp_path, monkeypatch):
+    """The blocks of a page run in order, and a failed block is named by its line."""
     document = BLOCKS.parse(page)
     request.getfixturevalue("loopback_provider")
     monkeypatch.chdir(tmp_path)
@@ -135,8 +146,8 @@ def test_blocks_run(page, request, capsys, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: path.relative_to(ROOT).as_posix())
-def test_each_block_says_its_language(page):
-    """A block in a language that is not run is in one that cannot be, so no Python hides from the tests."""
+def test_each_block_has_a_language(page):
+    """Blocks in a language that is not run cannot be Python, so no Python block is skipped."""
     text = page.read_text(encoding="utf-8")
     opened = re.findall(r"^```+([^\n`]*)\n.*?^```+$", text, re.MULTILINE | re.DOTALL)
     directives = {"{toctree}", "{eval-rst}", "{raw} html", "{include}", "{glossary}"}
@@ -159,8 +170,8 @@ PLANTED = {
 
 
 @pytest.mark.parametrize("what", PLANTED)
-def test_a_block_that_is_wrong_is_noticed(what, commands, capsys, tmp_path, monkeypatch):
-    """A page whose block raises, prints something else or runs a command in vain does not pass."""
+def test_wrong_block_is_detected(what, commands, capsys, tmp_path, monkeypatch):
+    """A page fails if a block raises, prints another output, or runs a failing command."""
     monkeypatch.chdir(tmp_path)
     page = tmp_path / "page.md"
     page.write_text(PLANTED[what], encoding="utf-8")

@@ -19,8 +19,8 @@ def browser():
     return module
 
 
-async def test_each_page_can_be_read(site, browser):
-    """No page is wider than its window, blank or in the wrong colors, and the console stays silent."""
+async def test_each_page_is_readable(site, browser):
+    """No page is wider than its window, blank or in wrong colors, and the console has no errors."""
     assert await browser.look_at(site) == []
 
 
@@ -39,7 +39,7 @@ PLANTED = {
 
 
 @pytest.mark.parametrize("what", PLANTED)
-async def test_a_planted_fault_is_found(browser, tmp_path, what):
-    """A page with one fault is named with it, so a silent tool is not taken for a good site."""
+async def test_planted_fault_is_detected(browser, tmp_path, what):
+    """A page with one fault is reported, so a silent check does not mean a broken tool."""
     (tmp_path / "page.html").write_text(PLANTED[what], encoding="utf-8")
     assert any(what in fault for fault in await browser.look_at(tmp_path))

@@ -16,14 +16,14 @@ def lines_of(block):
     return [line for line in block.splitlines() if line.strip()]
 
 
-def test_each_framework_has_its_page():
+def test_each_framework_has_a_migration_page():
     """Those that most programs come from, and the systems whose documents this one follows."""
     pages = {page.stem for page in FOLDER.glob("*.md")}
     assert pages == {*FRAMEWORKS, "index", "actgent", "acton", "appagent", "art", "tagent"}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: path.stem)
-def test_ours_takes_no_more_lines(page):
+def test_actgent_programs_are_not_longer(page):
     """Each page has both programs, and the one that runs in test_blocks.py is not the longer one."""
     text = page.read_text(encoding="utf-8")
     theirs = re.search(r"^```\{code-block\} \w+\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)[1]

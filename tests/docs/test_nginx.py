@@ -126,8 +126,8 @@ async def answering(port):
                 return
 
 
-def test_the_file_loads_in_this_nginx(tmp_path):
-    """`nginx -t` takes the file of the guide, at the root and below a path."""
+def test_nginx_accepts_the_file(tmp_path):
+    """`nginx -t` accepts the file of the guide, at the root and below a path."""
     for is_below in (False, True):
         place = tmp_path / str(is_below)
         place.mkdir()
@@ -138,7 +138,7 @@ def test_the_file_loads_in_this_nginx(tmp_path):
         assert done.returncode == 0, done.stderr
 
 
-def test_the_file_has_no_directive_of_newer_versions():
+def test_file_has_no_newer_directives():
     """`http2 on;` came with 1.25.1; Debian 12 and Ubuntu 24.04 have 1.22 and 1.24."""
     for each in blocks():
         assert not re.search(r"^\s*http2\s", each, re.MULTILINE)
@@ -166,7 +166,7 @@ async def test_a_gateway_behind_nginx(tmp_path, is_below):
             assert said.status_code == 200, said.text
             missing = await ada.get("/v1/sessions/a%2Fb%2Fc")
             assert (missing.status_code, missing.json()["type"]) == (404, "/errors/not-found")
-            assert missing.json()["detail"] == "there is nothing of this id here"
+            assert missing.json()["detail"] == "this id does not exist"
             assert (await ada.head("/v1/sessions/s1")).status_code == 200
             await first_events(ada)
 
@@ -184,8 +184,8 @@ async def first_events(ada):
     assert names[:2] == ["message", "turn"]
 
 
-async def test_a_client_below_a_path(tmp_path):
-    """A client in Python takes the path with the address."""
+async def test_client_with_a_path_prefix(tmp_path):
+    """A Python client accepts an address with a path."""
     async with (
         proxied(tmp_path, is_below=True, is_plain=True) as (url, _, secret),
         connect(url, token=secret) as client,

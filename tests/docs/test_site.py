@@ -24,15 +24,15 @@ def entries(site: Path) -> set[str]:
 
 
 def test_each_page_is_built(site):
-    """No page of the docs is left out, and each has a title and a text."""
+    """No page of the docs is missing, and each has a title and text."""
     for name in SOURCES:
         text = (site / f"{name}.html").read_text(encoding="utf-8")
         assert re.search(r"<h1>\S", text), name
         assert len(re.sub(r"<[^>]+>", "", text)) > 500, name
 
 
-def test_each_public_name_has_an_entry(site):
-    """What `actgent` and `actgent.testing` give to programs stands in the reference."""
+def test_each_public_name_has_a_reference_entry(site):
+    """All names of `actgent` and `actgent.testing` are in the reference."""
     known = entries(site)
     public = {f"actgent.{name}" for name in actgent.__all__}
     public |= {f"actgent.testing.{name}" for name in testing.__all__ if name not in actgent.__all__}
@@ -57,7 +57,7 @@ def imported() -> set[str]:
     return {alias.name for node in ours for alias in node.names}
 
 
-def test_each_name_that_is_shown_has_an_entry(site):
+def test_each_shown_name_has_a_reference_entry(site):
     """Whatever a page or an example imports of the package, of whichever module, can be looked up."""
     known = {name.rpartition(".")[2] for name in entries(site)}
     shown = imported()
@@ -78,8 +78,8 @@ class Loaded(HTMLParser):
 
 
 @pytest.mark.parametrize("kind", ["html", "css"])
-def test_nothing_comes_from_the_network(site, kind):
-    """No page and no style sheet loads a font, a script or a picture from elsewhere."""
+def test_site_loads_nothing_from_the_network(site, kind):
+    """No page and no style sheet loads a font, script or picture from another host."""
     foreign = []
     for path in site.rglob(f"*.{kind}"):
         text = path.read_text(encoding="utf-8")
@@ -91,3 +91,21 @@ def test_nothing_comes_from_the_network(site, kind):
             addresses = re.findall(r"url\(\s*['\"]?([^'\")]+)", text) + re.findall(r"@import\s+(\S+)", text)
         foreign += [f"{path.name}: {each}" for each in addresses if re.match(r"(https?:)?//", each)]
     assert foreign == []
+
+
+def test_llms_txt_lists_each_page_once(site):
+    """Each page has a line with its title and an address that exists; most have their first sentence."""
+    lines = [
+        line
+        for line in (site / "llms.txt").read_text(encoding="utf-8").splitlines()
+        if line.startswith("- [")
+    ]
+    addresses = [re.fullmatch(r"- \[[^]]+\]\(([^)]+)\)(: .+)?", line)[1] for line in lines]
+    assert len(addresses) == len(set(addresses)) > 50
+    assert [each for each in addresses if not (site / each).is_file()] == []
+    assert sum("): " in line for line in lines) > len(lines) / 2
+
+
+def test_code_blocks_have_copy_buttons(site):
+    page = (site / "install.html").read_text(encoding="utf-8")
+    assert "copybutton.js" in page

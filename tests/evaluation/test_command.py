@@ -47,8 +47,8 @@ def run(tmp_path, monkeypatch, no_keys, capfd):
     return command
 
 
-def test_a_table_a_page_and_figures(run, tmp_path):
-    """Side by side, with what failed and why; all of it is in the files."""
+def test_table_html_and_json_reports(run, tmp_path):
+    """All variants, with failed runs and reasons, are in the files."""
     code, out, _ = run("cases.py", "--runs", 2, "--html", "report.html", "--json", "report.json")
     assert code == 1
     rows = dict(re.findall(r"^ +(good|bad) +(\d of \d) ", out, re.MULTILINE))
@@ -69,8 +69,8 @@ def test_a_table_a_page_and_figures(run, tmp_path):
         (["--case", "sho", "--threshold", "0"], 0),
     ],
 )
-def test_the_exit_code_is_for_ci(arguments, code, run):
-    """By the part of each variant's runs that passed."""
+def test_exit_code_depends_on_the_threshold(arguments, code, run):
+    """It depends on the share of passed runs of each variant."""
     assert run("cases.py", *arguments)[0] == code
 
 
@@ -91,17 +91,17 @@ def test_the_exit_code_is_for_ci(arguments, code, run):
         (["none.py"], "none.py has no cases"),
         (
             ["regex.jsonl", "--agent", "clerk.py"],
-            "regex.jsonl:1: matches is no regular expression: missing )",
+            "regex.jsonl:1: `matches` is not a valid regular expression: missing )",
         ),
         (["one.jsonl", "--agent", "nobody.py"], "no such file or folder: nobody.py"),
         (["one.jsonl", "--agent", "nobody", "--offline"], "no such file or folder: nobody;"),
         (["judged.jsonl", "--agent", "clerk.py"], "--judge"),
-        (["one.jsonl", "--agent", "clerk.py", "--model", "openai:x"], "clerk.py names its own"),
+        (["one.jsonl", "--agent", "clerk.py", "--model", "openai:x"], "clerk.py chooses its own"),
         (["one.jsonl", "--agent", "clerk.py", "--html", "no/where.html"], "cannot be written"),
     ],
 )
-def test_wrong_use_is_one_line_and_2(arguments, named, run, tmp_path):
-    """The line says what is wrong or what to do."""
+def test_usage_error_is_one_line_with_exit_code_2(arguments, named, run, tmp_path):
+    """The line states the mistake or the remedy."""
     (tmp_path / "empty.py").write_text("x = 1", encoding="utf-8")
     for name, text in {"none.jsonl": "", "none.json": "[]", "none.py": "cases = []"}.items():
         (tmp_path / name).write_text(text, encoding="utf-8")
@@ -117,7 +117,7 @@ def test_wrong_use_is_one_line_and_2(arguments, named, run, tmp_path):
     assert named in err
 
 
-def test_the_cases_of_a_folder_with_several_models_and_prompts(run, tmp_path, no_keys):
+def test_models_and_prompts_are_combined(run, tmp_path, no_keys):
     """Each model with each prompt; offline a script answers, and its prompt is the folder's."""
     from actgent.testing import open_provider
 
@@ -160,7 +160,7 @@ def test_the_cases_of_a_folder_with_several_models_and_prompts(run, tmp_path, no
 
 
 @pytest.mark.parametrize("protocol", sorted(PROTOCOLS.keys() - {"goal"}))
-def test_what_new_makes_passes_offline(protocol, run, tmp_path):
+def test_new_folder_passes_its_case_offline(protocol, run, tmp_path):
     """The script says what it was told, in each turn, so that a new folder's own case passes; a goal's needs a tool."""
     folder = new_folder(tmp_path, "helper", protocol=protocol).path
     two = """{"input": ["I am Ada.", "I am Bob."], "contains": "come to me: 'I am Bob.'"}"""
@@ -169,8 +169,8 @@ def test_what_new_makes_passes_offline(protocol, run, tmp_path):
     assert (code, "2 of 2" in out) == (0, True), out
 
 
-def test_cases_of_a_journal(run, tmp_path):
-    """Written into a new file, to be read and run."""
+def test_cases_are_made_from_a_journal(run, tmp_path):
+    """They are written to a new file, which can be run."""
 
     async def talk():
         async with open_runtime(journal=f"sqlite:///{tmp_path}/agents.db") as runtime:
@@ -185,7 +185,7 @@ def test_cases_of_a_journal(run, tmp_path):
     assert run("other.jsonl", "--from-journal", "agents.db", "--agent", "nobody")[0] == 2
 
 
-def test_cases_of_judged_answers(run, tmp_path):
+def test_cases_are_made_from_ratings(run, tmp_path):
     """What a reader said to be right is expected; what was only bad makes no case; the last word of a reader counts."""
 
     async def talk():
@@ -213,8 +213,8 @@ def test_cases_of_judged_answers(run, tmp_path):
     assert made["wrong"][2].endswith("too short")
 
 
-def test_ctrl_c_reports_what_has_ended(tmp_path, lives, commands):
-    """The runs that have not are named by their number, and the exit code is that of the signal."""
+def test_ctrl_c_reports_finished_runs(tmp_path, lives, commands):
+    """The number of missing runs is printed, and the exit code is that of the signal."""
     (tmp_path / "slow.py").write_text(
         """
 import trio

@@ -22,7 +22,7 @@ from actgent.evaluation import (
     save_cases,
     to_html,
 )
-from actgent.journal.opening import open_journal
+from actgent.journal.journal_url import open_journal
 
 
 def agent(*script, name="clerk", **options):
@@ -58,8 +58,8 @@ async def one(case, *script, **options):
         (Case(input="x", checks=[calls("add")]), "yes", False),
     ],
 )
-async def test_ready_checks(case, answer, passes):
-    """What each looks for, and what `expected` means without any."""
+async def test_predefined_checks(case, answer, passes):
+    """The text or value that each check requires, and the check that `expected` implies."""
     trial = await one(case, answer)
     assert trial.passed is passes
     assert all(result.reason for result in trial.results if not result.passed)
@@ -82,7 +82,7 @@ class Unreadable(Exception):
     ],
     ids=lambda value: type(value).__name__,
 )
-async def test_what_a_check_or_a_variant_raises_ends_nothing_but_its_run(error, said):
+async def test_exception_of_a_check_ends_only_its_run(error, said):
     """Also what is no `Exception`, as `pytest.fail` raises it, or cannot be told."""
 
     def fails(_):
@@ -105,8 +105,8 @@ async def test_what_a_check_or_a_variant_raises_ends_nothing_but_its_run(error, 
     ]
 
 
-async def test_checks_of_ones_own():
-    """Whatever a check may say, sync or async; what it raises is a reason and no end."""
+async def test_custom_checks():
+    """All return values of a check, sync and async. An exception is a failed check with a reason."""
 
     async def slow(trial):
         await trio.lowlevel.checkpoint()
@@ -145,11 +145,11 @@ async def test_checks_of_ones_own():
     reasons = [result.reason for result in trial.results]
     assert (reasons[3], reasons[4].splitlines()[0]) == ("wrong", "it says yes")
     assert "ZeroDivisionError" in reasons[6]
-    assert "no result of a check" in reasons[7]
+    assert "expected a bool, number" in reasons[7]
     assert not trial.passed
 
 
-async def test_tool_calls_and_several_inputs():
+async def test_case_with_several_inputs_is_one_session():
     """A case is one session: what is said later knows what was said before, and its calls are all there."""
     script = [ToolCall("add", {"a": 1, "b": 2}), "3", lambda chat: f"{len(chat.messages)} messages"]
     case = Case(
@@ -162,8 +162,8 @@ async def test_tool_calls_and_several_inputs():
     assert "'a': 1" in wrong.results[0].reason
 
 
-async def test_what_gives_no_answer_is_an_error_of_its_run():
-    """A limit, a model that fails, a call that waits for a person; the others go on."""
+async def test_missing_answer_is_an_error_of_its_run():
+    """A limit, a failed model, an open approval. The other runs continue."""
 
     @tool(approval=True)
     def pay() -> None:
@@ -177,12 +177,12 @@ async def test_what_gives_no_answer_is_an_error_of_its_run():
     assert [trial.passed for trial in report.trials] == [False, True]
     assert "LimitReached" in report.trials[0].error
     waiting = await one(Case(input="x", expected="x"), ToolCall("pay", {}), tools=[pay])
-    assert "waits for a person" in waiting.error
+    assert "needs approval" in waiting.error
     assert waiting.score == 0
 
 
-async def test_an_agent_that_cannot_be_made_fails_its_runs():
-    """And no others."""
+async def test_failed_agent_factory_fails_its_runs():
+    """The runs of other variants continue."""
 
     def broken():
         raise ConfigurationError("no model")
@@ -192,8 +192,8 @@ async def test_an_agent_that_cannot_be_made_fails_its_runs():
     assert "no model" in report.trials[0].error
 
 
-async def test_runs_are_side_by_side_with_a_bound(autojump_clock):
-    """12 runs of a second each, four at a time, take three."""
+async def test_runs_are_concurrent_up_to_a_limit(autojump_clock):
+    """12 runs of a second each, four at a time, take three seconds."""
     running, most = 0, 0
 
     async def answer(chat):
@@ -213,8 +213,8 @@ async def test_runs_are_side_by_side_with_a_bound(autojump_clock):
     assert order == sorted(order)
 
 
-async def test_a_function_makes_an_agent_for_each_run():
-    """Which share nothing; the model of each answers its first question."""
+async def test_variant_function_creates_an_agent_per_run():
+    """The agents share nothing: the model of each answers its first message."""
 
     def make():
         return BareAgent("counter", llm=ScriptedLLM(["first", "second"]))
@@ -223,8 +223,8 @@ async def test_a_function_makes_an_agent_for_each_run():
     assert report.row("make").passed == 3
 
 
-async def test_a_cancelled_evaluation_has_told_of_what_ended(autojump_clock):
-    """By `on_trial`, one by one."""
+async def test_cancelled_evaluation_has_reported_finished_runs(autojump_clock):
+    """`on_trial` was called for each of them."""
 
     async def answer(chat):
         await trio.sleep(1 if "quick" in str(chat.messages[-1].parts) else 100)
@@ -238,7 +238,7 @@ async def test_a_cancelled_evaluation_has_told_of_what_ended(autojump_clock):
     assert [trial.case.title for trial in told] == ["quick"]
 
 
-async def test_a_judge_reads_data_and_its_result_counts():
+async def test_judge_scores_the_answer():
     """It gets the criteria, the answer and what is expected, none of it as an instruction; what it took is told apart."""
     judge = ScriptedLLM(
         [
@@ -263,12 +263,12 @@ async def test_a_judge_reads_data_and_its_result_counts():
         "expected": "4",
     }
     assert "follow no instruction" in judge.chats[0].system
-    with pytest.raises(ConfigurationError, match="no judge"):
+    with pytest.raises(ConfigurationError, match="needs a judge model"):
         await evaluate(cases, agent("4"))
 
 
-async def test_wrong_use():
-    """Each is told before anything runs."""
+async def test_invalid_arguments_raise():
+    """Each mistake raises before a run starts."""
     case = Case(input="x", expected="x")
     for cases, options in (([], {}), ([case], {"runs": 0}), ([case], {"concurrency": 0})):
         with pytest.raises(ConfigurationError):
@@ -280,8 +280,8 @@ async def test_wrong_use():
 # --- reports -----------------------------------------------------------------------------------
 
 
-async def test_a_report_for_programs_and_for_people():
-    """Figures for each variant; on the page everything is text."""
+async def test_json_and_html_reports():
+    """Metrics for each variant. On the page all texts are escaped."""
     evil = "<script>alert(1)</script>"
     cases = [Case(name=evil, input="x", expected="yes"), Case(name="b", input="y", expected=evil)]
     report = await evaluate(cases, {"good": agent("yes"), "bad & co": agent(evil, name="b")}, runs=2)
@@ -304,8 +304,8 @@ async def test_a_report_for_programs_and_for_people():
 # --- files -------------------------------------------------------------------------------------
 
 
-def test_cases_in_files(tmp_path):
-    """Markdown, JSON lines and JSON, alone or in a folder; of an agent's folder those below `tests`."""
+def test_cases_are_loaded_from_files(tmp_path):
+    """Markdown, JSON lines and JSON, single files or folders, and the `tests` of an agent folder."""
     tests = tmp_path / "clerk" / "tests"
     tests.mkdir(parents=True)
     (tmp_path / "clerk" / "brain.md").touch()
@@ -336,17 +336,17 @@ def test_cases_in_files(tmp_path):
         ("a.md", "---\nexpect: x\n---\nHi", "unknown key 'expect'"),
         ("a.md", "---\nname: x\n---\nHi", "checks nothing"),
         ("a.jsonl", '{"input": "x", "expected": "y"}\n{', "a.jsonl:2 is not JSON"),
-        ("a.jsonl", "[]", "a.jsonl:1 is no object"),
-        ("a.jsonl", '{"expected": "y"}', "says nothing"),
-        ("a.jsonl", '{"input": 3, "expected": "y"}', "input is a text"),
+        ("a.jsonl", "[]", "a.jsonl:1 must be an object"),
+        ("a.jsonl", '{"expected": "y"}', "has no input"),
+        ("a.jsonl", '{"input": 3, "expected": "y"}', "`input` must be a text"),
         ("a.jsonl", '{"input": "x", "matches": "("}', "a.jsonl:1"),
         ("a.jsonl", '{"input": "x", "expected": "y", "limits": {"tokenz": 3}}', "tokenz"),
         ("a.jsonl", '{"input": "x", "expected": "y", "timeout": "soon"}', "soon"),
         ("a.csv", "x", "md, .jsonl"),
     ],
 )
-def test_files_that_hold_no_cases(name, text, said, tmp_path):
-    """The line says where and what."""
+def test_invalid_case_files_are_reported(name, text, said, tmp_path):
+    """The line names the place and the mistake."""
     (tmp_path / name).write_text(text, encoding="utf-8")
     with pytest.raises(ConfigurationError, match=said.replace("(", r"\(")):
         load_cases(tmp_path / name)
@@ -382,8 +382,8 @@ async def test_cases_from_a_journal(tmp_path):
     assert report.meets(1)
 
 
-def test_a_case_as_plain_data():
-    """The same keys as in files."""
+def test_case_from_a_dictionary():
+    """The keys are the same as in files."""
     case = case_from({"input": "x", "judge": "It is kind."})
     assert (case.title, case.judge) == ("x", "It is kind.")
     assert Case(input="word " * 30, expected="x").title.endswith("...")

@@ -30,7 +30,7 @@ def customer(*lines, **options):
     return SimulatedUser("a flight to Rome", llm=ScriptedLLM(list(lines)), **options)
 
 
-async def test_a_user_talks_until_they_have_what_they_want():
+async def test_simulated_user_talks_until_the_goal_is_achieved():
     """Each message is the user's own; what the agent answers is told to the model that plays them."""
     played = ScriptedLLM(
         [line("I want to fly."), line("To Rome."), line("Thanks!", achieved=True), line(achieved=True)]
@@ -56,16 +56,16 @@ async def test_a_user_talks_until_they_have_what_they_want():
         ([line()], {}, (False, False, 0)),
     ],
 )
-async def test_how_a_conversation_ends(lines, options, came_to):
-    """Given up, too long, with an opening of its own, and with nothing said."""
+async def test_conversation_stop_reasons(lines, options, came_to):
+    """Given up, too many messages, with an opening, and without a message."""
     async with BareAgent("shop", llm=shop()) as agent:
         told = await customer(*lines, **options).talk_to(agent)
     assert (told.achieved, told.gave_up, told.turns) == came_to
     assert (told.reply is None) == (came_to[2] == 0)
 
 
-async def test_an_evaluation_with_a_user():
-    """The goal is a check of its own; what was said stands in the trial."""
+async def test_evaluation_with_a_simulated_user():
+    """Achieving the goal is a separate check, and the conversation is in the trial."""
     good = Case(user=customer(line("Rome."), line(achieved=True)))
     bad = Case(user=customer(line("Rome."), line(gives_up=True)), name="bad", expected="booked")
     report = await evaluate([good, bad], {"shop": lambda: BareAgent("shop", llm=shop())}, concurrency=1)
@@ -80,8 +80,8 @@ async def test_an_evaluation_with_a_user():
     assert goal_reached(first).passed
 
 
-async def test_a_user_of_a_file(tmp_path):
-    """A goal alone, or an object; a wrong key is named."""
+async def test_simulated_user_from_a_file(tmp_path):
+    """Only a goal, or an object. An unknown key is named."""
     (tmp_path / "a.md").write_text("---\nuser: {goal: a flight, persona: old, max_turns: 4}\n---\n")
     (tmp_path / "b.jsonl").write_text(json.dumps({"user": "a room", "expected": "booked"}) + "\n")
     one, two = load_cases(tmp_path)
@@ -92,9 +92,9 @@ async def test_a_user_of_a_file(tmp_path):
         load_cases(tmp_path)
 
 
-def test_a_user_without_a_goal_is_refused():
-    """And one who may say nothing."""
-    with pytest.raises(ConfigurationError, match="wants something"):
+def test_simulated_user_requires_a_goal():
+    """`max_turns` below 1 raises also."""
+    with pytest.raises(ConfigurationError, match="goal of a simulated user is empty"):
         SimulatedUser(" ")
     with pytest.raises(ConfigurationError, match="at least 1"):
         SimulatedUser("x", max_turns=0)
@@ -157,7 +157,7 @@ def owner_of_phone(phone, **options):
     return SimulatedUser("a signal", llm=ScriptedLLM(lines), tools=phone.tools, **options)
 
 
-async def test_a_user_acts_between_messages():
+async def test_simulated_user_calls_tools():
     """On their own side: the agent sees what they say, the model that plays them the results."""
     agent = Support()
     user = owner_of_phone(agent.phone)
@@ -175,8 +175,8 @@ async def test_a_user_acts_between_messages():
     assert [call.name for message in session.history for call in message.tool_calls] == ["unblock_line"]
 
 
-async def test_the_tools_of_a_user_get_deps():
-    """As those of an agent do."""
+async def test_tools_of_a_simulated_user_get_deps():
+    """As the tools of an agent do."""
 
     @tool
     def look(context: ToolContext[dict]) -> str:
@@ -190,8 +190,8 @@ async def test_the_tools_of_a_user_get_deps():
     assert [result.content for message in told.history for result in message.tool_results] == ["red"]
 
 
-async def test_what_a_user_may_do_is_bounded():
-    """By limits of their own."""
+async def test_simulated_user_has_limits():
+    """Its limits are separate from the agent's."""
     phone = Phone()
     llm = ScriptedLLM(lambda _: ToolCall("toggle_airplane_mode", {}))
     user = SimulatedUser("a signal", llm=llm, tools=phone.tools, limits=Limits(model_calls=4))
@@ -211,7 +211,7 @@ STOPS = {
 
 
 @pytest.mark.parametrize("stop", STOPS)
-async def test_reasons_to_stop(stop):
+async def test_stop_reasons_are_reported(stop):
     """Each is in the result of an evaluation, in its JSON and on its page."""
     lines, turns = STOPS[stop]
     report = await evaluate(
@@ -226,8 +226,8 @@ async def test_reasons_to_stop(stop):
     assert f"{stop} after {turns} message" in to_html(report)
 
 
-async def test_each_run_has_a_user_of_its_own():
-    """A function of the agent makes them, so that both sides share one world."""
+async def test_each_run_has_its_own_simulated_user():
+    """A function of the agent creates the user, so that both share state."""
     case = Case(user=lambda agent: owner_of_phone(agent.phone), checks=[lambda trial: len(trial.calls) == 1])
     report = await evaluate([case], {"support": make_support}, runs=3)
     assert [trial.passed for trial in report.trials] == [True] * 3

@@ -8,8 +8,14 @@ import pytest
 import trio
 
 from actgent.journal.base import Entry
-from actgent.journal.opening import open_journal
-from actgent.journal.records import Accepted, Appended, Ended, Opened, Said
+from actgent.journal.journal_url import open_journal
+from actgent.journal.records import (
+    AgentMessageRecord,
+    MessageAcceptedRecord,
+    MessageAppendedRecord,
+    MessageEndRecord,
+    SessionCreatedRecord,
+)
 from actgent.messages import Message, Sender, Text
 
 
@@ -53,23 +59,23 @@ class Writer:
         return Message(session_id=self.session_id, sender=Sender("ada", kind), parts=(Text(text),))
 
     async def open(self, created_at=1.0):
-        return await self.commit(Opened(owner=Sender("ada"), created_at=created_at))
+        return await self.commit(SessionCreatedRecord(owner=Sender("ada"), created_at=created_at))
 
     async def commit(self, *records):
         await self.journal.commit(self.entry(*records), epoch=self.epoch)
         self.confirmed += records
 
-    def write_soon(self, *records):
-        self.journal.write_soon(self.entry(*records), epoch=self.epoch)
+    def enqueue_write(self, *records):
+        self.journal.enqueue_write(self.entry(*records), epoch=self.epoch)
         self.confirmed += records
 
     async def turn(self, text="hi", answer="hello"):
         """What a plain turn writes."""
         message = self.message(text)
-        await self.commit(Accepted(message=message))
-        self.write_soon(Appended(message_id=message.id))
-        said = Said(message=self.message(answer, "assistant"))
-        await self.commit(said, Ended(message_id=message.id))
+        await self.commit(MessageAcceptedRecord(message=message))
+        self.enqueue_write(MessageAppendedRecord(message_id=message.id))
+        said = AgentMessageRecord(message=self.message(answer, "assistant"))
+        await self.commit(said, MessageEndRecord(message_id=message.id))
 
     async def load(self):
         return await self.journal.load(self.session_id)

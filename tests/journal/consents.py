@@ -34,8 +34,13 @@ from actgent import (
     open_runtime,
     tool,
 )
-from actgent.journal.opening import open_journal
-from actgent.journal.records import Decided, Ended, PersonAsked, Said
+from actgent.journal.journal_url import open_journal
+from actgent.journal.records import (
+    AgentMessageRecord,
+    ApprovalDecisionRecord,
+    ApprovalRequestRecord,
+    MessageEndRecord,
+)
 from actgent.testing import check_transcript
 
 AGENT = "clerk"
@@ -222,9 +227,12 @@ class Consents:
     def _check_people(self, sessions):
         """What was heard of was asked, what was confirmed was decided, each once and as people want it."""
         asked = {
-            each.approval.id: each.approval for s in sessions for each in s if isinstance(each, PersonAsked)
+            each.approval.id: each.approval
+            for s in sessions
+            for each in s
+            if isinstance(each, ApprovalRequestRecord)
         }
-        decided = [each for s in sessions for each in s if isinstance(each, Decided)]
+        decided = [each for s in sessions for each in s if isinstance(each, ApprovalDecisionRecord)]
         twice = [
             key for key, count in collections.Counter(d.approval_id for d in decided).items() if count > 1
         ]
@@ -239,10 +247,12 @@ class Consents:
                 yield f"{key} came to {known.get(key)}"
 
     def _check_results(self, session_id, written):
-        ended = [(each.message_id, each.failed) for each in written if isinstance(each, Ended)]
+        ended = [(each.message_id, each.failed) for each in written if isinstance(each, MessageEndRecord)]
         if ended != [(f"m{number}", None) for number in range(MESSAGES)]:
             yield f"{session_id} ended {ended}"
-        results = [r for each in written if isinstance(each, Said) for r in each.message.tool_results]
+        results = [
+            r for each in written if isinstance(each, AgentMessageRecord) for r in each.message.tool_results
+        ]
         orders = [
             order
             for number in range(MESSAGES)

@@ -26,9 +26,9 @@ import attrs
 import trio
 
 from actgent import BareAgent, ScriptedLLM, Session, ToolCall, ToolContext, open_runtime, tool
-from actgent.journal.opening import open_journal
-from actgent.journal.records import Accepted, Ended, Said
-from actgent.journal.wrapped import WrappedJournal
+from actgent.journal.journal_url import open_journal
+from actgent.journal.records import AgentMessageRecord, MessageAcceptedRecord, MessageEndRecord
+from actgent.journal.wrappers import WrappedJournal
 from actgent.runtime.sessions import table as session_table
 from actgent.testing import check_transcript
 
@@ -75,8 +75,8 @@ class DeadlyJournal(WrappedJournal):
         await self.inner.commit(entry, epoch=epoch, durable=durable)
         self._count()
 
-    def write_soon(self, entry, *, epoch):
-        self.inner.write_soon(entry, epoch=epoch)
+    def enqueue_write(self, entry, *, epoch):
+        self.inner.enqueue_write(entry, epoch=epoch)
         self._count()
 
 
@@ -195,13 +195,13 @@ class Work:
     def _check_conversation(self, session_id, written):
         """All messages are there once and have ended well."""
         wanted = [f"m{number}" for number in range(self.messages)]
-        accepted = [each.message.id for each in written if isinstance(each, Accepted)]
-        ended = [(each.message_id, each.failed) for each in written if isinstance(each, Ended)]
+        accepted = [each.message.id for each in written if isinstance(each, MessageAcceptedRecord)]
+        ended = [(each.message_id, each.failed) for each in written if isinstance(each, MessageEndRecord)]
         if accepted != wanted:
             yield f"{session_id} accepted {accepted}"
         if ended != [(message_id, None) for message_id in wanted]:
             yield f"{session_id} ended {ended}"
-        said = [each.message for each in written if isinstance(each, Said) and each.stop]
+        said = [each.message for each in written if isinstance(each, AgentMessageRecord) and each.stop]
         steps = [
             message.text or [(c.name, c.arguments["order"]) for c in message.tool_calls] for message in said
         ]
@@ -272,11 +272,18 @@ async def _session(agent, session_id):
 
 
 def _calls(written):
-    return [call for each in written if isinstance(each, Said) for call in each.message.tool_calls]
+    return [
+        call for each in written if isinstance(each, AgentMessageRecord) for call in each.message.tool_calls
+    ]
 
 
 def _results(written):
-    return [result for each in written if isinstance(each, Said) for result in each.message.tool_results]
+    return [
+        result
+        for each in written
+        if isinstance(each, AgentMessageRecord)
+        for result in each.message.tool_results
+    ]
 
 
 # --- lives and deaths --------------------------------------------------------------------

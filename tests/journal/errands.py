@@ -29,8 +29,8 @@ from actgent import (
     open_runtime,
     tool,
 )
-from actgent.journal.opening import open_journal
-from actgent.journal.records import Ended, Said
+from actgent.journal.journal_url import open_journal
+from actgent.journal.records import AgentMessageRecord, MessageEndRecord
 from actgent.protocols.plan import Planning
 from actgent.testing import check_transcript
 
@@ -266,12 +266,17 @@ class Errands:
 
 def answers_in(records):
     """How many answers of the model a journal holds."""
-    return sum(isinstance(record, Said) and bool(record.stop) for record in records)
+    return sum(isinstance(record, AgentMessageRecord) and bool(record.stop) for record in records)
 
 
 def results_in(records):
     """The results that a journal holds, by the keys of their calls' effects."""
-    return {result.call_id for r in records if isinstance(r, Said) for result in r.message.tool_results}
+    return {
+        result.call_id
+        for r in records
+        if isinstance(r, AgentMessageRecord)
+        for result in r.message.tool_results
+    }
 
 
 @attrs.define
@@ -300,7 +305,7 @@ class Killed:
         return found
 
     def _problems_of(self, session_id, records):
-        ended = [(each.message_id, each.failed) for each in records if isinstance(each, Ended)]
+        ended = [(each.message_id, each.failed) for each in records if isinstance(each, MessageEndRecord)]
         if ended != [(f"m{number}", None) for number in range(len(MESSAGES))]:
             yield f"{session_id} ended {ended}"
         replies = [line[2:] for line in self.work.heard.read() if line[1] == session_id]
@@ -308,7 +313,10 @@ class Killed:
         if told != ["booked: a, b", "booked: a, b, c"]:
             yield f"{session_id} answered {told}"
         results = [
-            result for each in records if isinstance(each, Said) for result in each.message.tool_results
+            result
+            for each in records
+            if isinstance(each, AgentMessageRecord)
+            for result in each.message.tool_results
         ]
         self.unknown += sum(result.status == "outcome_unknown" for result in results)
         booked = [line[2] for line in self.work.effects.read() if line[:2] == ["book", session_id]]

@@ -15,8 +15,8 @@ import trio
 from crashes import Lines, command, live_once, tell
 
 from actgent import BareAgent, ScriptedLLM, ToolCall, open_runtime, tool
-from actgent.journal.opening import open_journal
-from actgent.sessions.following import Followed, Growing
+from actgent.journal.journal_url import open_journal
+from actgent.sessions.subscriptions import FollowedRecord, PartialText
 
 SESSIONS = 5
 
@@ -69,9 +69,9 @@ class Talk:
                     f"s{number % SESSIONS}", agent="clerk", after=_cursor(lines)
                 ) as follower:
                     async for item in follower:
-                        if isinstance(item, Followed):
+                        if isinstance(item, FollowedRecord):
                             lines.add(item.number, type(item.record).__name__)
-                        elif isinstance(item, Growing) and not item.text:
+                        elif isinstance(item, PartialText) and not item.text:
                             self.wrong.add("an empty piece", item.reply_id)
                     is_over = True
 

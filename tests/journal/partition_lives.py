@@ -9,7 +9,7 @@ import trio
 
 from actgent.journal.base import Entry
 from actgent.journal.postgres import PartitionedJournal, PartitionsLost
-from actgent.journal.records import Accepted, Changed, Opened
+from actgent.journal.records import MessageAcceptedRecord, SessionCreatedRecord, StateChangeRecord
 from actgent.messages import Message, Sender, Text
 
 SESSIONS = [f"s{number}" for number in range(12)]
@@ -24,7 +24,10 @@ async def write(journal, session_id):
     """One step after the other, each behind what the session has."""
     epoch = journal.epoch_of(session_id)
     message = Message(session_id=session_id, sender=Sender("ada"), parts=(Text("hi"),), id=f"{session_id} hi")
-    records = (Opened(owner=Sender("ada"), created_at=1.0), Accepted(message=message))
+    records = (
+        SessionCreatedRecord(owner=Sender("ada"), created_at=1.0),
+        MessageAcceptedRecord(message=message),
+    )
     number = len(await journal.load(session_id, agent="a"))
     while True:
         entry = Entry(session_id=session_id, agent="a", records=records if number == 0 else changed(number))
@@ -38,7 +41,7 @@ async def write(journal, session_id):
 
 
 def changed(number):
-    return (Changed(changes={"n": number}),)
+    return (StateChangeRecord(changes={"n": number}),)
 
 
 async def main(url, node):

@@ -29,8 +29,8 @@ from actgent import (
     open_runtime,
     tool,
 )
-from actgent.journal.opening import open_journal
-from actgent.journal.records import Ended
+from actgent.journal.journal_url import open_journal
+from actgent.journal.records import MessageEndRecord
 
 ANSWER = {"type": "object", "properties": {"order": {"type": "string"}, "n": {"type": "integer"}}}
 SECOND = 17
@@ -123,7 +123,7 @@ class Run:
             records = await journal.load(self.name, agent="errands")
         booked = Counter(order for name, order, *_ in self.effects.read() if name == "book")
         stored = any(name == "store" for name, *_ in self.effects.read())
-        ended = [each.failed for each in records if isinstance(each, Ended)]
+        ended = [each.failed for each in records if isinstance(each, MessageEndRecord)]
         found = [f"{each} is unfinished" for each in unfinished]
         found += [f"{order!r} was booked {booked[order]} times" for order in BOOKED if booked[order] != 1]
         found += [f"nobody was to book {order!r}" for order in booked.keys() - set(BOOKED)]

@@ -15,8 +15,8 @@ import trio
 from crashes import Lines, command, live_once, tell
 
 from actgent import BareAgent, ScriptedLLM, ToolCall, ToolContext, open_runtime, tool
-from actgent.journal.opening import open_journal
-from actgent.journal.records import Accepted, Ended, Said
+from actgent.journal.journal_url import open_journal
+from actgent.journal.records import AgentMessageRecord, MessageAcceptedRecord, MessageEndRecord
 
 SESSIONS = 10
 
@@ -82,14 +82,19 @@ class Talk:
 
     def _check_session(self, session_id, written):
         """A session is a beginning of what happened, without a gap, and has ended well."""
-        messages = [each.message.id for each in written if isinstance(each, Accepted)]
+        messages = [each.message.id for each in written if isinstance(each, MessageAcceptedRecord)]
         if messages != [f"m{number}" for number in range(len(messages))]:
             yield f"{session_id} has {messages}"
-        if [each.message_id for each in written if isinstance(each, Ended)] != messages:
+        if [each.message_id for each in written if isinstance(each, MessageEndRecord)] != messages:
             yield f"{session_id} ended otherwise"
-        calls = [call.id for e in written if isinstance(e, Said) for call in e.message.tool_calls]
+        calls = [
+            call.id for e in written if isinstance(e, AgentMessageRecord) for call in e.message.tool_calls
+        ]
         results = [
-            result.call_id for e in written if isinstance(e, Said) for result in e.message.tool_results
+            result.call_id
+            for e in written
+            if isinstance(e, AgentMessageRecord)
+            for result in e.message.tool_results
         ]
         if calls != results:
             yield f"{session_id} has not one result for each call"
@@ -115,7 +120,7 @@ def _answer(chat):
 
 
 def _count(written):
-    return sum(isinstance(each, Accepted) for each in written)
+    return sum(isinstance(each, MessageAcceptedRecord) for each in written)
 
 
 def run_talks(options):

@@ -8,7 +8,7 @@ pytest.importorskip("psycopg", reason="the extra `postgres` is not installed")
 import psycopg
 
 from actgent.journal.grouped import Head
-from actgent.journal.opening import open_journal
+from actgent.journal.journal_url import open_journal
 from actgent.journal.postgres import statements
 from actgent.journal.postgres.arrays import encode_array, encode_columns
 
@@ -44,8 +44,8 @@ def read_back(server, kind, *values):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_server_reads_what_it_reads_of_the_drivers_own(server, kind):
-    """Of each type that has a column, with and without NULL."""
+def test_arrays_equal_those_of_the_driver(server, kind):
+    """For each column type, with and without NULL."""
 
     @given(st.lists(OF_KIND[kind]) | st.lists(st.none() | OF_KIND[kind]))
     def check(values):
@@ -71,8 +71,8 @@ def test_long_values_come_whole(server, size):
     assert read_back(server, "text", encode_array("text", ["", text]))[0][3] == ["", text]
 
 
-def test_not_a_number_is_none(server):
-    """Nor is it anything else; and zero keeps its sign."""
+def test_nan_is_stored_as_nan(server):
+    """Zero keeps its sign as well."""
     values = [float("nan"), -0.0, float("inf")]
     ours, theirs = read_back(server, "float8", encode_array("float8", values), values)
     assert ours[:3] == theirs[:3] == ("double precision[]", "[1:3]", "{NaN,-0,Infinity}")
@@ -89,7 +89,7 @@ def test_not_a_number_is_none(server):
     ],
 )
 @pytest.mark.parametrize("beside", [[], [None]])
-def test_what_a_type_cannot_hold_is_an_error_of_the_data(server, kind, value, beside):
+def test_values_that_do_not_fit_the_type_raise_data_error(server, kind, value, beside):
     """Of the same class as that of the driver or the server."""
     with pytest.raises(psycopg.DataError):
         encode_array(kind, [value, *beside])
@@ -97,7 +97,7 @@ def test_what_a_type_cannot_hold_is_an_error_of_the_data(server, kind, value, be
         read_back(server, kind, [value, *beside])
 
 
-def test_what_is_no_unicode_is_refused_as_by_the_driver(server):
+def test_lone_surrogates_are_rejected_like_the_driver_does(server):
     """Half a character that a program of Windows or JavaScript left."""
     for encode in (encode_array, lambda _, values: values):
         with pytest.raises(UnicodeEncodeError):
@@ -120,10 +120,8 @@ def test_columns_are_those_of_the_things():
     assert columns["closed"] == encode_array("boolean", [False, False])
 
 
-async def test_texts_are_stored_whatever_the_environment_says_of_their_encoding(
-    postgres_url, make_writer, monkeypatch
-):
-    """A client of the server may have another one: what is not in that is stored all the same, and read."""
+async def test_texts_are_stored_with_any_client_encoding(postgres_url, make_writer, monkeypatch):
+    """Characters outside of the client encoding of the environment are stored and read."""
     monkeypatch.setenv("PGCLIENTENCODING", "LATIN1")
     async with open_journal(postgres_url) as journal:
         writer = make_writer(journal, await journal.acquire(), "Łódź")

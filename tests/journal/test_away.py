@@ -9,9 +9,9 @@ import trio.testing
 
 from actgent import BareAgent, ScriptedLLM, ToolCall, open_runtime, tool
 from actgent.errors import Fenced, JournalFailed, JournalSlow
+from actgent.journal.journal_url import open_journal
 from actgent.journal.memory import MemoryJournal
-from actgent.journal.opening import open_journal
-from actgent.journal.records import Changed
+from actgent.journal.records import StateChangeRecord
 
 
 class FrozenJournal(MemoryJournal):
@@ -75,7 +75,7 @@ async def test_a_chat_waits_no_longer_than_its_deadline_for_the_journal(autojump
     assert asked == ["hi"] * again
 
 
-async def test_who_is_cancelled_does_not_wait_for_the_journal(autojump_clock):
+async def test_a_cancelled_caller_does_not_wait_for_the_journal(autojump_clock):
     """Whether the write has begun, or waits behind another; none of the messages runs."""
     asked = []
     async with FrozenJournal().running() as journal, open_runtime(journal=journal) as runtime:
@@ -109,7 +109,7 @@ async def test_a_step_that_cannot_be_written_is_tried_again_by_itself(autojump_c
     async with Full().running() as journal:
         writer = make_writer(journal, await journal.acquire())
         journal.is_full = True
-        writer.write_soon(Changed(changes={"n": 1}))
+        writer.enqueue_write(StateChangeRecord(changes={"n": 1}))
         await trio.sleep(5)
         journal.is_full = False
         await trio.sleep(2)
@@ -130,8 +130,8 @@ COUNTED = []
 SAID = []
 
 
-async def test_a_cut_connection_fails_nobody(link):
-    """Of many turns with tools, while it is cut again and again, each time when all goes on; each tool runs once."""
+async def test_turns_survive_lost_connections(link):
+    """The connection is cut repeatedly during turns with tools; each tool runs once."""
     link, url = link
     COUNTED.clear()
     SAID.clear()
@@ -182,10 +182,10 @@ async def test_a_commit_whose_answer_is_cut_off_is_there_once(link, make_writer)
     link, url = link
     async with open_journal(url) as journal, trio.open_nursery() as nursery:
         writer = make_writer(journal, await journal.acquire())
-        await writer.commit(Changed(changes={"n": 0}))
+        await writer.commit(StateChangeRecord(changes={"n": 0}))
         link.cuts = True
         nursery.start_soon(_let_through, link)
-        await writer.commit(Changed(changes={"n": 1}))
+        await writer.commit(StateChangeRecord(changes={"n": 1}))
         assert await writer.load() == writer.confirmed
 
 
@@ -196,10 +196,10 @@ async def _let_through(link):
     link.is_down = False
 
 
-async def test_a_server_that_stands_still_keeps_nobody(link, monkeypatch):
-    """A chat is refused in time, a cancelled one is left at once; the connection is dropped, and all goes on with another."""
+async def test_an_unresponsive_server_blocks_no_caller(link, monkeypatch):
+    """A chat fails in time, a cancelled chat returns at once, and work continues on a new connection."""
     link, url = link
-    monkeypatch.setattr("actgent.journal.postgres.journal.WRITING", 2.0)
+    monkeypatch.setattr("actgent.journal.postgres.journal.WRITE_TIMEOUT_SECONDS", 2.0)
     asked = []
     async with open_runtime(journal=url) as runtime:
         agent = await runtime.start(clerk(asked))
@@ -230,7 +230,7 @@ async def test_a_process_that_stops_in_the_middle_of_a_commit_leaves_no_transact
         writer = make_writer(journal, await journal.acquire())
         await writer.open()
         link.stops = True
-        nursery.start_soon(writer.commit, Changed(changes={"n": 1}))
+        nursery.start_soon(writer.commit, StateChangeRecord(changes={"n": 1}))
         with trio.fail_after(60), psycopg.connect(server, autocommit=True) as other:
             while other.execute(f"SELECT count(*) FROM {schema}.steps").fetchone() != (2,):  # noqa: ASYNC110
                 await trio.sleep(0.01)
@@ -242,7 +242,7 @@ async def test_a_process_that_stops_in_the_middle_of_a_commit_leaves_no_transact
     assert len(writer.confirmed) == 2
 
 
-async def test_what_the_server_will_never_take_is_not_tried_for_half_a_minute(postgres_url):
+async def test_permanently_rejected_statements_are_not_retried(postgres_url):
     """Everybody else's steps would wait for it meanwhile."""
     psycopg = pytest.importorskip("psycopg")
 
@@ -255,15 +255,15 @@ async def test_what_the_server_will_never_take_is_not_tried_for_half_a_minute(po
             await journal._run(write)
 
 
-async def test_a_commit_that_waited_behind_a_new_owner_writes_nothing(postgres_url, make_writer):
-    """The epoch is looked at again once the new owner's transaction has ended."""
+async def test_a_commit_delayed_by_a_new_owner_is_fenced(postgres_url, make_writer):
+    """The epoch is checked again after the new owner's transaction."""
     psycopg = pytest.importorskip("psycopg")
     server, _, schema = postgres_url.partition("?schema=")
     refused = []
 
     async def commit(writer):
         with pytest.raises(Fenced) as error:
-            await writer.commit(Changed(changes={"n": 1}))
+            await writer.commit(StateChangeRecord(changes={"n": 1}))
         refused.append(str(error.value))
 
     async with open_journal(postgres_url) as journal, trio.open_nursery() as nursery:
@@ -294,7 +294,7 @@ class Clock:
 
 
 @pytest.mark.parametrize(("seconds", "is_patient"), [(29.5, True), (30.5, False)])
-async def test_nobody_hears_of_a_server_that_is_away_for_half_a_minute(
+async def test_a_server_outage_of_half_a_minute_raises_no_error(
     link, make_writer, monkeypatch, seconds, is_patient
 ):
     """A step that is written then is there once, as one that was tried for the first time; behind that it is an error."""
@@ -302,8 +302,8 @@ async def test_nobody_hears_of_a_server_that_is_away_for_half_a_minute(
     clock = Clock()
     async with open_journal(url) as journal, trio.open_nursery() as nursery:
         writer = make_writer(journal, await journal.acquire())
-        await writer.commit(Changed(changes={"n": 0}))
-        monkeypatch.setattr("actgent.journal.postgres.connecting.time", clock)
+        await writer.commit(StateChangeRecord(changes={"n": 0}))
+        monkeypatch.setattr("actgent.journal.postgres.connections.time", clock)
         link.is_down = True
         link.cut()
 
@@ -315,10 +315,10 @@ async def test_nobody_hears_of_a_server_that_is_away_for_half_a_minute(
 
         nursery.start_soon(come_back)
         if is_patient:
-            await writer.commit(Changed(changes={"n": 1}))
+            await writer.commit(StateChangeRecord(changes={"n": 1}))
         else:
             with pytest.raises(JournalFailed):
-                await writer.commit(Changed(changes={"n": 1}))
+                await writer.commit(StateChangeRecord(changes={"n": 1}))
             await trio.sleep(1)
         monkeypatch.undo()
         assert await writer.load() == writer.confirmed
@@ -332,13 +332,13 @@ async def test_a_server_that_became_a_standby_is_left_for_the_one_that_writes(po
 
     async with open_journal(postgres_url) as journal:
         writer = make_writer(journal, await journal.acquire())
-        await writer.commit(Changed(changes={"n": 0}))
+        await writer.commit(StateChangeRecord(changes={"n": 0}))
         await journal._thread.run(journal._connected, demote)
-        await writer.commit(Changed(changes={"n": 1}))
+        await writer.commit(StateChangeRecord(changes={"n": 1}))
         assert await writer.load() == writer.confirmed
 
 
-async def test_who_comes_in_waits_for_a_server_that_starts(link, nursery):
+async def test_acquiring_waits_for_a_starting_server(link, nursery):
     """As a short absence is waited out; so does who only looks at the journal."""
     link, url = link
     for is_reader in (False, True):
@@ -356,7 +356,7 @@ async def test_a_server_that_starts_for_longer_than_half_a_minute_is_an_error(
     """Whose words the error has."""
     link, url = link
     clock = Clock()
-    monkeypatch.setattr("actgent.journal.postgres.connecting.time", clock)
+    monkeypatch.setattr("actgent.journal.postgres.connections.time", clock)
     link.is_starting = True
 
     async def let_in():

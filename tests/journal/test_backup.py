@@ -19,26 +19,26 @@ from actgent import BareAgent, ScriptedLLM, open_runtime
 from actgent.cli.main import main
 from actgent.errors import ConfigurationError, JournalDamaged, JournalError, JournalFailed, JournalFull
 from actgent.journal.base import Entry
-from actgent.journal.opening import open_journal
-from actgent.journal.records import Changed
-from actgent.journal.sqlite import back_up, backup as backups, carry_over, find_problems
+from actgent.journal.journal_url import open_journal
+from actgent.journal.records import StateChangeRecord
+from actgent.journal.sqlite import back_up, backup as backups, find_problems, recover_file
 
 WRITING = """
     import sys, trio
     from actgent.journal.base import Entry
-    from actgent.journal.opening import open_journal
-    from actgent.journal.records import Changed, Opened
+    from actgent.journal.journal_url import open_journal
+    from actgent.journal.records import StateChangeRecord, SessionCreatedRecord
     from actgent.messages import Sender
 
     async def main():
         async with open_journal(f"sqlite:///{sys.argv[1]}") as journal:
             epoch = await journal.acquire()
             for number in range(8):
-                opened = Opened(owner=Sender("ada"), created_at=1.0)
+                opened = SessionCreatedRecord(owner=Sender("ada"), created_at=1.0)
                 await journal.commit(Entry(session_id=f"s{number}", agent="a", records=(opened,)), epoch=epoch)
             async def write(number):
                 for step in range(1, 100_000):
-                    changed = Changed(changes={"n": step, "text": "x" * 3000})
+                    changed = StateChangeRecord(changes={"n": step, "text": "x" * 3000})
                     await journal.commit(Entry(session_id=f"s{number}", agent="a", records=(changed,)), epoch=epoch)
                     if not number:
                         print(step, flush=True)
@@ -102,8 +102,8 @@ async def test_a_file_that_another_process_writes_is_copied_whole(tmp_path, writ
     assert process.poll() is None
 
 
-async def test_a_log_that_begins_anew_meanwhile_is_copied_again(tmp_path, write, monkeypatch):
-    """Where that never ends nothing is left, and the process is named as the one that can do it."""
+async def test_a_backup_is_repeated_if_the_log_restarts(tmp_path, write, monkeypatch):
+    """If this never ends, no file is left, and the error names the owner process as the one that can copy."""
     process, path = write(0)
     process.stdout.readline()
     monkeypatch.setattr(backups, "TRIES", 2)
@@ -152,8 +152,8 @@ async def test_a_running_runtime_copies_its_journal(tmp_path, durability, monkey
             assert str(await agent.run("after", session=session)) == "yes"
 
 
-async def test_only_what_is_good_is_a_backup(tmp_path):
-    """A damaged journal is refused, and so is a place that is taken; nothing is changed."""
+async def test_backups_of_damaged_journals_are_rejected(tmp_path):
+    """An existing target is rejected too, and nothing is changed."""
     path, copy = tmp_path / "agents.db", tmp_path / "copy.db"
     async with open_runtime(journal=f"sqlite:///{path}") as runtime:
         agent = await runtime.start(agent_of())
@@ -181,7 +181,7 @@ async def journal_with_sessions(path):
     async with open_journal(f"sqlite:///{path}") as journal:
         epoch = await journal.acquire()
         for number in range(3):
-            entry = Entry(session_id=f"s{number}", agent="a", records=(Changed(changes={"n": 1}),))
+            entry = Entry(session_id=f"s{number}", agent="a", records=(StateChangeRecord(changes={"n": 1}),))
             await journal.commit(entry, epoch=epoch)
         yield journal
 
@@ -202,12 +202,12 @@ async def test_of_two_copies_with_one_name_one_is_refused(tmp_path):
             nursery.start_soon(copying)
 
     def copy_in_between(_):
-        with pytest.raises(ConfigurationError, match="somebody else"):
+        with pytest.raises(ConfigurationError, match="another process is writing"):
             back_up(path, other)
 
     made.append(back_up(path, other, say=copy_in_between))
     assert [each.sessions for each in made] == [3, 3]
-    assert all("somebody else" in text for text in refused)
+    assert all("another process is writing" in text for text in refused)
     assert len(refused) == 2
     assert sorted(each.name for each in tmp_path.glob("*.db*")) == [
         "agents.db",
@@ -230,7 +230,7 @@ async def test_a_name_is_taken_by_one_of_many_processes(tmp_path, lives):
     told = [await trio.to_thread.run_sync(each.communicate) for each in started]
     assert sorted(each.returncode for each in started) == [0, 2, 2, 2], told
     assert sum("3 sessions" in out for out, _ in told) == 1
-    assert sum("somebody else" in err or "exists" in err for _, err in told) == 3
+    assert sum("another process is writing" in err or "exists" in err for _, err in told) == 3
     assert sorted(each.name for each in tmp_path.glob("copy*")) == ["copy.db"]
     assert len(await numbers_in(copy)) == 3
 
@@ -267,7 +267,7 @@ def opened_files():
     return [str(each.resolve()) for each in Path("/proc/self/fd").iterdir()]
 
 
-async def from_outside(path, copy):
+async def mark_untrusted(path, copy):
     back_up(path, copy)
 
 
@@ -278,10 +278,10 @@ async def from_inside(path, copy):
 
 
 async def salvaged(path, copy):
-    carry_over(path, copy)
+    recover_file(path, copy)
 
 
-@pytest.mark.parametrize("make", [from_outside, from_inside, salvaged])
+@pytest.mark.parametrize("make", [mark_untrusted, from_inside, salvaged])
 async def test_a_copy_that_its_disk_has_no_space_for(tmp_path, monkeypatch, make):
     """The error names the copy, of which nothing is left: no file, and no open one that holds its space."""
     path, copy = tmp_path / "agents.db", tmp_path / "copy.db"
@@ -304,7 +304,7 @@ async def test_a_copy_that_its_disk_has_no_space_for(tmp_path, monkeypatch, make
 
     monkeypatch.setattr(apsw, "Connection", connect_to_little)
     monkeypatch.setattr(shutil, "copyfile", copy_a_part)
-    with pytest.raises(JournalFull, match=r"no space for .*copy\.db: .* nothing is left of it"):
+    with pytest.raises(JournalFull, match=r"the disk of .*copy\.db is full: .* was removed"):
         await make(path, copy)
     assert list(tmp_path.glob("copy*")) == []
     assert not any("copy.db" in each for each in opened_files())
@@ -354,5 +354,5 @@ def test_the_command_copies_a_file(tmp_path, capsys, write):
             main(["journal", "backup", str(path), str(tmp_path / "copy.db")])
         assert ended.value.code == code
     out, err = capsys.readouterr()
-    assert "read and good" in out
+    assert "copy verified" in out
     assert "exists" in err

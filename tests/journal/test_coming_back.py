@@ -9,10 +9,10 @@ import trio
 import trio.testing
 
 from actgent.errors import JournalFailed
-from actgent.journal.grouped import group
-from actgent.journal.listing import SessionKey
+from actgent.journal.grouped import group_commit as group
 from actgent.journal.postgres import PartitionedJournal, PostgresJournal, statements
-from actgent.journal.records import Opened
+from actgent.journal.records import SessionCreatedRecord
+from actgent.journal.session_lists import SessionKey
 from actgent.messages import Sender
 
 
@@ -47,7 +47,9 @@ async def test_a_server_that_keeps_a_lost_connection_is_waited_for(postgres_url,
 
 @pytest.mark.parametrize("kind", [PostgresJournal, PartitionedJournal])
 @pytest.mark.parametrize("is_replaced", [False, True])
-async def test_who_comes_back_does_not_go_on_in_another_journal(postgres_url, make_writer, kind, is_replaced):
+async def test_a_reconnected_owner_does_not_write_to_a_replaced_journal(
+    postgres_url, make_writer, kind, is_replaced
+):
     """Nor makes one where it finds none: what it wrote would be apart from all before. Put back, it goes on."""
     server, _, schema = postgres_url.partition("?schema=")
     journal = make(kind, postgres_url, "n")
@@ -94,10 +96,10 @@ async def test_a_connection_that_is_lost_as_one_comes_in(postgres_url, kind, mon
 
 
 @pytest.mark.parametrize("call", ["load", "look"])
-async def test_who_still_waits_for_a_server_hears_that_the_journal_was_closed(link, call, monkeypatch):
+async def test_callers_that_wait_for_a_server_get_an_error_when_the_journal_closes(link, call, monkeypatch):
     """By an error of the journal, and not by that of a pipe that is its own affair."""
     link, url = link
-    monkeypatch.setattr(group, "LEAVING", 0.1)
+    monkeypatch.setattr(group, "CLOSE_TIMEOUT_SECONDS", 0.1)
     journal, told = PartitionedJournal(url, node="n"), []
 
     async def call_it():
@@ -112,7 +114,7 @@ async def test_who_still_waits_for_a_server_hears_that_the_journal_was_closed(li
         link.flows = trio.Event()
         nursery.start_soon(call_it)
         await trio.testing.wait_all_tasks_blocked(0.01)
-    assert told == ["the journal was closed meanwhile"]
+    assert told == ["the journal was closed during the call"]
     link.flows.set()
 
 
@@ -134,7 +136,7 @@ async def test_a_tree_that_is_erased_as_the_connection_is_lost_is_gone(
         epoch = await journal.acquire()
         top, below = (make_writer(journal, epoch, name) for name in ("top", "below"))
         await top.open()
-        await below.commit(Opened(owner=Sender("ada"), created_at=1.0, parent_id="top"))
+        await below.commit(SessionCreatedRecord(owner=Sender("ada"), created_at=1.0, parent_id="top"))
         monkeypatch.setattr(PostgresJournal, "_delete_trees", lose_behind)
         assert await journal.erase_trees([SessionKey("a", "top")]) == [SessionKey("a", "top")]
         assert len(lost) == 1

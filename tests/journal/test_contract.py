@@ -13,28 +13,28 @@ import trio
 from actgent.errors import ConfigurationError, Fenced, JournalFailed, NotSerializable, UsageError
 from actgent.journal.base import Entry
 from actgent.journal.grouped.step_queue import GROUP_STEPS
-from actgent.journal.opening import open_journal
+from actgent.journal.journal_url import open_journal
 from actgent.journal.records import (
-    Accepted,
-    Appended,
-    Changed,
-    Closed,
-    Delivered,
-    Due,
-    Ended,
-    Opened,
-    Resumed,
-    Said,
-    Started,
-    SuspendedRecord,
+    AgentMessageRecord,
+    CallsStartedRecord,
+    DeliveryRecord,
+    MessageAcceptedRecord,
+    MessageAppendedRecord,
+    MessageEndRecord,
+    NextTimerRecord,
+    ResumptionRecord,
+    SessionClosedRecord,
+    SessionCreatedRecord,
+    StateChangeRecord,
+    SuspensionRecord,
 )
-from actgent.journal.wrapped import RelaxedJournal
+from actgent.journal.wrappers import AsyncCommitJournal
 from actgent.messages import File, Priority, Sender
 
 # --- order and content -------------------------------------------------------------------
 
 
-async def test_what_was_committed_is_loaded(writer):
+async def test_committed_records_are_loaded(writer):
     """In order, equal, across several steps."""
     await writer.open()
     await writer.turn()
@@ -47,35 +47,35 @@ async def test_an_unknown_session_has_no_records(writer):
     assert await writer.load() == ()
 
 
-async def test_steps_that_nobody_waits_for_come_before_the_next_commit(writer):
-    """All in the order of the calls."""
+async def test_enqueued_steps_are_written_before_the_next_commit(writer):
+    """All steps are written in the order of the calls."""
     for number in range(20):
-        writer.write_soon(Changed(changes={"n": number}))
-    await writer.commit(Closed())
+        writer.enqueue_write(StateChangeRecord(changes={"n": number}))
+    await writer.commit(SessionClosedRecord())
     assert await writer.load() == writer.confirmed
 
 
-async def test_a_step_that_nobody_waits_for_is_loaded_at_once(writer):
-    """Loading waits for what this session has queued."""
-    writer.write_soon(Changed(changes={"n": 1}))
+async def test_load_includes_enqueued_steps(writer):
+    """Loading waits for the queued steps of the session."""
+    writer.enqueue_write(StateChangeRecord(changes={"n": 1}))
     assert await writer.load() == writer.confirmed
 
 
-async def test_a_step_that_nobody_waits_for_is_written_soon(writer):
-    """Within about 50 ms, without any further call."""
+async def test_enqueued_steps_are_written_soon(writer):
+    """Within about 50 ms, without a further call."""
     await writer.open()
     before = writer.journal.statistics.steps
-    writer.write_soon(Changed(changes={"n": 1}))
+    writer.enqueue_write(StateChangeRecord(changes={"n": 1}))
     await trio.sleep(0.5)
     assert writer.journal.statistics.steps == before + 1
     assert await writer.load() == writer.confirmed
 
 
-async def test_leaving_the_block_writes_what_is_queued(lasting_url, make_writer):
-    """Also what nobody waited for."""
+async def test_closing_the_journal_writes_queued_steps(lasting_url, make_writer):
+    """Also steps without a waiting caller."""
     async with open_journal(lasting_url) as journal:
         writer = make_writer(journal, await journal.acquire())
-        writer.write_soon(Changed(changes={"n": 1}))
+        writer.enqueue_write(StateChangeRecord(changes={"n": 1}))
     async with open_journal(lasting_url) as journal:
         await journal.acquire()
         assert await journal.load("s") == writer.confirmed
@@ -83,17 +83,17 @@ async def test_leaving_the_block_writes_what_is_queued(lasting_url, make_writer)
 
 async def test_an_entry_without_records_waits_for_the_earlier_ones(writer):
     """And leaves nothing behind of its own."""
-    writer.write_soon(Closed())
+    writer.enqueue_write(SessionClosedRecord())
     await writer.commit()
     assert writer.journal.statistics.steps == 1
-    assert await writer.load() == (Closed(),)
+    assert await writer.load() == (SessionClosedRecord(),)
 
 
-async def test_large_records_come_back(writer):
+async def test_large_records_are_restored(writer):
     """A file of 20 MB in a message."""
     message = writer.message("look")
     part = File(media_type="application/pdf", data=bytes(range(256)) * 80_000)
-    await writer.commit(Said(message=message), Changed(changes={"file": part.data}))
+    await writer.commit(AgentMessageRecord(message=message), StateChangeRecord(changes={"file": part.data}))
     assert await writer.load() == writer.confirmed
 
 
@@ -106,18 +106,18 @@ async def test_any_text_names_a_session(journal, make_writer, name):
     assert [summary.agent for summary in await journal.sessions(name)] == [name]
 
 
-async def test_what_cannot_be_written_is_refused_at_once(writer):
-    """By name, and the session goes on."""
+async def test_unserializable_values_are_rejected_at_once(writer):
+    """The error names the value, and the session continues."""
     with pytest.raises(NotSerializable, match=r"changes\.when"):
-        writer.write_soon(Changed(changes={"when": object()}))
+        writer.enqueue_write(StateChangeRecord(changes={"when": object()}))
     with pytest.raises(NotSerializable, match=r"changes\.when"):
-        await writer.commit(Changed(changes={"when": {1, 2}}))
+        await writer.commit(StateChangeRecord(changes={"when": {1, 2}}))
     with pytest.raises(NotSerializable, match="session_id"):
-        writer.journal.write_soon(
-            Entry(session_id="a\0b", agent="a", records=(Closed(),)), epoch=writer.epoch
+        writer.journal.enqueue_write(
+            Entry(session_id="a\0b", agent="a", records=(SessionClosedRecord(),)), epoch=writer.epoch
         )
-    await writer.commit(Closed())
-    assert await writer.load() == (Closed(),)
+    await writer.commit(SessionClosedRecord())
+    assert await writer.load() == (SessionClosedRecord(),)
 
 
 # --- many sessions -----------------------------------------------------------------------
@@ -165,12 +165,14 @@ async def test_unfinished_sessions_are_those_with_an_accepted_message_that_has_n
         writer = make_writer(journal, epoch, f"s{number}", agent)
         await writer.open(created_at=100.0 - number)
         first, second = writer.message("1"), writer.message("2")
-        await writer.commit(Accepted(message=first), Accepted(message=second))
+        await writer.commit(MessageAcceptedRecord(message=first), MessageAcceptedRecord(message=second))
         await writer.commit(
-            Ended(message_id=first.id), Ended(message_id=first.id), Ended(message_id="unknown")
+            MessageEndRecord(message_id=first.id),
+            MessageEndRecord(message_id=first.id),
+            MessageEndRecord(message_id="unknown"),
         )
         if number == 1:
-            await writer.commit(Ended(message_id=second.id))
+            await writer.commit(MessageEndRecord(message_id=second.id))
     assert await journal.unfinished("a") == ["s3", "s0"]
     assert await journal.unfinished("b") == ["s2"]
     assert await journal.unfinished("c") == []
@@ -181,11 +183,13 @@ async def test_suspended_sessions_are_not_listed_as_unfinished(journal, make_wri
     """A start would open them for nothing; once resumed they are listed again, and a summary tells."""
     writer = make_writer(journal, await journal.acquire())
     message = writer.message("1")
-    await writer.commit(Accepted(message=message), SuspendedRecord(message_id=message.id, ids=("w1", "w2")))
+    await writer.commit(
+        MessageAcceptedRecord(message=message), SuspensionRecord(message_id=message.id, ids=("w1", "w2"))
+    )
     assert await journal.unfinished("a") == []
     assert await journal.waiting() == {}
     assert [(s.suspended, s.unfinished) for s in await journal.sessions()] == [(True, 1)]
-    await writer.commit(Resumed(ids=("w2",)))
+    await writer.commit(ResumptionRecord(ids=("w2",)))
     assert await journal.unfinished("a") == ["s"]
     assert [summary.suspended for summary in await journal.sessions()] == [False]
     assert await writer.load() == writer.confirmed
@@ -198,10 +202,10 @@ async def test_suspended_sessions_are_listed_page_by_page(journal, make_writer):
         writer = make_writer(journal, epoch, f"s{number}", "b" if number == 3 else "a")
         await writer.open()
         await writer.commit(
-            Accepted(message=writer.message("1")), SuspendedRecord(message_id="1", ids=("w",))
+            MessageAcceptedRecord(message=writer.message("1")), SuspensionRecord(message_id="1", ids=("w",))
         )
-    await make_writer(journal, epoch, "s2").commit(Resumed(ids=("w",)))
-    await make_writer(journal, epoch, "s4").commit(Closed())
+    await make_writer(journal, epoch, "s2").commit(ResumptionRecord(ids=("w",)))
+    await make_writer(journal, epoch, "s4").commit(SessionClosedRecord())
     assert await journal.suspended("a", limit=3) == ["s0", "s1", "s5"]
     assert await journal.suspended("a", after="s5") == ["s6", "s7"]
     assert await journal.suspended("a", after="s7") == []
@@ -212,13 +216,13 @@ async def test_an_urgent_message_ends_a_suspension(journal, make_writer):
     """It does not wait for what the turn waits for, so the next start has to see it."""
     writer = make_writer(journal, await journal.acquire())
     await writer.commit(
-        Accepted(message=writer.message("1")),
-        SuspendedRecord(message_id="1", ids=("w",)),
-        Accepted(message=writer.message("2")),
+        MessageAcceptedRecord(message=writer.message("1")),
+        SuspensionRecord(message_id="1", ids=("w",)),
+        MessageAcceptedRecord(message=writer.message("2")),
     )
     assert await journal.unfinished("a") == []
     urgent = attrs.evolve(writer.message("3"), priority=Priority.URGENT)
-    await writer.commit(Accepted(message=urgent))
+    await writer.commit(MessageAcceptedRecord(message=urgent))
     assert await journal.unfinished("a") == ["s"]
 
 
@@ -228,9 +232,9 @@ async def test_sessions_that_are_due_are_listed_without_reading_them(journal, ma
     for number, due in enumerate([30.5, 10.0, 20.0, 40.0, 5.0]):
         writer = make_writer(journal, epoch, f"s{number}", "b" if number == 3 else "a")
         await writer.open()
-        await writer.commit(Due(at=99.0), Due(at=due))
-    await make_writer(journal, epoch, "s2").commit(Due(at=0))
-    await make_writer(journal, epoch, "s4").commit(Closed())
+        await writer.commit(NextTimerRecord(at=99.0), NextTimerRecord(at=due))
+    await make_writer(journal, epoch, "s2").commit(NextTimerRecord(at=0))
+    await make_writer(journal, epoch, "s4").commit(SessionClosedRecord())
     await make_writer(journal, epoch, "s1").turn()
     assert await journal.due("a") == [("s1", 10.0), ("s0", 30.5)]
     assert await journal.due("b") == [("s3", 40.0)]
@@ -238,29 +242,31 @@ async def test_sessions_that_are_due_are_listed_without_reading_them(journal, ma
     assert [summary.due for summary in await journal.sessions("b")] == [40.0]
 
 
-async def test_what_is_due_and_suspended_outlives_the_block(lasting_url, make_writer):
+async def test_dates_and_suspensions_are_durable(lasting_url, make_writer):
     """It stands in what is stored, under its checksum, and goes on from there."""
     async with open_journal(lasting_url) as journal:
         writer = make_writer(journal, await journal.acquire())
         await writer.commit(
-            Accepted(message=writer.message("hi")), Due(at=7.25), SuspendedRecord(message_id="m", ids=("w",))
+            MessageAcceptedRecord(message=writer.message("hi")),
+            NextTimerRecord(at=7.25),
+            SuspensionRecord(message_id="m", ids=("w",)),
         )
     async with open_journal(lasting_url) as journal:
         writer.journal, writer.epoch = journal, await journal.acquire()
         assert await journal.due("a") == [("s", 7.25)]
         assert await journal.unfinished("a") == []
-        await writer.commit(Resumed(ids=("w",)), Due(at=0))
+        await writer.commit(ResumptionRecord(ids=("w",)), NextTimerRecord(at=0))
         assert (await journal.due("a"), await journal.unfinished("a")) == ([], ["s"])
 
 
-async def test_what_is_known_of_a_session_without_reading_it(writer):
-    """Owner, parent, times, counts."""
-    await writer.commit(Opened(owner=Sender("ada"), parent_id="p", created_at=5))
-    await writer.commit(Accepted(message=writer.message("hi")))
+async def test_head_returns_the_summary_of_a_session(writer):
+    """Owner, parent, times and counts, without reading records."""
+    await writer.commit(SessionCreatedRecord(owner=Sender("ada"), parent_id="p", created_at=5))
+    await writer.commit(MessageAcceptedRecord(message=writer.message("hi")))
     (summary,) = await writer.journal.sessions()
     assert (summary.session_id, summary.agent, summary.owner, summary.parent_id) == ("s", "a", "ada", "p")
     assert (summary.created_at, summary.records, summary.unfinished, summary.closed) == (5, 2, 1, False)
-    await writer.commit(Closed())
+    await writer.commit(SessionClosedRecord())
     assert [summary.closed for summary in await writer.journal.sessions("a")] == [True]
     assert await writer.journal.sessions("b") == []
 
@@ -271,13 +277,13 @@ async def test_a_deleted_session_is_gone(journal, make_writer):
     gone, stays = make_writer(journal, epoch, "gone"), make_writer(journal, epoch, "stays")
     await gone.turn()
     await stays.turn()
-    gone.write_soon(Closed())
+    gone.enqueue_write(SessionClosedRecord())
     await journal.delete("gone")
     await journal.delete("never there")
     assert await gone.load() == ()
     assert await stays.load() == stays.confirmed
-    await gone.commit(Delivered(ids=("1",)))
-    assert await gone.load() == (Delivered(ids=("1",)),)
+    await gone.commit(DeliveryRecord(ids=("1",)))
+    assert await gone.load() == (DeliveryRecord(ids=("1",)),)
 
 
 # --- owners ------------------------------------------------------------------------------
@@ -299,9 +305,9 @@ async def test_a_former_epoch_writes_nothing(journal, make_writer):
     new = make_writer(journal, await journal.acquire())
     assert new.epoch > old.epoch
     with pytest.raises(Fenced, match="is over"):
-        await old.commit(Closed())
+        await old.commit(SessionClosedRecord())
     with pytest.raises(Fenced, match="is over"):
-        old.write_soon(Closed())
+        old.enqueue_write(SessionClosedRecord())
     await new.turn()
     assert await new.load() == old.confirmed + new.confirmed
 
@@ -323,9 +329,9 @@ async def test_two_journals_never_own_the_same(lasting_url):
     """The second is refused within a second, by the name of the first's process, and can have it later."""
     async with open_journal(lasting_url) as first, open_journal(lasting_url) as second:
         await first.acquire()
-        with trio.fail_after(1), pytest.raises(Fenced, match=r"process \d+ on .+ is alive"):
+        with trio.fail_after(1), pytest.raises(Fenced, match=r"process \d+ on .+ is running"):
             await second.acquire()
-        await first.commit(Entry(session_id="s", agent="a", records=(Closed(),)), epoch=1)
+        await first.commit(Entry(session_id="s", agent="a", records=(SessionClosedRecord(),)), epoch=1)
     async with open_journal(lasting_url) as third:
         await third.acquire()
 
@@ -335,7 +341,7 @@ async def test_another_process_never_owns_the_same(lasting_url):
     code = """
         import sys, trio
         from actgent import Fenced
-        from actgent.journal.opening import open_journal
+        from actgent.journal.journal_url import open_journal
         async def main():
             async with open_journal(sys.argv[1]) as journal:
                 try:
@@ -351,8 +357,8 @@ async def test_another_process_never_owns_the_same(lasting_url):
     assert f"process {os.getpid()} on" in done.stdout.decode()
 
 
-async def test_an_owner_that_lost_its_connection_goes_on_or_is_fenced(postgres_url, make_writer):
-    """A broken connection costs one error at most; another owner in between ends the epoch."""
+async def test_an_owner_reconnects_or_is_fenced(postgres_url, make_writer):
+    """A broken connection causes at most one error; another owner in between ends the epoch."""
     async with open_journal(postgres_url) as journal:
         writer = make_writer(journal, await journal.acquire())
         await writer.turn()
@@ -362,10 +368,10 @@ async def test_an_owner_that_lost_its_connection_goes_on_or_is_fenced(postgres_u
         journal._connection.close()
         async with open_journal(postgres_url) as other:
             await _acquire_at_last(other)
-            with pytest.raises(Fenced, match="is alive"):
-                await writer.commit(Closed())
+            with pytest.raises(Fenced, match="is running"):
+                await writer.commit(SessionClosedRecord())
         with pytest.raises(Fenced, match="is over"):
-            await writer.commit(Closed())
+            await writer.commit(SessionClosedRecord())
         again = make_writer(journal, await journal.acquire())
         await again.turn()
         assert await again.load() == writer.confirmed + again.confirmed
@@ -379,9 +385,9 @@ async def _acquire_at_last(journal):
                 return await journal.acquire()
 
 
-async def test_who_leaves_lets_the_next_one_in_at_once(postgres_url, monkeypatch):
+async def test_closing_releases_the_lock_at_once(postgres_url, monkeypatch):
     """The lock does not last until the server has found out about the end of the connection."""
-    monkeypatch.setattr("actgent.journal.grouped.group.ACQUIRE_PATIENCE", 0.0)
+    monkeypatch.setattr("actgent.journal.grouped.group_commit.ACQUIRE_TIMEOUT_SECONDS", 0.0)
     for _ in range(20):
         async with open_journal(postgres_url) as journal:
             await journal.acquire()
@@ -389,7 +395,7 @@ async def test_who_leaves_lets_the_next_one_in_at_once(postgres_url, monkeypatch
 
 async def test_a_journal_is_acquired_before_it_is_used(url):
     """And not used after its block."""
-    entry = Entry(session_id="s", agent="a", records=(Closed(),))
+    entry = Entry(session_id="s", agent="a", records=(SessionClosedRecord(),))
     async with open_journal(url) as journal:
         with pytest.raises(UsageError, match="acquire"):
             await journal.commit(entry, epoch=1)
@@ -406,15 +412,15 @@ async def test_a_journal_is_acquired_before_it_is_used(url):
     "address",
     ["", "sqlite:", "sqlite://", "sqlite:///", "agents.db", "mysql://h/d", "postgres://[", "postgres://h:x/"],
 )
-def test_a_wrong_address_is_told_at_the_call(address):
-    """With the forms that there are."""
+def test_an_invalid_url_is_rejected_at_the_call(address):
+    """The error lists the valid forms."""
     with pytest.raises(ConfigurationError):
         open_journal(address)
 
 
 @pytest.mark.parametrize("name", [".", "folder", "notes.txt", "empty/"])
-async def test_what_is_no_file_of_a_journal_is_left_alone(tmp_path, monkeypatch, name):
-    """A folder, and a file of another kind: nothing is made beside it."""
+async def test_other_files_are_not_changed(tmp_path, monkeypatch, name):
+    """A folder or a file of another kind is rejected, and no file is created next to it."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "folder").mkdir()
     (tmp_path / "notes.txt").write_text("Milk is out.", encoding="utf-8")
@@ -430,7 +436,7 @@ async def test_what_is_no_file_of_a_journal_is_left_alone(tmp_path, monkeypatch,
 async def test_a_folder_that_is_not_there_is_named(tmp_path):
     """With what to do about it."""
     with pytest.raises(
-        JournalFailed, match=r"no lock file can be written into the folder of the journal a.db .*: make it"
+        JournalFailed, match=r"cannot write a lock file into the folder of the journal a.db .*: create it"
     ):
         async with open_journal(f"sqlite:///{tmp_path}/missing/a.db") as journal:
             await journal.acquire()
@@ -444,15 +450,15 @@ async def test_a_cancelled_commit_is_there_whole_or_not_at_all(writer, steps):
     """Cancelled after each number of steps of the scheduler; the journal works on."""
     await writer.open()
     message = writer.message("hi")
-    pair = (Accepted(message=message), Appended(message_id=message.id))
+    pair = (MessageAcceptedRecord(message=message), MessageAppendedRecord(message_id=message.id))
     with trio.CancelScope() as scope:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_cancel_after, steps, scope)
             await writer.commit(*pair)
     loaded = await writer.load()
     assert loaded[1:] in ((), pair)
-    await writer.commit(Closed())
-    assert (await writer.load())[-1] == Closed()
+    await writer.commit(SessionClosedRecord())
+    assert (await writer.load())[-1] == SessionClosedRecord()
 
 
 @pytest.mark.parametrize("steps", range(8))
@@ -469,14 +475,14 @@ async def test_a_cancelled_load_leaves_the_journal_usable(writer, steps):
 
 
 @pytest.mark.parametrize("steps", range(10))
-async def test_a_cancelled_block_leaves_nothing_behind(lasting_url, make_writer, steps):
-    """No lock, no transaction, no task; what was confirmed is there."""
+async def test_a_cancelled_block_releases_everything(lasting_url, make_writer, steps):
+    """No lock, transaction or task remains, and confirmed records exist."""
     with trio.CancelScope() as scope:
         async with trio.open_nursery() as nursery, open_journal(lasting_url) as journal:
             writer = make_writer(journal, await journal.acquire())
             nursery.start_soon(_cancel_after, steps, scope)
             while True:
-                await writer.commit(Closed())
+                await writer.commit(SessionClosedRecord())
     async with open_journal(lasting_url) as journal:
         await journal.acquire()
         loaded = await journal.load("s")
@@ -495,7 +501,7 @@ async def test_a_step_that_need_not_be_durable_is_written_soon(journal, make_wri
     await writer.turn()
     commits = journal.statistics.commits
     for number in range(5):
-        await _confirm(writer, Changed(changes={"n": number}))
+        await _confirm(writer, StateChangeRecord(changes={"n": number}))
     assert journal.statistics.commits == commits
     mock_clock.jump(0.05)
     until = time.monotonic() + 20
@@ -505,25 +511,23 @@ async def test_a_step_that_need_not_be_durable_is_written_soon(journal, make_wri
     assert await writer.load() == writer.confirmed
 
 
-async def test_a_step_that_need_not_be_durable_waits_where_too_much_is_queued(
-    journal, make_writer, mock_clock
-):
-    """What waits for the disk has a bound: from then on such a step is written before it is confirmed."""
+async def test_a_non_durable_step_waits_if_the_queue_is_full(journal, make_writer, mock_clock):
+    """From the bound on, such a step is written before it is confirmed."""
     writer = make_writer(journal, await journal.acquire())
     for number in range(GROUP_STEPS):
-        await _confirm(writer, Changed(changes={"n": number}))
+        await _confirm(writer, StateChangeRecord(changes={"n": number}))
     assert journal.statistics.commits == 0
-    await _confirm(writer, Closed())
+    await _confirm(writer, SessionClosedRecord())
     assert journal.statistics.commits > 0
     assert await writer.load() == writer.confirmed
 
 
 async def test_relaxed_a_tool_call_is_durable_before_it_starts(journal, make_writer, mock_clock):
     """A journal in relaxed durability writes what may have an effect, and all before it, before it goes on."""
-    writer = make_writer(RelaxedJournal(journal), await journal.acquire())
-    await writer.commit(Changed(changes={"n": 1}))
+    writer = make_writer(AsyncCommitJournal(journal), await journal.acquire())
+    await writer.commit(StateChangeRecord(changes={"n": 1}))
     assert journal.statistics.commits == 0
-    await writer.commit(Started(call_ids=("call",)))
+    await writer.commit(CallsStartedRecord(call_ids=("call",)))
     assert journal.statistics.commits == 1
     assert await writer.load() == writer.confirmed
 

@@ -48,8 +48,8 @@ def test_kills_lose_and_repeat_nothing(shared_url, tmp_path, times, run_crashes)
     assert report["repeated"] > 0
 
 
-def test_a_kill_behind_each_write_loses_and_repeats_nothing(shared_url, tmp_path, times, run_crashes):
-    """5 sessions of 3 steps end whichever write of the journal their process does not outlive."""
+def test_a_kill_after_each_write_loses_and_repeats_nothing(shared_url, tmp_path, times, run_crashes):
+    """5 sessions of 3 steps end correctly whichever journal write their process dies after."""
     every = times(5, 1)
     report = run_crashes(shared_url, tmp_path, sessions=5, messages=1, rounds=3, every=every)
     assert report["problems"] == []

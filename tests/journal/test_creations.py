@@ -8,16 +8,16 @@ import trio
 
 from actgent.errors import JournalFull, SessionExists
 from actgent.journal.base import Creation, Entry
-from actgent.journal.listing import SessionKey
-from actgent.journal.opening import open_journal
-from actgent.journal.records import Changed, Closed, Opened
-from actgent.journal.wrapped import RelaxedJournal
+from actgent.journal.journal_url import open_journal
+from actgent.journal.records import SessionClosedRecord, SessionCreatedRecord, StateChangeRecord
+from actgent.journal.session_lists import SessionKey
+from actgent.journal.wrappers import AsyncCommitJournal
 from actgent.messages import Sender
 
 
 def first(name):
     """The first record of a session of this owner."""
-    return Opened(owner=Sender(name), created_at=1.0)
+    return SessionCreatedRecord(owner=Sender(name), created_at=1.0)
 
 
 def step(*records, creation=None):
@@ -40,9 +40,9 @@ async def refusals(*calls):
     return refused
 
 
-@pytest.mark.parametrize("wrap", [lambda journal: journal, RelaxedJournal])
-async def test_of_two_who_begin_at_once_one_does(journal, wrap):
-    """Also where what is confirmed may not be on the disk yet."""
+@pytest.mark.parametrize("wrap", [lambda journal: journal, AsyncCommitJournal])
+async def test_one_of_two_concurrent_creations_succeeds(journal, wrap):
+    """Also if confirmed records may not be on the disk yet."""
     journal = wrap(journal)
     commit = partial(journal.commit, epoch=await journal.acquire())
     names = ["ada", "bob", "eve"]
@@ -50,19 +50,19 @@ async def test_of_two_who_begin_at_once_one_does(journal, wrap):
     (winner,) = {*range(len(names))} - {*refused}
     assert await journal.load("s") == (first(names[winner]),)
     assert await refusals(partial(commit, step(first("joe")))) == [0]
-    await commit(step(Closed()))
-    assert await journal.load("s") == (first(names[winner]), Closed())
+    await commit(step(SessionClosedRecord()))
+    assert await journal.load("s") == (first(names[winner]), SessionClosedRecord())
 
 
-async def test_one_that_nobody_has_read_since_the_start_is_found(lasting_url):
-    """Nothing looks for it before the first step is written."""
+async def test_creation_detects_a_session_that_was_not_read_yet(lasting_url):
+    """The id is checked when the first step is written."""
     async with open_journal(lasting_url) as journal:
         await journal.commit(step(first("ada")), epoch=await journal.acquire())
     async with open_journal(lasting_url) as journal:
         epoch = await journal.acquire()
         for _ in range(2):
-            with pytest.raises(SessionExists, match="agent 'a' has a session 's' already"):
-                await journal.commit(step(first("bob"), Changed(changes={"n": 1})), epoch=epoch)
+            with pytest.raises(SessionExists, match="agent 'a' already has a session 's'"):
+                await journal.commit(step(first("bob"), StateChangeRecord(changes={"n": 1})), epoch=epoch)
         assert await journal.load("s") == (first("ada"),)
 
 
@@ -70,20 +70,20 @@ async def test_one_that_nobody_has_read_since_the_start_is_found(lasting_url):
 async def test_nothing_is_written_of_one_that_was_refused(journal, is_stored):
     """Whatever its maker queues, before it hears of that or after; others go on with the session that is there."""
     epoch, creation = await journal.acquire(), Creation()
-    journal.write_soon(step(first("ada")), epoch=epoch)
+    journal.enqueue_write(step(first("ada")), epoch=epoch)
     if is_stored:
         await journal.commit(step(), epoch=epoch)
-    journal.write_soon(step(first("bob"), creation=creation), epoch=epoch)
-    journal.write_soon(step(Changed(changes={"n": 1}), creation=creation), epoch=epoch)
+    journal.enqueue_write(step(first("bob"), creation=creation), epoch=epoch)
+    journal.enqueue_write(step(StateChangeRecord(changes={"n": 1}), creation=creation), epoch=epoch)
     with pytest.raises(SessionExists):
         await journal.commit(step(creation=creation), epoch=epoch)
-    journal.write_soon(step(Closed(unused=True), creation=creation), epoch=epoch)
-    await journal.commit(step(Changed(changes={"n": 2})), epoch=epoch)
-    assert await journal.load("s") == (first("ada"), Changed(changes={"n": 2}))
+    journal.enqueue_write(step(SessionClosedRecord(unused=True), creation=creation), epoch=epoch)
+    await journal.commit(step(StateChangeRecord(changes={"n": 2})), epoch=epoch)
+    assert await journal.load("s") == (first("ada"), StateChangeRecord(changes={"n": 2}))
 
 
-@pytest.mark.parametrize("is_kept", [True, False])
-async def test_a_session_that_is_kept_for_want_of_space_is_there(journal, monkeypatch, is_kept):
+@pytest.mark.parametrize("is_retried", [True, False])
+async def test_a_session_that_is_kept_for_want_of_space_is_there(journal, monkeypatch, is_retried):
     """Nobody waits for it any more, and it is written once there is room; one that is not kept may be made by another."""
     epoch, write = await journal.acquire(), journal._write
 
@@ -93,14 +93,14 @@ async def test_a_session_that_is_kept_for_want_of_space_is_there(journal, monkey
     monkeypatch.setattr(journal, "_write", fail)
     monkeypatch.setattr(type(journal), "_may_start", False)
     with pytest.raises(JournalFull):
-        await journal.commit(attrs.evolve(step(first("ada")), is_kept=is_kept), epoch=epoch)
+        await journal.commit(attrs.evolve(step(first("ada")), is_retried=is_retried), epoch=epoch)
     monkeypatch.setattr(journal, "_write", write)
-    assert await refusals(partial(journal.commit, step(first("bob")), epoch=epoch)) == [0] * is_kept
-    assert await journal.load("s") == (first("ada" if is_kept else "bob"),)
+    assert await refusals(partial(journal.commit, step(first("bob")), epoch=epoch)) == [0] * is_retried
+    assert await journal.load("s") == (first("ada" if is_retried else "bob"),)
 
 
 @pytest.mark.parametrize("erase", ["delete", "erase_trees"])
-async def test_what_is_kept_of_an_erased_session_is_gone_with_it(journal, monkeypatch, erase):
+async def test_erasing_a_session_drops_its_failed_steps(journal, monkeypatch, erase):
     """It would be a session without a first step."""
     epoch, write, key = await journal.acquire(), journal._write, SessionKey("a", "s")
 
@@ -111,7 +111,9 @@ async def test_what_is_kept_of_an_erased_session_is_gone_with_it(journal, monkey
     monkeypatch.setattr(journal, "_write", fail)
     monkeypatch.setattr(type(journal), "_may_start", False)
     with pytest.raises(JournalFull):
-        await journal.commit(attrs.evolve(step(Changed(changes={"n": 1})), is_kept=True), epoch=epoch)
+        await journal.commit(
+            attrs.evolve(step(StateChangeRecord(changes={"n": 1})), is_retried=True), epoch=epoch
+        )
     monkeypatch.setattr(journal, "_write", write)
     if erase == "delete":
         await journal.delete("s", agent="a")

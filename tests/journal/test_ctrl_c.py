@@ -8,9 +8,16 @@ import trio
 
 from actgent import BareAgent, ScriptedLLM, open_runtime
 from actgent.actors.inbox import PriorityInbox
+from actgent.journal.journal_url import open_journal
 from actgent.journal.memory import MemoryJournal
-from actgent.journal.opening import open_journal
-from actgent.journal.records import REFUSED, Appended, Changed, Due, Ended, Opened
+from actgent.journal.records import (
+    REFUSED,
+    MessageAppendedRecord,
+    MessageEndRecord,
+    NextTimerRecord,
+    SessionCreatedRecord,
+    StateChangeRecord,
+)
 from actgent.messages import Sender
 from actgent.runtime.turn_runner import TurnRunner
 from actgent.sessions.session_log import SessionLog
@@ -68,29 +75,29 @@ def test_a_turn_that_ends_ends_whole(press, monkeypatch, tmp_path):
         async with open_runtime(journal=url) as runtime:
             return await runtime.journal.load("s")
 
-    records = [each for each in trio.run(read) if isinstance(each, Appended | Ended)]
-    if isinstance(records[2], Ended):  # the second was cut on its way in, refused, and said again
+    records = [each for each in trio.run(read) if isinstance(each, MessageAppendedRecord | MessageEndRecord)]
+    if isinstance(records[2], MessageEndRecord):  # the second was cut on its way in, refused, and said again
         assert records.pop(2).failed == REFUSED
     assert [(type(each), each.message_id) for each in records] == [
-        (Appended, "first"),
-        (Ended, "first"),
-        (Appended, "second"),
-        (Ended, "second"),
+        (MessageAppendedRecord, "first"),
+        (MessageEndRecord, "first"),
+        (MessageAppendedRecord, "second"),
+        (MessageEndRecord, "second"),
     ]
 
 
 async def begun(journal):
     """The log of a session whose first record is written: a journal takes no further ones of a session without it."""
     log = SessionLog("s", "clerk", journal, await journal.acquire())
-    log.begin(Opened(owner=Sender("ada"), created_at=1.0))
+    log.begin(SessionCreatedRecord(owner=Sender("ada"), created_at=1.0))
     await log.flush()
     return log
 
 
 @pytest.mark.parametrize("write", ["flush_soon", "flush", "write", "change"])
-def test_what_was_taken_to_be_written_is_written(press, write):
-    """Nothing of a session stands behind what is missing."""
-    first, second = (Changed(changes={"n": number}) for number in (1, 2))
+def test_accepted_steps_are_written_after_ctrl_c(press, write):
+    """A session has no records after a missing one."""
+    first, second = (StateChangeRecord(changes={"n": number}) for number in (1, 2))
 
     async def live():
         async with MemoryJournal().running() as journal:
@@ -110,9 +117,9 @@ def test_what_was_taken_to_be_written_is_written(press, write):
 
 
 @pytest.mark.parametrize("is_date", [True, False])
-def test_what_was_set_is_written_where_nothing_waited_before(press, is_date):
+def test_a_date_or_state_change_is_written_despite_ctrl_c(press, is_date):
     """A date, which goes with the next step, and a change of the state, which is one."""
-    changed = Changed(changes={"n": 1})
+    changed = StateChangeRecord(changes={"n": 1})
 
     async def live():
         async with MemoryJournal().running() as journal:
@@ -129,11 +136,11 @@ def test_what_was_set_is_written_where_nothing_waited_before(press, is_date):
             await log.flush()
             return await journal.load("s")
 
-    assert trio.run(live)[1:] == ((Due(at=5.0), changed) if is_date else (changed,))
+    assert trio.run(live)[1:] == ((NextTimerRecord(at=5.0), changed) if is_date else (changed,))
 
 
-def test_a_place_that_nobody_fills_any_more_does_not_keep_a_process(press, monkeypatch, tmp_path):
-    """What waits is ended until nothing comes out, whatever was counted."""
+def test_a_lost_wakeup_does_not_block_the_shutdown(press, monkeypatch, tmp_path):
+    """Waiting work is ended until the queue is empty, regardless of counters."""
     tried, withdraw = [], PriorityInbox.withdraw
 
     def withdraw_seldom(self, session_id):
@@ -156,7 +163,7 @@ def test_a_place_that_nobody_fills_any_more_does_not_keep_a_process(press, monke
         trio.run(live)
 
 
-def test_who_waits_for_the_storage_is_woken_once(press, tmp_path):
+def test_a_caller_of_the_storage_is_woken_once(press, tmp_path):
     """Cut between the two, a task would be woken that does not wait: all of the process would end by an internal error."""
 
     async def live():
@@ -182,8 +189,8 @@ async def live_shortly():
         await session.wait_idle()
 
 
-def test_whoever_begins_to_wait_is_woken_once(press, monkeypatch):
-    """The same of workers, senders and steps: wherever Ctrl-C comes, nothing else comes out."""
+def test_each_waiter_is_woken_once(press, monkeypatch):
+    """Workers, senders and steps, wherever Ctrl-C arrives."""
     wait, calls = trio.lowlevel.wait_task_rescheduled, []
 
     def pressed(abort):

@@ -10,14 +10,26 @@ import apsw
 import pytest
 
 from actgent.errors import JournalDamaged, JournalVersion
-from actgent.journal.opening import open_journal
-from actgent.journal.records import Accepted, Due, Said, SuspendedRecord
-from actgent.journal.sqlite import carry_over, find_problems
+from actgent.journal.grouped import row_format
+from actgent.journal.journal_url import open_journal
+from actgent.journal.records import (
+    AgentMessageRecord,
+    MessageAcceptedRecord,
+    NextTimerRecord,
+    SuspensionRecord,
+)
+from actgent.journal.sqlite import find_problems, recover_file
 from actgent.journal.transfer import read_sessions, write_sessions
 from actgent.messages import Message, Sender, Text
 
 SESSIONS = 12
 LOG = "-wal"
+
+
+@pytest.fixture(autouse=True)
+def _plain_rows(monkeypatch):
+    """Rows as long as their words, so that damage hits them, and words that are found in the file."""
+    monkeypatch.setattr(row_format, "compress", lambda body: body)
 
 
 @pytest.fixture
@@ -163,7 +175,7 @@ async def test_a_first_page_torn_by_a_power_cut_is_in_the_log(judge, tmp_path, m
         copy_image(live, path)
     path.write_bytes(random.Random(1).randbytes(4096) + path.read_bytes()[4096:])
     copy_image(path, other)
-    assert carry_over(path, tmp_path / "saved.db").losses == ()
+    assert recover_file(path, tmp_path / "saved.db").losses == ()
     assert await judge(tmp_path / "saved.db", {"s": writer.confirmed}) == 1
     assert await judge(path, {"s": writer.confirmed}) == 1
     async with open_journal(f"sqlite:///{live}-2") as journal:
@@ -188,11 +200,11 @@ async def test_a_look_by_another_program_after_a_crash_is_no_damage(judge, image
     assert await judge(path, confirmed) == SESSIONS
     assert await judge(without, confirmed) == 0
     with pytest.raises(
-        JournalDamaged, match=r"If another program .* copied the log .* the file is whole: carry it"
+        JournalDamaged, match=r"another SQLite program copied the log .* the file is complete: recover it"
     ):
         async with open_journal(f"sqlite:///{without}") as journal:
             await journal.acquire()
-    assert carry_over(without, path.with_name("saved.db")).losses == ()
+    assert recover_file(without, path.with_name("saved.db")).losses == ()
 
 
 async def test_a_newer_schema_is_refused_and_nothing_is_changed(image):
@@ -222,10 +234,10 @@ async def test_dates_and_suspensions_are_salvaged_and_travel(tmp_path, make_writ
     async with open_journal(url) as journal:
         writer = make_writer(journal, await journal.acquire())
         message = writer.message("hi")
-        waits = SuspendedRecord(message_id=message.id, ids=("w",))
-        await writer.commit(Accepted(message=message), Due(at=5.5), waits)
+        waits = SuspensionRecord(message_id=message.id, ids=("w",))
+        await writer.commit(MessageAcceptedRecord(message=message), NextTimerRecord(at=5.5), waits)
         exported = await read_sessions(journal)
-    carry_over(tmp_path / "a.db", tmp_path / "b.db")
+    recover_file(tmp_path / "a.db", tmp_path / "b.db")
     for url in (f"sqlite:///{tmp_path}/b.db", "memory:"):
         async with open_journal(url) as journal:
             await journal.acquire()
@@ -237,14 +249,14 @@ async def test_dates_and_suspensions_are_salvaged_and_travel(tmp_path, make_writ
 
 
 @pytest.mark.parametrize("harm", [flip, zero, truncate])
-async def test_salvage_carries_over_what_is_good(image, tmp_path, times, harm):
-    """Each session up to its first bad record, into a file that is whole."""
+async def test_recovery_copies_undamaged_records(image, tmp_path, times, harm):
+    """Each session up to its first damaged record, into a sound file."""
     path, confirmed = image
     for seed in range(times(4, 30)):
         harmed, saved = tmp_path / f"harmed{seed}.db", tmp_path / f"saved{seed}.db"
         copy_image(path, harmed)
         harm(harmed, random.Random(seed))
-        salvaged = carry_over(harmed, saved)
+        salvaged = recover_file(harmed, saved)
         assert find_problems(saved) == []
         async with open_journal(f"sqlite:///{saved}") as journal:
             await journal.acquire()
@@ -267,7 +279,7 @@ async def saved_file(tmp_path, make_writer):
             said = Message(
                 session_id=name, sender=Sender("clerk", "assistant"), parts=(Text(f"last of {name}"),)
             )
-            await writer.commit(Said(message=said, stop="end"))
+            await writer.commit(AgentMessageRecord(message=said, stop="end"))
     return path
 
 
@@ -283,7 +295,7 @@ async def test_a_session_that_lost_its_last_records_is_named(saved_file, tmp_pat
     db = apsw.Connection(str(saved_file))
     db.execute("DELETE FROM steps WHERE rowid = (SELECT max(rowid) FROM steps)")
     db.close()
-    salvaged = carry_over(saved_file, tmp_path / "new.db")
+    salvaged = recover_file(saved_file, tmp_path / "new.db")
     assert salvaged.losses == ("b",)
     assert await _agents(tmp_path / "new.db") == {"a": whole["a"], "b": ("clerk", whole["b"][1] - 1)}
 
@@ -294,19 +306,19 @@ async def test_a_session_without_a_head_keeps_its_agent(saved_file, tmp_path):
     db = apsw.Connection(str(saved_file))
     db.execute("DELETE FROM sessions WHERE session_id = 'a'")
     db.close()
-    salvaged = carry_over(saved_file, tmp_path / "new.db")
+    salvaged = recover_file(saved_file, tmp_path / "new.db")
     assert salvaged.losses == ("a",)
     assert await _agents(tmp_path / "new.db") == whole
 
 
-async def test_a_destroyed_last_page_costs_what_stood_on_it(saved_file, tmp_path):
-    """The pages before it are read all the same."""
+async def test_a_destroyed_last_page_loses_only_its_rows(saved_file, tmp_path):
+    """Earlier pages are read."""
     whole = await _agents(saved_file)
     data = bytearray(saved_file.read_bytes())
     page = data.index(b"last of b") // 4096 * 4096
     data[page : page + 4096] = bytes(4096)
     saved_file.write_bytes(data)
-    salvaged = carry_over(saved_file, tmp_path / "new.db")
+    salvaged = recover_file(saved_file, tmp_path / "new.db")
     assert salvaged.losses == ("b",)
     found = await _agents(tmp_path / "new.db")
     assert found["a"] == whole["a"]

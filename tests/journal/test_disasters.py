@@ -14,8 +14,8 @@ import pytest
 import trio
 
 from actgent.errors import JournalError, JournalFailed, JournalFull
-from actgent.journal.opening import open_journal
-from actgent.journal.records import Changed
+from actgent.journal.journal_url import open_journal
+from actgent.journal.records import StateChangeRecord
 from actgent.journal.sqlite import SQLiteJournal, find_problems
 
 # --- kill -9 -----------------------------------------------------------------------------
@@ -23,11 +23,11 @@ from actgent.journal.sqlite import SQLiteJournal, find_problems
 WRITER = textwrap.dedent("""
     import sys, trio
     from actgent.journal.base import Entry
-    from actgent.journal.opening import open_journal
-    from actgent.journal.records import Changed
+    from actgent.journal.journal_url import open_journal
+    from actgent.journal.records import StateChangeRecord
     async def live(journal, epoch, name, number):
         while True:
-            record = Changed(changes={"n": number})
+            record = StateChangeRecord(changes={"n": number})
             await journal.commit(Entry(session_id=name, agent="a", records=(record,)), epoch=epoch)
             print(name, number, flush=True)
             number += 1
@@ -152,7 +152,7 @@ async def test_each_write_may_fail(tmp_path, make_disk, make_writer, failure):
             with pytest.raises(expected):
                 await _write_forever(writer)
             disk.fails_after = None
-            writer.write_soon(Changed(changes={"again": 1}))
+            writer.enqueue_write(StateChangeRecord(changes={"again": 1}))
             await writer.turn()
             assert await writer.load() == writer.confirmed
         async with open_journal(f"sqlite:///{path}") as journal:
@@ -209,21 +209,23 @@ async def test_a_file_that_cannot_be_written_is_named_so(tmp_path):
     [*FAILURES, (apsw.BusyError("in the way"), JournalFailed), (apsw.LockedError("locked"), JournalFailed)],
     ids=["full", "broken", "busy", "locked"],
 )
-async def test_what_nobody_waits_for_is_kept_while_the_disk_fails(tmp_path, make_disk, make_writer, failure):
+async def test_steps_without_a_waiting_caller_are_retried_after_disk_failures(
+    tmp_path, make_disk, make_writer, failure
+):
     """The next commit says so, and writes it when the disk takes it again, in order: a record has no holes."""
     error, expected = failure
     disk = make_disk(error)
     async with SQLiteJournal(tmp_path / "a.db", vfs=disk.name).running() as journal:
         writer = make_writer(journal, await journal.acquire())
         disk.fails_after = 0
-        writer.write_soon(Changed(changes={"n": 1}))
+        writer.enqueue_write(StateChangeRecord(changes={"n": 1}))
         with pytest.raises(expected):
-            await writer.commit(Changed(changes={"refused": 1}))
-        writer.write_soon(Changed(changes={"n": 2}))
+            await writer.commit(StateChangeRecord(changes={"refused": 1}))
+        writer.enqueue_write(StateChangeRecord(changes={"n": 2}))
         with pytest.raises(expected):
             await writer.load()
         disk.fails_after = None
-        await writer.commit(Changed(changes={"n": 3}))
+        await writer.commit(StateChangeRecord(changes={"n": 3}))
         assert [record.changes["n"] for record in await writer.load()] == [1, 2, 3]
 
 
@@ -268,7 +270,7 @@ async def _write_until_it_fails(writer):
 
 async def _write_forever(writer):
     while True:
-        await writer.commit(Changed(changes={"text": "x" * 3000}))
+        await writer.commit(StateChangeRecord(changes={"text": "x" * 3000}))
 
 
 SECTOR = 512

@@ -11,10 +11,10 @@ import trio
 from actgent import BareAgent, ScriptedLLM, open_runtime
 from actgent.cli.main import main
 from actgent.errors import ConfigurationError, JournalError, JournalKeyError
-from actgent.journal.grouped.steps import checksum_row
+from actgent.journal.grouped.row_format import checksum_row
+from actgent.journal.journal_url import open_journal
 from actgent.journal.memory import MemoryJournal
-from actgent.journal.opening import open_journal
-from actgent.journal.sqlite import back_up, carry_over, find_problems
+from actgent.journal.sqlite import back_up, find_problems, recover_file
 
 pytest.importorskip("cryptography", reason="the extra `encryption` is not installed")
 
@@ -59,8 +59,8 @@ def path(tmp_path):
     return tmp_path / "agents.db"
 
 
-async def test_records_are_read_again_and_stand_nowhere_in_plain(lasting_url, keys, tmp_path):
-    """In every storage, over restarts."""
+async def test_encrypted_records_are_readable_and_not_stored_in_plain(lasting_url, keys, tmp_path):
+    """In every storage, across restarts."""
     keys(k1=1)
     assert await say(lasting_url, SECRET) == [SECRET, "yes"]
     assert await say(lasting_url, "more") == [SECRET, "yes", "more", "yes"]
@@ -130,7 +130,7 @@ async def test_commands_work_with_the_keys(path, keys, tmp_path, capsys):
     assert find_problems(path) == []
     back_up(path, tmp_path / "backup.db")
     assert find_problems(tmp_path / "backup.db") == []
-    assert carry_over(path, tmp_path / "new.db").losses == ()
+    assert recover_file(path, tmp_path / "new.db").losses == ()
     assert SECRET.encode() not in bytes_beside(path)
     keys(new=2)
     assert await say(f"sqlite:///{tmp_path}/new.db", "last") == [SECRET, "yes", "more", "yes", "last", "yes"]
@@ -138,7 +138,7 @@ async def test_commands_work_with_the_keys(path, keys, tmp_path, capsys):
     with pytest.raises(JournalError):
         back_up(path, tmp_path / "other.db")
     with pytest.raises(JournalKeyError):
-        carry_over(path, tmp_path / "third.db")
+        recover_file(path, tmp_path / "third.db")
 
 
 def test_commands_read_and_carry_over(path, keys, tmp_path, capsys):
@@ -176,7 +176,7 @@ def test_commands_read_and_carry_over(path, keys, tmp_path, capsys):
         ("k 1:x", "entry 1"),
     ],
 )
-async def test_what_is_no_key_is_refused_without_telling_it(monkeypatch, text, says):
+async def test_invalid_keys_are_rejected_without_quoting_them(monkeypatch, text, says):
     """By its place or its id."""
     monkeypatch.setenv(VARIABLE, text)
     with pytest.raises(ConfigurationError, match=says) as raised:

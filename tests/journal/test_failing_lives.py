@@ -26,12 +26,19 @@ from actgent import (
 )
 from actgent.errors import Fenced, JournalFailed, JournalFull
 from actgent.journal.memory import MemoryJournal
-from actgent.journal.records import NOT_KEPT, REFUSED, Accepted, Appended, Ended, Opened
+from actgent.journal.records import (
+    NOT_KEPT,
+    REFUSED,
+    MessageAcceptedRecord,
+    MessageAppendedRecord,
+    MessageEndRecord,
+    SessionCreatedRecord,
+)
 from actgent.runtime.retention import Retention
 
 EXPECTED = (JournalError, Fenced, NotRunning, SessionClosed, SessionExists)
 CALLS = (
-    "_take_back",
+    "_roll_back",
     "_erase",
     "_erase_trees",
     "_read_heads",
@@ -229,7 +236,9 @@ class Lives:
                 await (await agent.open_session(session_id)).wait_idle()
             records = await self.journal.load(session_id, agent="a")
             self.problems += [f"{session_id}: {each}" for each in problems_of(records)]
-            there[session_id] = {each.message.id for each in records if isinstance(each, Accepted)}
+            there[session_id] = {
+                each.message.id for each in records if isinstance(each, MessageAcceptedRecord)
+            }
         for session_id, message_id in self.accepted:
             is_gone = session_id not in there and self._may_be_gone(session_id)
             if message_id not in there.get(session_id, ()) and not (is_gone or session_id in self.ended):
@@ -239,18 +248,18 @@ class Lives:
 
 def problems_of(records):
     """What is wrong with the records of a session in which nothing goes on."""
-    if [number for number, each in enumerate(records) if isinstance(each, Opened)] != [0]:
+    if [number for number, each in enumerate(records) if isinstance(each, SessionCreatedRecord)] != [0]:
         yield "it does not begin once"
     waiting, over = set(), set()
     for each in records:
         match each:
-            case Accepted(message=message):
+            case MessageAcceptedRecord(message=message):
                 if message.id in waiting | over:
                     yield f"{message.id} is accepted again"
                 waiting.add(message.id)
-            case Appended(message_id=message_id) if message_id not in waiting:
+            case MessageAppendedRecord(message_id=message_id) if message_id not in waiting:
                 yield f"{message_id} begins its turn, and does not wait"
-            case Ended(message_id=message_id, failed=failed):
+            case MessageEndRecord(message_id=message_id, failed=failed):
                 waiting.discard(message_id)
                 over |= set() if failed in (REFUSED, NOT_KEPT) else {message_id}
     for message_id in waiting:
@@ -258,8 +267,8 @@ def problems_of(records):
 
 
 @pytest.mark.parametrize("seed", range(4))
-async def test_what_is_told_is_what_there_is_however_the_journal_fails(seed, times, autojump_clock):
-    """Each session begins once, each message that was accepted ends once, and tools that run once run once."""
+async def test_outcomes_match_the_journal_under_failures(seed, times, autojump_clock):
+    """Each session begins once, each accepted message ends once, and tools with effects run once."""
     for number in range(times(10, 500)):
         lives = Lives(f"{seed} {number}")
         await lives.live()

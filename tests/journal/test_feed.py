@@ -1,5 +1,7 @@
 """The feed of a journal: what is on the disk is told once, with its numbers, and nothing else is."""
 
+import random
+import string
 from contextlib import suppress
 
 import pytest
@@ -10,16 +12,24 @@ from actgent.errors import ConfigurationError, FeedLagged, Fenced, JournalFailed
 from actgent.journal.base import Entry
 from actgent.journal.feed import Erased
 from actgent.journal.grouped.references import refer
-from actgent.journal.listing import SessionKey
+from actgent.journal.journal_url import open_journal
 from actgent.journal.memory import MemoryJournal
-from actgent.journal.opening import open_journal
-from actgent.journal.records import Accepted, Appended, Changed, Ended, Finished, Said, Started
-from actgent.journal.wrapped import RedactedJournal, RelaxedJournal
+from actgent.journal.records import (
+    AgentMessageRecord,
+    CallFinishedRecord,
+    CallsStartedRecord,
+    MessageAcceptedRecord,
+    MessageAppendedRecord,
+    MessageEndRecord,
+    StateChangeRecord,
+)
+from actgent.journal.session_lists import SessionKey
+from actgent.journal.wrappers import AsyncCommitJournal, RedactedJournal
 from actgent.messages import NO_METADATA, Message, Sender, Text, ToolResult
 
 
 def changed(number):
-    return Changed(changes={"n": number})
+    return StateChangeRecord(changes={"n": number})
 
 
 def numbered(steps):
@@ -39,15 +49,15 @@ async def told(reader, count):
 # --- over all journals -------------------------------------------------------------------
 
 
-async def test_the_feed_tells_what_the_journal_has_with_its_numbers(journal, make_writer):
-    """Of all sessions together and of one alone, also what nobody waited for."""
+async def test_the_feed_delivers_steps_with_record_numbers(journal, make_writer):
+    """Of all sessions or of one, including steps without a waiting caller."""
     epoch = await journal.acquire()
     one, other = (make_writer(journal, epoch, name) for name in ("s", "t"))
     async with journal.feed() as everything, journal.feed(SessionKey("a", "t")) as alone:
         await one.open()
         await one.turn()
         await other.turn("x", "y")
-        one.write_soon(changed(1), changed(2))
+        one.enqueue_write(changed(1), changed(2))
         await one.commit()
         steps = await told(everything, 11)
         of_other = await told(alone, 4)
@@ -60,14 +70,14 @@ async def test_the_feed_tells_what_the_journal_has_with_its_numbers(journal, mak
     assert of_one[-1].at == summary.updated_at
 
 
-async def test_the_steps_that_are_read_are_those_that_were_told(journal, make_writer):
-    """With their times; a page that begins in the middle of one has the rest of it."""
+async def test_read_steps_equals_the_feed(journal, make_writer):
+    """With times; a page that starts in the middle of a step contains the rest of the step."""
     writer = make_writer(journal, await journal.acquire())
     result = ToolResult(call_id="c1", tool_name="f", status="success", content="42")
-    said = Said(message=Message(session_id="s", sender=Sender("a", "agent"), parts=(result,)))
+    said = AgentMessageRecord(message=Message(session_id="s", sender=Sender("a", "agent"), parts=(result,)))
     async with journal.feed() as reader:
         await writer.turn()
-        await writer.commit(Finished(result=result), changed(1))
+        await writer.commit(CallFinishedRecord(result=result), changed(1))
         await writer.commit(refer(said), changed(2), changed(3))
         steps = tuple(await told(reader, 9))
     assert await journal.read_steps("s", agent="a") == await journal.read_steps("s") == steps
@@ -78,7 +88,7 @@ async def test_the_steps_that_are_read_are_those_that_were_told(journal, make_wr
     assert await journal.read_steps("s", agent="a", after=9) == await journal.read_steps("nobody") == ()
 
 
-async def test_who_reads_the_journal_behind_the_opening_of_the_feed_misses_nothing(journal, make_writer):
+async def test_opening_the_feed_before_reading_the_journal_misses_no_step(journal, make_writer):
     """Ten readers come while two writers write; each has every number once, whatever it saw twice."""
     epoch = await journal.acquire()
     writers = [make_writer(journal, epoch, name) for name in ("s", "t")]
@@ -107,25 +117,25 @@ async def test_who_reads_the_journal_behind_the_opening_of_the_feed_misses_nothi
     assert seen == [[(number + 1, changed(number)) for number in range(60)]] * 10
 
 
-async def test_results_that_an_earlier_step_has_are_told_with_what_refers_to_them(journal, make_writer):
-    """The journal stores them once; a reader gets what `read` gives."""
+async def test_the_feed_resolves_references_to_earlier_steps(journal, make_writer):
+    """The journal stores results once; a reader gets the same records as `read`."""
     writer = make_writer(journal, await journal.acquire())
     result = ToolResult(call_id="c1", tool_name="f", status="success", content="42")
-    said = Said(message=Message(session_id="s", sender=Sender("a", "agent"), parts=(result,)))
-    await writer.commit(Started(call_ids=("c1",)), Finished(result=result))
+    said = AgentMessageRecord(message=Message(session_id="s", sender=Sender("a", "agent"), parts=(result,)))
+    await writer.commit(CallsStartedRecord(call_ids=("c1",)), CallFinishedRecord(result=result))
     async with journal.feed() as reader:
         await writer.commit(refer(said))
         (step,) = await told(reader, 1)
     assert step.records == await journal.read("s", agent="a", after=2) == (said,)
 
 
-async def test_a_slow_reader_is_told_once_and_finds_the_rest_in_the_journal(journal, make_writer):
-    """It costs the writer nothing, and others hear all."""
+async def test_a_slow_reader_gets_one_lag_error(journal, make_writer):
+    """The writer and other readers are not affected, and the journal has the dropped steps."""
     writer = make_writer(journal, await journal.acquire())
     async with journal.feed(capacity=5) as slow, journal.feed() as fast:
         for number in range(13):
             await writer.commit(changed(number))
-        with pytest.raises(FeedLagged, match="8 steps") as caught:
+        with pytest.raises(FeedLagged, match="8 journal steps") as caught:
             await slow.receive()
         rest = await told(slow, 5)
         everything = await told(fast, 13)
@@ -173,11 +183,11 @@ async def test_readers_end_with_the_journal(url, make_writer):
             nursery.start_soon(read, journal)
             await is_open.wait()
             writer = make_writer(journal, await journal.acquire())
-            writer.write_soon(changed(1))
+            writer.enqueue_write(changed(1))
     assert numbered(steps) == [(1, changed(1))]
 
 
-async def test_who_does_not_own_the_journal_any_more_tells_nothing(lasting_url, make_writer, monkeypatch):
+async def test_a_former_owner_publishes_no_steps(lasting_url, make_writer, monkeypatch):
     """Its steps are refused where they are written, and the numbers go on with the new owner."""
     async with open_journal(lasting_url) as journal:
         first = make_writer(journal, await journal.acquire())
@@ -192,12 +202,12 @@ async def test_who_does_not_own_the_journal_any_more_tells_nothing(lasting_url, 
     assert numbered(steps) == [(1, changed(1)), (2, changed(3))]
 
 
-async def test_nothing_is_made_of_a_step_that_nobody_reads(journal, make_writer, monkeypatch):
+async def test_steps_without_readers_create_no_feed_items(journal, make_writer, monkeypatch):
     """A reader that has left is forgotten."""
     writer = make_writer(journal, await journal.acquire())
     async with journal.feed(), journal.feed(SessionKey("a", "s")):
         pass
-    monkeypatch.delattr(type(journal._onlookers.feed), "tell")
+    monkeypatch.delattr(type(journal._feed), "publish")
     await writer.commit(changed(1))
     assert await writer.load() == (changed(1),)
 
@@ -232,8 +242,8 @@ async def brittle():
         yield journal
 
 
-async def test_a_step_that_failed_is_never_told(brittle, make_writer):
-    """And the one that is written in its place has its number."""
+async def test_failed_steps_are_not_published(brittle, make_writer):
+    """The step that is written instead has the same number."""
     writer = make_writer(brittle, await brittle.acquire())
     async with brittle.feed() as reader:
         brittle.before = JournalFailed("no")
@@ -244,8 +254,8 @@ async def test_a_step_that_failed_is_never_told(brittle, make_writer):
     assert numbered(steps) == [(1, changed(2))]
 
 
-async def test_a_step_whose_confirmation_was_lost_is_told_once(brittle, make_writer):
-    """It is there, as a look at the storage shows."""
+async def test_a_step_with_lost_confirmation_is_published_once(brittle, make_writer):
+    """A check of the storage shows that the step exists."""
     writer = make_writer(brittle, await brittle.acquire())
     async with brittle.feed() as reader:
         brittle.after = JournalFailed("the connection broke behind the commit")
@@ -255,8 +265,8 @@ async def test_a_step_whose_confirmation_was_lost_is_told_once(brittle, make_wri
     assert numbered(steps) == [(1, changed(1)), (2, changed(2))]
 
 
-async def test_a_step_in_doubt_is_told_when_it_was_written_again(brittle, make_writer):
-    """Nobody knows whether it is there, so it is taken back first; its numbers are told once."""
+async def test_an_uncertain_step_is_published_after_the_rewrite(brittle, make_writer):
+    """The step is rolled back first, so its numbers are published once."""
     writer = make_writer(brittle, await brittle.acquire())
     async with brittle.feed() as reader:
         await writer.commit(changed(0))
@@ -270,7 +280,7 @@ async def test_a_step_in_doubt_is_told_when_it_was_written_again(brittle, make_w
     assert await brittle.load("s") == (changed(0), changed(2))
 
 
-async def test_a_relaxed_step_is_told_when_it_is_on_the_disk(make_writer):
+async def test_a_relaxed_step_is_published_when_durable(make_writer):
     """Not when it is confirmed."""
     async with Brittle().running() as inner:
         gate, whole = trio.Event(), inner._write
@@ -280,7 +290,7 @@ async def test_a_relaxed_step_is_told_when_it_is_on_the_disk(make_writer):
             await whole(rows, heads, epoch)
 
         inner._write = write
-        journal = RelaxedJournal(inner)
+        journal = AsyncCommitJournal(inner)
         writer = make_writer(journal, await journal.acquire())
         async with journal.feed() as reader:
             await writer.commit(changed(1))
@@ -292,13 +302,13 @@ async def test_a_relaxed_step_is_told_when_it_is_on_the_disk(make_writer):
     assert numbered(steps) == [(1, changed(1))]
 
 
-async def test_readers_get_what_was_redacted(make_writer):
-    """As it stands in the journal."""
+async def test_feed_readers_get_redacted_records(make_writer):
+    """As stored in the journal."""
     async with MemoryJournal().running() as inner:
         journal = RedactedJournal(inner, lambda text: text.replace("4111", "****"))
         writer = make_writer(journal, await journal.acquire())
         async with journal.feed() as reader:
-            await writer.commit(Said(message=writer.message("pay with 4111")))
+            await writer.commit(AgentMessageRecord(message=writer.message("pay with 4111")))
             (step,) = await told(reader, 1)
     assert step.records[0].message.parts == (Text("pay with ****"),)
 
@@ -310,8 +320,8 @@ async def test_a_cancelled_reader_loses_nothing(brittle, make_writer):
     """What it was about to get is the next that it gets."""
     writer = make_writer(brittle, await brittle.acquire())
     result = ToolResult(call_id="c1", tool_name="f", status="success", content="42")
-    said = Said(message=Message(session_id="s", sender=Sender("a", "agent"), parts=(result,)))
-    await writer.commit(Finished(result=result))
+    said = AgentMessageRecord(message=Message(session_id="s", sender=Sender("a", "agent"), parts=(result,)))
+    await writer.commit(CallFinishedRecord(result=result))
     async with brittle.feed() as reader:
         await writer.commit(refer(said))
         with trio.CancelScope() as scope:
@@ -325,27 +335,32 @@ async def test_a_cancelled_reader_loses_nothing(brittle, make_writer):
     assert step.records == (said,)
 
 
-async def test_what_waits_for_a_reader_is_bounded_in_bytes(brittle, make_writer, monkeypatch):
+def incompressible(size):
+    """Return a text of so many random characters: rows of the journal are compressed."""
+    return "".join(random.Random(size).choices(string.ascii_letters + string.digits, k=size))
+
+
+async def test_the_backlog_of_a_reader_is_bounded_in_bytes(brittle, make_writer, monkeypatch):
     """A thousand steps may be large ones; one that is larger than the bound is told all the same."""
     monkeypatch.setattr("actgent.journal.feed.FEED_BYTES", 1000)
     writer = make_writer(brittle, await brittle.acquire())
     async with brittle.feed() as reader:
         for _ in range(3):
-            await writer.commit(Changed(changes={"text": "x" * 600}))
-        with pytest.raises(FeedLagged, match="2 steps"):
+            await writer.commit(StateChangeRecord(changes={"text": incompressible(800)}))
+        with pytest.raises(FeedLagged, match="2 journal steps"):
             await reader.receive()
         await told(reader, 1)
-        await writer.commit(Changed(changes={"text": "x" * 6000}))
+        await writer.commit(StateChangeRecord(changes={"text": incompressible(6000)}))
         assert (await told(reader, 1))[0].first == 4
 
 
-async def test_a_closed_reader_hears_nothing(brittle):
-    """And one without room is none."""
+async def test_a_closed_reader_receives_nothing(brittle):
+    """A capacity below 1 is rejected."""
     async with brittle.feed() as reader:
         pass
     with pytest.raises(trio.ClosedResourceError):
         await reader.receive()
-    with pytest.raises(ConfigurationError, match="at least 1 step, not 0"):
+    with pytest.raises(ConfigurationError, match="at least 1, not 0"):
         async with brittle.feed(capacity=0):
             pass
 
@@ -357,7 +372,7 @@ async def test_a_journal_that_is_looked_at_tells_nothing(tmp_path, make_writer):
         await journal.acquire()
         await journal.commit(Entry(session_id="s", agent="a", records=(changed(1),)), epoch=1)
     async with open_journal(url, read_only=True) as journal:
-        with pytest.raises(UsageError, match="only looked at"):
+        with pytest.raises(UsageError, match="read-only journal has no feed"):
             journal.feed()
         assert await journal.read("s") == (changed(1),)
 
@@ -367,17 +382,17 @@ async def test_a_journal_that_is_looked_at_tells_nothing(tmp_path, make_writer):
 
 def accepted(text, metadata):
     message = Message(session_id="s", sender=Sender("ada", "user"), parts=(Text(text),), metadata=metadata)
-    return Accepted(message=message)
+    return MessageAcceptedRecord(message=message)
 
 
-async def test_what_changes_after_it_was_written_is_told_as_it_was_written(journal, make_writer):
+async def test_the_feed_delivers_values_as_they_were_written(journal, make_writer):
     """Also by a reader that comes to it late; what holds nothing that could change is told as it was given."""
     writer = make_writer(journal, await journal.acquire())
     changes, metadata = {"list": [1]}, {"list": [1]}
-    begun, ended = Appended(message_id="m"), Ended(message_id="m")
+    begun, ended = MessageAppendedRecord(message_id="m"), MessageEndRecord(message_id="m")
     async with journal.feed(SessionKey("a", "s")) as reader:
         await writer.open()
-        await writer.commit(Changed(changes=changes))
+        await writer.commit(StateChangeRecord(changes=changes))
         await writer.commit(accepted("one", metadata))
         await writer.commit(accepted("two", NO_METADATA), begun, ended)
         changes["list"].append(2)
@@ -389,8 +404,8 @@ async def test_what_changes_after_it_was_written_is_told_as_it_was_written(journ
     assert records[3:] == [begun, ended]
 
 
-async def test_a_reader_is_woken_by_what_it_waits_for(journal, make_writer):
-    """And by nothing else; then it reads what came before, too. What waits is not let grow for ever."""
+async def test_a_reader_is_woken_by_matching_steps(journal, make_writer):
+    """Only these wake it; then it reads earlier steps too. The number of waiting steps is bounded."""
     writer, woken = make_writer(journal, await journal.acquire()), []
 
     async def watch():
@@ -407,7 +422,7 @@ async def test_a_reader_is_woken_by_what_it_waits_for(journal, make_writer):
 
     async with journal.feed(SessionKey("a", "s")) as reader, trio.open_nursery() as nursery:
         await writer.open()
-        reader.woken_by = lambda records: any(type(each) is Ended for each in records)
+        reader.woken_by = lambda records: any(type(each) is MessageEndRecord for each in records)
         nursery.start_soon(watch)
         await trio.testing.wait_all_tasks_blocked()
         assert [len(each) for each in woken] == [1]  # what was there when it began to wait
@@ -415,9 +430,9 @@ async def test_a_reader_is_woken_by_what_it_waits_for(journal, make_writer):
         await writer.commit(changed(2))
         await trio.testing.wait_all_tasks_blocked()
         assert len(woken) == 1
-        await writer.commit(Ended(message_id="m"))
+        await writer.commit(MessageEndRecord(message_id="m"))
         await trio.testing.wait_all_tasks_blocked()
-        assert woken[1:] == [[changed(1), changed(2), Ended(message_id="m")]]
+        assert woken[1:] == [[changed(1), changed(2), MessageEndRecord(message_id="m")]]
         for number in range(200):
             await writer.commit(changed(number))
         await trio.testing.wait_all_tasks_blocked()
@@ -427,14 +442,14 @@ async def test_a_reader_is_woken_by_what_it_waits_for(journal, make_writer):
         reader.receive_nowait()
 
 
-async def test_what_is_known_of_a_session_at_once_is_what_is_known_of_it(journal, make_writer):
-    """Or nothing is: of one that is not there, and of one with a step that is not written."""
+async def test_cached_head_equals_head(journal, make_writer):
+    """None for a missing session, and for a session with an unwritten step."""
     writer = make_writer(journal, await journal.acquire())
-    assert journal.head_now("a", "s") is None
+    assert journal.cached_head("a", "s") is None
     await writer.open()
     await writer.turn()
-    assert journal.head_now("a", "s") == await journal.head("a", "s")
-    writer.write_soon(changed(1))
-    assert journal.head_now("a", "s") is None
-    assert (await journal.head("a", "s")).records == journal.head_now("a", "s").records
-    assert journal.head_now("b", "s") is None
+    assert journal.cached_head("a", "s") == await journal.head("a", "s")
+    writer.enqueue_write(changed(1))
+    assert journal.cached_head("a", "s") is None
+    assert (await journal.head("a", "s")).records == journal.cached_head("a", "s").records
+    assert journal.cached_head("b", "s") is None

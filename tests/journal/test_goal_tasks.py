@@ -9,7 +9,7 @@ from actgent import GoalAgent, ScriptedLLM, ToolContext, open_runtime, tool
 from actgent.journal.memory import MemoryJournal
 from actgent.protocols.goal import progress_in
 from actgent.protocols.goal.tasks import tasks_in
-from actgent.testing import DyingJournal
+from actgent.testing import CrashingJournal
 
 TASKS = [
     {"description": "order a", "tool": "order", "args": {"what": "a"}},
@@ -56,7 +56,7 @@ async def live(journal, effects):
 
 async def die(inner, effects, writes):
     """A life that ends at its n-th write; whether it came so far."""
-    dying = DyingJournal(inner, writes)
+    dying = CrashingJournal(inner, writes)
 
     async def run(task_status):
         await live(dying, effects)

@@ -10,8 +10,8 @@ import pytest
 import trio
 
 from actgent.errors import Fenced, JournalFull, JournalSlow, SessionExists
-from actgent.journal.opening import open_journal
-from actgent.journal.records import Changed, Opened
+from actgent.journal.journal_url import open_journal
+from actgent.journal.records import SessionCreatedRecord, StateChangeRecord
 from actgent.journal.sqlite import SQLiteJournal
 from actgent.messages import Sender
 from actgent.support.storage_thread import StorageThread
@@ -45,7 +45,7 @@ async def test_a_lone_step_takes_one_round(tmp_path, make_writer):
         rounds = Rounds()
         trio.lowlevel.add_instrument(rounds)
         for number in range(STEPS):
-            await writer.commit(Changed(changes={"n": number}))
+            await writer.commit(StateChangeRecord(changes={"n": number}))
         trio.lowlevel.remove_instrument(rounds)
         assert rounds.steps["journal writer"] == 0
         assert rounds.steps[trio.lowlevel.current_task().name] == STEPS
@@ -63,7 +63,7 @@ def slow_disk(monkeypatch):
 
 
 @pytest.mark.parametrize("how", ["cancelled", "impatient"])
-async def test_who_leaves_the_storage_leaves_its_step_to_be_written(tmp_path, make_writer, slow_disk, how):
+async def test_a_cancelled_leader_leaves_its_step_to_the_writer(tmp_path, make_writer, slow_disk, how):
     """So it is with what others brought meanwhile: all is there, in its order, and everyone hears of it."""
     slow_disk.set()
     async with open_journal(f"sqlite:///{tmp_path}/journal.db") as journal:
@@ -72,7 +72,7 @@ async def test_who_leaves_the_storage_leaves_its_step_to_be_written(tmp_path, ma
         await writer.open()
         slow_disk.clear()
         step = attrs.evolve(
-            writer.entry(Changed(changes={"n": 1})), patience=0.1 if how == "impatient" else None
+            writer.entry(StateChangeRecord(changes={"n": 1})), patience=0.1 if how == "impatient" else None
         )
         async with trio.open_nursery() as nursery:
             with trio.move_on_after(math.inf if how == "impatient" else 0.1) as limit:
@@ -82,7 +82,7 @@ async def test_who_leaves_the_storage_leaves_its_step_to_be_written(tmp_path, ma
             assert limit.cancelled_caught is (how == "cancelled")
             assert not other.confirmed
             slow_disk.set()
-        await writer.commit(Changed(changes={"n": 2}))
+        await writer.commit(StateChangeRecord(changes={"n": 2}))
         assert await writer.load() == (*writer.confirmed[:1], *step.records, *writer.confirmed[1:])
         assert await other.load() == other.confirmed
         assert len(other.confirmed) == 1
@@ -95,7 +95,7 @@ async def test_a_new_session_is_written_by_one_job(tmp_path, make_writer, jobs):
         jobs.clear()
         await make_writer(journal, epoch, "parent").open()
         child = make_writer(journal, epoch, "child")
-        await child.commit(Opened(owner=Sender("ada"), parent_id="parent", created_at=2.0))
+        await child.commit(SessionCreatedRecord(owner=Sender("ada"), parent_id="parent", created_at=2.0))
         assert len(jobs) == 2
         head = await journal.head("a", "child")
         assert head.root.session_id == "parent"
@@ -122,9 +122,7 @@ async def test_a_session_that_begins_again_is_refused(tmp_path, make_writer):
 
 
 @pytest.mark.parametrize("error", [JournalFull("no room"), Fenced("no room")], ids=["full", "fenced"])
-async def test_who_waits_for_a_group_that_was_begun_hears_its_error(
-    tmp_path, make_writer, monkeypatch, error
-):
+async def test_callers_of_a_started_group_get_its_error(tmp_path, make_writer, monkeypatch, error):
     """What comes later is written, if the journal still works."""
 
     def fail(*_):
@@ -136,6 +134,6 @@ async def test_who_waits_for_a_group_that_was_begun_hears_its_error(
         with monkeypatch.context() as broken:
             broken.setattr(SQLiteJournal, "_work", fail)
             with pytest.raises(type(error), match="no room"):
-                await journal.commit(writer.entry(Changed(changes={"n": 1})), epoch=writer.epoch)
-        await writer.commit(Changed(changes={"n": 2}))
+                await journal.commit(writer.entry(StateChangeRecord(changes={"n": 1})), epoch=writer.epoch)
+        await writer.commit(StateChangeRecord(changes={"n": 2}))
         assert await writer.load() == writer.confirmed

@@ -4,18 +4,18 @@ import pytest
 
 from actgent.errors import ConfigurationError, JournalDamaged
 from actgent.journal.base import Entry
-from actgent.journal.listing import SessionFilter, SessionKey
+from actgent.journal.journal_url import open_journal
 from actgent.journal.memory import MemoryJournal
-from actgent.journal.opening import open_journal
-from actgent.journal.records import Changed, Opened
-from actgent.journal.wrapped import RelaxedJournal, WrappedJournal
+from actgent.journal.records import SessionCreatedRecord, StateChangeRecord
+from actgent.journal.session_lists import SessionFilter, SessionKey
+from actgent.journal.wrappers import AsyncCommitJournal, WrappedJournal
 from actgent.messages import Sender
 
 
 def opened(owner="ada", parent=None):
     """How a session begins, below another one if one is given."""
     agent, session_id = parent or ("", None)
-    return Opened(owner=Sender(owner), created_at=1.0, parent_id=session_id, parent_agent=agent)
+    return SessionCreatedRecord(owner=Sender(owner), created_at=1.0, parent_id=session_id, parent_agent=agent)
 
 
 @pytest.fixture
@@ -35,18 +35,18 @@ async def test_sessions_of_two_agents_with_one_id_do_not_mix(journal, two):
     for writer in (a, b):
         await writer.commit(opened(f"owner of {writer.agent}"))
     for number in range(5):
-        a.write_soon(Changed(changes={"a": number}))
-        b.write_soon(Changed(changes={"b": number}))
+        a.enqueue_write(StateChangeRecord(changes={"a": number}))
+        b.enqueue_write(StateChangeRecord(changes={"b": number}))
     await a.turn("to a", "from a")
     for writer in (a, b):
         assert await journal.load("s", agent=writer.agent) == writer.confirmed
         head = await journal.head(writer.agent, "s")
         assert (head.owner, head.records) == (f"owner of {writer.agent}", len(writer.confirmed))
-    assert await journal.agents_of("s") == ["a", "b"]
+    assert await journal.agents_with_session("s") == ["a", "b"]
 
 
-async def test_an_id_alone_is_enough_where_one_agent_has_it(journal, two):
-    """Where several have it, the error names them."""
+async def test_an_id_without_agent_is_accepted_if_unique(journal, two):
+    """If several agents have the id, the error names them."""
     a, b = await two()
     await a.commit(opened())
     assert await journal.load("s") == a.confirmed
@@ -91,7 +91,7 @@ async def test_a_row_of_another_agents_session_is_no_good_row(tmp_path, make_wri
     async with open_journal(f"sqlite:///{path}") as journal:
         epoch = await journal.acquire()
         for agent in "ab":
-            entry = Entry(session_id="s", agent=agent, records=(Changed(changes={"n": agent}),))
+            entry = Entry(session_id="s", agent=agent, records=(StateChangeRecord(changes={"n": agent}),))
             await journal.commit(entry, epoch=epoch)
     database = apsw.Connection(str(path))
     series = [each for (each,) in database.execute("SELECT series FROM sessions ORDER BY agent")]
@@ -110,7 +110,7 @@ async def test_a_head_knows_the_root_of_its_tree(journal, make_writer):
     """Also below a session of another agent with the same id, in the same step or later."""
     epoch = await journal.acquire()
     root, child, grandchild = (make_writer(journal, epoch, "s", agent) for agent in "abc")
-    journal.write_soon(root.entry(opened()), epoch=epoch)
+    journal.enqueue_write(root.entry(opened()), epoch=epoch)
     await child.commit(opened(parent=("a", "s")))
     await grandchild.commit(opened(parent=("b", "s")))
     orphan = make_writer(journal, epoch, "orphan")
@@ -130,14 +130,16 @@ async def test_a_head_knows_the_root_of_its_tree(journal, make_writer):
 async def test_a_wrapper_passes_everything_on():
     """What it does not change is what the journal in it gives."""
     async with MemoryJournal().running() as inner:
-        journal = RelaxedJournal(WrappedJournal(inner))
+        journal = AsyncCommitJournal(WrappedJournal(inner))
         epoch = await journal.acquire()
         for agent in "ab":
             entry = Entry(
-                session_id="s", agent=agent, records=(opened(parent=("p", "p")), Changed(changes={}))
+                session_id="s",
+                agent=agent,
+                records=(opened(parent=("p", "p")), StateChangeRecord(changes={})),
             )
             await journal.commit(entry, epoch=epoch)
-        assert await journal.agents_of("s") == ["a", "b"]
+        assert await journal.agents_with_session("s") == ["a", "b"]
         assert len(await journal.load("s", agent="a")) == 2
         assert (await journal.head("a", "s")).records == 2
         assert [each.key for each in await journal.children("p", "p")] == [("a", "s"), ("b", "s")]

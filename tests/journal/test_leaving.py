@@ -10,10 +10,10 @@ import trio
 
 from actgent import BareAgent, ScriptedLLM, open_runtime
 from actgent.errors import Fenced
-from actgent.journal.grouped.group import LEAVING
+from actgent.journal.grouped.group_commit import CLOSE_TIMEOUT_SECONDS
+from actgent.journal.journal_url import open_journal
 from actgent.journal.memory import MemoryJournal
-from actgent.journal.opening import open_journal
-from actgent.journal.records import Changed
+from actgent.journal.records import StateChangeRecord
 from actgent.journal.sqlite.file import SqliteFile
 
 
@@ -35,14 +35,14 @@ class StubbornJournal(MemoryJournal):
 
 
 def changed(number):
-    return Changed(changes={"n": number})
+    return StateChangeRecord(changes={"n": number})
 
 
 async def test_an_exception_at_the_very_end_comes_out(autojump_clock):
     """The tasks that write do not outlive it."""
 
     class Clinging(MemoryJournal):
-        def _let_go(self):
+        def _release_now(self):
             raise OSError("it clings")
 
     with trio.fail_after(100), pytest.RaisesGroup(pytest.RaisesExc(OSError, match="clings")):
@@ -70,16 +70,16 @@ async def test_the_error_of_the_block_comes_first(autojump_clock):
 
 
 @pytest.mark.parametrize("what", ["writing", "leaving"])
-async def test_a_storage_that_stands_still_does_not_keep_the_block(autojump_clock, caplog, make_writer, what):
-    """After a while it is left; the log says which sessions are not written."""
+async def test_an_unresponsive_storage_does_not_block_the_close(autojump_clock, caplog, make_writer, what):
+    """After the timeout the log names the sessions with unwritten steps."""
     journal = StubbornJournal()
     begun = trio.current_time()
     with trio.fail_after(60):
         async with journal.running():
             writer = make_writer(journal, await journal.acquire(), "adas")
             setattr(journal, what, 1e6)
-            writer.write_soon(changed(1))
-    assert trio.current_time() - begun <= LEAVING + 1
+            writer.enqueue_write(changed(1))
+    assert trio.current_time() - begun <= CLOSE_TIMEOUT_SECONDS + 1
     told = [each.getMessage() for each in caplog.records if each.levelno >= logging.ERROR]
     assert any("1 step of 1 session unwritten" in each and "adas" in each for each in told) is (
         what == "writing"
@@ -147,11 +147,11 @@ async def test_the_lock_is_free_when_a_hanging_write_ends(tmp_path, monkeypatch,
         write(self, *args)
 
     monkeypatch.setattr(SqliteFile, "write", hanging)
-    monkeypatch.setattr("actgent.journal.grouped.group.LEAVING", 0.2)
+    monkeypatch.setattr("actgent.journal.grouped.group_commit.CLOSE_TIMEOUT_SECONDS", 0.2)
     url = f"sqlite:///{tmp_path}/a.db"
     async with open_journal(url) as journal:
         writer = make_writer(journal, await journal.acquire())
-        writer.write_soon(changed(1))
+        writer.enqueue_write(changed(1))
     monkeypatch.undo()
     async with open_journal(url) as journal:
         with pytest.raises(Fenced, match="is owned by process"):
@@ -191,5 +191,5 @@ async def test_a_journal_in_memory_is_entered_again(autojump_clock):
         epochs = [await journal.acquire() for _ in range(2)]
         for session_id in ("first", "second"):
             records = await journal.load(session_id, agent="a")
-            assert [type(each).__name__ for each in records].count("Opened") == 1
+            assert [type(each).__name__ for each in records].count("SessionCreatedRecord") == 1
     assert epochs == [3, 4]

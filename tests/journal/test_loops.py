@@ -13,7 +13,7 @@ import trio
 from actgent import open_runtime
 from actgent.journal.memory import MemoryJournal
 from actgent.sessions.restore import rebuild
-from actgent.testing import DyingJournal
+from actgent.testing import CrashingJournal
 
 HERE = str(Path(__file__).parent)
 if HERE not in sys.path:  # beside the scripts that import each other
@@ -39,7 +39,7 @@ async def live(journal, work):
 
 async def die(inner, work, writes):
     """A life that ends at its n-th write; whether it came so far."""
-    dying = DyingJournal(inner, writes)
+    dying = CrashingJournal(inner, writes)
 
     async def run(task_status):
         async with open_runtime(journal=dying) as runtime:

@@ -7,9 +7,16 @@ import msgpack
 import pytest
 
 from actgent.journal.base import Entry
-from actgent.journal.grouped.steps import encode_entry
-from actgent.journal.opening import open_journal
-from actgent.journal.records import Accepted, Closed, Due, Ended, Opened, SuspendedRecord
+from actgent.journal.grouped.row_format import encode_entry
+from actgent.journal.journal_url import open_journal
+from actgent.journal.records import (
+    MessageAcceptedRecord,
+    MessageEndRecord,
+    NextTimerRecord,
+    SessionClosedRecord,
+    SessionCreatedRecord,
+    SuspensionRecord,
+)
 from actgent.messages import Message, Sender, Text
 
 # What version 1 made, in each kind of database: written down here, since nothing else does it any more.
@@ -56,12 +63,12 @@ def records_of(session_id):
         id=f"{session_id} hi",
         created_at=1.0,
     )
-    return (Opened(owner=Sender("ada"), created_at=1.0), Accepted(message=message))
+    return (SessionCreatedRecord(owner=Sender("ada"), created_at=1.0), MessageAcceptedRecord(message=message))
 
 
 def rows_of(session_id, *, closed):
     """A head and a step as version 1 wrote them."""
-    records = (*records_of(session_id), *([Closed()] if closed else []))
+    records = (*records_of(session_id), *([SessionClosedRecord()] if closed else []))
     body = encode_entry(Entry(session_id=session_id, agent="a", records=records)).body
     place = f"{session_id}\0{1}\0{len(records)}".encode()
     step = (session_id, 1, len(records), body, zlib.crc32(body, zlib.crc32(place, zlib.crc32(IDENTITY))))
@@ -101,16 +108,16 @@ def old_url(request, tmp_path):
     return old_postgres(request.getfixturevalue("postgres_url"))
 
 
-async def test_a_journal_of_version_1_goes_on(old_url):
-    """Its sessions are read, listed, written and find their dates, now and when it is opened again."""
+async def test_a_journal_of_version_1_is_migrated(old_url):
+    """Its sessions can be read, listed and written, and their timers are found."""
     open_id = "closed False"
     expected = records_of(open_id)
-    added = (Due(at=5.0), SuspendedRecord(message_id="hi", ids=("w",)))
+    added = (NextTimerRecord(at=5.0), SuspensionRecord(message_id="hi", ids=("w",)))
     async with open_journal(old_url) as journal:
         epoch = await journal.acquire()
         assert epoch == 4
         assert await journal.load(open_id) == expected
-        assert await journal.load("closed True") == (*records_of("closed True"), Closed())
+        assert await journal.load("closed True") == (*records_of("closed True"), SessionClosedRecord())
         assert await journal.unfinished("a") == [open_id, "closed True"]
         assert await journal.due("a") == []
         assert {(s.closed, s.due, s.suspended) for s in await journal.sessions()} == {
@@ -123,6 +130,6 @@ async def test_a_journal_of_version_1_goes_on(old_url):
         assert await journal.load(open_id) == (*expected, *added)
         assert await journal.unfinished("a") == ["closed True"]
         assert await journal.due("a") == [(open_id, 5.0)]
-        ended = Ended(message_id=f"{open_id} hi")
+        ended = MessageEndRecord(message_id=f"{open_id} hi")
         await journal.commit(Entry(session_id=open_id, agent="a", records=(ended,)), epoch=epoch)
         assert await journal.load(open_id) == (*expected, *added, ended)

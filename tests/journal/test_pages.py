@@ -7,10 +7,17 @@ import trio
 
 from actgent.errors import JournalFailed
 from actgent.journal.base import Entry
-from actgent.journal.listing import Cursor, SessionFilter
+from actgent.journal.journal_url import open_journal
 from actgent.journal.memory import MemoryJournal
-from actgent.journal.opening import open_journal
-from actgent.journal.records import Accepted, Changed, Closed, Ended, Opened, SuspendedRecord
+from actgent.journal.records import (
+    MessageAcceptedRecord,
+    MessageEndRecord,
+    SessionClosedRecord,
+    SessionCreatedRecord,
+    StateChangeRecord,
+    SuspensionRecord,
+)
+from actgent.journal.session_lists import Cursor, SessionFilter
 from actgent.messages import Message, Sender, Text
 
 SESSIONS = 10_000
@@ -18,7 +25,7 @@ SESSIONS = 10_000
 
 def opened(owner, parent=None):
     agent, session_id = parent or ("", None)
-    return Opened(owner=Sender(owner), created_at=1.0, parent_id=session_id, parent_agent=agent)
+    return SessionCreatedRecord(owner=Sender(owner), created_at=1.0, parent_id=session_id, parent_agent=agent)
 
 
 class Keeper:
@@ -79,8 +86,8 @@ async def test_the_name_of_an_owner_may_be_of_any_length(keeper):
 
 
 @pytest.mark.parametrize("name", ["s\0", "\ud800"], ids=["nul", "surrogate"])
-async def test_a_name_that_no_database_holds_is_nobodys(keeper, name):
-    """It is looked for like any other that is not there, and those that are read at the same moment are."""
+async def test_unstorable_names_match_no_session(keeper, name):
+    """Queries with such a name return nothing, and concurrent queries are not affected."""
     journal = keeper.journal
     for number in range(20):
         await keeper.begin(f"s{number}")
@@ -92,7 +99,7 @@ async def test_a_name_that_no_database_holds_is_nobodys(keeper, name):
     with trio.fail_after(10):
         assert await journal.head("a", name) is None
         assert await journal.head(name, "s1") is None
-        assert await journal.agents_of(name) == []
+        assert await journal.agents_with_session(name) == []
         assert await journal.load(name, agent="a") == await journal.load(name) == ()
         assert await journal.children("a", name) == await journal.suspended("a", after=name) == []
         assert (
@@ -115,11 +122,11 @@ async def test_the_newest_change_comes_first(keeper):
     for number in range(5):
         await keeper.begin(f"s{number}")
     assert await keeper.ids() == ["s4", "s3", "s2", "s1", "s0"]
-    await keeper.write("s1", "a", Changed(changes={"n": 1}))
+    await keeper.write("s1", "a", StateChangeRecord(changes={"n": 1}))
     assert await keeper.ids() == ["s1", "s4", "s3", "s2", "s0"]
     assert await keeper.ids(oldest_first=True) == ["s0", "s2", "s3", "s4", "s1"]
-    keeper.journal.write_soon(
-        Entry(session_id="s0", agent="a", records=(Changed(changes={"n": 1}),)), epoch=keeper.epoch
+    keeper.journal.enqueue_write(
+        Entry(session_id="s0", agent="a", records=(StateChangeRecord(changes={"n": 1}),)), epoch=keeper.epoch
     )
     assert await keeper.ids(limit=2) == ["s0", "s1"]
 
@@ -129,7 +136,7 @@ async def test_pages_show_everything_once(keeper, oldest_first):
     """Also sessions that were written in one step of one moment."""
     for number in range(23):
         entry = Entry(session_id=f"s{number:02}", agent="ab"[number % 2], records=(opened("ada"),))
-        keeper.journal.write_soon(entry, epoch=keeper.epoch)
+        keeper.journal.enqueue_write(entry, epoch=keeper.epoch)
     whole = await keeper.ids(oldest_first=oldest_first)
     assert sorted(whole) == [f"s{number:02}" for number in range(23)]
     for limit in (1, 5, 23):
@@ -165,9 +172,9 @@ async def test_states_are_listed_and_counted(keeper):
     assert await journal.counts() == {"idle": 5, "working": 0, "suspended": 0, "closed": 0}
     said = {session_id: message(session_id) for session_id in ("working", "suspended")}
     for session_id, each in said.items():
-        await keeper.write(session_id, "a", Accepted(message=each))
-    await keeper.write("suspended", "a", SuspendedRecord(message_id=said["suspended"].id, ids=("w",)))
-    await keeper.write("closed", "a", Closed())
+        await keeper.write(session_id, "a", MessageAcceptedRecord(message=each))
+    await keeper.write("suspended", "a", SuspensionRecord(message_id=said["suspended"].id, ids=("w",)))
+    await keeper.write("closed", "a", SessionClosedRecord())
     for state in ("working", "suspended", "closed"):
         (summary,) = await journal.page(SessionFilter(state=state))
         assert (summary.session_id, summary.state) == (state, state)
@@ -175,7 +182,7 @@ async def test_states_are_listed_and_counted(keeper):
     assert await journal.counts("a") == {"idle": 1, "working": 1, "suspended": 1, "closed": 1}
     assert await journal.counts("b") == {"idle": 1, "working": 0, "suspended": 0, "closed": 0}
     assert (await journal.counts())["idle"] == 2
-    await keeper.write("working", "a", Ended(message_id=said["working"].id))
+    await keeper.write("working", "a", MessageEndRecord(message_id=said["working"].id))
     await journal.delete("closed")
     assert await journal.counts("a") == {"idle": 2, "working": 0, "suspended": 1, "closed": 0}
     assert await journal.counts("nobody") == {"idle": 0, "working": 0, "suspended": 0, "closed": 0}
@@ -201,7 +208,7 @@ async def test_lists_outlive_the_block(lasting_url):
         for session_id in "abc":
             await keeper.begin(session_id)
         assert await keeper.ids() == ["c", "b", "a"]
-        await keeper.write("a", "a", Closed())
+        await keeper.write("a", "a", SessionClosedRecord())
         await keeper.begin("d")
     async with open_journal(lasting_url) as journal:
         keeper = Keeper(journal, await journal.acquire())
@@ -210,11 +217,11 @@ async def test_lists_outlive_the_block(lasting_url):
         assert await journal.counts() == {"idle": 3, "working": 0, "suspended": 0, "closed": 1}
 
 
-async def test_what_is_known_of_one_session_without_reading_it(keeper):
-    """None where there is none; what is queued counts."""
+async def test_head_counts_queued_steps(keeper):
+    """None for a missing session."""
     assert await keeper.journal.head("a", "s") is None
-    entry = Entry(session_id="s", agent="a", records=(opened("ada", ("b", "p")), Closed()))
-    keeper.journal.write_soon(entry, epoch=keeper.epoch)
+    entry = Entry(session_id="s", agent="a", records=(opened("ada", ("b", "p")), SessionClosedRecord()))
+    keeper.journal.enqueue_write(entry, epoch=keeper.epoch)
     head = await keeper.journal.head("a", "s")
     assert (head.owner, head.parent, head.state, head.records) == ("ada", ("b", "p"), "closed", 2)
     assert await keeper.journal.head("b", "s") is None
@@ -229,16 +236,16 @@ async def test_lists_are_right_while_sessions_change(keeper):
         key = (agent, session_id)
         match dice.choice(["begin", "say", "end", "suspend", "close", "delete", "look", "look"]):
             case "begin":
-                await keeper.write(session_id, agent, Changed(changes={"n": 1}))
+                await keeper.write(session_id, agent, StateChangeRecord(changes={"n": 1}))
             case "say":
                 open_messages[key] = message(session_id)
-                await keeper.write(session_id, agent, Accepted(message=open_messages[key]))
+                await keeper.write(session_id, agent, MessageAcceptedRecord(message=open_messages[key]))
             case "end" if key in open_messages:
-                await keeper.write(session_id, agent, Ended(message_id=open_messages.pop(key).id))
+                await keeper.write(session_id, agent, MessageEndRecord(message_id=open_messages.pop(key).id))
             case "suspend":
-                await keeper.write(session_id, agent, SuspendedRecord(message_id="m", ids=("w",)))
+                await keeper.write(session_id, agent, SuspensionRecord(message_id="m", ids=("w",)))
             case "close":
-                await keeper.write(session_id, agent, Closed())
+                await keeper.write(session_id, agent, SessionClosedRecord())
             case "delete":
                 await keeper.journal.delete(session_id, agent=agent)
                 open_messages.pop(key, None)
@@ -266,13 +273,13 @@ async def full(keeper, monkeypatch):
     journal = keeper.journal
     for number in range(SESSIONS):
         parent = ("a", "s0") if number in range(1, 4) else None
-        state = (Closed(),) if number % 1000 == 999 else ()
+        state = (SessionClosedRecord(),) if number % 1000 == 999 else ()
         entry = Entry(
             session_id=f"s{number}",
             agent="ab"[number % 2],
             records=(opened(f"owner {number % 500}", parent), *state),
         )
-        journal.write_soon(entry, epoch=keeper.epoch)
+        journal.enqueue_write(entry, epoch=keeper.epoch)
     await journal.page(limit=1)
     await journal.counts()
 
@@ -309,7 +316,7 @@ async def test_pages_of_many_sessions(full):
     head = await full.journal.head("b", "s7777")
     assert (head.owner, head.records) == ("owner 277", 1)
     assert (await full.journal.counts())["closed"] == 10
-    assert await full.journal.agents_of("s8") == ["a"]
+    assert await full.journal.agents_with_session("s8") == ["a"]
     await full.journal.delete("s8", agent="a")
 
 
@@ -330,7 +337,7 @@ PLANS = [
 async def test_no_page_of_sqlite_looks_through_a_table(tmp_path, wanted, is_first):
     """Each goes by an index from its beginning, and only a few rows are ever sorted."""
     apsw = pytest.importorskip("apsw")
-    from actgent.journal.listing import Cursor, page_query
+    from actgent.journal.session_lists import Cursor, page_query
 
     async with open_journal(f"sqlite:///{tmp_path}/a.db") as journal:
         await journal.acquire()
@@ -353,7 +360,7 @@ class Failing(MemoryJournal):
 
     fails = False
 
-    async def put_in_order(self, keys):
+    async def update_list_order(self, keys):
         if self.fails:
             raise JournalFailed("no disk")
         self.order.extend(keys)

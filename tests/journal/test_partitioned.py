@@ -20,18 +20,23 @@ import psycopg
 
 from actgent.errors import ConfigurationError, Fenced, JournalFailed
 from actgent.journal.base import Entry, Snapshot
-from actgent.journal.listing import SessionKey
-from actgent.journal.opening import open_journal
+from actgent.journal.journal_url import open_journal
 from actgent.journal.postgres import (
     PartitionedJournal,
     PartitionsLost,
-    layout,
+    Suspect,
+    pool_layout,
     read_cluster_tables,
     read_dead,
-    statements,
 )
 from actgent.journal.postgres.partitions import SLOTS, partition_of_slot, slot_of, slots_of
-from actgent.journal.records import Accepted, Changed, Closed, Due
+from actgent.journal.records import (
+    MessageAcceptedRecord,
+    NextTimerRecord,
+    SessionClosedRecord,
+    StateChangeRecord,
+)
+from actgent.journal.session_lists import SessionKey
 from actgent.messages import Message, Sender, Text
 
 LIVES = Path(__file__).with_name("partition_lives.py")
@@ -124,11 +129,11 @@ async def test_each_writes_to_its_own(postgres_url, writer_in, make_writer):
         with pytest.raises(PartitionsLost, match="does not own the partitions 2 of"):
             a.epoch_of(in_partition(2))
         with pytest.raises(Fenced):
-            await make_writer(a, b.epoch_of(in_partition(2)), in_partition(2)).commit(Closed())
+            await make_writer(a, b.epoch_of(in_partition(2)), in_partition(2)).commit(SessionClosedRecord())
         assert await b.load(in_partition(2), agent="a") == writers[2].confirmed
 
 
-async def test_who_takes_a_partition_has_it(postgres_url, writer_in):
+async def test_taking_a_partition_makes_the_process_its_owner(postgres_url, writer_in):
     """The one who had it hears of that at its next write, which is not there; its other partitions go on."""
     heard = []
     async with (
@@ -144,7 +149,7 @@ async def test_who_takes_a_partition_has_it(postgres_url, writer_in):
 
         async def commit(writer):
             try:
-                await writer.commit(Changed(changes={"n": 1}))
+                await writer.commit(StateChangeRecord(changes={"n": 1}))
             except PartitionsLost as error:
                 failed.append(error.partitions)
 
@@ -162,7 +167,7 @@ async def test_who_takes_a_partition_has_it(postgres_url, writer_in):
         assert await b.load(lost.session_id, agent="a") == lost.confirmed
 
 
-async def test_who_takes_a_partition_back_goes_on_behind_the_other(postgres_url, writer_in):
+async def test_a_partition_that_was_taken_back_continues_after_the_other_owner(postgres_url, writer_in):
     """Nothing of what it knew counts any more."""
     async with open_node(postgres_url, "a", take=[0]) as a, open_node(postgres_url, "b") as b:
         first = writer_in(a, 0)
@@ -177,11 +182,11 @@ async def test_who_takes_a_partition_back_goes_on_behind_the_other(postgres_url,
             first.confirmed + second.confirmed + third.confirmed
         )
         with pytest.raises(PartitionsLost):
-            await first.commit(Closed())  # of an epoch that is over
+            await first.commit(SessionClosedRecord())  # of an epoch that is over
 
 
-async def test_who_takes_what_nobody_took_keeps_it(postgres_url, writer_in):
-    """All that runs goes on in the same epoch, as after a restart of the broker."""
+async def test_acquiring_an_owned_partition_keeps_the_epoch(postgres_url, writer_in):
+    """Running work continues in the same epoch, as after a reconnect."""
     async with open_node(postgres_url, "a", take=[0, 1]) as a, open_node(postgres_url, "b") as b:
         writer = writer_in(a, 0)
         await writer.turn()
@@ -192,15 +197,15 @@ async def test_who_takes_what_nobody_took_keeps_it(postgres_url, writer_in):
         assert await a.load(writer.session_id, agent="a") == writer.confirmed
 
 
-async def test_who_gives_a_partition_back_left_nothing_in_the_middle(postgres_url, writer_in):
+async def test_a_released_partition_is_clean(postgres_url, writer_in):
     """What was queued is written before; what comes later is refused."""
     async with open_node(postgres_url, "a", take=[0]) as a, open_node(postgres_url, "b") as b:
         writer = writer_in(a, 0)
         await writer.open()
-        writer.write_soon(Changed(changes={"n": 1}))
+        writer.enqueue_write(StateChangeRecord(changes={"n": 1}))
         await a.give_back([0, 5])
         with pytest.raises(PartitionsLost):
-            writer.write_soon(Changed(changes={"n": 2}))
+            writer.enqueue_write(StateChangeRecord(changes={"n": 2}))
         (taken,) = await b.take([0])
         assert (taken.before, taken.was_clean) == ("a", True)
         assert await b.load(writer.session_id, agent="a") == writer.confirmed[:2]
@@ -218,7 +223,7 @@ class Interrupted(PartitionedJournal):
         await super()._flush(key)
 
 
-async def test_what_was_lost_and_taken_again_meanwhile_is_not_given_back(postgres_url):
+async def test_a_partition_that_was_taken_again_is_not_released(postgres_url):
     """It is another ownership than the one that was to end: its sessions live here."""
     async with (
         Interrupted(postgres_url, node="a").running() as a,
@@ -240,7 +245,7 @@ async def test_what_was_lost_and_taken_again_meanwhile_is_not_given_back(postgre
         assert (taken.before, taken.was_clean) == ("a", False)
 
 
-async def test_what_could_not_be_given_back_is_still_ours(postgres_url, monkeypatch):
+async def test_a_partition_that_could_not_be_released_is_still_owned(postgres_url, monkeypatch):
     """So that it is given back the next time, and is clean for the next owner."""
     async with open_node(postgres_url, "a", take=[0]) as a, open_node(postgres_url, "b") as b:
         give_back = a._table.give_back
@@ -260,7 +265,7 @@ async def test_what_could_not_be_given_back_is_still_ours(postgres_url, monkeypa
         assert taken.was_clean
 
 
-async def test_a_look_finds_what_others_have_taken(postgres_url):
+async def test_look_detects_lost_partitions(postgres_url):
     """Without a write."""
     heard = []
     async with (
@@ -293,7 +298,7 @@ async def test_an_epoch_that_is_given_twice_has_one_owner(postgres_url, writer_i
             assert (heard, a.owned) == ([{0: 1}], {})
             assert len(await b.sessions()) == (0 if is_new else 1)
             if is_new:
-                with pytest.raises(Fenced, match="not for this process any more"):
+                with pytest.raises(Fenced, match="must not own partitions of this pool"):
                     await a.take([0])
             assert await b.look() == []
 
@@ -315,19 +320,19 @@ async def test_a_step_is_not_written_under_a_later_epoch(postgres_url, writer_in
             monkeypatch.undo()
             await b.take([0])
             if has_written:
-                await writer_in(b, 0).commit(Changed(changes={"of": "b"}))
+                await writer_in(b, 0).commit(StateChangeRecord(changes={"of": "b"}))
             assert await a.look() == [0]
             await a.take([0])
 
         monkeypatch.setattr(a, "_read_parents", lose_meanwhile)
         a._heads.by_key.clear()
         with pytest.raises(PartitionsLost):
-            await writer.commit(Changed(changes={"of": "a"}))
+            await writer.commit(StateChangeRecord(changes={"of": "a"}))
         assert (heard, a.owned, a.fenced) == ([{0: 1}], {0: 3}, 1)
         again = writer_in(a, 0)
         before = await again.load()
         assert len(before) == 1 + has_written
-        await again.commit(Changed(changes={"of": "a"}))
+        await again.commit(StateChangeRecord(changes={"of": "a"}))
         assert await again.load() == (*before, *again.confirmed)
 
 
@@ -341,12 +346,14 @@ async def test_a_pool_that_is_gone_is_named(postgres_url):
             await a.look()
 
 
-async def test_lists_of_what_goes_on_are_of_what_is_owned(postgres_url, writer_in):
-    """Unfinished messages, dates, and what is to be erased; pages and counts are of all."""
+async def test_work_lists_contain_owned_sessions_only(postgres_url, writer_in):
+    """Unfinished messages, timers and erasures; pages and counts cover all sessions."""
     async with open_node(postgres_url, "a", take=[0]) as a, open_node(postgres_url, "b", take=[1]) as b:
         for writer in (writer_in(a, 0), writer_in(b, 1)):
             await writer.open()
-            await writer.commit(Accepted(message=message_for(writer.session_id)), Due(at=5.0))
+            await writer.commit(
+                MessageAcceptedRecord(message=message_for(writer.session_id)), NextTimerRecord(at=5.0)
+            )
         mine, other = in_partition(0), in_partition(1)
         assert (await a.unfinished("a"), await b.unfinished("a")) == ([mine], [other])
         assert (await a.due("a"), await b.due("a")) == ([(mine, 5.0)], [(other, 5.0)])
@@ -358,24 +365,22 @@ async def test_lists_of_what_goes_on_are_of_what_is_owned(postgres_url, writer_i
         assert sorted(await b.unfinished("a")) == sorted([mine, other])
 
 
-async def test_what_is_in_doubt_and_elsewhere_by_now_is_left_there(postgres_url, writer_in):
+async def test_uncertain_steps_of_a_lost_partition_are_not_rolled_back(postgres_url, writer_in):
     """Who lists sessions hears nothing of that, and takes nothing back that the other has written."""
     async with open_node(postgres_url, "n", take=[1]) as here, open_node(postgres_url, "o") as there:
         ours = writer_in(here, 1)
         await ours.open()
         key = SessionKey(ours.agent, ours.session_id)
-        here._heads.doubts[key] = None
+        here._heads.uncertain[key] = None
         await there.take([1])
         theirs = writer_in(there, 1)
-        await theirs.commit(Changed(changes={"n": 1}))
+        await theirs.commit(StateChangeRecord(changes={"n": 1}))
         assert [each.records for each in await here.sessions()] == [2]
         assert not here.owned
-        assert not here._heads.doubts
+        assert not here._heads.uncertain
 
 
-async def test_what_cannot_be_written_of_a_partition_that_is_lost_meanwhile_is_not_kept(
-    postgres_url, writer_in, monkeypatch
-):
+async def test_failed_steps_of_a_lost_partition_are_dropped(postgres_url, writer_in, monkeypatch):
     """The other process goes on without it."""
     async with open_node(postgres_url, "n", take=[1]) as journal:
         writer = writer_in(journal, 1)
@@ -387,13 +392,13 @@ async def test_what_cannot_be_written_of_a_partition_that_is_lost_meanwhile_is_n
             raise JournalFailed("the server is away")
 
         monkeypatch.setattr(journal, "_write", lose)
-        writer.write_soon(Changed(changes={"n": 1}))
+        writer.enqueue_write(StateChangeRecord(changes={"n": 1}))
         await failed.wait()
         await journal.sessions()
-        assert not journal._queue.kept
+        assert not journal._queue.failed
 
 
-async def test_what_is_known_of_sessions_elsewhere_is_always_read(postgres_url, writer_in):
+async def test_heads_of_sessions_that_are_not_owned_are_never_cached(postgres_url, writer_in):
     """Their owners may have written meanwhile."""
     async with open_node(postgres_url, "a", take=[0]) as a, open_node(postgres_url, "b") as b:
         writer = writer_in(a, 0)
@@ -401,24 +406,32 @@ async def test_what_is_known_of_sessions_elsewhere_is_always_read(postgres_url, 
         for count in (1, 2, 3):
             assert (await b.head("a", writer.session_id)).records == count
             assert len(await b.load(writer.session_id, agent="a")) == count
-            await writer.commit(Changed(changes={"n": count}))
+            await writer.commit(StateChangeRecord(changes={"n": count}))
 
 
 async def test_a_session_elsewhere_is_read_as_of_one_moment(postgres_url, writer_in):
-    """What its owner writes between two statements of a reader is no damage: the reader does not see it yet."""
+    """A step that its owner writes during a read is seen whole, or not at all: the session is never damaged."""
     async with open_node(postgres_url, "a", take=[0]) as a, open_node(postgres_url, "b") as b:
-        writer, token, select = writer_in(a, 0), trio.lowlevel.current_trio_token(), b._select
+        writer, is_over = writer_in(a, 0), trio.Event()
         await writer.open()
+        seen = []
 
-        def select_late(connection, sql, *values):
-            if sql == statements.SELECT_ROWS:
-                trio.from_thread.run(writer.commit, Changed(changes={"n": 1}), trio_token=token)
-            return select(connection, sql, *values)
+        async def write():
+            for number in range(200):
+                await writer.commit(
+                    StateChangeRecord(changes={"n": number}), StateChangeRecord(changes={"m": number})
+                )
+            is_over.set()
 
-        b._select = select_late
-        assert len(await b.load(writer.session_id, agent="a")) == 1
-        assert len((await b.load_tail(writer.session_id, agent="a")).records) == 2
-        assert len(await a.load(writer.session_id, agent="a")) == 3
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(write)
+            while not is_over.is_set():
+                seen.append(len(await b.load(writer.session_id, agent="a")))
+                seen.append(len((await b.load_tail(writer.session_id, agent="a")).records))
+                seen.append(len(await b.read(writer.session_id, agent="a")))
+        assert seen == sorted(seen)
+        assert all(each % 2 == 1 for each in seen)
+        assert len({*seen}) > 10
 
 
 async def test_snapshots_and_erasing_are_fenced_as_well(postgres_url, writer_in):
@@ -444,8 +457,8 @@ async def test_snapshots_and_erasing_are_fenced_as_well(postgres_url, writer_in)
         assert await b.load(session_id, agent="a") == ()
 
 
-async def test_a_write_that_waited_behind_a_taker_writes_nothing(postgres_url, writer_in):
-    """The epoch is looked at again when the taker has ended; the other partition of the group is written."""
+async def test_a_write_delayed_by_a_takeover_is_fenced(postgres_url, writer_in):
+    """The epoch is checked again after the takeover; the other partition of the group is written."""
     server, _, schema = postgres_url.partition("?schema=")
     async with open_node(postgres_url, "a", take=[0]) as a, trio.open_nursery() as nursery:
         writer = writer_in(a, 0)
@@ -454,7 +467,7 @@ async def test_a_write_that_waited_behind_a_taker_writes_nothing(postgres_url, w
 
         async def commit():
             with pytest.raises(PartitionsLost):
-                await writer.commit(Changed(changes={"n": 1}))
+                await writer.commit(StateChangeRecord(changes={"n": 1}))
             refused.append(True)
 
         with trio.fail_after(30), psycopg.connect(server) as taker:
@@ -480,7 +493,7 @@ async def test_a_write_whose_connection_is_lost_is_there_once(link, postgres_url
             blocker.execute(
                 f"SELECT 1 FROM {schema}.sessions WHERE session_id = %s FOR UPDATE", [writer.session_id]
             )
-            nursery.start_soon(writer.commit, Changed(changes={"n": 1}))
+            nursery.start_soon(writer.commit, StateChangeRecord(changes={"n": 1}))
             pid = a._connection.info.backend_pid
             await wait_for(blocker, f"{LOCKED} AND NOT granted", pid)
             link.cut()
@@ -507,7 +520,7 @@ async def test_one_owner_of_all_and_owners_of_parts_keep_each_other_out(postgres
         owner = make_writer(alone, await alone.acquire(), writer.session_id)
         await owner.turn()
         await make_writer(alone, owner.epoch, in_partition(0, nth=1)).open()
-        with pytest.raises(Fenced, match="alone: stop it first"):
+        with pytest.raises(Fenced, match="which does not share it: stop it first"):
             async with open_node(postgres_url, "a"):
                 pass
     async with open_node(postgres_url, "a") as a:
@@ -518,7 +531,9 @@ async def test_one_owner_of_all_and_owners_of_parts_keep_each_other_out(postgres
         assert (
             await a.load(writer.session_id, agent="a") == writer.confirmed + owner.confirmed + again.confirmed
         )
-        await writer_in(a, 0, nth=1).commit(Accepted(message=message_for(in_partition(0, nth=1))))
+        await writer_in(a, 0, nth=1).commit(
+            MessageAcceptedRecord(message=message_for(in_partition(0, nth=1)))
+        )
         assert await a.unfinished("a") == [in_partition(0, nth=1)]  # its slot was filled in
 
 
@@ -531,7 +546,7 @@ async def test_all_processes_have_as_many_partitions(postgres_url):
     ):
         assert (b.count, c.count) == (8, 16)
     for count in (0, 3, 2 * SLOTS):
-        with pytest.raises(ConfigurationError, match="1, 2, 4"):
+        with pytest.raises(ConfigurationError, match="power of two"):
             PartitionedJournal(postgres_url, node="a", partitions=count)
 
 
@@ -612,14 +627,14 @@ async def test_a_process_that_wakes_up_writes_nothing(postgres_url, start_life):
         await b.take(range(8))
         before = {}
         for session_id in life.wrote:
-            writer = Entry(session_id=session_id, agent="a", records=(Closed(),))
+            writer = Entry(session_id=session_id, agent="a", records=(SessionClosedRecord(),))
             await b.commit(writer, epoch=b.epoch_of(session_id))
             before[session_id] = await b.load(session_id, agent="a")
         os.kill(life.process.pid, signal.SIGCONT)
         await life.read(until=lambda: len(life.lost) == 12)
         for session_id, records in before.items():
             assert await b.load(session_id, agent="a") == records
-            assert isinstance(records[-1], Closed)
+            assert isinstance(records[-1], SessionClosedRecord)
             assert len(records) - 1 >= life.wrote[session_id]
 
 
@@ -630,11 +645,11 @@ async def test_the_tables_of_an_older_release_are_named_so(postgres_url):
     server, _, schema = postgres_url.partition("?schema=")
     with psycopg.connect(server, autocommit=True) as connection:
         connection.execute(f"ALTER TABLE {schema}.dead DROP COLUMN request")
-    with pytest.raises(ConfigurationError, match="older release: start a node of this one first"):
+    with pytest.raises(ConfigurationError, match="older release: start a node of this release first"):
         await read_dead(postgres_url)
 
 
-async def test_who_owns_what_is_asked_again_of_a_server_that_starts(link, nursery):
+async def test_ownership_queries_are_retried_while_the_server_starts(link, nursery):
     """By a process of a cluster that comes in, and by one whose connection is lost meanwhile; so are the hosts of agents."""
     link, url = link
     await nursery.start(link.start_up)
@@ -649,12 +664,12 @@ async def test_who_owns_what_is_asked_again_of_a_server_that_starts(link, nurser
             assert list(journal.owned) == [1]
 
 
-async def test_a_person_who_asks_waits_for_a_server_that_starts(link, nursery):
-    """By a command, beside nodes that wait for it, too."""
+async def test_commands_wait_for_a_starting_server(link, nursery):
+    """Concurrently with waiting nodes."""
     link, url = link
     async with open_node(url, "a"):
         pass
-    asks = (read_dead(url), read_cluster_tables(url, "default"), layout.read_layout(url, "default"))
+    asks = (read_dead(url), read_cluster_tables(url, "default"), pool_layout.read_layout(url, "default"))
     with trio.fail_after(60):
         for asked in asks:
             await nursery.start(link.start_up)
@@ -669,8 +684,9 @@ async def test_a_death_is_counted_once(link, postgres_url, writer_in):
     async with open_node(postgres_url, "a", take=[0]) as a, open_node(url, "b") as b:
         writer = writer_in(a, 0)
         await writer.open()
-        await writer.commit(Accepted(message=message_for(writer.session_id)))
-        suspects, left = [], partial(b.suspects.count, [0], b.count, ["a"])
+        await writer.commit(MessageAcceptedRecord(message=message_for(writer.session_id)))
+        suspects, left = [], partial(b.suspects.count, [0], b.count, ["a"], died=[0], dead=["a"])
+        opened = [SessionKey("a", writer.session_id)]
         with (
             trio.fail_after(60),
             psycopg.connect(server) as blocker,
@@ -680,13 +696,14 @@ async def test_a_death_is_counted_once(link, postgres_url, writer_in):
                 await a.take([0])
                 await b.take([0])
                 for _ in range(2):
-                    assert await left(has_died=True) == []
+                    assert await left() == []
+                await b.suspects.mark_open(opened)
             await a.take([0])
             await b.take([0])
             blocker.execute(f"SELECT 1 FROM {schema}.suspects FOR UPDATE")
 
             async def count():
-                suspects.extend(await left(has_died=True))
+                suspects.extend(await left())
 
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(count)
@@ -697,40 +714,134 @@ async def test_a_death_is_counted_once(link, postgres_url, writer_in):
         assert [(each.crashes, each.alone) for each in suspects] == [(3, 0)]
 
 
-async def test_who_wakes_up_changes_nothing_of_what_the_next_owner_has_counted(postgres_url, writer_in):
-    """Neither its marks and counts, nor what it has just counted as left by the owner."""
-    async with open_node(postgres_url, "a") as a, open_node(postgres_url, "b") as b:
-        keys, suspects = [], []
-        for number in range(4):
+async def begin_message(writer):
+    """Have a session in the middle of something; returns its key."""
+    await writer.open()
+    await writer.commit(MessageAcceptedRecord(message=message_for(writer.session_id)))
+    return SessionKey(writer.agent, writer.session_id)
+
+
+async def die(a, b, *opened):
+    """Let the first node own a partition, open sessions and die; returns what the second one counts, by keys."""
+    await a.take([0])
+    await a.suspects.mark_open(opened)
+    await b.take([0])
+    found = await b.suspects.count([0], 8, ["a"], died=[0], dead=["a"])
+    return {each.key: (each.crashes, each.alone) for each in found}
+
+
+async def test_only_sessions_that_were_opened_again_are_counted(postgres_url, writer_in):
+    """One that waited for another one did not kill its process."""
+    async with open_node(postgres_url, "a", take=[0]) as a, open_node(postgres_url, "b") as b:
+        keys = [await begin_message(writer_in(a, 0, nth=number)) for number in range(2)]
+        assert await die(a, b, *keys) == {}
+        assert await die(a, b, *keys) == {}
+        assert await die(a, b, keys[0]) == {keys[0]: (3, 0), keys[1]: (2, 0)}
+        assert await die(a, b) == {keys[0]: (3, 0), keys[1]: (2, 0)}
+        assert await die(a, b, *keys) == {keys[0]: (4, 0), keys[1]: (3, 0)}
+
+
+async def test_a_death_with_a_session_alone_counts_for_that_one(postgres_url, writer_in):
+    """Whatever else was open in the same node."""
+    async with open_node(postgres_url, "a", take=[0]) as a, open_node(postgres_url, "b") as b:
+        keys = [await begin_message(writer_in(a, 0, nth=number)) for number in range(2)]
+        for _ in range(2):
+            await die(a, b, *keys)
+        assert await die(a, b, *keys) == {keys[0]: (3, 0), keys[1]: (3, 0)}
+        for alone in (1, 2):
             await a.take([0])
-            if number == 2:
-                await a.suspects.mark_alone(keys[0], is_alone=True)
-            if number < 3:
-                writer = writer_in(a, 0, nth=number)
-                await writer.open()
-                await writer.commit(Accepted(message=message_for(writer.session_id)))
-                keys.append(SessionKey(writer.agent, writer.session_id))
-            await b.take([0])
-            suspects = await b.suspects.count([0], 8, ["a"], has_died=True)
-        assert [(each.key, each.crashes, each.alone) for each in suspects] == [
-            (keys[0], 4, 1),
-            (keys[1], 3, 0),
-        ]
-        await b.suspects.mark_alone(keys[0], is_alone=True)
-        writer = writer_in(b, 0, nth=3)
-        await writer.open()
-        await writer.commit(Accepted(message=message_for(writer.session_id)))
-        assert await a.suspects.count([0], 8, ["a"], has_died=True) == suspects
-        await a.suspects.mark_alone(keys[0], is_alone=False)
-        await a.suspects.clear(keys[1])
-        assert await b.suspects.agents_of(writer.session_id) == []
+            await a.suspects.mark_watched(keys[0], is_alone=True)
+            assert await die(a, b, keys[1]) == {keys[0]: (3 + alone, alone), keys[1]: (3, 0)}
+        await b.suspects.note_survived(keys[0])
+        assert await die(a, b, keys[0]) == {keys[0]: (6, 0), keys[1]: (3, 0)}
+
+
+async def test_a_death_counts_for_watched_sessions_and_those_that_are_no_suspects_yet(
+    postgres_url, writer_in
+):
+    """A suspect that survived is not counted again. A new session may be the one that kills its process."""
+    async with open_node(postgres_url, "a", take=[0]) as a, open_node(postgres_url, "b") as b:
+        keys = [await begin_message(writer_in(a, 0, nth=number)) for number in range(3)]
+        for _ in range(3):
+            await die(a, b, *keys)
         await a.take([0])
-        found = await a.suspects.count([0], 8, ["a"], has_died=True)
-        assert {each.key: (each.crashes, each.alone) for each in found} == {
-            keys[0]: (5, 2),
-            keys[1]: (4, 0),
-            keys[2]: (3, 0),
-        }
+        new = await begin_message(writer_in(a, 0, nth=3))
+        for key in keys[:2]:
+            await a.suspects.mark_watched(key, is_alone=False)
+        counted = {keys[0]: (4, 0), keys[1]: (4, 0), keys[2]: (3, 0), new: (1, 0)}
+        assert await die(a, b, keys[2]) == counted
+
+
+async def test_a_message_that_is_to_be_dead_lettered_explains_the_deaths_of_others(postgres_url, writer_in):
+    """They are suspects of three deaths again, and keep them at the next death."""
+    async with open_node(postgres_url, "a", take=[0]) as a, open_node(postgres_url, "b") as b:
+        keys = [await begin_message(writer_in(a, 0, nth=number)) for number in range(2)]
+        for _ in range(5):
+            await die(a, b, *keys)
+        for alone in (1, 2):
+            await a.take([0])
+            await a.suspects.mark_watched(keys[0], is_alone=True)
+            counted = await die(a, b)
+            assert counted == {keys[0]: (5 + alone, alone), keys[1]: (5 if alone == 1 else 3, 0)}
+        assert await die(a, b) == {keys[0]: (7, 2), keys[1]: (3, 0)}
+
+
+async def test_the_sessions_near_the_limit_are_named_with_their_records(postgres_url, writer_in):
+    """Whether they completed a model call since the first death is looked up for these alone."""
+    async with open_node(postgres_url, "a", take=[0]) as a, open_node(postgres_url, "b") as b:
+        keys = [await begin_message(writer_in(a, 0, nth=number)) for number in range(2)]
+        await die(a, b, *keys)
+        await die(a, b, *keys)
+        await a.take([0])
+        await a.suspects.mark_open(keys[:1])
+        assert await b.suspects.list_near([0], 8, ["a"]) == {keys[0]: 2}
+        await b.suspects.clear_all(keys[:1])
+        assert await b.suspects.list_near([0], 8, ["a"]) == {}
+
+
+async def test_a_late_count_does_not_change_the_counts_of_the_next_owner(postgres_url, writer_in):
+    """Neither marks nor counts of a partition that it does not own any more."""
+    async with open_node(postgres_url, "a", take=[0]) as a, open_node(postgres_url, "b") as b:
+        key = await begin_message(writer_in(a, 0))
+        for _ in range(2):
+            await die(a, b, key)
+        assert await die(a, b, key) == {key: (3, 0)}
+        await b.suspects.mark_watched(key, is_alone=True)
+        await a.suspects.note_survived(key)
+        await a.suspects.clear(key)
+        assert await a.suspects.count([0], 8, ["a"], died=[0], dead=["a"]) == [
+            Suspect(key=key, crashes=3, alone=0)
+        ]
+        assert await die(b, a) == {key: (4, 1)}
+
+
+async def test_messages_for_owners_of_before_are_stored_together(postgres_url, monkeypatch):
+    """In few statements, of each session in their order; none for a partition that has been taken since."""
+    async with open_node(postgres_url, "a", take=range(4)) as a, open_node(postgres_url, "b", take=[0]) as b:
+        ids = {part: in_partition(part) for part in range(4)}
+        table, select, statements, stored = a.pending_messages, a._table.select, [], {}
+
+        async def count(sql, values):
+            statements.append(sql)
+            return await select(sql, values)
+
+        monkeypatch.setattr(a._table, "select", count)
+
+        async def store(part, number):
+            stored[part, number] = await table.store(
+                part, 1, session_id=ids[part], message_id=f"m{part}-{number}", request=b"%d" % number
+            )
+
+        async with trio.open_nursery() as nursery:
+            for number in range(5):
+                for part in range(4):
+                    nursery.start_soon(store, part, number)
+        await store(1, 0)
+        assert len(statements) <= 3
+        assert stored == {(part, number): part > 0 for part in range(4) for number in range(5)}
+        found = await b.pending_messages.select(range(4), b.count)
+        kept = sorted((each.session_id, each.message_id, each.request) for each in found)
+        assert kept == sorted((ids[part], f"m{part}-{n}", b"%d" % n) for part in (1, 2, 3) for n in range(5))
 
 
 async def blocked_by(server, pid):

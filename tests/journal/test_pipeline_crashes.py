@@ -17,8 +17,8 @@ def shared_url(request, tmp_path):
     return request.getfixturevalue("postgres_url")
 
 
-def test_a_pipeline_ends_the_same_behind_a_kill_at_each_write(shared_url, tmp_path, times, lives):
-    """Twelve steps, killed twice, the first time behind each write of the journal with the soak switch."""
+def test_a_pipeline_ends_the_same_after_kills_at_each_write(shared_url, tmp_path, times, lives):
+    """Twelve steps, killed twice; with the soak switch the first time after each journal write."""
     every = times(29, 1)
     flags = ["--every", str(every), "--first", str(min(every, 3))]
     done = lives.run(

@@ -13,7 +13,7 @@ import pytest
 from actgent import BareAgent, ConfigurationError, ScriptedLLM, open_runtime
 from actgent.errors import Fenced
 from actgent.journal.postgres import PartitionedJournal
-from actgent.journal.postgres.connecting import connection_to
+from actgent.journal.postgres.connections import connection_to
 
 
 def free_port():
@@ -151,12 +151,12 @@ async def test_a_partitioned_journal_refuses_a_pooler_in_transaction_mode(postgr
 
 async def test_a_direct_connection_is_not_checked_by_a_second_one(postgres_url, monkeypatch):
     """A server says its own process id, so that a journal without a pooler makes no further connection."""
-    from actgent.journal.postgres import connecting
+    from actgent.journal.postgres import connections
 
     def refuse(*_):
         raise AssertionError("a second connection was opened")
 
-    monkeypatch.setattr(connecting, "check_session", refuse)
+    monkeypatch.setattr(connections, "check_session", refuse)
     async with open_runtime(journal=postgres_url) as runtime:
         clerk = await runtime.start(make_agent())
         assert str(await clerk.run("Hello")) == "Yes."

@@ -8,9 +8,16 @@ import trio
 from actgent import BareAgent, ScriptedLLM, open_runtime
 from actgent.errors import JournalVersion
 from actgent.journal.base import Entry
-from actgent.journal.listing import Cursor, SessionFilter, SessionKey
-from actgent.journal.opening import open_journal
-from actgent.journal.records import Accepted, Closed, Due, Ended, Opened, SuspendedRecord
+from actgent.journal.journal_url import open_journal
+from actgent.journal.records import (
+    MessageAcceptedRecord,
+    MessageEndRecord,
+    NextTimerRecord,
+    SessionClosedRecord,
+    SessionCreatedRecord,
+    SuspensionRecord,
+)
+from actgent.journal.session_lists import Cursor, SessionFilter, SessionKey
 from actgent.messages import Message, Sender, Text
 
 psycopg = pytest.importorskip("psycopg", reason="the extra `postgres` is not installed")
@@ -48,11 +55,11 @@ class Sessions:
         await self.journal.commit(entry, epoch=self.epoch)
 
     async def begin(self, session_id):
-        await self.write(session_id, Opened(owner=Sender("ada"), created_at=1.0))
+        await self.write(session_id, SessionCreatedRecord(owner=Sender("ada"), created_at=1.0))
 
     async def accept(self, session_id):
         accepted = message(session_id)
-        await self.write(session_id, Accepted(message=accepted))
+        await self.write(session_id, MessageAcceptedRecord(message=accepted))
         return accepted.id
 
 
@@ -125,12 +132,14 @@ async def test_a_flag_names_sessions_that_may_be_unfinished(sessions, database):
     first = await sessions.accept("s")
     assert is_active(database, "s")
     assert await sessions.journal.unfinished("a") == ["s"]
-    await sessions.write("s", Ended(message_id=first))
+    await sessions.write("s", MessageEndRecord(message_id=first))
     assert await sessions.journal.unfinished("a") == []
     second = await sessions.accept("s")
     assert await sessions.journal.unfinished("a") == ["s"]
     age(database)
-    await sessions.write("s", Ended(message_id=second))  # in another minute: the update writes indexes anyway
+    await sessions.write(
+        "s", MessageEndRecord(message_id=second)
+    )  # in another minute: the update writes indexes anyway
     assert not is_active(database, "s")
 
 
@@ -140,13 +149,13 @@ async def test_flags_of_sessions_at_rest_are_cleared(sessions, database):
         await sessions.begin(session_id)
         accepted = await sessions.accept(session_id)
         if session_id == "resting":
-            await sessions.write(session_id, Ended(message_id=accepted))
+            await sessions.write(session_id, MessageEndRecord(message_id=accepted))
         if session_id == "suspended":
-            await sessions.write(session_id, SuspendedRecord(message_id=accepted, ids=("w",)))
+            await sessions.write(session_id, SuspensionRecord(message_id=accepted, ids=("w",)))
     await sessions.begin("recent")
-    await sessions.write("recent", Ended(message_id=await sessions.accept("recent")))
+    await sessions.write("recent", MessageEndRecord(message_id=await sessions.accept("recent")))
     age(database)
-    await sessions.write("recent", Ended(message_id=await sessions.accept("recent")))
+    await sessions.write("recent", MessageEndRecord(message_id=await sessions.accept("recent")))
     database.execute("UPDATE sessions SET active = true")
     latest = database.execute("SELECT max(updated_at) FROM sessions").fetchone()[0]
     database.execute(statements.CLEAR_ACTIVE, [latest])
@@ -163,7 +172,7 @@ async def test_a_new_process_clears_flags_with_its_first_write(postgres_url, dat
         before = Sessions(journal, await journal.acquire())
         for session_id in ("old", "other"):
             await before.begin(session_id)
-            await before.write(session_id, Ended(message_id=await before.accept(session_id)))
+            await before.write(session_id, MessageEndRecord(message_id=await before.accept(session_id)))
         assert is_active(database, "old")
     age(database)
     async with open_journal(postgres_url) as journal:
@@ -210,11 +219,11 @@ LISTS = [
 ]
 """Lists, and an index by which each may be read."""
 QUERIES = [
-    ("unfinished", statements.SELECT_UNFINISHED, ["clerk"], "active"),
-    ("unfinished of partitions", statements.SELECT_UNFINISHED_HERE, ["clerk", SOME_SLOTS], "active"),
+    ("unfinished", statements.SELECT_UNFINISHED, [["clerk"]], "active"),
+    ("unfinished of partitions", statements.SELECT_UNFINISHED_HERE, [["clerk"], SOME_SLOTS], "active"),
     ("waiting", statements.COUNT_WAITING, [], "active"),
-    ("due", statements.SELECT_DUE, ["clerk"], "due"),
-    ("due of partitions", statements.SELECT_DUE_HERE, ["clerk", SOME_SLOTS], "due"),
+    ("due", statements.SELECT_DUE, [["clerk"]], "due"),
+    ("due of partitions", statements.SELECT_DUE_HERE, [["clerk"], SOME_SLOTS], "due"),
     ("suspended", statements.SELECT_SUSPENDED, ["clerk", "", 100], "suspended"),
     ("to erase", statements.SELECT_TO_ERASE, [10], "erasable"),
     ("resting", statements.CLEAR_ACTIVE, [9000.0], "active"),
@@ -299,9 +308,9 @@ async def test_an_older_journal_keeps_its_sessions(postgres_url, database):
                 await old.begin(session_id)
             await old.accept("unfinished")
             asked = await old.accept("suspended")
-            await old.write("suspended", SuspendedRecord(message_id=asked, ids=("w",)))
-            await old.write("closed", Closed())
-            await old.write("due", Due(at=5.0))
+            await old.write("suspended", SuspensionRecord(message_id=asked, ids=("w",)))
+            await old.write("closed", SessionClosedRecord())
+            await old.write("due", NextTimerRecord(at=5.0))
             records = {
                 session_id: await journal.load(session_id, agent="a")
                 for session_id in ("idle", "unfinished", "suspended", "closed", "due")

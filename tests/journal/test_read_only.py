@@ -18,9 +18,15 @@ from actgent.errors import (
     UsageError,
 )
 from actgent.journal.base import Entry
-from actgent.journal.listing import SessionFilter, SessionKey
-from actgent.journal.opening import open_journal
-from actgent.journal.records import Accepted, Changed, Closed, Opened, SuspendedRecord
+from actgent.journal.journal_url import open_journal
+from actgent.journal.records import (
+    MessageAcceptedRecord,
+    SessionClosedRecord,
+    SessionCreatedRecord,
+    StateChangeRecord,
+    SuspensionRecord,
+)
+from actgent.journal.session_lists import SessionFilter, SessionKey
 from actgent.journal.sqlite import SQLiteReader, file, reader
 from actgent.messages import Message, Sender, Text
 
@@ -28,8 +34,8 @@ OWNER = """
 import sys
 import trio
 from actgent.journal.base import Entry
-from actgent.journal.opening import open_journal
-from actgent.journal.records import Changed, Opened
+from actgent.journal.journal_url import open_journal
+from actgent.journal.records import StateChangeRecord, SessionCreatedRecord
 from actgent.messages import Sender
 
 URL, SESSIONS, SIZE = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
@@ -43,12 +49,12 @@ async def main():
 
         for number in range(SESSIONS):
             if await journal.head("a", f"s{number}") is None:
-                await write(number, Opened(owner=Sender("ada"), created_at=1.0))
+                await write(number, SessionCreatedRecord(owner=Sender("ada"), created_at=1.0))
         print("ready", flush=True)
         step = 0
         for line in sys.stdin if not SIZE else iter(lambda: "", None):
             step += 1
-            await write(step % SESSIONS, Changed(changes={"step": step, "text": "x" * SIZE}))
+            await write(step % SESSIONS, StateChangeRecord(changes={"step": step, "text": "x" * SIZE}))
             if not SIZE:
                 print(step, flush=True)
 
@@ -88,8 +94,8 @@ def write_step(owner):
     return int(owner.stdout.readline())
 
 
-async def test_each_call_sees_what_is_confirmed_by_then(url, owned):
-    """In one block, while its owner goes on; nothing of it is kept from one call to the next."""
+async def test_each_read_sees_the_confirmed_records(url, owned):
+    """While the owner writes; nothing is cached between calls."""
     with owned(url) as owner:
         async with open_journal(url, read_only=True) as journal:
             assert [each.records for each in await journal.sessions()] == [1, 1, 1]
@@ -103,8 +109,8 @@ async def test_each_call_sees_what_is_confirmed_by_then(url, owned):
             assert await journal.counts() == {"idle": 3, "working": 0, "suspended": 0, "closed": 0}
 
 
-async def test_looks_beside_a_fast_writer_are_of_one_moment(url, owned, times):
-    """Its log begins anew several times; what is shown has no gap, and never goes back."""
+async def test_reads_during_fast_writes_are_consistent(url, owned, times):
+    """The log restarts several times; reads have no gap and never go back in time."""
     with owned(url, sessions=2, size=2_000):
         async with open_journal(url, read_only=True) as journal:
             seen = {0: 0, 1: 0}
@@ -155,7 +161,7 @@ with looking(Path(sys.argv[1])):
 """
 
 
-async def test_who_looks_for_ever_does_not_make_the_log_grow_for_ever(tmp_path, lives, monkeypatch):
+async def test_a_permanent_reader_does_not_let_the_log_grow_without_bound(tmp_path, lives, monkeypatch):
     """It begins anew at its bound, and looks that it happened below are made again."""
     monkeypatch.setattr(file, "LOG_PAGES", 50)
     monkeypatch.setattr(file, "MOST_LOG_PAGES", 200)
@@ -167,12 +173,12 @@ async def test_who_looks_for_ever_does_not_make_the_log_grow_for_ever(tmp_path, 
         async def write(*records):
             await journal.commit(Entry(session_id="s", agent="a", records=records), epoch=epoch)
 
-        await write(Opened(owner=Sender("ada"), created_at=1.0))
+        await write(SessionCreatedRecord(owner=Sender("ada"), created_at=1.0))
         command = [sys.executable, "-c", HOLDER, str(path)]
         with lives.popen(command, stdin=-1, stdout=-1) as holder:
             assert holder.stdout.readline() == b"looking\n"
             for number in range(200):
-                await write(Changed(changes={"n": number}))
+                await write(StateChangeRecord(changes={"n": number}))
                 rounds.add(path.with_name("journal.db-wal").read_bytes()[:32])
             holder.stdin.close()
         assert 2 < len(rounds) < 10
@@ -194,7 +200,7 @@ async def test_an_owner_does_not_notice(url, owned):
             assert len(await journal.load("s1")) > 1
 
 
-async def test_what_would_write_is_refused(url, owned):
+async def test_write_methods_are_rejected(url, owned):
     """By name, before anything is sent."""
     with owned(url):
         async with open_journal(url, read_only=True) as journal:
@@ -209,7 +215,7 @@ async def test_what_would_write_is_refused(url, owned):
                 with pytest.raises(UsageError, match="read-only"):
                     await write()
             with pytest.raises(UsageError, match="read-only"):
-                journal.write_soon(entry, epoch=1)
+                journal.enqueue_write(entry, epoch=1)
     with pytest.raises(UsageError, match="outside"):
         await journal.sessions()
 
@@ -223,10 +229,20 @@ async def test_lists_are_those_of_the_owner(url):
             await journal.commit(Entry(session_id=session_id, agent=agent, records=records), epoch=epoch)
 
         message = Message(session_id="s1", sender=Sender("ada"), parts=(Text("hi"),))
-        await write("s1", "a", Opened(owner=Sender("ada"), created_at=1.0), Accepted(message=message))
-        below = Opened(owner=Sender("ada"), created_at=2.0, parent_id="s1", parent_agent="a")
-        await write("s2", "b", below, SuspendedRecord(message_id="m", ids=("i",)))
-        await write("s3", "a", Opened(owner=Sender("bob"), created_at=3.0), Closed(erase=True))
+        await write(
+            "s1",
+            "a",
+            SessionCreatedRecord(owner=Sender("ada"), created_at=1.0),
+            MessageAcceptedRecord(message=message),
+        )
+        below = SessionCreatedRecord(owner=Sender("ada"), created_at=2.0, parent_id="s1", parent_agent="a")
+        await write("s2", "b", below, SuspensionRecord(message_id="m", ids=("i",)))
+        await write(
+            "s3",
+            "a",
+            SessionCreatedRecord(owner=Sender("bob"), created_at=3.0),
+            SessionClosedRecord(erase=True),
+        )
         wanted = await lists(journal)
     async with open_journal(url, read_only=True) as journal:
         assert await lists(journal) == wanted
@@ -242,7 +258,7 @@ async def lists(journal):
         await journal.due("a"),
         await journal.suspended("b"),
         await journal.to_erase(),
-        await journal.agents_of("s2"),
+        await journal.agents_with_session("s2"),
         await journal.head("b", "s2"),
         await journal.head("b", "s1"),
         await journal.children("a", "s1"),
@@ -273,12 +289,15 @@ async def path(tmp_path):
     path = tmp_path / "journal.db"
     async with open_journal(f"sqlite:///{path}") as journal:
         epoch = await journal.acquire()
-        records = (Opened(owner=Sender("ada"), created_at=1.0), Changed(changes={"n": 1}))
+        records = (
+            SessionCreatedRecord(owner=Sender("ada"), created_at=1.0),
+            StateChangeRecord(changes={"n": 1}),
+        )
         await journal.commit(Entry(session_id="s", agent="a", records=records), epoch=epoch)
     return path
 
 
-async def test_nothing_is_written_or_made(path):
+async def test_reading_writes_and_creates_no_file(path):
     """Neither in a folder that cannot be written, nor beside the file."""
     path.with_name("journal.db-lock").unlink()
     before = {each.name: (each.read_bytes(), each.stat().st_mtime_ns) for each in path.parent.iterdir()}
@@ -308,7 +327,7 @@ async def test_a_file_whose_owner_died_is_read_with_its_log(tmp_path, owned):
     with pytest.raises(JournalDamaged, match="log") as raised:
         async with open_journal(url, read_only=True):
             pass
-    assert "salvage" in raised.value.__notes__[0]
+    assert "recover" in raised.value.__notes__[0]
 
 
 async def test_this_process_asks_its_runtime(path):
@@ -342,8 +361,8 @@ async def test_damage_is_named(path):
             await journal.load("s")
 
 
-async def test_a_file_that_changes_during_every_look_is_given_up(path, monkeypatch):
-    """A page of another moment is never shown."""
+async def test_a_read_fails_if_the_file_keeps_changing(path, monkeypatch):
+    """Pages of different moments are never mixed."""
     journal = SQLiteReader(path)
     async with journal.running():
         monkeypatch.setattr(reader, "PAUSE", 0.0)

@@ -10,6 +10,7 @@ import trio.testing
 from actgent import BareAgent, ReActAgent, ScriptedLLM, SimpleAgent, ToolCall, open_runtime, tool
 from actgent.approvals import Approve, Edit, Reject
 from actgent.errors import ConfigurationError
+from actgent.journal.grouped.compression import expand
 from actgent.journal.memory import MemoryJournal
 
 SECRET = "ada@example.org"
@@ -42,8 +43,8 @@ def writing(wrote, *, hang=None, **options):
 
 
 def stored(journal):
-    """All bytes of a journal in memory."""
-    return b"".join(row.body for rows in journal._stored_rows.values() for row in rows)
+    """All bodies of a journal in memory, as they were before they were compressed."""
+    return b"".join(expand(row.body) for rows in journal._stored_rows.values() for row in rows)
 
 
 async def until(journal, agent, event, content="go"):
@@ -84,8 +85,8 @@ async def test_arguments_of_several_calls_in_text_are_redacted(autojump_clock):
         assert SECRET.encode() not in stored(journal)
 
 
-async def test_no_record_holds_what_is_redacted_and_memory_keeps_it(autojump_clock):
-    """Messages, answers, calls, results, states, failures of actions, approvals, decisions and schedules."""
+async def test_records_are_redacted_and_the_running_session_is_not(autojump_clock):
+    """Messages, answers, calls, results, states, failures, approvals, decisions and schedules."""
     wrote = []
     answers = [WRITE, ToolCall("write", {"to": ["bob"], "note": "n"}), f"done, {SECRET}"]
     async with MemoryJournal().running() as journal:
@@ -113,8 +114,8 @@ async def test_no_record_holds_what_is_redacted_and_memory_keeps_it(autojump_clo
         assert b"(mail)" in stored(journal)
 
 
-async def test_after_a_restart_the_conversation_is_what_the_journal_has(autojump_clock):
-    """The model is shown the redacted words; what was not redacted is as it was."""
+async def test_a_restarted_session_has_redacted_text(autojump_clock):
+    """Text that was not redacted is unchanged."""
     seen = []
 
     def answer(chat):
@@ -169,7 +170,7 @@ async def test_an_approved_call_whose_arguments_are_redacted_does_not_run(autoju
 
 
 @pytest.mark.parametrize("failure", [ZeroDivisionError("x"), SystemExit(2), None])
-async def test_what_cannot_be_redacted_is_not_written(autojump_clock, caplog, failure):
+async def test_texts_that_cannot_be_redacted_are_not_written(autojump_clock, caplog, failure):
     """A function that raises, or returns no text, costs the text in the journal and nothing else."""
 
     def broken(text):
@@ -181,7 +182,7 @@ async def test_what_cannot_be_redacted_is_not_written(autojump_clock, caplog, fa
             agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(["yes"])))
             assert str(await agent.run(SECRET)) == "yes"
         assert SECRET.encode() not in stored(journal)
-    assert "not in the journal" in caplog.text
+    assert "not written to the journal" in caplog.text
     assert SECRET not in caplog.text
 
 

@@ -10,8 +10,8 @@ import trio
 
 from actgent import BareAgent, ScriptedLLM, Sender, open_runtime
 from actgent.journal.base import Entry
-from actgent.journal.opening import open_journal
-from actgent.journal.records import Due, Opened, Scheduled
+from actgent.journal.journal_url import open_journal
+from actgent.journal.records import NextTimerRecord, ScheduleRecord, SessionCreatedRecord
 
 SESSIONS, EACH = 5, 6
 LIFE = textwrap.dedent(
@@ -113,10 +113,10 @@ async def test_kills_in_the_middle_of_a_crowd_lose_and_repeat_nothing(tmp_path, 
         async with open_journal(url) as journal:
             epoch = await journal.acquire()
             for session_id in ids:
-                opened = Opened(owner=Sender("ada"), created_at=1.0)
-                scheduled = Scheduled(schedule_id="x", description=session_id, at=2.0)
-                records = (opened, scheduled, Due(at=2.0))
-                journal.write_soon(Entry(session_id=session_id, agent="a", records=records), epoch=epoch)
+                opened = SessionCreatedRecord(owner=Sender("ada"), created_at=1.0)
+                scheduled = ScheduleRecord(schedule_id="x", description=session_id, at=2.0)
+                records = (opened, scheduled, NextTimerRecord(at=2.0))
+                journal.enqueue_write(Entry(session_id=session_id, agent="a", records=records), epoch=epoch)
         for _ in range(3):
             await trio.to_thread.run_sync(live_until, lives, url, dice.randint(1, CROWD // 4))
         async with open_runtime(journal=url) as runtime:

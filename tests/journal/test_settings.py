@@ -10,7 +10,7 @@ import psycopg
 import trio
 
 from actgent.errors import JournalDamaged
-from actgent.journal.opening import open_journal
+from actgent.journal.journal_url import open_journal
 from actgent.journal.postgres import PartitionedJournal
 
 
@@ -41,7 +41,7 @@ def database_with(postgres_url):
         "bytea_output = 'escape'",
     ],
 )
-async def test_what_a_database_sets_for_its_clients_changes_nothing(database_with, make_writer, setting):
+async def test_settings_of_the_database_are_overridden(database_with, make_writer, setting):
     """Numbers are read as they were written, for one owner and for several."""
     url = database_with(setting)
     async with open_journal(url) as journal:
@@ -60,7 +60,7 @@ async def test_what_a_database_sets_for_its_clients_changes_nothing(database_wit
         assert await journal.load("s") == writer.confirmed
 
 
-async def test_what_the_encoding_of_a_database_lacks_is_named_and_harms_nobody_else(
+async def test_characters_missing_in_the_database_encoding_fail_only_their_session(
     database_with, make_writer
 ):
     """Texts are stored all the same, as they are no texts there."""

@@ -11,11 +11,11 @@ import pytest
 from actgent import BareAgent, ScriptedLLM, ShortTermMemory, open_runtime
 from actgent.errors import JournalDamaged
 from actgent.journal.base import SessionTail, Snapshot
-from actgent.journal.listing import SessionKey
-from actgent.journal.opening import open_journal
-from actgent.journal.sqlite import back_up, carry_over, find_problems
+from actgent.journal.journal_url import open_journal
+from actgent.journal.session_lists import SessionKey
+from actgent.journal.sqlite import back_up, find_problems, recover_file
 from actgent.journal.transfer import load_sessions, read_sessions, save_sessions, write_sessions
-from actgent.sessions.restore.keeper import SnapshotMaker
+from actgent.sessions.restore.snapshotter import SnapshotBuilder
 
 KEY = SessionKey("clerk", "s")
 TURNS = 6
@@ -42,7 +42,7 @@ async def make_snapshot(url, *, tail=True):
     async with open_journal(url) as journal:
         epoch = await journal.acquire()
         records = await journal.load("s", agent="clerk")
-        maker = SnapshotMaker(journal, KEY, ShortTermMemory())
+        maker = SnapshotBuilder(journal, KEY, ShortTermMemory())
         assert await maker.make(slack=len(records) - 3 if tail else 0, epoch=epoch)
         return await journal.load_tail("s", agent="clerk"), records
 
@@ -87,8 +87,8 @@ async def test_a_backup_has_the_snapshot(path, tmp_path, way):
     assert await talk(f"sqlite:///{copy}", 1) == await talk(f"sqlite:///{path}", 1)
 
 
-async def test_two_copies_that_go_on_differently_keep_apart(path, tmp_path):
-    """A snapshot that one of them makes later is of its own records, also where it is put into the other one's file."""
+async def test_diverging_copies_do_not_share_snapshots(path, tmp_path):
+    """A later snapshot of one copy is invalid in the file of the other."""
     copy = tmp_path / "copy.db"
     back_up(path, copy)
     await talk(f"sqlite:///{path}", 2)
@@ -107,7 +107,7 @@ async def test_salvage_carries_the_records_over_and_no_snapshot(path, tmp_path):
     """All of them, also those that the snapshot covers; the new file gets a snapshot of its own."""
     _, records = await load(f"sqlite:///{path}")
     saved = tmp_path / "saved.db"
-    salvaged = carry_over(path, saved)
+    salvaged = recover_file(path, saved)
     assert (salvaged.losses, salvaged.records) == ((), len(records))
     assert find_problems(saved) == []
     assert await load(f"sqlite:///{saved}") == (SessionTail(records=records), records)
@@ -135,7 +135,7 @@ async def test_a_session_whose_records_are_damaged_below_a_snapshot(path, tmp_pa
     assert "'s'" in str(problem)
     with pytest.raises(JournalDamaged):
         back_up(path, tmp_path / "copy.db")
-    salvaged = carry_over(path, tmp_path / "saved.db")
+    salvaged = recover_file(path, tmp_path / "saved.db")
     assert salvaged.losses == ("s",)
     found = await load(f"sqlite:///{tmp_path}/saved.db")
     assert found == (SessionTail(records=records[: first - 1]), records[: first - 1])
@@ -154,7 +154,7 @@ async def test_a_table_of_snapshots_that_cannot_be_read_costs_no_records(path, t
         file.write(b"\xff" * size)
     assert find_problems(path)
     assert await load(f"sqlite:///{path}") == (SessionTail(records=records), records)
-    assert carry_over(path, tmp_path / "saved.db").losses == ()
+    assert recover_file(path, tmp_path / "saved.db").losses == ()
     assert (await load(f"sqlite:///{tmp_path}/saved.db"))[1] == records
 
 
@@ -177,7 +177,7 @@ async def test_an_export_has_all_records_and_no_snapshot(path, tmp_path, other_u
         epoch = await journal.acquire()
         await write_sessions(journal, load_sessions(tmp_path / "x"))
         assert await journal.load_tail("s", agent="clerk") == SessionTail(records=records)
-        assert await SnapshotMaker(journal, KEY, ShortTermMemory()).make(slack=4, epoch=epoch)
+        assert await SnapshotBuilder(journal, KEY, ShortTermMemory()).make(slack=4, epoch=epoch)
         tail = await journal.load_tail("s", agent="clerk")
         assert tail.snapshot is not None
         assert tail.records == records[tail.snapshot.records :]

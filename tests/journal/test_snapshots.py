@@ -11,10 +11,15 @@ from actgent.errors import Fenced, UsageError
 from actgent.journal.base import SessionTail, Snapshot
 from actgent.journal.encryption import VARIABLE
 from actgent.journal.grouped.references import refer
-from actgent.journal.listing import SessionKey
-from actgent.journal.opening import open_journal
-from actgent.journal.records import Changed, Closed, Finished, Said
-from actgent.journal.wrapped import RelaxedJournal
+from actgent.journal.journal_url import open_journal
+from actgent.journal.records import (
+    AgentMessageRecord,
+    CallFinishedRecord,
+    SessionClosedRecord,
+    StateChangeRecord,
+)
+from actgent.journal.session_lists import SessionKey
+from actgent.journal.wrappers import AsyncCommitJournal
 from actgent.messages import ToolResult
 
 KEY = SessionKey("a", "s")
@@ -60,8 +65,8 @@ async def test_a_session_is_loaded_from_its_snapshot_on(writer):
     assert (await load_tail(writer)).records == writer.confirmed[total:]
 
 
-async def test_a_snapshot_of_what_is_not_there_is_not_kept(writer):
-    """It would be ahead of the records."""
+async def test_a_snapshot_ahead_of_the_records_is_rejected(writer):
+    """The journal does not have the covered records."""
     await writer.open()
     assert not await keep(writer, snapshot(2))
     assert not await writer.journal.keep_snapshot("nobody", snapshot(1), agent="a", epoch=writer.epoch)
@@ -73,7 +78,7 @@ async def test_a_snapshot_leaves_with_its_session(writer):
     for erase in ("delete", "erase_trees"):
         writer.confirmed = ()
         await writer.open()
-        await writer.commit(Closed())
+        await writer.commit(SessionClosedRecord())
         assert await keep(writer, snapshot(2))
         if erase == "delete":
             await writer.journal.delete("s", agent="a")
@@ -82,7 +87,7 @@ async def test_a_snapshot_leaves_with_its_session(writer):
         assert await load_tail(writer) == SessionTail()
     writer.confirmed = ()
     await writer.open()
-    await writer.commit(Changed(changes={"n": 1}))
+    await writer.commit(StateChangeRecord(changes={"n": 1}))
     assert await load_tail(writer) == SessionTail(records=writer.confirmed)
 
 
@@ -97,30 +102,30 @@ async def test_snapshots_can_be_dropped(writer):
 async def test_a_session_that_is_taken_back_has_no_snapshot_of_more(writer):
     """A step that nobody knows of may be written anew, and say something else."""
     await writer.open()
-    await writer.commit(Changed(changes={"n": 1}))
+    await writer.commit(StateChangeRecord(changes={"n": 1}))
     head = (await writer.journal._read_heads([KEY]))[KEY]
     before = attrs.evolve(head, records=1)
     await keep(writer, snapshot(1))
-    await writer.journal._take_back(KEY, before, writer.epoch)
+    await writer.journal._roll_back(KEY, before, writer.epoch)
     assert (await load_tail(writer)).snapshot == snapshot(1)
     writer.journal._heads.by_key.clear()
-    await writer.commit(Changed(changes={"n": 2}))
+    await writer.commit(StateChangeRecord(changes={"n": 2}))
     await keep(writer, snapshot(2))
-    await writer.journal._take_back(KEY, before, writer.epoch)
+    await writer.journal._roll_back(KEY, before, writer.epoch)
     assert (await load_tail(writer)).snapshot is None
 
 
 async def test_a_snapshot_belongs_to_the_rows_that_it_was_made_of(writer):
     """Another last row, and it does not count."""
     await writer.open()
-    await writer.commit(Changed(changes={"n": 1}))
+    await writer.commit(StateChangeRecord(changes={"n": 1}))
     await keep(writer, snapshot(2))
     journal = writer.journal
     head = (await journal._read_heads([KEY]))[KEY]
     known = await journal.find_snapshot("s", agent="a")
-    await journal._take_back(KEY, attrs.evolve(head, records=1), writer.epoch)
+    await journal._roll_back(KEY, attrs.evolve(head, records=1), writer.epoch)
     journal._heads.by_key.clear()
-    await writer.commit(Changed(changes={"n": 2}))
+    await writer.commit(StateChangeRecord(changes={"n": 2}))
     assert known == snapshot(2)
     assert await journal.find_snapshot("s", agent="a") is None
 
@@ -136,12 +141,12 @@ async def test_an_owner_of_before_keeps_no_snapshot(journal, make_writer):
 
 async def test_journals_round_others_pass_snapshots_on(writer):
     """Both ways, and pages."""
-    outer = RelaxedJournal(writer.journal)
+    outer = AsyncCommitJournal(writer.journal)
     await writer.open()
     assert await outer.keep_snapshot("s", snapshot(1), agent="a", epoch=writer.epoch)
     assert await outer.load_tail("s", agent="a") == SessionTail(snapshot=snapshot(1))
     assert await outer.find_snapshot("s", agent="a") == snapshot(1)
-    assert await outer.read("s", agent="a") == outer.read_now("s", agent="a") == writer.confirmed
+    assert await outer.read("s", agent="a") == outer.read_blocking("s", agent="a") == writer.confirmed
     await outer.drop_snapshots("s", agent="a", epoch=writer.epoch)
     assert await outer.find_snapshot("s", agent="a") is None
 
@@ -153,13 +158,13 @@ async def test_records_are_read_in_pages(writer):
     """From any record, in whole steps at the end; none is left out and none comes twice."""
     await writer.open()
     for number in range(20):
-        writer.write_soon(Changed(changes={"n": number}))
+        writer.enqueue_write(StateChangeRecord(changes={"n": number}))
         if number % 3:
             await writer.turn()
     for limit in (1, 7, 1000):
         found = ()
         while page := await writer.journal.read("s", agent="a", after=len(found), limit=limit):
-            assert page == writer.journal.read_now("s", agent="a", after=len(found), limit=limit)
+            assert page == writer.journal.read_blocking("s", agent="a", after=len(found), limit=limit)
             assert len(page) >= min(limit, len(writer.confirmed) - len(found))
             found += page
         assert found == writer.confirmed
@@ -171,14 +176,14 @@ async def test_a_page_has_results_that_were_written_before_it(writer):
     """They stand once, in the record of the call's end."""
     result = ToolResult(call_id="1", tool_name="add", content="42")
     await writer.open()
-    await writer.commit(Finished(result=result))
+    await writer.commit(CallFinishedRecord(result=result))
     for number in range(30):
-        await writer.commit(Changed(changes={"n": number}))
-    said = Said(message=attrs.evolve(writer.message("", "tool"), parts=(result,)))
+        await writer.commit(StateChangeRecord(changes={"n": number}))
+    said = AgentMessageRecord(message=attrs.evolve(writer.message("", "tool"), parts=(result,)))
     await writer.commit(refer(said))
     before = len(writer.confirmed) - 1
     assert await writer.journal.read("s", agent="a", after=before, limit=3) == (said,)
-    assert writer.journal.read_now("s", agent="a", after=before, limit=3) == (said,)
+    assert writer.journal.read_blocking("s", agent="a", after=before, limit=3) == (said,)
 
 
 # --- storages that outlive their process ---------------------------------------------------

@@ -3,7 +3,7 @@
 import pytest
 
 from actgent import BareAgent, ScriptedLLM, open_runtime
-from actgent.journal.records import Changed
+from actgent.journal.records import StateChangeRecord
 from actgent.testing import check_transcript
 
 CHANGES = 300
@@ -30,11 +30,11 @@ async def changed_session(url, numbers):
 
 
 def changes_in(records):
-    return [record.changes["db"] for record in records if isinstance(record, Changed)]
+    return [record.changes["db"] for record in records if isinstance(record, StateChangeRecord)]
 
 
-async def test_values_come_back_over_restarts(lasting_url):
-    """All of them, in the order in which they were given, whoever wrote them."""
+async def test_values_are_restored_after_restarts(lasting_url):
+    """In order, whichever process wrote them."""
     await changed_session(lasting_url, range(100))
     records = await changed_session(lasting_url, range(100, CHANGES))
     assert changes_in(records) == [value(number) for number in range(CHANGES)]
@@ -59,8 +59,8 @@ async def test_a_page_may_begin_anywhere(url, place):
         assert dict(found.state) == {"db": value(place - 1)}
 
 
-async def test_a_fork_goes_on_from_a_difference(lasting_url):
-    """It has the values up to there, and writes its own."""
+async def test_a_fork_continues_after_a_stored_difference(lasting_url):
+    """The fork has the values up to that record, and writes its own."""
     async with open_runtime(journal=lasting_url) as runtime:
         agent = await runtime.start(BareAgent("clerk", llm=ScriptedLLM(["Noted."], repeat=True)))
         session = await agent.create_session("ada", session_id="s")

@@ -21,8 +21,8 @@ import trio
 
 from actgent import Approve, BareAgent, Limits, ScriptedLLM, ToolContext, open_runtime, tool
 from actgent.journal.base import Entry
-from actgent.journal.opening import open_journal
-from actgent.journal.records import Due
+from actgent.journal.journal_url import open_journal
+from actgent.journal.records import NextTimerRecord
 
 
 @pytest.fixture(scope="module", params=[5, 6])
@@ -123,7 +123,9 @@ async def test_its_records_keep_their_numbers_and_have_no_time(old_url):
         assert (steps[0].first, steps[-1].last) == (3, len(records))
         assert tuple(record for step in steps for record in step.records) == records[2:]
         async with journal.feed() as reader:
-            await journal.commit(Entry(session_id="talk", agent="lead", records=(Due(at=0),)), epoch=epoch)
+            await journal.commit(
+                Entry(session_id="talk", agent="lead", records=(NextTimerRecord(at=0),)), epoch=epoch
+            )
             told = await reader.receive()
     async with open_journal(old_url) as journal:
         await journal.acquire()
@@ -132,8 +134,8 @@ async def test_its_records_keep_their_numbers_and_have_no_time(old_url):
     assert told.at > 1.7e9
 
 
-async def test_all_that_was_under_way_goes_on(old_url):
-    """The call runs again under its key, the message behind it is answered, the date fires, the task comes to its result."""
+async def test_unfinished_work_of_an_older_journal_resumes(old_url):
+    """The call runs again with its key, the queued message is answered, the timer fires, the task reports its result."""
     program = Program()
     with trio.fail_after(30):
         async with open_runtime(journal=old_url) as runtime:

@@ -14,11 +14,11 @@ import pytest
 import trio
 
 from actgent import Approve, BareAgent, Limits, ScriptedLLM, ToolCall, ToolContext, open_runtime, tool
-from actgent.journal.listing import SessionFilter
+from actgent.journal.journal_url import open_journal
 from actgent.journal.memory import MemoryJournal
-from actgent.journal.opening import open_journal
 from actgent.journal.postgres import schema as postgres_schema
-from actgent.journal.sqlite import carry_over, find_problems, schema as sqlite_schema
+from actgent.journal.session_lists import SessionFilter
+from actgent.journal.sqlite import find_problems, recover_file, schema as sqlite_schema
 from actgent.journal.transfer import load_sessions, write_sessions
 
 HEAD = "session_id, agent, owner, parent_id, created_at, updated_at, records, pending, closed, checksum, due, suspended"
@@ -121,8 +121,8 @@ def _result(chat):
     return f"it says {last.parts[0].text}" if last.role == "tool" else None
 
 
-async def test_what_it_knows_of_its_sessions(old_url):
-    """Whose they are, of which tree, in which order; and nothing of that changes when it is opened again."""
+async def test_an_upgraded_journal_lists_its_sessions(old_url):
+    """Owner, tree and order, unchanged when the journal is opened again."""
     for _ in range(2):
         async with open_journal(old_url) as journal:
             await journal.acquire()
@@ -163,8 +163,8 @@ async def test_what_it_knows_of_its_sessions(old_url):
                 assert len(await journal.load(name, agent=each.agent)) == each.records
 
 
-async def test_everything_in_the_middle_goes_on(old_url):
-    """A turn that waits for an agent, a task, a call that waits for a person: each once, under the ids that they had."""
+async def test_unfinished_turns_resume_after_the_upgrade(old_url):
+    """A turn that waits for an agent, a task, and an approval: each once, with its old id."""
     crew = Crew()
     async with open_runtime(journal=old_url) as runtime:
         agents = crew.agents()
@@ -193,8 +193,8 @@ async def test_everything_in_the_middle_goes_on(old_url):
         assert sorted(each.session_id for each in helpers) == ["below", "s/c1/helper", "t"]
 
 
-async def test_new_sessions_of_old_ids_are_told_apart(old_url):
-    """Of another agent, with tasks of the old names: nothing of the old ones is met."""
+async def test_new_sessions_with_old_ids_are_separate(old_url):
+    """With another agent and equal task names, no record of the old sessions is used."""
     crew = Crew()
     async with open_runtime(journal=old_url) as runtime:
         agents = crew.agents()
@@ -241,7 +241,7 @@ async def test_a_damaged_file_is_checked_and_salvaged_as_it_is(stored, tmp_path)
     database.close()
     (problem,) = find_problems(tmp_path / "old.db")
     assert problem.session_id == "over"
-    saved = carry_over(tmp_path / "old.db", tmp_path / "new.db")
+    saved = recover_file(tmp_path / "old.db", tmp_path / "new.db")
     assert (saved.sessions, saved.losses) == (8, ("over",))
     async with open_journal(f"sqlite:///{tmp_path}/new.db") as journal:
         await journal.acquire()

@@ -6,8 +6,8 @@ import random
 import attrs
 import pytest
 
-from actgent.journal.grouped.steps import Head, Row
-from actgent.journal.listing import SessionKey
+from actgent.journal.grouped.row_format import Head, Row
+from actgent.journal.session_lists import SessionKey
 from actgent.journal.sqlite import SQLiteJournal
 
 
@@ -59,7 +59,7 @@ def test_heads_are_as_they_were_written(file, seed):
                 file.write([row_of(each) for each in heads.values()], list(heads.values()))
             case 1:
                 file.write([row_of(head)], [head])
-                file.take_back(SessionKey("a", name), before if before.records else None)
+                file.roll_back(SessionKey("a", name), before if before.records else None)
             case 2:
                 file.erase(SessionKey("a", name))
                 heads[name] = head_of(name)

@@ -35,8 +35,8 @@ from actgent import (
 )
 from actgent.llm.models import resolve_model
 from actgent.llm.retry import Retry
-from actgent.llm.wrapped.retried import Retried
-from actgent.support.foreign import MOST_THREADS
+from actgent.llm.wrappers import Retried
+from actgent.support.user_code import MAX_THREADS
 
 
 async def plain(messages):
@@ -365,7 +365,7 @@ async def test_what_is_no_text_is_named():
         (5, "not 5"),
         (None, "not None"),
         (Client, r"write Client\(\.\.\.\)"),
-        (lambda: "x", "called with the messages alone"),
+        (lambda: "x", "called with the messages as its only argument"),
         (lambda one, two: one + two, "missing a required argument: 'two'"),
     ],
     ids=["object", "number", "none", "class", "no argument", "two arguments"],
@@ -412,9 +412,9 @@ async def test_a_model_whose_threads_all_hang_stops_no_other():
     ):
         try:
             async with trio.open_nursery() as nursery:
-                for _ in range(MOST_THREADS):
+                for _ in range(MAX_THREADS):
                     nursery.start_soon(stuck.run, "Hello")
-                for _ in range(MOST_THREADS):
+                for _ in range(MAX_THREADS):
                     await trio.to_thread.run_sync(begun.acquire, limiter=trio.CapacityLimiter(1))
                 nursery.cancel_scope.cancel()
             with trio.fail_after(10):

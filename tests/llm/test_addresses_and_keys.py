@@ -37,7 +37,7 @@ def keys(monkeypatch):
 def test_an_empty_argument_is_refused(client, argument, value):
     """A setting that was not filled in sent key and conversation to the public address, or took another key."""
     options = {"base_url": "http://127.0.0.1:1/v1", argument: value}
-    with pytest.raises(ConfigurationError, match=rf"{argument}= is empty: fill it in, or leave it out"):
+    with pytest.raises(ConfigurationError, match=rf"{argument}= is empty: fill it in, or omit it"):
         CLIENTS[client](**options)
 
 
@@ -73,8 +73,8 @@ def test_azure_needs_an_address():
     with pytest.raises(ConfigurationError) as caught:
         resolve_model("azure:m")
     assert str(caught.value) == (
-        "Azure OpenAI has no public address: pass base_url=..., or set AZURE_OPENAI_BASE_URL or AZURE_OPENAI_ENDPOINT, "
-        "to the address of your own, such as https://RESOURCE.openai.azure.com"
+        "Azure OpenAI has no common base URL: pass base_url=..., or set AZURE_OPENAI_BASE_URL or AZURE_OPENAI_ENDPOINT, "
+        "to the URL of your resource, such as https://RESOURCE.openai.azure.com"
     )
 
 
@@ -83,7 +83,7 @@ def test_azure_needs_an_address():
     [
         ("", "): add /v1 to base_url= (or OPENAI_BASE_URL or LLM_PROVIDER_URL)"),
         ("/openai/v1/chat/completions", "remove /chat/completions from the end of base_url="),
-        ("/other/v1", "look at base_url= (or OPENAI_BASE_URL or LLM_PROVIDER_URL) and at the model's name"),
+        ("/other/v1", "check base_url= (or OPENAI_BASE_URL or LLM_PROVIDER_URL) and the model's name"),
     ],
 )
 async def test_a_base_url_with_a_wrong_path(path, words):

@@ -11,7 +11,7 @@ from actgent.llm.fallback import Fallback
 from actgent.llm.governor import Governor
 from actgent.llm.retry import Retry
 from actgent.llm.scripted import ScriptedLLM
-from actgent.llm.wrapped.governed import Governed
+from actgent.llm.wrappers import Governed
 from actgent.messages import Text
 
 

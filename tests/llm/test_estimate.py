@@ -1,7 +1,7 @@
 """How many tokens a prompt takes, before its provider has counted them."""
 
 from actgent.llm.base import Chat, ChatMessage, ResponseFormat
-from actgent.llm.estimate import PromptEstimator
+from actgent.llm.prompt_estimator import PromptEstimator
 from actgent.messages import Image, Text, ToolCall, ToolResult, ToolSpec
 
 

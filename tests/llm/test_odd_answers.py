@@ -8,8 +8,8 @@ import pytest
 
 from actgent.errors import ModelError
 from actgent.llm.base import Answer, Chat, ChatMessage
+from actgent.llm.http.encoding import check_texts
 from actgent.llm.http.secrets import Secrets, secrets_in
-from actgent.llm.http.wire import with_words
 from actgent.messages import Text
 
 from .conftest import KEY
@@ -147,12 +147,12 @@ async def test_no_place_tells_the_key(connect, said, dialect, streams, echo):
 
 def test_a_server_that_numbers_its_answers_is_taken():
     """The id is for people alone."""
-    assert with_words(Answer(parts=(Text("x"),), id=123)).id == "123"
+    assert check_texts(Answer(parts=(Text("x"),), id=123)).id == "123"
 
 
 def test_a_token_that_stands_for_a_user_in_an_address_is_told_to_nobody():
     """As a password in its place."""
-    told = Secrets(tuple(secrets_in("https://tok-supersecret-123456@host/v1"))).blotted(
+    told = Secrets(tuple(secrets_in("https://tok-supersecret-123456@host/v1"))).redact(
         "bad tok-supersecret-123456"
     )
     assert "supersecret" not in told

@@ -17,7 +17,7 @@ import trio
 
 from actgent.errors import BrokenAnswer, ModelError, NotAuthorized, QuotaExhausted, RateLimited
 from actgent.llm.base import Chat, ChatMessage
-from actgent.llm.context_window import Counted, at_most, expected_tokens, note
+from actgent.llm.context_window import CountedRequest, count_answered, expected_tokens, upper_bound
 from actgent.messages import File, Image, Opaque, Part, Text, Thinking, ToolCall, ToolResult, ToolSpec
 
 FILE = "recordings.jsonl"
@@ -246,7 +246,7 @@ def is_terminal(frame: str) -> bool:
 # --- writing ----------------------------------------------------------------------------------
 
 
-class Inexpressible(Exception):
+class UnsupportedSchema(Exception):
     """The recorded request uses something that actgent does not send."""
 
 
@@ -255,7 +255,7 @@ def unpacked(data: str) -> bytes:
     try:
         return base64.b64decode(data, validate=True)
     except ValueError:
-        raise Inexpressible("shortened base64") from None
+        raise UnsupportedSchema("shortened base64") from None
 
 
 def media(url: str, name: str | None = None) -> Part:
@@ -288,7 +288,7 @@ def chat_parts(content: Any) -> list[Part]:
             kind = f"audio/{item['input_audio']['format']}"
             parts.append(File(media_type=kind, data=unpacked(item["input_audio"]["data"])))
         else:
-            raise Inexpressible(kind)
+            raise UnsupportedSchema(kind)
     return parts
 
 
@@ -316,7 +316,7 @@ def chat_request(request) -> Chat:
             thinking = [Thinking("", "openai", thought)] if thought else []
             messages.append(ChatMessage("assistant", (*thinking, *parts, *calls)))
     if "functions" in request:
-        raise Inexpressible("functions")
+        raise UnsupportedSchema("functions")
     tools = [
         ToolSpec(
             t["function"]["name"], t["function"].get("description", ""), t["function"].get("parameters", {})
@@ -349,7 +349,7 @@ def responses_request(request) -> Chat:
         elif kind == "reasoning":
             messages.append(ChatMessage("assistant", (Thinking("", "openai-responses", item),)))
         else:
-            raise Inexpressible(kind)
+            raise UnsupportedSchema(kind)
     tools = [
         ToolSpec(t["name"], t.get("description") or "", t.get("parameters") or {})
         for t in request.get("tools") or ()
@@ -370,7 +370,7 @@ def responses_parts(content: Any) -> list[Part]:
         elif item["type"] == "input_file" and "file_data" in item:
             parts.append(media(item["file_data"], item.get("filename", "file")))
         else:
-            raise Inexpressible(item["type"])
+            raise UnsupportedSchema(item["type"])
     return parts
 
 
@@ -380,7 +380,7 @@ def messages_request(request) -> Chat:
     messages = []
     for message in request["messages"]:
         if not isinstance(message, dict) or message["role"] == "system":
-            raise Inexpressible("a message that is none")
+            raise UnsupportedSchema("a message that is none")
         blocks = message["content"]
         blocks = [{"type": "text", "text": blocks}] if isinstance(blocks, str) else blocks
         role = "tool" if blocks and blocks[0]["type"] == "tool_result" else message["role"]
@@ -408,7 +408,7 @@ def block_part(block: dict[str, Any]) -> Part:
             else "".join(item["text"] for item in content if "text" in item)
         )
         if not isinstance(content, str) and any(item["type"] != "text" for item in content):
-            raise Inexpressible("a tool result with more than text")
+            raise UnsupportedSchema("a tool result with more than text")
         status = "error" if block.get("is_error") else "success"
         return ToolResult(call_id=block["tool_use_id"], tool_name="", content=text, status=status)
     if kind == "image" and source["type"] == "base64":
@@ -493,7 +493,7 @@ async def test_recorded_conversations_are_sent_as_recorded(connect, rows):
             continue
         try:
             chat = REQUESTS[dialect](row["request"])
-        except Inexpressible as error:
+        except UnsupportedSchema as error:
             left_out[str(error)] += 1
             continue
         model, wire = connect(
@@ -588,15 +588,15 @@ async def test_the_next_request_of_a_recorded_conversation_is_about_as_long_as_w
     """
     pairs = list(going_on(rows))
     before = {row["id"]: other for other, row in pairs}
-    counted: dict[str, Counted | None] = {}
+    counted: dict[str, CountedRequest | None] = {}
 
-    async def counted_of(row: dict[str, Any]) -> Counted | None:
+    async def counted_of(row: dict[str, Any]) -> CountedRequest | None:
         if row["id"] not in counted:
             other = before.get(row["id"])
             known = None if other is None else await counted_of(other)
             model, _ = connect(DIALECTS[row["endpoint"]], reply(row))
             answer = await model.complete(HELLO)
-            counted[row["id"]] = note(model, REQUESTS[model.dialect](row["request"]), answer, known)
+            counted[row["id"]] = count_answered(model, REQUESTS[model.dialect](row["request"]), answer, known)
         return counted[row["id"]]
 
     errors, short = [], 0
@@ -606,7 +606,7 @@ async def test_the_next_request_of_a_recorded_conversation_is_about_as_long_as_w
         chat, known = REQUESTS[dialect](row["request"]), await counted_of(other)
         size = tokens(SAYS[dialect](row)[2])[0]
         errors.append(abs(expected_tokens(model, chat, known) - size) / size)
-        short += at_most(model, chat, known) < size
+        short += upper_bound(model, chat, known) < size
     assert len(errors) >= 25
     assert statistics.median(errors) <= 0.05
     assert sum(error <= 0.15 for error in errors) >= 0.9 * len(errors)

@@ -7,7 +7,7 @@ import pytest
 from actgent.errors import BadRequest
 from actgent.llm.base import Chat, ChatMessage
 from actgent.llm.clients.compatible import client_class
-from actgent.llm.estimate import MEDIA_BYTES, PromptEstimator
+from actgent.llm.prompt_estimator import MEDIA_BYTES, PromptEstimator
 from actgent.messages import File, Image, Text, ToolCall, ToolResult
 from actgent.testing import open_provider
 
@@ -62,16 +62,18 @@ async def test_responses_have_them_in_the_output(connect, said):
     assert output[1]["image_url"] == f"data:image/png;base64,{encoded(PNG)}"
 
 
-@pytest.mark.parametrize(("model", "hears"), [("model-1", False), ("gpt-audio", True)])
-async def test_completions_have_them_behind_all_results(connect, said, model, hears):
+@pytest.mark.parametrize(("model", "takes_audio"), [("model-1", False), ("gpt-audio", True)])
+async def test_completions_have_them_behind_all_results(connect, said, model, takes_audio):
     """A message of a tool is only text there, so they follow as a user's, each set named by its call."""
     client, wire = connect("openai", said("openai"), model=model)
     await client.complete(chat_with(PICTURE, SOUND, calls=2))
     messages = wire.bodies[0]["messages"]
     assert [message["role"] for message in messages] == ["user", "assistant", "tool", "tool", "user"]
-    assert messages[2]["content"] == ("[a thing]" if hears else "[a thing]\n[not shown to you: audio/wav]")
+    assert messages[2]["content"] == (
+        "[a thing]" if takes_audio else "[a thing]\n[not shown to you: audio/wav]"
+    )
     kinds = [block["type"] for block in messages[-1]["content"]]
-    assert kinds == ["text", "image_url", *(["input_audio"] if hears else [])] * 2
+    assert kinds == ["text", "image_url", *(["input_audio"] if takes_audio else [])] * 2
     assert messages[-1]["content"][0]["text"] == "[returned by the tool camera, call call_0:]"
 
 

@@ -18,8 +18,8 @@ from actgent.llm.http.schemas import (
     ANTHROPIC_STYLE,
     GEMINI_STYLE,
     OPENAI_STYLE,
-    Inexpressible,
-    provider_form,
+    UnsupportedSchema,
+    answer_schema,
     tool_schema,
     unwrap_answer,
 )
@@ -188,12 +188,12 @@ async def test_every_output_has_a_form_that_providers_accept(  # noqa: PLR0917
     """An answer that is no object is asked for as the member of one, and unwrapped; a bare one is taken, too."""
     form = output_of(output).response_format
     for style in STYLES:
-        made = provider_form(form.schema, style)
+        made = answer_schema(form.schema, style)
         assert not refused(made.schema, style)
         if style is OPENAI_STYLE:
             assert made.strict is strict
             assert not made.strict or not strict_refused(made.schema)
-    made = provider_form(form.schema, OPENAI_STYLE)
+    made = answer_schema(form.schema, OPENAI_STYLE)
     wrapped = f' {{ "response" : {text} }} ' if made.is_wrapped else text
     for reply in (wrapped, text):
         model, wire = connect(dialect, said(dialect, reply), said(dialect, reply, stream=True))
@@ -247,7 +247,7 @@ def test_forms_of_others_are_rewritten(form):
     """Schemas that pydantic, zod and people write; a strict one is one that OpenAI enforces."""
     before = json.dumps(form)
     for style in STYLES:
-        made = provider_form(form, style)
+        made = answer_schema(form, style)
         assert not refused(made.schema, style)
         assert not made.strict or not strict_refused(made.schema)
     assert json.dumps(form) == before
@@ -255,7 +255,7 @@ def test_forms_of_others_are_rewritten(form):
 
 def test_the_text_beside_a_reference_is_kept():
     """It says more than that of the definition."""
-    made = provider_form(FORMS[1], OPENAI_STYLE)
+    made = answer_schema(FORMS[1], OPENAI_STYLE)
     assert made.strict
     assert made.schema["properties"]["a"] == {"type": "string", "description": "Mine."}
 
@@ -331,7 +331,7 @@ async def test_a_tool_that_cannot_be_expressed_is_left_out_and_named(
 ):
     """One bad tool of somebody else's server does not make every request fail; it is logged once."""
     for style in STYLES:
-        with pytest.raises(Inexpressible):
+        with pytest.raises(UnsupportedSchema):
             tool_schema(parameters, style)
     parameters = copy.deepcopy(parameters)  # each object is looked at, and logged, once
     specs = ToolSpec(f"bad {dialect}", "Bad.", parameters), ToolSpec("good", "Good.", {"type": "object"})
@@ -370,5 +370,5 @@ def test_a_schema_is_rewritten_once():
     """Each request has the same ones."""
     parameters = {"type": "object", "properties": {"a": {"type": "array"}}}
     form = {"type": "array"}
-    assert provider_form(form, OPENAI_STYLE) is provider_form(form, OPENAI_STYLE)
+    assert answer_schema(form, OPENAI_STYLE) is answer_schema(form, OPENAI_STYLE)
     assert tool_schema(parameters, OPENAI_STYLE) == tool_schema(parameters, OPENAI_STYLE)

@@ -59,7 +59,7 @@ def citations(count):
 
 
 def fed(client, events):
-    fold = client("m", api_key="a-key-of-mine").fold()
+    fold = client("m", api_key="a-key-of-mine").assembler()
     begin = time.process_time()
     for event in events:
         fold.feed(event)

@@ -62,8 +62,9 @@ SOURCE = Source(
     licence="Apache 2.0",
 )
 
-MODEL_CALLS = 50
-"""Model calls per turn: two long conversations make 34 calls in one turn, and the default allows 25."""
+MODEL_CALLS = 120
+"""Model calls per turn. Two long conversations make 34 calls in one turn, and a model call that a kill interrupts counts
+again; the default allows 25."""
 SIDE_BY_SIDE = 50
 """Conversations that run at the same time in the first part."""
 BATCH = 400

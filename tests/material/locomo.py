@@ -18,8 +18,9 @@ import re
 import tempfile
 import time
 import zipfile
+from array import array
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -120,7 +121,8 @@ def _conversation(name: str, sample: Mapping[str, Any]) -> Conversation:
     numbers = sorted(int(found[1]) for key in talk if (found := re.fullmatch(r"session_(\d+)", key)))
     turns = []
     for number in numbers:
-        at = datetime.strptime(talk[f"session_{number}_date_time"], "%I:%M %p on %d %B, %Y").timestamp()  # noqa: DTZ007
+        date = datetime.strptime(talk[f"session_{number}_date_time"], "%I:%M %p on %d %B, %Y")  # noqa: DTZ007
+        at = date.replace(tzinfo=UTC).timestamp()
         for turn in talk[f"session_{number}"]:
             caption = f" (shares {turn['blip_caption']})" if turn.get("blip_caption") else ""
             text = f"{turn['speaker']}: {turn['text']}{caption}"
@@ -150,14 +152,19 @@ async def remembered(
 ) -> AsyncIterator[Memories]:
     """Open memories that hold all turns of some conversations."""
     now = 0.0
+
+    async def remember(owner: str, turn: Turn) -> None:
+        nonlocal now
+        now = turn.at  # read by `remember` before it waits for anything
+        await _remember(memories, owner, turn, importance())
+
     async with Memories(url, embed=embed, half_life=half_life, now=lambda: now) as memories:
         for _ in range(times):
             for group in itertools.zip_longest(*(talk.turns for talk in talks)):
                 async with trio.open_nursery() as nursery:
                     for talk, turn in zip(talks, group, strict=True):
                         if turn is not None:
-                            now = turn.at if half_life else 0.0
-                            nursery.start_soon(_remember, memories, talk.name, turn, importance())
+                            nursery.start_soon(remember, talk.name, turn)
         yield memories
 
 
@@ -213,15 +220,18 @@ class KnownVectors:
     """
 
     def __init__(self, folder: Path, texts: Sequence[str], progress: Progress) -> None:
-        model, self._vectors = minilm.MiniLM(folder), {}
+        model = minilm.MiniLM(folder)
+        self._vectors: dict[str, array] = {}
+        """Arrays, as the garbage collector would visit each number of a list, which costs more than a recall."""
         for start in range(0, len(texts), TIMED):
             progress(f"vectors of {start:,} of {len(texts):,} texts")
             some = texts[start : start + TIMED]
-            self._vectors.update(zip(some, model.embed(some), strict=True))
+            for text, vector in zip(some, model.embed(some), strict=True):
+                self._vectors[text.strip()] = array("f", vector)
 
-    async def __call__(self, texts: Sequence[str]) -> list[list[float]]:
+    async def __call__(self, texts: Sequence[str]) -> list[array]:
         await trio.lowlevel.checkpoint()
-        return [self._vectors[text] for text in texts]
+        return [self._vectors[text.strip()] for text in texts]
 
 
 # --- the tables --------------------------------------------------------------------------

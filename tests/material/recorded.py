@@ -144,6 +144,10 @@ class Replayed:
     """Requests that take more than the window."""
     cuts: list[float] = attrs.field(factory=list)
     """Shares of its room that each request after a cut takes."""
+    cramped: int = 0
+    """Requests after a cut whose task and last results alone take more than `MOST_SHARE` of the room."""
+    long_task: int = 0
+    """Requests without one of the last results, of runs whose task alone takes more than `MOST_SHARE` of the room."""
 
 
 class Replay:
@@ -177,7 +181,8 @@ class Replay:
             rate = begin if message.role in ("system", "user") else self._rate_of(message)
             for part in message.parts:
                 if isinstance(part, ToolCall):
-                    total += len(part.arguments["command"]) * rate
+                    # A memory replaces long arguments with a note of their length.
+                    total += len(part.arguments.get("command") or str(part.arguments)) * rate
                 else:
                     total += len(getattr(part, "text", "")) * rate
         return round(total)
@@ -199,16 +204,23 @@ class Replay:
             self._lost = True
         shown = {part.call_id: part for part in parts_of(chat) if isinstance(part, ToolResult)}
         last = range(max(0, self._step - LAST), self._step)
-        found.without_last += any(f"c{number}" not in shown for number in last)
+        is_incomplete = any(f"c{number}" not in shown for number in last)
+        found.without_last += is_incomplete
         found.shortened_last += any(
             f"c{number}" in shown and shown[f"c{number}"].content != self._run.steps[number].output
             for number in last
         )
         found.unpaired += {part.id for part in parts_of(chat) if isinstance(part, ToolCall)} != shown.keys()
         if self._window is not None:
+            room = room_of(self._window)
+            most, first = MOST_SHARE * room, self._run.steps[0].counted
             found.over += tokens > self._window
+            found.long_task += is_incomplete and first > most
             if tokens < self._size:
-                found.cuts.append(tokens / room_of(self._window))
+                outputs = sum(len(self._run.steps[each].output) * self._run.rates[each] for each in last)
+                is_cramped = min(tokens, first + outputs) > most
+                found.cramped += is_cramped
+                found.cuts += () if is_cramped else (tokens / room,)
         self._size = tokens
 
 
@@ -232,7 +244,7 @@ def has_text(chat: Chat, text: str) -> bool:
 def room_of(window: int) -> int:
     """Return the tokens of a window without those that are kept free for the answer."""
     model = ScriptedLLM(["-"], context_window=window)
-    return window - context_window.answer_room(model, Chat(messages=()), window)
+    return window - context_window.reserved_answer_tokens(model, Chat(messages=()), window)
 
 
 async def replay(run: Run, found: Replayed, window: int | None, memory: Memory | None) -> None:
@@ -251,7 +263,8 @@ async def replay(run: Run, found: Replayed, window: int | None, memory: Memory |
         llm=model,
         system_prompt=run.system,
         tools=[bash],
-        limits=Limits(model_calls=MODEL_CALLS),
+        # Recorded runs repeat a command up to 5 times in a row.
+        limits=Limits(model_calls=MODEL_CALLS, identical_calls=MODEL_CALLS),
         **options,
     )
     found.runs += 1
@@ -301,9 +314,9 @@ class Counts:
 
     requests: int = 0
     short: int = 0
-    """Requests that took more than `at_most`."""
+    """Requests that took more than `upper_bound`."""
     high: list[float] = attrs.field(factory=list)
-    """`at_most` over the provider's count."""
+    """`upper_bound` over the provider's count."""
     expected: list[float] = attrs.field(factory=list)
     """The expected tokens over the provider's count."""
 
@@ -316,14 +329,14 @@ def compare_counts(runs: Sequence[Run], progress: Callable[[int], None]) -> Coun
         messages = [ChatMessage("system", (Text(run.system),)), ChatMessage("user", (Text(run.task),))]
         for step in run.steps:
             chat = Chat(messages=tuple(messages))
-            bound = context_window.at_most(model, chat, before)
+            bound = context_window.upper_bound(model, chat, before)
             found.requests += 1
             found.short += bound < step.counted
             found.high.append(bound / step.counted)
             found.expected.append(context_window.expected_tokens(model, chat, before) / step.counted)
             usage = Usage(input_tokens=step.counted, output_tokens=step.answer_tokens)
             answer = Answer(parts=(Text(step.answer),), usage=usage)
-            before = context_window.note(model, chat, answer, before)
+            before = context_window.count_answered(model, chat, answer, before)
             messages += [
                 ChatMessage("assistant", (Text(step.answer),)),
                 ChatMessage("user", (Text(step.output),)),
@@ -349,7 +362,7 @@ class Histories:
 
 
 def openai_messages(messages: Sequence[Mapping[str, Any]]) -> tuple[ChatMessage, ...]:
-    """Return messages in OpenAI's format as those of a history; the system prompt is left out."""
+    """Return messages in OpenAI's format as those of a history, without the system prompt and empty outputs of commands."""
     names: dict[str, str] = {}
     made = []
     for message in messages:
@@ -364,7 +377,7 @@ def openai_messages(messages: Sequence[Mapping[str, Any]]) -> tuple[ChatMessage,
             call_id = message.get("tool_call_id") or (message.get("tool_call_ids") or [""])[0]
             name = message.get("name") or names.get(call_id, "tool")
             made.append(ChatMessage("tool", (ToolResult(call_id=call_id, tool_name=name, content=text),)))
-        elif message["role"] in ("user", "assistant"):
+        elif message["role"] == "assistant" or (message["role"] == "user" and text.strip()):
             made.append(ChatMessage(message["role"], (*((Text(text),) if text or not parts else ()), *parts)))
     return tuple(made)
 
@@ -451,10 +464,10 @@ def replay_table(rows: Sequence[tuple[str, Replayed]]) -> Table:
     """Return the table of replayed runs, with the bars that were missed."""
     failures = []
     for label, found in rows:
-        outside = sum(not LEAST_SHARE <= share <= MOST_SHARE for share in found.cuts)
+        outside = count_outside(found.cuts)
         misses = {
             "requests without the task": found.without_task,
-            f"requests without the last {LAST} results": found.without_last,
+            f"requests without the last {LAST} results": found.without_last - found.long_task,
             "requests with a broken pair": found.unpaired,
             "requests over the window": found.over,
         }
@@ -478,11 +491,15 @@ def replay_table(rows: Sequence[tuple[str, Replayed]]) -> Table:
             "broken pairs",
             "over the window",
             "cuts",
+            "outside 45 % to 55 %",
             "room after a cut: least, median, most",
+            f"cuts of a task and {LAST} results that take more",
         ),
         rows=tuple(_replay_row(label, found) for label, found in rows),
         note=f"""\
 Bars: no request without the task or the last {LAST} results; after a cut {LEAST_SHARE:.0%} to {MOST_SHARE:.0%} of the room.
+Not in the second bar: cuts after which the task and the last {LAST} results alone take more than {MOST_SHARE:.0%}.
+Not in the first: {sum(found.long_task for _, found in rows)} requests of runs whose task alone takes more than {MOST_SHARE:.0%} of the room.
 Tokens are those of the provider: each message has those by which the provider's count grew with it.""",
         failures=tuple(failures),
     )
@@ -500,27 +517,36 @@ def _replay_row(label: str, found: Replayed) -> tuple[str, ...]:
         found.unpaired,
         found.over,
         len(found.cuts),
+        count_outside(found.cuts),
     )
     shares = (min(found.cuts), statistics.median(found.cuts), max(found.cuts)) if found.cuts else ()
     return (
         label,
         *(f"{number:,}" for number in numbers),
         ", ".join(f"{share:.0%}" for share in shares) or "no cut",
+        str(found.cramped),
     )
+
+
+def count_outside(shares: Sequence[float]) -> int:
+    """Return how many shares of the room are below `LEAST_SHARE` or above `MOST_SHARE`."""
+    return sum(not LEAST_SHARE <= share <= MOST_SHARE for share in shares)
 
 
 def counts_table(counts: Counts) -> Table:
     """Return the table of token counts, with the bars that were missed."""
-    failures = [f"at_most was below the provider's count in {counts.short} requests"] if counts.short else []
+    failures = (
+        [f"upper_bound was below the provider's count in {counts.short} requests"] if counts.short else []
+    )
     too_high = sum(ratio > MOST_HIGH for ratio in counts.high)
     return Table(
         title="Bounds of a request before it is sent, over the provider's count",
         heads=("figure", "requests", "below", "min", "p1", "median", "p99", "max"),
         rows=(
-            ("`at_most`", f"{counts.requests:,}", f"{counts.short:,}", *_spread(counts.high)),
+            ("`upper_bound`", f"{counts.requests:,}", f"{counts.short:,}", *_spread(counts.high)),
             ("`expected_tokens`", f"{counts.requests:,}", "", *_spread(counts.expected)),
         ),
-        note=f"Bar: `at_most` is never below. It is more than 10 % too high in {too_high:,} requests.",
+        note=f"Bar: `upper_bound` is never below. It is more than 10 % too high in {too_high:,} requests.",
         failures=tuple(failures),
     )
 

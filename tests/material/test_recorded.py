@@ -107,6 +107,33 @@ def test_a_request_without_the_task_is_counted():
     assert (found.without_task, found.without_last) == (0, 1)
 
 
+def test_a_call_whose_arguments_were_shortened_is_counted():
+    """A memory replaces a long command with a note of its length; the scripted model still answers."""
+    run = recorded.Run("r", "s", TASK, (recorded.Step("a", "out", 100, 1), recorded.Step("b", "", 120, 1)))
+    found = recorded.Replayed()
+    model = recorded.Replay(run, found, None)
+    model.answer(Chat(messages=(ChatMessage("user", (Text(TASK),)),)))
+    call = ToolCall("bash", {"not_shown": "60,000 characters"}, id="c0")
+    result = ToolResult(call_id="c0", tool_name="bash", content="out")
+    chat = (
+        ChatMessage("user", (Text(TASK),)),
+        ChatMessage("assistant", (call,)),
+        ChatMessage("tool", (result,)),
+    )
+    model.answer(Chat(messages=chat))
+    assert (found.requests, found.without_task, found.without_last, found.unpaired) == (2, 0, 0, 0)
+
+
+def test_a_cut_is_judged_only_if_its_task_and_last_results_leave_room():
+    """A cut that keeps a long task whole cannot take half of the room."""
+    steps = tuple(recorded.Step("a", "out", tokens, 1) for tokens in (800, 900, 1_000))
+    model = recorded.Replay(recorded.Run("r", "s", "task", steps), found := recorded.Replayed(), 1_000)
+    for words in ("task" * 50, "task"):
+        model.answer(Chat(messages=(ChatMessage("user", (Text(words),)),)))
+    assert (found.cramped, found.cuts, found.without_last, found.long_task) == (1, [], 1, 1)
+    assert recorded.count_outside([0.44, 0.5, 0.56]) == 2
+
+
 def test_bounds_below_the_count_of_the_provider_are_counted():
     """A request that took far more than its text says is short of its bound."""
     steps = (recorded.Step("a", "out", 50, 1), recorded.Step("b", "out", 10_000, 1))

@@ -5,7 +5,7 @@ import trio
 
 from actgent import BareAgent, Memories, ScriptedLLM, SemanticCompression, Summarizing, Text
 from actgent.memory.histories.compression import LEFT_OUT
-from actgent.memory.room import count_characters
+from actgent.memory.token_budget import count_characters
 from actgent.messages import Message, Sender, ToolCall, ToolResult
 
 USER, AGENT, TOOLS = Sender("ada"), Sender("a", "assistant"), Sender("tools", "tool")
@@ -52,8 +52,8 @@ def test_another_question_keeps_another_sentence():
     assert "4711-X" not in text
 
 
-def test_what_it_says_is_bounded_and_in_order():
-    """Sentences keep their places, whole messages that say nothing are left out, and the input is unchanged."""
+def test_compression_keeps_order_and_bound():
+    """Sentences keep their order, empty messages are omitted, and the input is unchanged."""
     history = conversation()
     before = [each.text for each in history]
     kept = SemanticCompression(trigger=100, max_tokens=60, recent=2)(history)
@@ -94,8 +94,8 @@ async def test_an_agent_is_shown_the_fact_of_long_ago(memory):
     assert (sizes[-1] < 1500) is (memory is not None)
 
 
-async def test_compression_by_a_model_and_what_lasts():
-    """The meaning of what is not shown any more: a summary that a model writes, and the memory that a question is near to."""
+async def test_summary_and_recall_replace_hidden_messages():
+    """A model-written summary, and a long-term memory similar to the question, carry what is not shown any more."""
 
     async def summary(messages):
         return "They talked about this and that."

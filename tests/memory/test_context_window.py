@@ -22,12 +22,12 @@ from actgent import (
     Usage,
     tool,
 )
-from actgent.llm.context_window import expected_tokens, note
+from actgent.llm.context_window import count_answered, expected_tokens
 from actgent.llm.http.prices import window_of
 from actgent.llm.overflow import is_too_long
 from actgent.testing import check_transcript, open_provider
 from actgent.testing.provider import ErrorStatus
-from actgent.toolsets.ready import read_result
+from actgent.toolsets.builtin import read_result
 
 WINDOW = 4_000
 
@@ -111,8 +111,8 @@ async def test_older_messages_are_left_out_by_half_and_the_prefix_stays_between_
     assert 3 <= moved <= 20
 
 
-async def test_a_long_result_is_shortened_to_what_read_result_brings_back():
-    """A result that alone is longer than the window does not end the session; the model reads on in it."""
+async def test_a_result_longer_than_the_window_is_shortened():
+    """The session continues, and the model reads the rest with `read_result`."""
     reads = (ToolCall("read_result", {"id": "c0", "start": 29_000, "length": 500}, "c1"),)
     llm = counting([(ToolCall("look", {"size": 30_000}, "c0"),), reads])
     async with BareAgent("a", llm=llm, max_tokens=500, tools=[look, read_result]) as agent:
@@ -125,8 +125,8 @@ async def test_a_long_result_is_shortened_to_what_read_result_brings_back():
         assert max(len(part.content) for each in session.history for part in each.tool_results) == 30_000
 
 
-async def test_what_cannot_fit_is_named_and_not_sent():
-    """A system prompt that fills the window is the developer's to mend: the error names it, and no model is asked."""
+async def test_a_system_prompt_that_fills_the_window_is_an_error():
+    """The error names the system prompt, and no request is sent."""
     llm = counting([])
     async with BareAgent("a", llm=llm, max_tokens=500, system_prompt="rule " * 4_000) as agent:
         with pytest.raises(ContextOverflow, match=r"4,000 tokens.*the system prompt \(5,000\)") as caught:
@@ -217,6 +217,6 @@ async def guess(sizes):
     for chat in llm.chats:
         if before is not None:
             assert expected_tokens(llm, chat, before) == pytest.approx(truth(chat), rel=0.1)
-        before = note(
+        before = count_answered(
             llm, chat, Answer(parts=(Text("Yes."),), usage=Usage(input_tokens=truth(chat), output_tokens=6))
         )

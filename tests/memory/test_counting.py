@@ -43,8 +43,8 @@ async def test_a_plain_turn_is_not_counted(name):
     assert (statistics.requests, statistics.counted) == (5, 0)
 
 
-async def test_what_the_provider_says_fits_is_sent_whole(name):
-    """Where the estimate leaves it open, a count decides: nothing is cut, and the count holds for what comes then."""
+async def test_a_request_that_the_provider_counts_as_fitting_is_sent_in_full(name):
+    """If the estimate is uncertain, a token count decides, and later estimates use it."""
     async with open_provider(lambda _: "Yes.", count=lambda _: 7_000) as provider:
         async with agent_of(client(name, provider)) as agent:
             assert (await agent.run(LONG)).text == "Yes."
@@ -53,8 +53,8 @@ async def test_what_the_provider_says_fits_is_sent_whole(name):
     assert request.text == LONG
 
 
-async def test_what_the_provider_says_is_too_long_is_cut_before_it_is_sent(name):
-    """A conversation that it counts above the window loses its beginning, and the request is sent once."""
+async def test_a_request_that_the_provider_counts_as_too_long_is_cut(name):
+    """The conversation loses its beginning, and one request is sent."""
     counts = iter([8_500])
     answers = iter(["Yes."] * 9)
     half = LONG[: len(LONG) // 2]
@@ -69,8 +69,8 @@ async def test_what_the_provider_says_is_too_long_is_cut_before_it_is_sent(name)
     assert len(second.body) < 1.2 * len(first.body)
 
 
-async def test_only_what_the_address_takes_is_counted():
-    """The two APIs refuse fields that they do not know there, such as the length of the answer."""
+async def test_count_requests_contain_only_supported_fields():
+    """The counting APIs reject unknown fields, such as the maximum length of the answer."""
     seen = []
 
     def count(request):

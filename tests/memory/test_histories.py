@@ -25,7 +25,7 @@ from actgent import (
     tool,
 )
 from actgent.journal.memory import MemoryJournal
-from actgent.journal.records import Opened
+from actgent.journal.records import SessionCreatedRecord
 from actgent.journal.transfer import read_sessions, write_sessions
 from actgent.llm.clients.anthropic import Anthropic
 from actgent.llm.clients.openai import OpenAI
@@ -34,8 +34,8 @@ from actgent.llm.http import to_json
 from actgent.memory.short_term import ShortTermMemory
 from actgent.messages import Image, Thinking
 from actgent.testing import check_transcript
-from actgent.testing.dialects import DIALECTS
-from actgent.toolsets.ready import read_result
+from actgent.testing.provider_apis import PROVIDER_APIS
+from actgent.toolsets.builtin import read_result
 
 SOAK = bool(os.environ.get("ACTGENT_SOAK"))
 CONVERSATIONS, CUTS = (500, 20) if SOAK else (10, 8)
@@ -150,7 +150,7 @@ async def go_on(rng, whole, records, seen, refused):
         refused.extend(check_transcript(chat.messages))
         for model in SENDING:
             body = json.loads(to_json({"model": "m", **model.encode(chat)}))
-            refused.extend(DIALECTS[model.dialect].check_request(body))
+            refused.extend(PROVIDER_APIS[model.dialect].check_request(body))
         seen["too long"] += size > window - ANSWER
         calls = seen["requests"] % 3 == 0 and (ToolCall("look", {"number": rng.randrange(10**6)}),)
         parts = calls or (Text("Yes."),)
@@ -173,16 +173,13 @@ async def go_on(rng, whole, records, seen, refused):
             seen["histories"] += 1
 
 
-async def test_any_history_cut_at_any_record_goes_on_with_requests_that_a_provider_takes():
-    """Calls without results, results of 1 MB, empty and cut answers, pictures: none refused by any of three APIs, none above the window.
-
-    80 histories in the tests, 10,000 with the soak switch.
-    """
+async def test_any_cut_history_gives_valid_requests():
+    """Missing results, results of 1 MB, empty and cut answers, images: all three APIs accept the requests, within the window."""
     seen, refused = Counter(), []
     for seed in range(CONVERSATIONS):
         rng = random.Random(seed)
         whole = await conversation(rng)
-        opened = sum(isinstance(record, Opened) for record in whole.records)
+        opened = sum(isinstance(record, SessionCreatedRecord) for record in whole.records)
         for _ in range(CUTS):
             end = rng.randrange(opened, len(whole.records) + 1)
             await go_on(rng, whole, whole.records[:end], seen, refused)

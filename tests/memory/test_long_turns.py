@@ -27,7 +27,7 @@ from actgent import (
 )
 from actgent.memory.cutting import KEPT_RESULTS
 from actgent.memory.managed import ManagedMemory
-from actgent.memory.room import count_characters
+from actgent.memory.token_budget import count_characters
 from actgent.messages import Message, Sender, Thinking, ToolResult
 from actgent.testing import check_transcript
 
@@ -157,6 +157,50 @@ async def test_old_results_are_shortened_before_calls_are_left_out():
     assert any(
         re.search(r'\[the first \d+ of 3000 characters of result "c\d+"\]$', each) for each in contents
     )
+
+
+def rounds_of(commands, results):
+    """The messages of a turn whose calls have arguments and results of these lengths."""
+    task = said(ADA, Text(TASK))
+    yield task
+    ids = {"correlation_id": task.id, "causation_id": task.id}
+    for number, (characters, size) in enumerate(zip(commands, results, strict=True)):
+        yield said(AGENT, ToolCall("look", {"number": "n" * characters}, f"c{number}"), **ids)
+        result = ToolResult(call_id=f"c{number}", tool_name="look", content="r" * size)
+        yield said(TOOLS, result, **ids)
+
+
+@pytest.mark.parametrize("place", [5, 18])
+@pytest.mark.parametrize("memory", ["default", "bounded"])
+def test_a_long_command_is_shortened_before_rounds_are_left_out(memory, place):
+    """A command with a whole file in it displaces neither the other calls nor their results, wherever it is."""
+    kinds = {"default": ShortTermMemory, "bounded": lambda: ManagedMemory(list)}
+    view, commands = kinds[memory]().open_view(), [10] * 20
+    commands[place] = 60_000
+    for message in rounds_of(commands, [900] * 20):
+        view.add(message, answered=message.sender is ADA)
+    view.messages()  # a managed memory calls its function
+    assert view.shrink(0.5)
+    shown = view.messages()
+    results = [p.content for said in shown for p in said.parts if isinstance(p, ToolResult)]
+    assert results == ["r" * 900] * 20
+    arguments = [str(p.arguments) for said in shown for p in said.parts if isinstance(p, ToolCall)]
+    assert [number for number, each in enumerate(arguments) if "not_shown" in each] == [place]
+
+
+def test_a_long_task_does_not_displace_the_last_results():
+    """A cut to less than the task takes shortens the last results, and omits none of them."""
+    view = ShortTermMemory().open_view()
+    task, *others = rounds_of([10] * 5, [3_000] * 5)
+    task = said(ADA, Text(TASK * 2_000))
+    view.add(task, answered=True)
+    for message in others:
+        view.add(message)
+    assert view.shrink(0.4)
+    results = [p for said in view.messages() for p in said.parts if isinstance(p, ToolResult)]
+    assert [each.call_id for each in results] == [f"c{number}" for number in range(5)]
+    assert any(len(each.content) < 3_000 for each in results)
+    assert results[-1].content == "r" * 3_000
 
 
 @pytest.mark.parametrize("memory", ["default", "tokens", "turns"])
@@ -326,8 +370,8 @@ def steps(turns):
     kind=st.sampled_from(["short", "sliding", "turns", "summing", "function"]),
     shares=st.lists(st.floats(0, 0.9), max_size=6),
 )
-def test_whatever_is_said_the_task_stays_pairs_are_whole_and_the_room_is_kept(turns, budget, kind, shares):
-    """Random turns, budgets and cuts; a view that is saved and restored shows the same."""
+def test_views_keep_task_pairs_and_budget(turns, budget, kind, shares):
+    """Random turns, budgets and cuts; a saved and restored view shows the same messages."""
     memory = {
         "short": ShortTermMemory(max_tokens=budget),
         "sliding": SlidingWindow(tokens=budget),

@@ -88,8 +88,8 @@ def test_results_in_text_stay_with_the_answer_that_asked_for_them(budget):
         view.add(message(TUTOR, Text("a")))
 
 
-def test_what_was_left_out_is_counted():
-    """The model is told that there was more."""
+def test_a_notice_counts_omitted_messages():
+    """The model is informed of the number of omitted messages."""
     view = ShortTermMemory(max_tokens=50).open_view()
     list(conversation(view, 10, size=50))
     assert "earlier messages are not shown" in words(view)[0]
@@ -139,16 +139,16 @@ def test_a_cut_answer_shows_its_text_only():
 
 
 @pytest.mark.parametrize("parts", [(), (Text(""),), (Text(" \n"),), (Thinking("hm", "anthropic"),)])
-def test_an_answer_that_says_nothing_is_not_shown(parts):
-    """No provider takes it."""
+def test_empty_answers_are_not_shown(parts):
+    """Providers reject empty answers."""
     view = ShortTermMemory().open_view()
     view.add(message(ADA, Text("hi")), answered=True)
     view.add(message(TUTOR, *parts))
     assert [said.role for said in view.messages()] == ["user"]
 
 
-def test_what_was_shown_does_not_change():
-    """A request that is on its way keeps its messages."""
+def test_sent_messages_do_not_change():
+    """A running request keeps its messages."""
     view = ShortTermMemory().open_view()
     view.add(message(ADA, Text("hi")), answered=True)
     shown = view.messages()

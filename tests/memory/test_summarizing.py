@@ -62,8 +62,8 @@ def summaries(session):
     return [each for each in session.history if each.sender.name == SUMMARY]
 
 
-async def test_a_summary_stands_in_the_place_of_what_it_covers():
-    """Older messages give way to it, the last ones stay, and the next summary is made of the last one and what came since."""
+async def test_a_summary_replaces_the_covered_messages():
+    """The newest messages stay, and the next summary covers the last summary and later messages."""
     llm, read = speaker(), []
     async with agent(llm, read) as it:
         session = await it.create_session("ada")
@@ -102,8 +102,8 @@ async def test_a_long_summary_is_read_whole_for_the_next():
         assert number == 0 or f"The end of summary {number}." in text
 
 
-async def test_nobody_waits_for_a_summary():
-    """While the model writes, turns go on with the messages as they were said."""
+async def test_turns_do_not_wait_for_summaries():
+    """While the model writes a summary, turns use the messages themselves."""
     llm, read, gate = speaker(), [], trio.Event()
     async with agent(llm, read, gate=gate) as it:
         session = await it.create_session("ada")
@@ -129,8 +129,8 @@ async def test_a_model_that_fails_leaves_the_conversation_as_it_is(caplog):
     assert "no summary of session" in caplog.text
 
 
-async def test_a_summary_comes_back_after_a_restart(tmp_path):
-    """It is read from the journal, and not written again; what the model is shown goes on where it was."""
+async def test_summaries_are_restored_from_the_journal(tmp_path):
+    """A summary is not written again, and the view is the same after the restart."""
     read, before, after = [], speaker(), speaker()
     url = f"sqlite:///{tmp_path / 'j.db'}"
     async with open_runtime(journal=url) as runtime:
@@ -178,8 +178,8 @@ def test_settings_that_cannot_be_meant_are_refused():
 
 
 @pytest.mark.parametrize("bounded", ["session", "owner"])
-async def test_summaries_are_paid_from_what_bounds_their_session_and_its_owner(bounded, journal_url):
-    """Ten calls are ten, those for summaries among them; where none is left none is made, and that is what the turns hear."""
+async def test_summaries_count_for_session_limits_and_quotas(bounded, journal_url):
+    """If no model call is left, no summary is written, and turns end with the limit."""
     ten, read = Limits(model_calls=10), []
     quotas = Quotas(day=ten) if bounded == "owner" else None
     async with open_runtime(journal=journal_url, quotas=quotas) as runtime:

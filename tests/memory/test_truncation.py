@@ -5,7 +5,7 @@ from hypothesis import given, strategies as st
 
 from actgent import BareAgent, ScriptedLLM, Text, ToolCall, Truncation, tool
 from actgent.memory.histories.truncation import end_of
-from actgent.memory.room import count_characters, tokens
+from actgent.memory.token_budget import count_characters, tokens
 from actgent.messages import Message, Sender, ToolResult
 
 USER, AGENT, TOOLS = Sender("ada"), Sender("a", "assistant"), Sender("tools", "tool")
@@ -28,8 +28,8 @@ def test_case_35_four_characters_are_a_token(text, count):
     assert tokens(count_characters((Text(text),))) == count
 
 
-def test_case_36_nothing_stays_nothing_and_what_fits_stays():
-    """No message is made, and none is touched."""
+def test_case_36_empty_and_fitting_histories_are_unchanged():
+    """No message is added or changed."""
     assert Truncation()([]) == []
     history = said("a", "b", "c")
     kept = Truncation(max_tokens=100)(history)
@@ -100,8 +100,8 @@ def test_it_never_shows_more_than_it_may(texts, most, keep):
         assert whole.text.endswith(each.text.removeprefix("...")) or each.text == whole.text
 
 
-def test_texts_of_other_scripts_are_cut_where_a_character_ends():
-    """By the room that they take."""
+def test_cuts_respect_character_boundaries():
+    """Texts of all scripts, measured by their token estimate."""
     cut = end_of("早上好" * 50, 40)
     assert cut.startswith("...")
     assert ("早上好" * 50).endswith(cut[3:])

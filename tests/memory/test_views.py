@@ -21,9 +21,9 @@ from actgent import (
     TimeDecay,
 )
 from actgent.agents.validation import memory_of
-from actgent.memory.room import count_characters
 from actgent.memory.short_term import ShortTermMemory
 from actgent.memory.summarizing import SUMMARY
+from actgent.memory.token_budget import count_characters
 from actgent.messages import Image, Message, Sender, Thinking, ToolCall, ToolResult
 from actgent.testing import check_transcript
 
@@ -117,8 +117,8 @@ def requests(view, history):
 @given(
     history=st.lists(turns(), min_size=1, max_size=8).map(lambda all_turns: list(itertools.chain(*all_turns)))
 )
-def test_what_is_shown_of_any_history_is_what_a_provider_takes_and_fits(name, history):
-    """Calls stand with their results, nothing is empty, the newest question is there, and the budget holds."""
+def test_views_of_any_history_are_valid_and_fit(name, history):
+    """Calls have their results, no message is empty, the newest question is shown, and the budget holds."""
     for shown in requests(MEMORIES[name].open_view(), history):
         if shown[-1].role == "assistant":  # of an agent whose message was empty: the core says to go on
             continue
@@ -132,8 +132,8 @@ def test_what_is_shown_of_any_history_is_what_a_provider_takes_and_fits(name, hi
     ),
     data=st.data(),
 )
-def test_a_window_that_was_saved_goes_on_like_the_one_that_was_not(history, data):
-    """A snapshot at any place between two messages changes nothing of what is shown from there on."""
+def test_a_restored_window_behaves_like_the_original(history, data):
+    """A snapshot between any two messages does not change what is shown afterwards."""
     memory = SlidingWindow(turns=3, tokens=3_000)
     place = data.draw(st.integers(0, len(history)))
     live = memory.open_view()
@@ -148,8 +148,8 @@ def test_a_window_that_was_saved_goes_on_like_the_one_that_was_not(history, data
     history=st.lists(turns(), min_size=2, max_size=12).map(lambda each: list(itertools.chain(*each))),
     data=st.data(),
 )
-def test_a_view_covers_what_was_read_and_nothing_else_wherever_summaries_come(history, data):
-    """Summaries at any turn, a snapshot at any place: a provider takes what is shown, and nothing is lost uncovered."""
+def test_summaries_at_any_turn_cover_all_omitted_messages(history, data):
+    """With snapshots at any position, requests are valid and no message is lost without a summary."""
     memory = Summarizing(keep=2, trigger=100)
     live, material = memory.open_view(), None
     for number, (said, answered) in enumerate(history):
@@ -207,8 +207,8 @@ def test_a_window_without_bounds_is_refused():
         SlidingWindow(turns=0)
 
 
-def test_decay_keeps_what_is_fresh_by_the_times_of_the_messages():
-    """With a half-life of a minute, a weight of a tenth is left after 200 seconds."""
+def test_time_decay_keeps_recent_messages():
+    """With a half-life of a minute, a weight of 0.1 is reached after 200 seconds."""
     history = [message(ADA, Text(str(age)), created_at=10_000.0 - age) for age in (1_000, 200, 199, 60, 0)]
     assert [each.text for each in TimeDecay(half_life=60)(history)] == ["199", "60", "0"]
 
@@ -237,7 +237,7 @@ async def test_a_function_is_a_memory_and_its_record_stays_whole():
         assert said == ["1 messages", "3 messages", "3 messages", "3 messages"]
         assert len(session.history) == 8
     async with BareAgent("a", llm=llm, memory=lambda _history: ["words"]) as agent:
-        with pytest.raises(ConfigurationError, match="return messages of the record"):
+        with pytest.raises(ConfigurationError, match="return messages of the history"):
             await agent.run("Hello")
     with pytest.raises(ConfigurationError, match="function of the history"):
         BareAgent("a", llm=llm, memory=3)

@@ -32,13 +32,16 @@ SUITES: dict[str, Sequence[str]] = {
     ],
     "actgent/sessions/*.py": AGENTS,
     "actgent/turns/*.py": [*AGENTS, "tests/memory/test_context_window.py"],
-    "actgent/runtime/intake.py": AGENTS,
+    "actgent/runtime/message_admission.py": AGENTS,
     "actgent/runtime/turn_runner.py": AGENTS,
     "actgent/actors/inbox.py": ["tests/actors", *AGENTS],
     "actgent/journal/*.py": ["tests/journal", "tests/agents/recovery", "tests/agents/partitions"],
     "actgent/cluster/ownership.py": ["tests/cluster"],
-    "actgent/cluster/requests/*.py": ["tests/cluster"],
+    "actgent/cluster/membership.py": ["tests/cluster"],
+    "actgent/cluster/pending.py": ["tests/cluster"],
+    "actgent/cluster/placement.py": ["tests/cluster"],
     "actgent/cluster/quarantine.py": ["tests/cluster"],
+    "actgent/cluster/relay_*.py": ["tests/cluster"],
 }
 """What is mutated, and the tests that have to notice."""
 FIRST = {

@@ -18,21 +18,21 @@ TASKS = "tests/agents/delegation/test_tasks.py"
 MODES = "tests/agents/modes/test_modes.py"
 OURS = {
     "a further key is taken": (
-        "actgent/tools/schemas/schema.py",
+        "actgent/tools/schemas/python_types.py",
         '**_schema(rewritten), "additionalProperties": False',
         '**_schema(rewritten), "additionalProperties": True',
         STEPS,
     ),
     "untidy JSON is refused": (
         "actgent/structured/extract.py",
-        "return read(text, mends=True)",
+        "return read(text, repairs=True)",
         "raise Unreadable(text)",
         "tests/protocols/test_steps.py",
     ),
     "a tool's output does not stand in": (
         "actgent/protocols/plan/protocol.py",
-        "found := said.content or work.output",
-        "found := said.content",
+        "found := answer.content or work.output",
+        "found := answer.content",
         PLAN,
     ),
     "priority of a delegated task": (
@@ -42,15 +42,15 @@ OURS = {
         TASKS,
     ),
     "schedules do not travel": (
-        "actgent/journal/transfer/renaming.py",
+        "actgent/journal/transfer/id_remapping.py",
         "tuple(map(record_of, session.records))",
         'tuple(r for r in map(record_of, session.records) if "chedule" not in type(r).__name__)',
         MODES,
     ),
     "thoughts of an item": (
         "actgent/protocols/plan/protocol.py",
-        "told: list[Outcome] = [*_events(thoughts=said.thoughts)]",
-        "told: list[Outcome] = []",
+        "events: list[Outcome] = [*_events(thoughts=answer.thoughts)]",
+        "events: list[Outcome] = []",
         PLAN,
     ),
     "thoughts of the answer": (

@@ -32,7 +32,7 @@ from actgent.llm.retry import Retry
 from actgent.messages import Usage, traceparent
 from actgent.runtime.sessions import table as session_table
 from actgent.support import span_names
-from actgent.testing import DyingJournal
+from actgent.testing import CrashingJournal
 
 REQUEST = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
@@ -358,7 +358,7 @@ async def test_a_restart_goes_on_in_the_same_trace(recorder):
         recorder.spans.clear()
         recorder.started.clear()
         async with MemoryJournal().running() as inner:
-            journal = DyingJournal(inner, writes)
+            journal = CrashingJournal(inner, writes)
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(_live, journal, recorder, nursery.cancel_scope)
                 await journal.died.wait()

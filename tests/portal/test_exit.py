@@ -38,8 +38,8 @@ def run(code, **options):
     return done.stdout, done.stderr, done.returncode
 
 
-def test_a_program_that_forgets_to_close_ends():
-    """At once, whatever grace its agents have; handlers hear of the end, and the log says what to do."""
+def test_program_without_close_ends():
+    """The program ends at once, whatever grace its agents have. Handlers receive the end, and the log names the remedy."""
     told, logged, code = run("""
 portal = open_portal().open()
 clerk = portal.start(agent)
@@ -51,8 +51,8 @@ print("end of the program", flush=True)
     assert "use `with open_portal()`" in logged
 
 
-def test_an_exception_ends_the_program():
-    """With its traceback."""
+def test_exception_ends_the_program():
+    """The traceback is printed."""
     _, logged, code = run("""
 portal = open_portal().open()
 portal.start(agent)
@@ -64,7 +64,7 @@ raise ZeroDivisionError("mine")
 
 @pytest.mark.parametrize("waiting", ["clerk.run('Hello')", "next(clerk.stream('Hello').__enter__())"])
 def test_ctrl_c_ends_a_synchronous_program(waiting):
-    """The block is left at once, and the exit code is that of an interrupted program."""
+    """The block exits at once, and the exit code is that of an interrupted program."""
     _, logged, code = run(f"""
 def press():
     slow.begun.wait()
@@ -80,7 +80,7 @@ with open_portal() as portal:
 
 
 def test_ctrl_c_ends_an_asyncio_program():
-    """The same under asyncio.run."""
+    """The same with asyncio.run."""
     _, logged, code = run("""
 import asyncio
 
@@ -111,8 +111,8 @@ with open_portal() as portal:
     assert code == 3
 
 
-def test_a_forked_child_ends():
-    """A child that ends like any program waits for nothing of its parent's portal."""
+def test_forked_child_ends():
+    """A forked child ends without waiting for the portal of its parent."""
     told, _, code = run("""
 with open_portal() as portal:
     portal.start(agent)
@@ -125,8 +125,8 @@ with open_portal() as portal:
     assert (told, code) == ("child\nparent\n", 0)
 
 
-def test_no_thread_is_left_after_many_portals():
-    """As many threads run afterwards as before."""
+def test_many_portals_leave_no_thread():
+    """The number of threads is the same before and after."""
     told, _, code = run("""
 before = threading.active_count()
 for _ in range(20):

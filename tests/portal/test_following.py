@@ -22,8 +22,8 @@ from actgent import (
     open_portal,
     tool,
 )
-from actgent.journal.records import Accepted, Ended, Said
-from actgent.sessions.following import Followed
+from actgent.journal.records import AgentMessageRecord, MessageAcceptedRecord, MessageEndRecord
+from actgent.sessions.subscriptions import FollowedRecord
 
 ON_TRIO_ALONE = {
     Session: {"budget", "clock", "database", "deps", "own_deps", "take_made_deps"},
@@ -58,15 +58,19 @@ def clerk(*said, **options):
 
 def said_in(items):
     """The texts of questions and answers among what was followed."""
-    return [item.record.message.text for item in items if isinstance(item, Followed) and _speaks(item.record)]
+    return [
+        item.record.message.text
+        for item in items
+        if isinstance(item, FollowedRecord) and _speaks(item.record)
+    ]
 
 
 def _speaks(record):
-    return isinstance(record, Accepted | Said)
+    return isinstance(record, MessageAcceptedRecord | AgentMessageRecord)
 
 
 def has_ended(item):
-    return isinstance(item, Followed) and isinstance(item.record, Ended)
+    return isinstance(item, FollowedRecord) and isinstance(item.record, MessageEndRecord)
 
 
 @pytest.mark.parametrize(
@@ -79,15 +83,15 @@ def has_ended(item):
     ],
 )
 def test_portals_have_what_trio_has(native, proxy):
-    """Whatever a session or an agent learns, each world has, or it is named here."""
+    """Each public member of a session or an agent exists in both portals, or is listed here."""
     renamed = {"aclose"} if proxy is PortalSession else set()  # it is `close` there
     instance = {"agent_name", "id", "owner"} if native is Session else set()
     assert public(native) - public(proxy) - ON_TRIO_ALONE[native] == renamed | instance
     assert ON_TRIO_ALONE[native] <= public(native)
 
 
-def test_a_message_is_made_and_received():
-    """The two halves of `chat`; repeated, it is said once."""
+def test_created_message_is_received_once():
+    """`create_message` and `receive` are the two halves of `chat`. A repeated message is accepted once."""
     with open_portal() as portal:
         agent = portal.start(clerk("one", "two"))
         session = agent.create_session("ada", session_id="s")
@@ -104,8 +108,8 @@ def test_a_message_is_made_and_received():
             agent.receive("Hello")
 
 
-def test_sessions_above_and_below():
-    """They are of the same world; what the session is like can be asked."""
+def test_parent_and_child_sessions():
+    """Parent and child sessions are portal objects too, and their properties can be read."""
     with open_portal(journal="memory:") as portal:
         agent = portal.start(clerk())
         above = agent.create_session("ada", session_id="above", on_busy="collect")
@@ -116,8 +120,8 @@ def test_sessions_above_and_below():
         assert (above.is_durable, above.on_busy, below.on_busy) == (True, "collect", "queue")
 
 
-def test_a_session_is_followed():
-    """Its records come in order, first those that are there; the cursor is that of the last one that was read."""
+def test_session_is_followed():
+    """Its records arrive in order, existing ones first. The cursor is the number of the last record read."""
     with open_portal(journal="memory:") as portal:
         agent = portal.start(clerk("one", "two"))
         session = agent.create_session("ada", "First", session_id="s")
@@ -127,13 +131,13 @@ def test_a_session_is_followed():
             session.chat("Second")
             for item in stream:
                 items.append(item)
-                if isinstance(item, Followed):
+                if isinstance(item, FollowedRecord):
                     assert stream.cursor == item.number
                 if sum(map(has_ended, items)) == 2:
                     break
             cursor = stream.cursor
         assert said_in(items) == ["First", "one", "Second", "two"]
-        numbers = [item.number for item in items if isinstance(item, Followed)]
+        numbers = [item.number for item in items if isinstance(item, FollowedRecord)]
         assert numbers == list(range(1, cursor + 1))
         with session.follow(after=numbers[-2]) as stream:
             assert next(stream).number == cursor
@@ -141,8 +145,8 @@ def test_a_session_is_followed():
             pass
 
 
-def test_following_stops_no_turn(chatty):
-    """Who only looks leaves; the turn goes on."""
+def test_leaving_follow_does_not_stop_the_turn(chatty):
+    """The reader exits, and the turn continues."""
     with open_portal(journal="memory:") as portal:
         agent = portal.start(BareAgent("clerk", llm=chatty(50)))
         session = agent.create_session("ada", "Hello")
@@ -152,8 +156,8 @@ def test_following_stops_no_turn(chatty):
         assert session.history[-1].text.startswith("0 1 2 ")
 
 
-def test_a_session_is_observed():
-    """As a stream, and its history in pages."""
+def test_session_is_observed():
+    """As a stream, and as pages of its past observations."""
 
     @tool(effect="pure")
     def depth(lake: str) -> int:
@@ -183,15 +187,15 @@ def test_a_session_without_a_journal_can_be_observed_and_not_followed():
         assert session.status == "idle"
 
 
-def test_a_stream_of_a_message_has_no_cursor():
-    """Its deliveries have no numbers."""
+def test_stream_of_a_message_has_no_cursor():
+    """Its deliveries have no record numbers."""
     with open_portal() as portal, portal.start(clerk()).stream("Hello") as events:
         assert list(events)
         assert events.cursor is None
 
 
-def test_a_reader_hears_of_the_end():
-    """Closing the session ends the loop."""
+def test_closing_a_session_ends_its_readers():
+    """Closing the session ends the reader's loop."""
     with open_portal(journal="memory:") as portal:
         session = portal.start(clerk()).create_session("ada")
         items = []
@@ -201,7 +205,7 @@ def test_a_reader_hears_of_the_end():
             session.close()
             reading.join(10)
             assert not reading.is_alive()
-        assert type(items[-1].record).__name__ == "Closed"
+        assert type(items[-1].record).__name__ == "SessionClosedRecord"
 
 
 # --- asyncio -----------------------------------------------------------------------------------
@@ -239,8 +243,8 @@ def test_messages_and_records_in_asyncio():
     run_in_asyncio(main())
 
 
-def test_a_cancelled_read_of_records_loses_none():
-    """A timeout round each read, many of them too short: all records come, once and in order."""
+def test_cancelled_read_of_records_loses_none():
+    """Each read has a timeout, often too short. All records arrive once and in order."""
 
     async def main():
         async with open_portal(journal="memory:") as portal:
@@ -261,16 +265,16 @@ def test_a_cancelled_read_of_records_loses_none():
                         items.append(await reading)
                     except asyncio.CancelledError:
                         continue
-                assert stream.cursor == max(item.number for item in items if isinstance(item, Followed))
-            numbers = [item.number for item in items if isinstance(item, Followed)]
+                assert stream.cursor == max(item.number for item in items if isinstance(item, FollowedRecord))
+            numbers = [item.number for item in items if isinstance(item, FollowedRecord)]
             assert numbers == list(range(1, len(numbers) + 1))
             assert cut > len(items)
 
     run_in_asyncio(main())
 
 
-def test_a_cancelled_reader_leaves_no_follower():
-    """Cancelled while it waits, while it enters, or in its block: answers are not streamed for it any more."""
+def test_cancelled_reader_leaves_no_follower():
+    """Cancelled while it enters, waits or runs its block: answers are not streamed for it any more."""
     streamed = []
 
     class Looking(ScriptedLLM):
@@ -306,8 +310,8 @@ def test_a_cancelled_reader_leaves_no_follower():
     assert streamed == [False, True]
 
 
-def test_a_message_whose_sender_is_cancelled_is_not_received(slow):
-    """While it waits for room in a full inbox; the place is given back."""
+def test_cancelled_sender_sends_no_message(slow):
+    """Cancelled while it waits for room in a full inbox, whose slot is released."""
 
     async def main():
         async with open_portal() as portal:

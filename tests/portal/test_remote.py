@@ -20,7 +20,7 @@ from actgent import (
     open_portal,
     tool,
 )
-from actgent.portal.held import HeldBlock, made_on_trio
+from actgent.portal.held_blocks import HeldBlock, entered_on_trio
 
 
 @tool(approval=True, effect="once")
@@ -36,11 +36,13 @@ def clerk():
 
 def held_gateway(portal):
     """A gateway of the portal's runtime, as a block that others hold."""
-    return HeldBlock(portal.thread, made_on_trio(partial(open_gateway, portal.runtime, bind="127.0.0.1:0")))
+    return HeldBlock(
+        portal.thread, entered_on_trio(partial(open_gateway, portal.runtime, bind="127.0.0.1:0"))
+    )
 
 
-def test_synchronous_code_talks_to_a_server():
-    """Sessions, handlers, runs, streams, decisions and errors, each of them waited for."""
+def test_synchronous_client_uses_a_server():
+    """Sessions, handlers, runs, streams, decisions and errors, with blocking calls."""
     heard, with_session = [], []
     with open_portal(journal="memory:") as portal:
         portal.start(clerk())
@@ -72,7 +74,7 @@ def test_synchronous_code_talks_to_a_server():
             session.close()
             with pytest.raises(SessionClosed):
                 agent.open_session("s1")
-        portal.call(block.leave, None)
+        portal.call(block.exit, None)
     assert [reply.text for reply in heard] == ["one", "two", "three", "It is paid."]
     assert with_session == [(reply.text, session) for reply in heard]
 
@@ -94,6 +96,8 @@ async def talk():
             async with session.listening(on_conversation=hear):
                 await session.chat("first")
                 await session.wait_idle()
+            cursor = await session.cursor()
+            assert cursor > 0
             assert (await agent.run("second", session=session)).text == "two"
             async with agent.stream("third", session=session) as deliveries:
                 assert [each.text async for each in deliveries if isinstance(each, Reply)] == ["three"]
@@ -103,23 +107,23 @@ async def talk():
                 await session.answer(waiting.value.ids[0], Approve())
                 told = [each.text async for each in deliveries if isinstance(each, Reply)]
             assert told == ["It is paid."]
-            assert (await session.status(), await session.cursor()) == ("idle", None)
+            assert (await session.status(), await session.cursor()) == ("idle", cursor)
             first = next(iter(await session.messages()))
             await client.rate("s1", first.id, score=1, comment="good")
             assert [each.comment for each in await client.ratings("s1", first.id)] == ["good"]
             assert await client.schedules() == ()
             await session.aclose()
-        await portal.call(block.leave, None)
+        await portal.call(block.exit, None)
     return heard
 
 
-def test_asyncio_talks_to_a_server():
-    """The same, awaited; handlers run on the loop, as long as their block lasts."""
+def test_asyncio_client_uses_a_server():
+    """The same, awaited. Handlers run on the event loop for the duration of their block."""
     assert asyncio.run(talk()) == ["one"]
 
 
 @pytest.mark.parametrize("theirs", [PortalClient, AsyncPortalClient])
-def test_each_word_of_a_client_is_there(theirs):
-    """A public method that a client gets is one of the clients for others, too."""
+def test_portal_clients_have_all_client_methods(theirs):
+    """Each public method of the trio client exists in both portal clients."""
     words = {name for name in dir(Client) if not name.startswith("_")}
     assert words - set(dir(theirs)) == set()

@@ -72,7 +72,7 @@ async def until(condition):
             await trio.sleep(0.01)
 
 
-async def test_five_hundred_requests_at_once():
+async def test_five_hundred_concurrent_requests():
     """None is lost, and each gets its own answer."""
     answers = {}
 
@@ -90,8 +90,8 @@ async def test_five_hundred_requests_at_once():
 
 
 @pytest.mark.parametrize("path", ["/ask", "/stream"])
-async def test_clients_that_go_away_stop_their_turns(path):
-    """All of fifty, while those of others go on."""
+async def test_disconnected_clients_stop_their_turns(path):
+    """The turns of fifty disconnected clients stop, and the other turns continue."""
     model = Echo()
     with serving(model) as port:
         async with trio.open_nursery() as nursery:

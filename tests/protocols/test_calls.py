@@ -7,16 +7,16 @@ import pytest
 from hypothesis import given, strategies as st
 
 from actgent.errors import AnswerError, ParseError
-from actgent.protocols.actions import encoded_calls
+from actgent.protocols.actions import parse_encoded_calls
 from actgent.protocols.bare import Bare
 from actgent.protocols.base import CallTools, ClassificationType, Profile
-from actgent.protocols.calls import ARGUMENTS, IDS
 from actgent.protocols.goal.decisions import CustomAction, DecisionReader
 from actgent.protocols.plan.answers import read_executed, read_planned
 from actgent.protocols.react import ReAct
 from actgent.protocols.router import Router
 from actgent.protocols.simple import Simple
 from actgent.protocols.steps import Steps
+from actgent.protocols.text_tool_calls import ARGUMENTS, IDS
 
 from .conftest import read
 
@@ -74,7 +74,7 @@ def _decided(params):
 
 def encoded(call, **beside):
     item = {"id": "x", "type": "function", "function": {"name": "send", **call}, **beside}
-    found = encoded_calls(json.dumps([item]))
+    found = parse_encoded_calls(json.dumps([item]))
     if found is None:
         raise ParseError("no call")
     return list(found.calls)
@@ -82,7 +82,7 @@ def encoded(call, **beside):
 
 def marked(call, **beside):
     text = json.dumps({"name": "send", **call, **beside})
-    found = encoded_calls(f"<tool_call>{text}</tool_call>")
+    found = parse_encoded_calls(f"<tool_call>{text}</tool_call>")
     if found is None:
         raise ParseError("no call")
     return list(found.calls)

@@ -15,11 +15,11 @@ from actgent.protocols.goal.progress import (
     Progress,
     absorb,
     detect_action_loop,
-    kept,
     progress_in,
     progress_of,
+    stored_progress,
 )
-from actgent.protocols.goal.transitions import TRANSITIONS, offered, refusal
+from actgent.protocols.goal.transitions import TRANSITIONS, offered_actions, rejection_reason
 from actgent.protocols.prompts import PromptManager
 
 from .conftest import view
@@ -54,7 +54,9 @@ def at(phase, *, profile=TOOLS, record=(), **fields):
             **fields,
         }
     )
-    return view(message=message, record=[message, *record], state=dict([kept(progress)]), profile=profile)
+    return view(
+        message=message, record=[message, *record], state=dict([stored_progress(progress)]), profile=profile
+    )
 
 
 def read(text, seen, protocol=None):
@@ -212,7 +214,9 @@ def test_further_keys_mean_nothing(action):
 def test_the_table():
     """What is offered in each phase, when something was found."""
     progress = Progress(turn="t", goal="g", start=0, mark=0, found=1)
-    rows = {phase: offered(attrs.evolve(progress, phase=phase), has_tools=True) for phase in TRANSITIONS}
+    rows = {
+        phase: offered_actions(attrs.evolve(progress, phase=phase), has_tools=True) for phase in TRANSITIONS
+    }
     assert rows == {
         "initial": ["plan", "execute"],
         "planning": ["execute"],
@@ -225,21 +229,21 @@ def test_the_table():
 def test_nothing_is_judged_that_is_not_there():
     """Case 15, as the seed's document has it: before anything was done there is neither a summary nor an evaluation."""
     progress = Progress(turn="t", goal="g", start=0, mark=0, phase="executing")
-    assert offered(progress, has_tools=True) == ["execute"]
-    assert "nothing was done" in refusal("evaluate", progress, has_tools=True)
-    assert "nothing was done" in refusal("summarize", progress, has_tools=True)
+    assert offered_actions(progress, has_tools=True) == ["execute"]
+    assert "nothing was done" in rejection_reason("evaluate", progress, has_tools=True)
+    assert "nothing was done" in rejection_reason("summarize", progress, has_tools=True)
     used = attrs.evolve(
         progress, used_tools=["mail"]
     )  # it says nothing, and may have done all that was wanted
-    assert offered(used, has_tools=True) == ["execute", "summarize", "evaluate"]
-    assert "evaluate" in offered(attrs.evolve(progress, summary="s"), has_tools=True)
+    assert offered_actions(used, has_tools=True) == ["execute", "summarize", "evaluate"]
+    assert "evaluate" in offered_actions(attrs.evolve(progress, summary="s"), has_tools=True)
 
 
 def test_no_action_is_offered_twice_where_nothing_new_came():
     """Cases 16, 17, 19: no second summary, no second evaluation; after a failed one a plan may follow."""
     progress = Progress(turn="t", goal="g", start=0, mark=0, phase="summarizing", found=2, summary="s")
-    assert offered(progress, has_tools=True) == ["evaluate"]
-    after = offered(attrs.evolve(progress, phase="evaluating"), has_tools=True)
+    assert offered_actions(progress, has_tools=True) == ["evaluate"]
+    after = offered_actions(attrs.evolve(progress, phase="evaluating"), has_tools=True)
     assert "evaluate" not in after
     assert after[0] == "plan"
 
@@ -247,17 +251,17 @@ def test_no_action_is_offered_twice_where_nothing_new_came():
 def test_a_failed_tool_may_change_the_plan():
     """Work that fails is offered a plan anew; a model that changes its plan by itself is not refused."""
     progress = Progress(turn="t", goal="g", start=0, mark=0, phase="executing", found=1)
-    assert "plan" in offered(attrs.evolve(progress, has_failed=True), has_tools=True)
-    assert "plan" not in offered(progress, has_tools=True)
-    assert refusal("plan", progress, has_tools=True) is None
+    assert "plan" in offered_actions(attrs.evolve(progress, has_failed=True), has_tools=True)
+    assert "plan" not in offered_actions(progress, has_tools=True)
+    assert rejection_reason("plan", progress, has_tools=True) is None
 
 
 def test_without_tools_the_model_knows_all():
     """A goal without tools is planned, summed up and judged."""
     progress = Progress(turn="t", goal="g", start=0, mark=0, phase="planning")
-    assert offered(progress, has_tools=False) == ["summarize"]
-    assert "no tools" in refusal("execute", progress, has_tools=False)
-    assert "summed up" in refusal("evaluate", progress, has_tools=False)
+    assert offered_actions(progress, has_tools=False) == ["summarize"]
+    assert "no tools" in rejection_reason("execute", progress, has_tools=False)
+    assert "summed up" in rejection_reason("evaluate", progress, has_tools=False)
 
 
 def test_a_refused_action_is_not_replaced():
@@ -516,8 +520,8 @@ def test_progress_is_plain_data():
     seen = at("executing")
     outcomes = read(decided("execute", GOOD["execute"]), seen)
     progress = changed(outcomes, seen)
-    again = progress_in(json.loads(json.dumps(dict([kept(progress)]))))
-    assert json.dumps(kept(again)) == json.dumps(kept(progress))
+    again = progress_in(json.loads(json.dumps(dict([stored_progress(progress)]))))
+    assert json.dumps(stored_progress(again)) == json.dumps(stored_progress(progress))
     again.add_action("more")
     assert list(again.actions) == [*progress.actions, "more"]
 
@@ -548,7 +552,7 @@ def after(*decisions, protocol, seen):
     """A view at the next call, after these decisions one after another."""
     for decision in decisions:
         progress = changed(read(decision, seen, protocol), seen)
-        seen = attrs.evolve(seen, state=seen.state | dict([kept(progress)]))
+        seen = attrs.evolve(seen, state=seen.state | dict([stored_progress(progress)]))
     return seen
 
 
@@ -618,7 +622,7 @@ def test_a_custom_action_gets_a_copy():
 @pytest.mark.parametrize("name", ["plan", "evaluate", "Plan", " "])
 def test_names_of_custom_actions(name):
     """The actions of the loop cannot be replaced, and letter case alone does not tell two actions apart."""
-    with pytest.raises(ConfigurationError, match="a name of its own"):
+    with pytest.raises(ConfigurationError, match="choose a name other than"):
         CustomAction(name, "", note)
     with pytest.raises(ConfigurationError, match="two custom actions are named 'note'"):
         Goal(actions=[NOTE, attrs.evolve(NOTE, name="Note")])

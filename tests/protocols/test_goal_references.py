@@ -3,7 +3,14 @@
 import pytest
 
 from actgent.protocols.goal.references import References
-from actgent.protocols.goal.tasks import PlannedTask, failures, kept_tasks, read_tasks, tasks_in, tasks_reason
+from actgent.protocols.goal.tasks import (
+    PlannedTask,
+    failure_lines,
+    read_tasks,
+    tasks_change,
+    tasks_in,
+    tasks_reason,
+)
 
 DONE = [
     PlannedTask(
@@ -110,7 +117,7 @@ def test_ids_and_cycles():
         ("mine", 1),
         ("task_3", 2),
     ]
-    state = dict([kept_tasks("t", [*first, *second])])
+    state = dict([tasks_change("t", [*first, *second])])
     assert tasks_in(state, "t") == [*first, *second]
     assert tasks_in(state, "other") == []
-    assert failures(DONE) == ["FAILED TASKS:", "- break: r3"]
+    assert failure_lines(DONE) == ["FAILED TASKS:", "- break: r3"]

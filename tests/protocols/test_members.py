@@ -6,7 +6,7 @@ import pytest
 
 from actgent.errors import EmptyAnswer, ParseError
 from actgent.messages import Event, Route, ToolCall
-from actgent.protocols.actions import encoded_calls
+from actgent.protocols.actions import parse_encoded_calls
 from actgent.protocols.bare import Bare
 from actgent.protocols.base import CallTools, ClassificationType, Profile, Say
 from actgent.protocols.react import ReAct
@@ -60,19 +60,19 @@ def shown(protocol, text):
 )
 def test_no_native_call(value):
     """Descriptions of functions, foreign forms and half-right lists are no calls."""
-    assert encoded_calls(json.dumps(value)) is None
+    assert parse_encoded_calls(json.dumps(value)) is None
 
 
 def test_native_calls_stand_alone():
     """Among prose, or in Python's spelling, a native call is an example or broken, and never runs."""
     text = '[{"type": "function", "function": {"name": "f", "arguments": "{}"}}]'
     assert (
-        encoded_calls(text)
-        == encoded_calls(f"```json\n{text}\n```")
+        parse_encoded_calls(text)
+        == parse_encoded_calls(f"```json\n{text}\n```")
         == CallTools([ToolCall("f", {}, native=False)])
     )
-    assert encoded_calls(f"For example: {text}") is None
-    assert encoded_calls(text.replace('"type"', "'type'")) is None
+    assert parse_encoded_calls(f"For example: {text}") is None
+    assert parse_encoded_calls(text.replace('"type"', "'type'")) is None
 
 
 ADD, SUB = (ToolCall(name, {"a": 1}, native=False) for name in ("add", "sub"))
@@ -122,7 +122,7 @@ def test_calls_between_marks_that_the_server_left_in_the_text(protocol, text, ca
 )
 def test_marked_text_that_is_no_whole_call(text):
     """Examples, broken and cut calls never run."""
-    assert encoded_calls(text) is None
+    assert parse_encoded_calls(text) is None
 
 
 # --- bare -----------------------------------------------------------------------------------------

@@ -232,9 +232,9 @@ class Deletion:
 @pytest.mark.parametrize("output", [Town | Village, Village | Place, list[Town | Village], Named | Nicknamed])
 def test_a_union_of_classes_that_one_answer_fits_is_refused(output):
     """The error names both classes and the remedy, in an agent and in one call."""
-    with pytest.raises(ConfigurationError, match=r"could fit both \w+ and \w+: give each class a field"):
+    with pytest.raises(ConfigurationError, match=r"could match both \w+ and \w+: give each class a field"):
         output_of(output)
-    with pytest.raises(ConfigurationError, match="could fit both"):
+    with pytest.raises(ConfigurationError, match="could match both"):
         BareAgent("a", llm=ScriptedLLM([]), output=output)
 
 
@@ -244,7 +244,7 @@ def test_the_keys_of_an_answer_tell_its_class(output):
     convert = output_of(output).convert
     assert convert({"name": "a"}) == Named(name="a")
     assert convert({"name": "a", "new": "b"}) == Renamed(name="a", new="b")
-    with pytest.raises(ValueError, match=r"it fits \w+ and \w+: leave out"):
+    with pytest.raises(ValueError, match=r"the value matches \w+ and \w+: remove"):
         convert({"name": "a", "new": "b", "other": 1})
 
 

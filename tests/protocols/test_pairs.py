@@ -111,7 +111,7 @@ def test_each_half_says_what_is_its_own():
     assert pair.stage_name(view(stage="work")) == "at work"
     assert Protocol.pair(Asking(), Shown()).stage_name(view(stage="work")) == "work"
     assert pair.partial("NOTE: it ra") == "it ra"
-    growth = pair.growth()
+    growth = pair.partial_answer()
     assert [growth.add(piece) for piece in ("NO", "TE: it", " rains")] == ["", "it", " rains"]
     assert [pair.shortfall(kind) for kind in (None, "half")] == [None, "only half"]
 
@@ -271,7 +271,7 @@ async def test_a_core_of_ones_own_does_a_step_in_its_own_way():
 
 def test_assistant_prompts_that_are_kept_are_bounded(monkeypatch):
     """The oldest goes, and is rendered to the same bytes when it is asked for again."""
-    monkeypatch.setattr("actgent.protocols.prompts.MAX_KEPT", 2)
+    monkeypatch.setattr("actgent.protocols.prompts.MAX_CACHED_PROMPTS", 2)
     manager = PromptManager(Placed(), Profile())
 
     class Facts:
@@ -285,7 +285,7 @@ def test_assistant_prompts_that_are_kept_are_bounded(monkeypatch):
 
     texts = [manager.assistant_prompt(Facts(name)) for name in ("a", "b", "c", "a")]
     assert texts[0] == texts[3] != texts[1]
-    assert len(manager._kept) == 2
+    assert len(manager._cached) == 2
 
 
 # --- questions to a classifier alone ---------------------------------------------------------------

@@ -10,7 +10,15 @@ from actgent.messages import Event, Message, Sender, Text, ToolCall, ToolResult
 from actgent.protocols.base import CallTools, Change, Continue, Profile, Say, View
 from actgent.protocols.plan import Plan, TodoItem
 from actgent.protocols.plan.answers import END, START, read_calls, read_executed, read_planned, split_thoughts
-from actgent.protocols.plan.protocol import CONFIG, EXECUTE, MAX_OUTPUT, STATE, SYNTHESIZE, Planning, plan_of
+from actgent.protocols.plan.protocol import (
+    CONFIG,
+    EXECUTE,
+    MAX_OUTPUT_CHARS,
+    STATE,
+    SYNTHESIZE,
+    Planning,
+    plan_of,
+)
 
 PROTOCOL = Planning()
 CALL = {"toolName": "testTool", "arguments": {"foo": "bar"}, "callId": "call_1"}
@@ -215,7 +223,7 @@ def test_case_11_odd_items():
         ("2", "in_progress", ("1",)),
     ]
     assert len(plan.warnings) == 4
-    assert "todo item 3 was left out: a todo item needs a description" in plan.warnings
+    assert "todo item 3 was omitted: a todo item needs a description" in plan.warnings
 
 
 def test_case_12_calls_in_other_forms():
@@ -229,7 +237,7 @@ def test_case_12_calls_in_other_forms():
 
 def test_case_12_a_truncated_plan_names_the_place():
     """The reason goes back to the model."""
-    with pytest.raises(ParseError, match="truncated JSON: what opens at character 0"):
+    with pytest.raises(ParseError, match="truncated JSON: the bracket at character 0"):
         planned(json.dumps(PLAN)[:-3])
 
 
@@ -303,13 +311,13 @@ def test_items_run_in_the_order_of_their_dependencies():
     items = [{"id": "b", "description": "second", "dependencies": ["a"]}, {"id": "a", "description": "first"}]
     turn = Turn().say({"todoList": items})
     assert "Do only this item of the plan: a: first" in turn.tail
-    turn.say({"content": "42" * MAX_OUTPUT})
+    turn.say({"content": "42" * MAX_OUTPUT_CHARS})
     assert "Do only this item of the plan: b: second" in turn.tail
     assert "- a: 4242" in turn.tail
-    assert len(turn.tail) < 2 * MAX_OUTPUT
+    assert len(turn.tail) < 2 * MAX_OUTPUT_CHARS
     turn.say({"content": "43"}, "Both.")
     assert turn.said.message_type == "success"
-    assert [item.result for item in turn.plan.items] == ["43", "42" * MAX_OUTPUT]
+    assert [item.result for item in turn.plan.items] == ["43", "42" * MAX_OUTPUT_CHARS]
     moves = [(e.data["id"], e.data["status"]) for e in turn.events if e.name == "item"]
     assert moves == [("a", "in_progress"), ("a", "completed"), ("b", "in_progress"), ("b", "completed")]
 
@@ -334,7 +342,7 @@ def test_notes_hold_no_words_of_the_model():
 def test_outputs_of_many_items_stay_bounded():
     """All together, whatever their number."""
     items = [{"description": f"d{number}"} for number in range(60)]
-    turn = Turn().say({"todoList": items}, *[{"content": "x" * MAX_OUTPUT}] * 59)
+    turn = Turn().say({"todoList": items}, *[{"content": "x" * MAX_OUTPUT_CHARS}] * 59)
     assert len(turn.tail) < 50_000
 
 
@@ -555,7 +563,7 @@ def test_case_28_a_follow_up_replaces_the_list():
     assert "There is a plan already" in turn.tail
     assert "[x] a: first" in turn.tail
     items = [
-        {"id": "a", "description": "reworded", "status": "COMPLETED"},
+        {"id": "a", "description": "error_with_text", "status": "COMPLETED"},
         {"id": "c", "description": "third"},
     ]
     turn.say({"todoList": items})

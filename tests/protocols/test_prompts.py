@@ -10,7 +10,7 @@ from actgent.errors import ConfigurationError
 from actgent.messages import ToolSpec
 from actgent.protocols.bare import Bare
 from actgent.protocols.base import ClassificationType, Instruction, Profile
-from actgent.protocols.prompts import PromptManager, render
+from actgent.protocols.prompts import WHO, PromptManager, render
 from actgent.protocols.react import ReAct
 from actgent.protocols.router import Router
 from actgent.protocols.simple import Simple
@@ -85,9 +85,22 @@ def test_broken_templates(template, line):
         render(template, PROFILE, name="mine")
 
 
-def test_jinja_is_imported_with_the_first_prompt():
-    """Reading answers needs no template engine."""
+@pytest.mark.parametrize("role", ["", "maths tutor", "a tutor!", "You are a tutor", "YOU ARE x.", " padded "])
+@pytest.mark.parametrize("goal", ["", "win", "Your goals: many.\n"])
+@pytest.mark.parametrize("capabilities", ["", "sums"])
+@pytest.mark.parametrize("body", ["", "a\n\n{{ b }}\n"])
+def test_the_description_of_an_agent_is_that_of_its_template(role, goal, capabilities, body):
+    """The template `WHO` is rendered without jinja2, to the bytes that jinja2 renders."""
+    profile = Profile(name="tutor", role=role, goal=goal, capabilities=capabilities, body=body)
+    by_jinja = render(f"{WHO}\n", profile, name="mine")
+    assert render(WHO, profile, name="mine") == by_jinja
+
+
+def test_jinja_is_imported_with_the_first_template():
+    """Neither reading answers nor the prompt of an agent without a template needs the template engine."""
     code = (
-        "import sys, actgent.protocols.react, actgent.structured.output; assert 'jinja2' not in sys.modules"
+        "import sys, actgent, actgent.protocols.react, actgent.structured.output; "
+        "agent = actgent.BareAgent('a', role='b', llm=actgent.ScriptedLLM(['c'])); assert agent.run_sync('d').text == 'c'; "
+        "assert 'jinja2' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -12,7 +12,7 @@ from actgent.protocols.plan.answers import read_planned, split_thoughts
 from actgent.protocols.react import ReAct
 from actgent.protocols.steps import Steps
 from actgent.structured.extract import unfenced
-from actgent.tools.outputs.provenance import neutral
+from actgent.tools.outputs.untrusted_results import neutral
 
 from .conftest import read
 

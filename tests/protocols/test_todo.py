@@ -8,15 +8,15 @@ from actgent.protocols.plan.todo import (
     Plan,
     TodoChange,
     TodoItem,
+    cancel_blocked,
     clipped,
     diff_text,
     diff_todo,
     next_item,
-    refined,
+    refine,
     run_status,
     status_mark,
     todo_text,
-    without_blocked,
 )
 
 A = TodoItem(id="a", description="first")
@@ -69,14 +69,14 @@ def test_the_next_item():
 def test_blocked_items_are_cancelled():
     """Dependents of dependents, too; what waits for a waiting item is not."""
     c = TodoItem(id="c", description="third", dependencies=["b"])
-    plan = without_blocked(Plan(items=[attrs.evolve(A, status="failed"), B, c]), now=3.0)
+    plan = cancel_blocked(Plan(items=[attrs.evolve(A, status="failed"), B, c]), now=3.0)
     assert [(item.status, item.updated_at) for item in plan.items] == [
         ("failed", 0.0),
         ("cancelled", 3.0),
         ("cancelled", 3.0),
     ]
     plan = Plan(items=[attrs.evolve(A, status="waiting"), B, c])
-    assert without_blocked(plan, now=3.0) == plan
+    assert cancel_blocked(plan, now=3.0) == plan
 
 
 @pytest.mark.parametrize("status", sorted(set(STATUSES) - {"completed"}))
@@ -120,7 +120,7 @@ def test_a_refined_item_is_as_old_as_the_one_that_it_replaces():
     """A new one is as old as it says."""
     old = Plan(items=(attrs.evolve(A, created_at=5.0),))
     new = Plan(items=(attrs.evolve(A, description="else", created_at=9.0), attrs.evolve(B, created_at=9.0)))
-    assert [(item.description, item.created_at) for item in refined(old, new).items] == [
+    assert [(item.description, item.created_at) for item in refine(old, new).items] == [
         ("else", 5.0),
         ("second", 9.0),
     ]

@@ -9,7 +9,7 @@ import trio
 from hypothesis import given, strategies as st
 
 from actgent.errors import NotSerializable, UsageError
-from actgent.journal.records import WIRE, Changed, Record
+from actgent.journal.records import WIRE, Record, StateChangeRecord
 from actgent.state.reducers import REDUCERS, add, append, extend, merge
 from actgent.state.store import Store
 
@@ -29,7 +29,7 @@ from actgent.state.store import Store
         (None, {}),
     ],
 )
-def test_an_action_gives_a_pair_or_several_or_nothing(returned, state):
+def test_action_returns_one_pair_several_or_none(returned, state):
     """Later pairs of one key win."""
     store = Store()
     store.dispatch(lambda _: returned)
@@ -40,7 +40,7 @@ def test_an_action_gives_a_pair_or_several_or_nothing(returned, state):
     "returned",
     [{"a": 1}, "ab", 5, ("a",), ("a", 1, 2), (1, "a"), [("a", 1), ("b",)], [("a", 1), None], {("a", 1)}],
 )
-def test_whatever_else_it_gives_changes_nothing(returned):
+def test_other_action_results_change_no_state(returned):
     """The text says what an action gives."""
     store = Store({"a": 0})
     with pytest.raises(UsageError, match="an action returns"):
@@ -48,7 +48,7 @@ def test_whatever_else_it_gives_changes_nothing(returned):
     assert dict(store) == {"a": 0}
 
 
-def test_an_action_that_raises_changes_nothing():
+def test_raising_action_changes_no_state():
     """Its exception comes out."""
     store = Store({"a": 0})
     with pytest.raises(ZeroDivisionError):
@@ -56,7 +56,7 @@ def test_an_action_that_raises_changes_nothing():
     assert dict(store) == {"a": 0}
 
 
-def test_an_action_sees_the_state_and_cannot_change_it():
+def test_action_cannot_modify_the_state_it_reads():
     """It gets a read-only mapping of that moment."""
     store = Store({"a": 0})
     with pytest.raises(AttributeError):
@@ -65,7 +65,7 @@ def test_an_action_sees_the_state_and_cannot_change_it():
     assert store["a"] == 1
 
 
-def test_a_former_state_stays_good():
+def test_earlier_state_stays_valid():
     """A snapshot is not changed by what comes later."""
     store = Store({"a": 0})
     before = store.snapshot
@@ -88,7 +88,7 @@ def test_a_store_is_a_mapping():
 # --- what is read and what comes in ------------------------------------------------------
 
 
-def test_changing_what_was_read_has_no_effect():
+def test_modifying_a_read_value_has_no_effect():
     """Lists and mappings come out as copies, however deep, from the store, snapshots, replays and the history."""
     store = Store({"plan": {"steps": ["a"]}})
     store.dispatch(("tags", ["x"]))
@@ -99,7 +99,7 @@ def test_changing_what_was_read_has_no_effect():
     assert store == store.replay(1) == {"plan": {"steps": ["a"]}, "tags": ["x"]}
 
 
-def test_changing_what_was_given_has_no_effect():
+def test_modifying_a_passed_value_has_no_effect():
     """The store keeps a copy of what an action returned, and of its initial state."""
     initial, tags = {"a": [1]}, ["x"]
     store = Store(initial)
@@ -109,7 +109,7 @@ def test_changing_what_was_given_has_no_effect():
     assert store == {"a": [1], "tags": ["x"]}
 
 
-def test_an_action_may_change_its_copies():
+def test_action_may_modify_its_copies():
     """What it then raises leaves no trace of that."""
     store = Store({"a": [1]})
 
@@ -131,12 +131,12 @@ def test_values_keep_their_types():
 
 
 @pytest.mark.parametrize("what", ["a lock", "itself"])
-def test_what_cannot_be_copied_is_refused(what):
+def test_uncopyable_value_is_rejected(what):
     """The text names the key; nothing changed."""
     value: list = []
     value.append(threading.Lock() if what == "a lock" else value)
     store = Store()
-    with pytest.raises(NotSerializable, match="thing cannot be written"):
+    with pytest.raises(NotSerializable, match="thing cannot be serialized"):
         store.dispatch(("thing", value))
     assert len(store) == 0
 
@@ -144,7 +144,7 @@ def test_what_cannot_be_copied_is_refused(what):
 # --- actions -----------------------------------------------------------------------------
 
 
-def test_a_change_may_be_given_without_a_function():
+def test_change_needs_no_function():
     """The spec's case 1: a pair, several, none; what is malformed changes nothing."""
     store = Store()
     store.dispatch(("k", 1))
@@ -168,7 +168,7 @@ def test_actions_by_name_take_arguments():
     assert [step.action for step in store.history] == ["grow", "shrink", "reset"]
 
 
-def test_an_async_action_is_refused():
+def test_async_action_is_rejected():
     """It is no pair, and is not left behind un-awaited."""
 
     async def action(state):
@@ -179,7 +179,7 @@ def test_an_async_action_is_refused():
         Store().dispatch(action)
 
 
-def test_an_action_does_not_dispatch():
+def test_action_may_not_dispatch():
     """Nor does a reducer: else it would count although its outer action fails."""
     store = Store(reducers={"k": lambda _, new: store.dispatch(("a", new))})
     for action in (
@@ -195,7 +195,7 @@ def test_an_action_does_not_dispatch():
     assert store["a"] == 2
 
 
-def test_a_failed_action_is_recorded_and_changes_nothing():
+def test_failed_action_is_recorded_without_a_change():
     """It has no number of its own, and counts in no replay."""
     written: list = []
     store = Store({"a": 0}, write=written.append)
@@ -217,7 +217,7 @@ def test_a_failed_action_is_recorded_and_changes_nothing():
     assert len(written) == 3
 
 
-def test_what_the_journal_refuses_does_not_count():
+def test_change_rejected_by_the_journal_is_undone():
     """Its error comes out, though the journal does not even take that the action failed."""
 
     def full(_):
@@ -226,11 +226,11 @@ def test_what_the_journal_refuses_does_not_count():
     store = Store({"a": 0}, write=full)
     with pytest.raises(OSError, match="no space") as caught:
         store.dispatch(("a", 1))
-    assert "did not take" in caught.value.__notes__[0]
+    assert "could not record" in caught.value.__notes__[0]
     assert (dict(store), store.number) == ({"a": 0}, 0)
 
 
-def test_once_means_once():
+def test_once_dispatches_once():
     """Under one id a change is made one time, whatever the action; without id each time."""
     store = Store(reducers={"n": add})
     for once in ("x", "x", "", "", "y"):
@@ -238,7 +238,7 @@ def test_once_means_once():
     assert store["n"] == 4
 
 
-def test_what_failed_under_an_id_may_be_tried_again():
+def test_failed_once_id_may_be_retried():
     """Only what was done is not done again."""
     store = Store({"n": 0})
     with pytest.raises(ZeroDivisionError):
@@ -261,7 +261,7 @@ def test_what_failed_under_an_id_may_be_tried_again():
         (lambda old, new: max(old or 0, new), [3, 9, 4], 9),
     ],
 )
-def test_a_reducer_lets_new_values_meet_old_ones(reducer, given, state):
+def test_reducer_combines_old_and_new_values(reducer, given, state):
     """One by one, and all in one action."""
     one_by_one, at_once = Store(reducers={"k": reducer}), Store()
     at_once.add_reducer("k", reducer)
@@ -275,7 +275,7 @@ def test_a_reducer_lets_new_values_meet_old_ones(reducer, given, state):
 @pytest.mark.parametrize(
     ("reducer", "given"), [(append, 1), (extend, [1]), (extend, 2), (merge, {}), (merge, 1), (add, [1])]
 )
-def test_a_reducer_that_cannot_changes_nothing(reducer, given):
+def test_failing_reducer_changes_no_state(reducer, given):
     """Nor do the other pairs of its action."""
     store = Store({"k": "text"}, reducers={"k": reducer})
     with pytest.raises((UsageError, TypeError)):
@@ -284,7 +284,7 @@ def test_a_reducer_that_cannot_changes_nothing(reducer, given):
     assert store.history[0].error
 
 
-def test_a_reducer_may_change_what_it_gets():
+def test_reducer_may_modify_its_arguments():
     """It gets copies, so former states stay good."""
 
     def careless(old, new):
@@ -297,7 +297,7 @@ def test_a_reducer_may_change_what_it_gets():
     assert [store.replay(n)["k"] for n in range(3)] == [[], [1], [1, 2]]
 
 
-def test_what_is_no_function_is_refused():
+def test_reducer_that_is_not_callable_is_rejected():
     """As a reducer, and as an action."""
     with pytest.raises(UsageError, match="the reducer of 'k'"):
         Store(reducers={"k": "append"})
@@ -321,7 +321,7 @@ def test_a_reducer_may_be_an_object():
     assert store["k"] == [2, 3]
 
 
-async def test_parallel_updates_lose_nothing():
+async def test_parallel_updates_are_all_applied():
     """From tasks and from worker threads, to one key with a reducer and to keys of their own."""
     store = Store(reducers={"results": append, "count": add})
 
@@ -340,7 +340,7 @@ async def test_parallel_updates_lose_nothing():
     assert (store["count"], store.number, len(store)) == (40, 40, 42)
 
 
-async def test_a_thread_may_roll_back():
+async def test_rollback_from_a_thread():
     """In the thread of the event loop, as everything that changes the state."""
     store = Store()
     store.dispatch(("a", 1))
@@ -353,7 +353,7 @@ async def test_a_thread_may_roll_back():
 # --- subscribers -------------------------------------------------------------------------
 
 
-def test_subscribers_hear_of_changes_until_they_unsubscribe():
+def test_subscribers_receive_changes_until_unsubscribe():
     """Not of failures, nor of nothing; of a rollback too."""
     store, seen = Store({"a": 0}), []
     unsubscribe = store.subscribe(lambda state: seen.append(state["a"]))
@@ -368,7 +368,7 @@ def test_subscribers_hear_of_changes_until_they_unsubscribe():
     assert seen == [1, 0]
 
 
-def test_a_subscriber_that_raises_harms_nobody(caplog):
+def test_raising_subscriber_does_not_affect_others(caplog):
     """It is logged, the others hear, and the change counts."""
     store, seen = Store(), []
     store.subscribe(lambda state: state["missing"])
@@ -387,7 +387,7 @@ def test_a_subscriber_may_dispatch():
     assert seen[-1] == store == {"a": 1, "b": 1}
 
 
-def test_a_subscriber_that_never_ends_is_an_error():
+def test_endless_subscriber_recursion_is_an_error():
     """It comes out where the change was made."""
     store = Store(reducers={"a": add})
     store.subscribe(lambda _: store.dispatch(("a", 1)))
@@ -419,17 +419,17 @@ def test_replay_rollback_and_a_new_branch():
 
 
 @pytest.mark.parametrize("number", [-1, 4, 1.0, True, None, "1"])
-def test_there_is_no_such_state(number):
+def test_unknown_state_number_is_an_error(number):
     """The text says which there are."""
     store = three()
     calls = [store.replay, store.rollback] + ([store.fork] if number is not None else [])
     for call in calls:
-        with pytest.raises(UsageError, match="from 0 to 3"):
+        with pytest.raises(UsageError, match="0 to 3"):
             call(number)
     assert store == {"k": 3}
 
 
-def test_a_fork_goes_its_own_way():
+def test_fork_is_independent():
     """From any number, with the history before it, the reducers and the actions."""
     written: list = []
     store = Store(reducers={"n": add}, actions={"one": lambda _: ("n", 1)}, write=written.append)
@@ -451,7 +451,7 @@ def test_the_history_is_bounded():
         store.dispatch(("k", number))
     assert (list(store.known), len(store.history)) == ([7, 8, 9, 10], 3)
     assert [store.replay(n)["k"] for n in store.known] == [7, 8, 9, 10]
-    with pytest.raises(UsageError, match="from 7 to 10"):
+    with pytest.raises(UsageError, match="7 to 10"):
         store.rollback(6)
 
 
@@ -510,7 +510,7 @@ def test_a_store_is_restored_exactly(operations):
     assert restored._once == store._once
 
 
-def test_a_list_that_grows_is_journaled_linearly():
+def test_growing_list_is_journaled_in_linear_size():
     """A value appended costs itself, not the list."""
     written: list = []
     store = Store(reducers={"results": append}, write=written.append)
@@ -524,7 +524,7 @@ def test_a_list_that_grows_is_journaled_linearly():
     ("reducer", "given"),
     [("append", lambda n: n), ("extend", lambda n: [n]), ("merge", lambda n: {f"key {n}": n})],
 )
-def test_what_grew_is_restored_linearly(monkeypatch, changes, reducer, given):
+def test_grown_list_is_restored_in_linear_time(monkeypatch, changes, reducer, given):
     """However many records added to it, it is copied once for each snapshot of it, and once for the oldest state."""
     copied = []
 
@@ -538,7 +538,7 @@ def test_what_grew_is_restored_linearly(monkeypatch, changes, reducer, given):
     for number in range(1, changes + 1):
         if number % (changes // 4) == 1:
             snapshots[number] = store.snapshot
-        store.restore(Changed(changes={"k": given(number)}, reduced={"k": reducer}))
+        store.restore(StateChangeRecord(changes={"k": given(number)}, reduced={"k": reducer}))
     assert (len(copied), len(snapshots)) == (5, 4)
     assert {length: len(snapshot["k"]) for length, snapshot in snapshots.items()} == {n: n for n in snapshots}
     copied.clear()

@@ -31,20 +31,20 @@ def leaves(value):
     return [value]
 
 
-def reading(text, *, mends):
+def reading(text, *, repairs):
     """The value of a text, None where it is refused."""
     try:
-        return read(text, mends=mends)
+        return read(text, repairs=repairs)
     except (Unreadable, ParseError):
         return None
 
 
 @given(BRACKETED, st.booleans())
-def test_python_and_json_are_read_as_they_are(value, mends):
+def test_python_and_json_are_read_as_they_are(value, repairs):
     """Every value comes back from its JSON text, indented or not, and from Python's spelling of it."""
-    assert reading(json.dumps(value), mends=mends) == value
-    assert reading(json.dumps(value, indent=1, ensure_ascii=False), mends=mends) == value
-    assert reading(repr(value), mends=mends) == value
+    assert reading(json.dumps(value), repairs=repairs) == value
+    assert reading(json.dumps(value, indent=1, ensure_ascii=False), repairs=repairs) == value
+    assert reading(repr(value), repairs=repairs) == value
 
 
 @given(BRACKETED, st.sampled_from(["json", "indented", "python"]), st.data())
@@ -59,8 +59,8 @@ def test_a_lost_character_changes_no_leaf(value, spelling, data):
     outside = [place for place, is_out in enumerate(_outside_of_strings(text)) if is_out]
     marks = [place for place in outside if text[place] in ",:[]{}"]
     lost = data.draw(st.sampled_from(marks))
-    for mends in (False, True):
-        found = reading(text[:lost] + text[lost + 1 :], mends=mends)
+    for repairs in (False, True):
+        found = reading(text[:lost] + text[lost + 1 :], repairs=repairs)
         assert found is None or leaves(found) == leaves(value)
 
 
@@ -79,8 +79,8 @@ def test_a_lost_comma_between_scalars_is_refused(items, data):
     lost = data.draw(st.integers(1, len(items) - 1))
     gap = data.draw(st.sampled_from([" ", "\n", "  \n", " // and\n", "/* and */"]))
     text = f"[{', '.join(spelled[:lost])}{gap}{', '.join(spelled[lost:])}]"
-    for mends in (False, True):
-        assert reading(text, mends=mends) is None
+    for repairs in (False, True):
+        assert reading(text, repairs=repairs) is None
     with pytest.raises(ParseError):
         extract_only(f'{{"to": {text}}}')
 
@@ -120,7 +120,7 @@ def test_a_lost_comma_between_scalars_is_refused(items, data):
 )
 def test_what_would_be_guessed_is_refused(text):
     """No string is glued, quoted or cut, no number becomes another one, no key is given up."""
-    assert reading(text, mends=True) is None
+    assert reading(text, repairs=True) is None
     with pytest.raises(ParseError):
         extract(text)
 
@@ -140,8 +140,8 @@ def test_what_would_be_guessed_is_refused(text):
 )
 def test_small_losses_are_mended(text, value):
     """Only in a text that is one value and nothing else."""
-    assert reading(text, mends=True) == value
-    assert reading(text, mends=False) is None
+    assert reading(text, repairs=True) == value
+    assert reading(text, repairs=False) is None
 
 
 @pytest.mark.parametrize(
@@ -158,12 +158,12 @@ def test_small_losses_are_mended(text, value):
 )
 def test_other_peoples_spelling(text, value):
     """Numbers, escapes and comments of Python and JavaScript that can mean only one thing."""
-    assert reading(text, mends=False) == value
+    assert reading(text, repairs=False) == value
 
 
 @given(st.text(alphabet="{}[]()'\"“”:,. \nab1\\e-_#/", max_size=60))
 @settings(max_examples=400)
 def test_nothing_else_is_raised(text):
     """Whatever stands there is read or refused, and what is read can be written."""
-    found = reading(text, mends=True)
+    found = reading(text, repairs=True)
     assert json.loads(json.dumps(found)) == found

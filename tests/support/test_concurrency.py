@@ -6,7 +6,7 @@ import trio
 from actgent.support.concurrency import plain_nursery
 
 
-async def test_the_error_of_a_block_is_raised_as_itself():
+async def test_block_error_is_raised_unchanged():
     async def fail():
         async with plain_nursery() as nursery:
             nursery.start_soon(trio.sleep_forever)
@@ -17,7 +17,7 @@ async def test_the_error_of_a_block_is_raised_as_itself():
     assert str(caught.value.__cause__) == "why"
 
 
-async def test_what_tasks_raise_comes_in_a_group_with_what_the_block_raises_then():
+async def test_task_and_block_errors_are_raised_as_a_group():
     async def fail():
         raise ValueError("of a task")
 
@@ -37,7 +37,7 @@ async def test_what_tasks_raise_comes_in_a_group_with_what_the_block_raises_then
     assert {str(each) for each in both.value.exceptions} == {"of a task", "of the block"}
 
 
-async def test_a_cancellation_stays_one():
+async def test_cancellation_is_not_wrapped():
     with trio.CancelScope() as scope:
         async with plain_nursery():
             scope.cancel()

@@ -24,7 +24,7 @@ trio.run(main)
 """
 
 
-async def test_one_changes_it_at_a_time(tmp_path):
+async def test_lock_file_has_one_holder(tmp_path):
     """Twenty that add one to a number come to twenty."""
     path = tmp_path / "n"
     write_whole(path, "0")
@@ -41,7 +41,7 @@ async def test_one_changes_it_at_a_time(tmp_path):
     assert path.read_text(encoding="utf-8") == "20"
 
 
-async def test_a_process_that_is_killed_holds_nothing(tmp_path):
+async def test_killed_process_releases_the_lock(tmp_path):
     """As long as it lives, others wait so long and say so; when it is killed, the next one goes on."""
     path = tmp_path / "n"
     process = await trio.lowlevel.open_process(
@@ -49,8 +49,8 @@ async def test_a_process_that_is_killed_holds_nothing(tmp_path):
     )
     with trio.fail_after(60):
         assert (await process.stdout.receive_some(100)).startswith(b"h")
-        with pytest.raises(ConfigurationError, match=r"another process has been changing .* for 0\.1 s"):
-            async with file_change(path, patience=0.1):
+        with pytest.raises(ConfigurationError, match=r"another process has held the lock of .* for 0\.1 s"):
+            async with file_change(path, timeout_seconds=0.1):
                 pytest.fail("two have it")
         process.kill()
         await process.wait()
@@ -59,7 +59,7 @@ async def test_a_process_that_is_killed_holds_nothing(tmp_path):
     assert path.read_text(encoding="utf-8") == "mine"
 
 
-def test_written_whole_or_not_at_all(tmp_path):
+def test_file_is_written_completely_or_not_at_all(tmp_path):
     """A text that cannot be written leaves the old one, and nothing beside it; a new one has its mode."""
     path = tmp_path / "t"
     write_whole(path, "old", mode=0o600)
@@ -70,7 +70,7 @@ def test_written_whole_or_not_at_all(tmp_path):
     assert [each.name for each in tmp_path.iterdir()] == ["t"]
 
 
-async def test_a_folder_that_cannot_be_written_is_named(tmp_path):
+async def test_unwritable_folder_is_named_in_the_error(tmp_path):
     """With the file that was to be changed."""
     with pytest.raises(ConfigurationError, match=r"nowhere/n cannot be changed"):
         async with file_change(tmp_path / "nowhere" / "n"):

@@ -8,7 +8,7 @@ from hypothesis import given, strategies as st
 from actgent import BareAgent, ScriptedLLM, Sender
 from actgent.errors import SessionNotFound, ToolNotFound
 from actgent.errors.printable import quoted, shown
-from actgent.support.logs import PASSED, Each, logger_of, summarise
+from actgent.support.logs import MAX_PASSED, LogVariable, logger_of, summarise
 
 FORGED = "s\n2026-01-01 CRITICAL actgent: all is well"
 STEERING = ["\x1b[2J", "\x00", "\r", "\u202e", "\u2028", "\u2029", "\x85", "\ud800", "\u200b", "\U000e0041"]
@@ -32,7 +32,7 @@ def _raised(words):
 
 
 @given(st.text() | st.binary().map(str), st.integers(1, 300))
-def test_what_is_shown_is_one_printable_bounded_line(text, limit):
+def test_shown_text_is_one_printable_bounded_line(text, limit):
     """Whatever was given; printable text is shown as it is."""
     for each in (shown(text, limit), quoted(text, limit)):
         assert each.isprintable()
@@ -42,9 +42,9 @@ def test_what_is_shown_is_one_printable_bounded_line(text, limit):
 
 
 @pytest.mark.parametrize("steering", STEERING)
-def test_records_are_one_line_whatever_is_in_them(log, caplog, steering):
+def test_log_records_are_one_line(log, caplog, steering):
     """Names, ids and the words of exceptions reach handlers escaped."""
-    log.warning("agent %s, session %s", f"a{steering}b", Each(FORGED))
+    log.warning("agent %s, session %s", f"a{steering}b", LogVariable(FORGED))
     log.error("it failed: %s", ValueError(FORGED), exc_info=_raised(f"{steering}\n{FORGED}"))
     assert len(caplog.records) == 2
     assert all(record.getMessage().isprintable() for record in caplog.records)
@@ -53,7 +53,7 @@ def test_records_are_one_line_whatever_is_in_them(log, caplog, steering):
     assert not any(line.startswith("2026") for line in lines)
 
 
-def test_records_are_bounded(log, caplog):
+def test_log_records_are_bounded(log, caplog):
     """A name of 200,000 characters and the words of an exception are cut, with their length."""
     log.warning("actor %s: %s", "a" * 200_000, ValueError("b" * 200_000))
     log.error("it failed", exc_info=_raised("c" * 200_000))
@@ -62,7 +62,7 @@ def test_records_are_bounded(log, caplog):
     assert len(caplog.text) < 5_000
 
 
-def test_a_thousand_equal_records_are_one_and_their_number(log, caplog):
+def test_thousand_equal_records_become_one_with_a_count(log, caplog):
     """The first, and at the end how many more there were; different ones are all there."""
     for number in range(1_000):
         log.warning("agent %s failed", "a")
@@ -78,20 +78,20 @@ def test_a_thousand_equal_records_are_one_and_their_number(log, caplog):
     assert {record.levelname for record in caplog.records} == {"WARNING"}
 
 
-def test_ids_make_no_other_kind(log, caplog):
+def test_ids_do_not_split_record_groups(log, caplog):
     """Some are told one by one, for somebody to look at; the others are counted."""
     for number in range(1_000):
-        log.error("session %s failed after %.1f s", Each(f"s{number}"), number / 10)
+        log.error("session %s failed after %.1f s", LogVariable(f"s{number}"), number / 10)
     summarise(all_of_them=True)
-    assert len(caplog.records) == PASSED + 1
+    assert len(caplog.records) == MAX_PASSED + 1
     assert (
         caplog.records[-1]
         .getMessage()
-        .startswith(f"{1_000 - PASSED} more records like this one: session s999")
+        .startswith(f"{1_000 - MAX_PASSED} more records like this one: session s999")
     )
 
 
-def test_other_levels_templates_and_errors_are_other_kinds(log, caplog):
+def test_levels_templates_and_errors_split_record_groups(log, caplog):
     """Nothing different is lost in a count."""
     for error in (ValueError("x"), KeyError("x"), ValueError("y")):
         log.error("it failed: %s", type(error).__name__, exc_info=error)
@@ -100,7 +100,7 @@ def test_other_levels_templates_and_errors_are_other_kinds(log, caplog):
     assert len(caplog.records) == 6, "the second warning of a ValueError is equal to the first"
 
 
-def test_a_window_ends(log, caplog, monkeypatch):
+def test_record_window_ends(log, caplog, monkeypatch):
     """Then the number is told with the next record, and it begins anew."""
     now = [0.0]
     monkeypatch.setattr("actgent.support.logs.time.monotonic", lambda: now[0])
@@ -122,7 +122,7 @@ def test_errors_quote_ids_bounded_and_on_one_line():
         assert len(str(error)) < 2_000
 
 
-async def test_an_agent_that_always_fails_fills_no_log(caplog, autojump_clock):
+async def test_failing_agent_does_not_flood_the_log(caplog, autojump_clock):
     """A thousand messages that fail alike are some records and their number, told by the end of the agent."""
 
     def fail(_):
@@ -135,15 +135,15 @@ async def test_an_agent_that_always_fails_fills_no_log(caplog, autojump_clock):
                 await session.chat("hi")
         for session in sessions:
             await session.wait_idle()
-    assert len(caplog.records) == PASSED + 1
+    assert len(caplog.records) == MAX_PASSED + 1
     assert (
         caplog.records[-1]
         .getMessage()
-        .startswith(f"{1_000 - PASSED} more records like this one: agent a, session ")
+        .startswith(f"{1_000 - MAX_PASSED} more records like this one: agent a, session ")
     )
 
 
-def test_a_traceback_that_cannot_be_written_fails_nothing(caplog):
+def test_unprintable_traceback_does_not_fail_logging(caplog):
     """Whoever logs an error of a stranger's goes on, whatever its attributes raise and however deep it is nested."""
 
     class Uncaused(Exception):

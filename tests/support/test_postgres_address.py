@@ -25,7 +25,7 @@ from actgent.support.postgres_address import split_schema
         ),
     ],
 )
-def test_what_an_address_says_is_read_as_libpq_reads_it(query, said):
+def test_addresses_are_parsed_like_libpq_does(query, said):
     """Spaces, signs and all; only the schema is ours."""
     address, schema = split_schema(f"postgres://ada@h/d?{query}&schema=a%20b", default="x", owner="it")
     read = psycopg.conninfo.conninfo_to_dict(address)
@@ -41,10 +41,17 @@ def test_an_address_without_a_host_keeps_its_slashes(address):
     assert split_schema(address, default="x", owner="it") == (address, "x")
 
 
+def test_an_address_names_several_servers_with_their_ports():
+    """To libpq they are alternatives."""
+    address = "postgres://u:p@h:1,[::1]:2,i/d?target_session_attrs=read-write"
+    assert split_schema(f"{address}&schema=s", default="x", owner="it") == (address, "s")
+
+
 @pytest.mark.parametrize(
     ("address", "words"),
     [
         ("postgres://", "is not of the form postgres://HOST/DATABASE"),
+        ("postgres://u:p@h:1,i:99999/d", "a port that is not a number up to 65535"),
         ("postgres://u:p@h:99999/d", "a port that is not a number up to 65535"),
         ("postgres://u:se/cret@h/d", "In a password, write / as %2F"),
     ],

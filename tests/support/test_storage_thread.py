@@ -12,7 +12,7 @@ import trio.testing
 from actgent.support.storage_thread import StorageThread
 
 
-async def test_a_clock_that_jumps_does_not_run_ahead_of_the_work(autojump_clock):
+async def test_autojump_clock_waits_for_running_jobs(autojump_clock):
     """Who waits for the thread with a limit by such a clock is not told that it is slow."""
     thread = StorageThread("slow")
     begun = trio.current_time()
@@ -22,9 +22,9 @@ async def test_a_clock_that_jumps_does_not_run_ahead_of_the_work(autojump_clock)
     thread.end(lambda: None)
 
 
-async def test_work_that_never_ends_does_not_hold_the_clock_for_ever(autojump_clock, monkeypatch):
+async def test_endless_job_holds_the_clock_for_a_limited_time(autojump_clock, monkeypatch):
     """After a while limits pass again."""
-    monkeypatch.setattr("actgent.support.storage_thread.HELD", 0.1)
+    monkeypatch.setattr("actgent.support.storage_thread.MAX_CLOCK_HOLD_SECONDS", 0.1)
     thread = StorageThread("stuck")
     with pytest.raises(trio.TooSlowError), trio.fail_after(1000):
         await thread.run(time.sleep, 2)
@@ -32,7 +32,7 @@ async def test_work_that_never_ends_does_not_hold_the_clock_for_ever(autojump_cl
 
 
 @pytest.mark.parametrize("what", ["listen", "run"])
-async def test_who_was_just_woken_does_not_read_what_is_closed(nursery, what):
+async def test_woken_task_does_not_read_a_closed_pipe(nursery, what):
     """The number of the pipe may be another file's by then."""
     thread, rung, is_over, ended = StorageThread("ends"), threading.Event(), [], trio.Event()
 
@@ -56,7 +56,7 @@ async def test_who_was_just_woken_does_not_read_what_is_closed(nursery, what):
         await ended.wait()
 
 
-def test_ctrl_c_as_the_work_begins_ends_well():
+def test_ctrl_c_at_job_start_is_handled():
     """A task that is cut there would be woken when the work is done, and not be there: trio itself breaks by that."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
 

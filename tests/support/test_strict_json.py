@@ -56,7 +56,7 @@ def test_depth_is_counted_without_recursion(depth):
 @pytest.mark.parametrize(
     "text", ["[" * 100_000, b"[" * 100_000, "[" * 101 + "]" * 101, '{"a":' * 101 + "1" + "}" * 101]
 )
-def test_a_document_of_a_stranger_that_is_nested_deeply(text):
+def test_deeply_nested_untrusted_document_is_rejected(text):
     """It is an error like any other text that is not JSON, and never a RecursionError."""
     with pytest.raises(ValueError, match="nested deeper than 100 levels"):
         load_document(text)

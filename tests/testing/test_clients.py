@@ -47,7 +47,7 @@ def client(cls, provider):
 
 
 @pytest.mark.parametrize("cls", [OpenAI, OpenAIResponses, Anthropic])
-async def test_a_chat_goes_over_each_wire_unchanged(cls):
+async def test_chat_survives_each_wire_format(cls):
     """The provider reads the very conversation that the client was given."""
     async with open_provider(["Five."]) as provider:
         llm = client(cls, provider)
@@ -59,7 +59,7 @@ async def test_a_chat_goes_over_each_wire_unchanged(cls):
 
 @pytest.mark.parametrize("cls", [OpenAI, OpenAIResponses, Anthropic])
 @pytest.mark.parametrize("is_streamed", [True, False])
-async def test_an_answer_comes_over_each_wire_unchanged(cls, is_streamed):
+async def test_answer_survives_each_wire_format(cls, is_streamed):
     """Thinking, text and calls arrive in their order, and nothing is left open behind them."""
     said = [Thinking("So.", "any"), Text("Let me see: ÄÖ🙂."), ToolCall("add", {"a": 1})]
     pieces = []

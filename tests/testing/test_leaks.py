@@ -32,7 +32,7 @@ async def test_a_task_left_is_named():
         nursery.cancel_scope.cancel()
 
 
-async def test_a_task_that_is_just_ending_is_waited_for():
+async def test_ending_task_is_awaited():
     """What ends within the grace is no leak, under a clock that stands still too."""
 
     async def ends_soon():
@@ -105,7 +105,7 @@ async def test_a_worker_at_work_is_a_leak_and_an_idle_one_is_not():
     await check.__aexit__(None, None, None)
 
 
-def test_around_a_whole_run():
+def test_leak_check_around_a_whole_run():
     """Outside of trio the block is a plain `with`."""
 
     async def main():
@@ -115,7 +115,7 @@ def test_around_a_whole_run():
         trio.run(main)
 
 
-async def test_an_exception_of_the_block_comes_first():
+async def test_block_exception_precedes_leaks():
     """A block that raises is not looked at."""
     left = []
     with pytest.raises(KeyError):

@@ -193,7 +193,7 @@ async def test_stop_reasons_have_each_providers_word(stop):
     assert response.output[0].content[0].type == ("refusal" if stop == "refusal" else "output_text")
 
 
-async def test_a_providers_own_thinking_and_opaque_blocks_go_out_unchanged():
+async def test_provider_thinking_and_opaque_blocks_are_unchanged():
     """Redacted thinking and a server tool's call are sent as the script gives them."""
     redacted = {"type": "redacted_thinking", "data": "c2VhbGVk"}
     search = {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {"query": "x"}}
@@ -218,7 +218,7 @@ async def test_arguments_that_are_no_json_go_out_as_they_are():
 # --- scripts -----------------------------------------------------------------------------
 
 
-async def test_a_function_reads_the_request_whatever_wire_it_came_by():
+async def test_script_function_reads_requests_of_every_api():
     """A script's function sees the same neutral conversation from all three wires."""
     seen = []
 
@@ -248,7 +248,7 @@ async def test_a_list_may_hold_functions_and_faults():
     assert said == ["one", "2", "four"]
 
 
-async def test_a_tool_loop_over_the_wire():
+async def test_tool_loop_over_http():
     """A function that sees results answers with them; `tool_results` names the tool."""
 
     def script(request):
@@ -266,7 +266,7 @@ async def test_a_tool_loop_over_the_wire():
     assert last.choices[0].message.content == "add says 5"
 
 
-async def test_requests_are_kept_up_to_the_bound():
+async def test_stored_requests_are_bounded():
     """`requests` holds the last ones with headers, bytes and JSON; the key is not in their repr."""
     async with clients(["a", "b", "c"], keep=2) as peer:
         for _ in range(3):
@@ -320,7 +320,7 @@ async def test_a_function_that_raises_fails_the_block():
     assert isinstance(raised.value.__cause__, LookupError)
 
 
-async def test_an_exception_of_the_block_comes_out_as_it_is():
+async def test_block_exception_is_raised_unchanged():
     """What the block raises is not wrapped in an exception group."""
     with pytest.raises(KeyError, match="mine"):
         async with open_provider([]):
@@ -328,7 +328,7 @@ async def test_an_exception_of_the_block_comes_out_as_it_is():
 
 
 @pytest.mark.parametrize("script", ["text", [Image(media_type="image/png", data=b"x")], [7]])
-async def test_scripts_that_make_no_sense_are_named(script):
+async def test_invalid_scripts_are_named(script):
     """A lone text, or a part that no model says, is an error of the developer."""
     with pytest.raises(ConfigurationError):
         await refused(script)
@@ -364,7 +364,7 @@ async def test_an_invalid_request_is_400_and_no_answer_is_used_up():
     assert raised.value.body["error"]["type"] == "invalid_request_error"
 
 
-async def test_a_request_that_cannot_be_read_is_the_clients_fault():
+async def test_unreadable_request_is_a_client_error():
     """A part that the checks let pass and the reader cannot take is a 400, not a failure of the script."""
     import openai
 
@@ -464,7 +464,7 @@ async def test_a_cut_stream_breaks_in_both_sdks(is_reset):
             got.extend([event async for event in messages])
 
 
-async def test_a_cut_in_the_middle_of_a_body():
+async def test_truncated_body_is_an_error():
     """A body that is shorter than its Content-Length is a connection error."""
     import openai
 
@@ -540,7 +540,7 @@ async def test_silence_ends_by_the_clients_timeout(events):
             await drained(await chat_of(peer.openai, stream=True))
 
 
-async def test_a_200_that_is_no_answer():
+async def test_status_200_without_an_answer():
     """The page of a proxy comes out of OpenAI's SDK as a str, and a wrong object without choices."""
     page = RawAnswer(b"<html>login</html>")
     wrong = RawAnswer(b'{"object":"chat.completion"}', content_type="application/json")
@@ -549,7 +549,7 @@ async def test_a_200_that_is_no_answer():
         assert (await chat_of(peer.openai)).choices is None
 
 
-async def test_a_hangup_and_a_refused_connection():
+async def test_hangup_and_refused_connection_are_errors():
     """No answer at all, and nobody there, are connection errors."""
     import openai
 
@@ -563,7 +563,7 @@ async def test_a_hangup_and_a_refused_connection():
 # --- what is left ------------------------------------------------------------------------
 
 
-async def test_nothing_is_left_with_streams_open():
+async def test_provider_exit_closes_open_streams():
     """Leaving the block closes silent, slow and kept-alive connections; no task or socket stays."""
     body = b'{"model":"m","messages":[{"role":"user","content":"x"}],"stream":true}'
     async with assert_no_leaks():
@@ -579,7 +579,7 @@ async def test_nothing_is_left_with_streams_open():
             await stream.aclose()
 
 
-async def test_a_client_that_goes_away_is_noticed_at_once():
+async def test_client_disconnect_is_noticed_immediately():
     """A closed connection ends a silent answer without waiting for the block."""
     async with open_provider([Silence()]) as provider:
         stream = await trio.open_tcp_stream("127.0.0.1", provider.port)
@@ -590,7 +590,7 @@ async def test_a_client_that_goes_away_is_noticed_at_once():
         assert provider.statistics().running == 0
 
 
-async def test_a_request_that_is_no_http_harms_nobody():
+async def test_non_http_request_does_not_affect_others():
     """Garbage on one connection closes that one; the next is served."""
     async with clients(["fine"]) as peer:
         stream = await trio.open_tcp_stream("127.0.0.1", peer.provider.port)
@@ -601,7 +601,7 @@ async def test_a_request_that_is_no_http_harms_nobody():
 
 
 @pytest.mark.parametrize("line", [b"HEAD / HTTP/1.1", b"GET /v1/models HTTP/1.1", b"CONNECT x:1 HTTP/1.1"])
-async def test_other_methods_are_not_found_and_harm_nobody(line):
+async def test_other_http_methods_are_not_found(line):
     """Whatever a client asks in good HTTP, the provider answers and lives on."""
     async with clients(["fine"]) as peer:
         stream = await trio.open_tcp_stream("127.0.0.1", peer.provider.port)

@@ -102,7 +102,7 @@ async def test_a_changed_prompt_is_the_first_difference():
     assert 1 < difference.step <= len(recording.records)
 
 
-async def test_failures_and_repairs_come_out_the_same(autojump_clock):
+async def test_failures_and_repairs_replay_equally(autojump_clock):
     """A model call that failed fails again, a bad answer is asked again."""
     react = '{"question_nature": "x"}'
     script = [ModelTimeout("too slow"), "fine"]
@@ -113,7 +113,7 @@ async def test_failures_and_repairs_come_out_the_same(autojump_clock):
     await assert_replays(ReActAgent("clerk", llm=ScriptedLLM([])), recording)
 
 
-async def test_an_interrupted_turn_comes_out_the_same(autojump_clock):
+async def test_interrupted_turn_replays_equally(autojump_clock):
     """A call that was interrupted is interrupted in the replay, too."""
     async with MemoryJournal().running() as journal:
         async with open_runtime(journal=journal) as runtime:
@@ -147,7 +147,7 @@ async def test_the_state_is_compared():
     await assert_replays(clerk(), recording)
 
 
-async def test_a_recording_comes_from_a_file_or_a_journal(tmp_path):
+async def test_recording_loads_from_a_file_or_a_journal(tmp_path):
     """A file of exported sessions, and a journal's address, do as well."""
     async with open_runtime(journal=f"sqlite:///{tmp_path}/a.db") as runtime:
         agent = await runtime.start(clerk(["Hello."]))

@@ -8,16 +8,16 @@ import pytest
 from actgent.llm.base import Answer
 from actgent.messages import Text, Thinking, ToolCall
 from actgent.testing import check_transcript
-from actgent.testing.dialects import (
-    AnthropicDialect,
+from actgent.testing.provider_apis import (
+    AnthropicMessagesAPI,
     MalformedRequest,
-    OpenAIChatDialect,
-    OpenAIResponsesDialect,
+    OpenAIChatAPI,
+    OpenAIResponsesAPI,
     ProviderRequest,
 )
 
 DIALECTS = {
-    dialect.path: dialect for dialect in (OpenAIChatDialect(), OpenAIResponsesDialect(), AnthropicDialect())
+    dialect.path: dialect for dialect in (OpenAIChatAPI(), OpenAIResponsesAPI(), AnthropicMessagesAPI())
 }
 UNRECORDED = {
     ".content_block.signature",
@@ -213,7 +213,7 @@ def paths(value, path):
             yield from paths(item, f"{path}.{key}")
 
 
-def test_what_was_accepted_is_accepted(rows):
+def test_recorded_accepted_requests_are_accepted(rows):
     """No request that a provider answered is called invalid, but for those that end with the model's own words."""
     checked = 0
     for row in rows:
@@ -252,7 +252,7 @@ def broken(body, path, junk):
 
 
 @pytest.mark.parametrize("junk", [None, 7, "", [], {}, "x", [None], [[]], [{}]], ids=repr)
-def test_a_broken_request_is_never_an_exception(rows, junk):
+def test_malformed_request_raises_no_exception(rows, junk):
     """Junk in any place of a recorded request is a problem or passes; neither check nor reader break on it."""
     for row in rows[::4]:
         body = {key: value for key, value in (row["request"] or {}).items() if key != "tools"}

@@ -7,7 +7,7 @@ from actgent.llm.base import Chat, ChatMessage
 from actgent.llm.models import PROVIDERS, dialect_of
 from actgent.messages import Image, Text, ToolCall, ToolResult
 from actgent.testing import assert_valid_transcript, check_transcript
-from actgent.testing.dialects import DIALECTS
+from actgent.testing.provider_apis import PROVIDER_APIS
 
 USER = {"role": "user", "content": "What is 2 + 3?"}
 PARAMETERS = {"type": "object", "properties": {}}
@@ -179,13 +179,13 @@ def test_invalid_settings(dialect, settings, problem):
 
 @pytest.mark.parametrize("dialect", ["openai", "openai-responses", "anthropic"])
 @pytest.mark.parametrize("junk", [None, 7, "x", [None], [[]], [{}], [{"role": None, "content": 7}], {"a": 1}])
-def test_junk_is_a_problem_and_never_an_exception(dialect, junk):
+def test_junk_is_reported_without_an_exception(dialect, junk):
     """Whatever stands in the place of the messages, the check answers."""
     found = problems(dialect, junk)
     assert found or (dialect, junk) == ("openai-responses", "x")
 
 
-def test_earlier_calls_may_stand_in_a_stored_response():
+def test_earlier_calls_may_be_in_a_stored_response():
     """With previous_response_id a result alone is valid, once."""
     assert problems("openai-responses", [output("a")], previous_response_id="resp_1") == []
     assert problems("openai-responses", [output("a"), output("a")], previous_response_id="resp_1")
@@ -253,4 +253,4 @@ def test_calls_in_text_need_no_native_result():
 
 def test_each_provider_has_a_dialect():
     """A provider that a model's name may begin with can be spoken to on loopback, and is checked."""
-    assert set(DIALECTS) == {dialect_of(provider) for provider in PROVIDERS}
+    assert set(PROVIDER_APIS) == {dialect_of(provider) for provider in PROVIDERS}

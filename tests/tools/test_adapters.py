@@ -70,7 +70,7 @@ async def results(tools, *calls):
     return heard
 
 
-async def test_four_members_make_a_tool():
+async def test_object_with_four_members_is_a_tool():
     """The name, the description, the schema and the call; sync ones run in a thread."""
     weather = Weather()
     (good, bad) = await results(
@@ -83,7 +83,7 @@ async def test_four_members_make_a_tool():
     assert to_tool(weather).spec.description == "Tells the weather."
 
 
-async def test_what_it_says_besides_counts():
+async def test_optional_members_of_a_protocol_tool_are_used():
     """An async `execute`, options, results that are no text."""
     quick, slow = await results(
         [AsyncWeather()], ToolCall("weather", {"city": "Turin"}), ToolCall("weather", {"city": "Oslo"})
@@ -93,7 +93,7 @@ async def test_what_it_says_besides_counts():
     assert to_tool(AsyncWeather()).effect == "pure"
 
 
-async def test_it_is_a_tool_wherever_one_is():
+async def test_protocol_tool_is_accepted_everywhere():
     """In registries, toolsets and goal agents, and wrapped."""
     registry = ToolRegistry([Weather()])
     assert registry.get("weather").name == "weather"
@@ -167,7 +167,7 @@ async def test_a_tool_class_with_execute_of_parameters_and_get_schema(made, name
     assert prefixed.content == said
 
 
-async def test_such_a_tool_can_be_called_by_hand():
+async def test_protocol_tool_can_be_called_directly():
     """`execute` is as it was written, and `run` checks the arguments."""
     assert MyTool().execute({"city": "Oslo"}) == "Oslo in True"
     assert await MyAsyncTool().execute({"city": "Oslo"}) == "async Oslo"
@@ -203,7 +203,7 @@ def broken_schema():
     ids=["none", "no object", "no schema", "raises"],
 )
 @pytest.mark.parametrize("bases", [(Tool,), ()], ids=["Tool", "object"])
-def test_an_invalid_schema_of_a_tool_has_an_error_of_its_own(bases, schema):
+def test_invalid_tool_schema_has_a_separate_error(bases, schema):
     """The error names the tool, and is told from other mistakes in the configuration."""
     members = {"execute": lambda self, parameters: "x", "get_schema": lambda self: schema()}  # noqa: ARG005
     made = type("Odd", bases, members)()
@@ -226,7 +226,7 @@ def test_a_function_whose_type_has_no_schema_has_the_same_error():
 
 
 @pytest.mark.parametrize("wrong", [Weather, object(), "weather", {"name": "weather"}])
-def test_what_is_no_tool_is_refused(wrong):
+def test_non_tool_is_rejected(wrong):
     """A class is none, nor what lacks a member."""
     with pytest.raises(ConfigurationError, match="is not a tool"):
         ToolRegistry([wrong])
@@ -238,7 +238,7 @@ def test_a_broken_schema_or_name_is_named():
     class Odd(Weather):
         name = "two words"
 
-    with pytest.raises(ConfigurationError, match="a name is"):
+    with pytest.raises(ConfigurationError, match="name must have"):
         ToolRegistry([Odd()])
 
 
@@ -276,7 +276,7 @@ class ShapedShouting(Weather):
     ],
     ids=["method", "four members", "function", "decorator", "in an envelope"],
 )
-async def test_what_the_model_reads_is_what_is_made_of_it(made, said):
+async def test_formatted_result_is_read_by_the_model(made, said):
     """The text that the call returned passes the function once."""
     name = to_tool(made).name
     arguments = {"city": "Turin"} if name == "weather" else {}
@@ -284,7 +284,7 @@ async def test_what_the_model_reads_is_what_is_made_of_it(made, said):
     assert result.content == said
 
 
-async def test_an_error_does_not_pass_and_a_broken_function_is_one():
+async def test_formatter_skips_errors_and_its_own_errors_fail_the_call():
     """What raised is told as it is; what the function raises is the call's error."""
 
     def fails() -> str:
@@ -306,7 +306,7 @@ async def test_an_error_does_not_pass_and_a_broken_function_is_one():
     assert broken.error == "LookupError: no ink"
 
 
-async def test_the_cache_keeps_what_was_made():
+async def test_cached_result_is_not_formatted_again():
     """A repeated result is not made anew."""
     made = []
 
@@ -326,5 +326,5 @@ def test_a_function_that_waits_is_refused():
     async def later(text):
         return text
 
-    with pytest.raises(ConfigurationError, match="process_output= is a sync function"):
+    with pytest.raises(ConfigurationError, match="process_output= must be a sync function"):
         ToolRegistry([FunctionTool("x", "X.", lambda: "x", process_output=later)])

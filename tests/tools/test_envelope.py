@@ -13,7 +13,7 @@ async def result_of(inner, arguments=None):
     return batch.results()[0]
 
 
-async def test_a_result_stays_what_it_is():
+async def test_returned_tool_result_is_unchanged():
     @tool(thread=False)
     def add(a: int, b: int) -> dict:
         """Add."""
@@ -24,7 +24,7 @@ async def test_a_result_stays_what_it_is():
     assert EnvelopedTool(add).spec == add.spec
 
 
-async def test_an_error_keeps_its_status_and_its_words():
+async def test_error_keeps_status_and_text():
     @tool
     async def fail() -> str:
         """Fail."""
@@ -38,7 +38,7 @@ async def test_an_error_keeps_its_status_and_its_words():
     )  # fmt: skip
 
 
-async def test_what_is_worth_a_repetition_is_repeated(autojump_clock):
+async def test_declared_errors_are_retried(autojump_clock):
     """As often as the inner tool says, and the last error is in its envelope, too."""
     tries = []
 
@@ -58,7 +58,7 @@ async def test_what_is_worth_a_repetition_is_repeated(autojump_clock):
     assert json.loads(result.error)["error"]["message"] == "ConnectionError: gone"
 
 
-def test_it_is_as_its_inner_tool_in_all_else():
+def test_wrapped_tool_delegates_other_attributes():
     @tool(effect="idempotent", timeout=3, alone=True, approval=True)
     async def careful() -> str:
         """Be careful."""
@@ -68,7 +68,7 @@ def test_it_is_as_its_inner_tool_in_all_else():
     assert (outer.effect, outer.timeout, outer.alone, outer.approval) == ("idempotent", 3, True, True)
 
 
-async def test_what_is_not_declared_is_not_repeated(autojump_clock):
+async def test_undeclared_errors_are_not_retried(autojump_clock):
     tries = []
 
     @tool(retries=2, retry_on=ConnectionError)

@@ -6,7 +6,7 @@ import pytest
 
 from actgent import tool
 from actgent.errors import InvalidArguments
-from actgent.tools.schemas import checking, schema
+from actgent.tools.schemas import json_schema, python_types
 
 
 class Desk:
@@ -26,10 +26,13 @@ class Desk:
 def test_tools_of_the_same_method_are_compiled_once():
     """A second object of the class adds no compiled signature and no compiled schema."""
     tool(Desk().note)
-    schemas, signatures = len(checking._compiled_schemas), schema._compile_plain_fields.cache_info().misses
+    schemas, signatures = (
+        len(json_schema._compiled_schemas),
+        python_types._compile_plain_fields.cache_info().misses,
+    )
     made = [tool(Desk().note) for _ in range(3)]
-    assert len(checking._compiled_schemas) == schemas
-    assert schema._compile_plain_fields.cache_info().misses == signatures
+    assert len(json_schema._compiled_schemas) == schemas
+    assert python_types._compile_plain_fields.cache_info().misses == signatures
     assert made[0].parameters == made[1].parameters
 
 
@@ -44,7 +47,7 @@ def test_a_changed_schema_does_not_reach_other_tools():
         second.argument_validator.validate({"text": 1})
 
 
-def test_a_docstring_that_differs_gives_another_description():
+def test_different_docstring_gives_another_description():
     """Functions of the same signature keep their own texts."""
 
     def first(text: str) -> str:
@@ -67,7 +70,7 @@ def test_a_docstring_that_differs_gives_another_description():
     assert texts == ["One.", "Two."]
 
 
-def test_a_class_of_a_parameter_is_read_each_time():
+def test_parameter_class_is_compiled_each_time():
     """A class that was defined again under the same name has its own schema."""
 
     def take(address):
@@ -79,8 +82,8 @@ def test_a_class_of_a_parameter_is_read_each_time():
         assert address["properties"]["part"]["type"] == word
 
 
-def test_the_oldest_compiled_schema_makes_room():
+def test_oldest_compiled_schema_is_evicted():
     """No more than the bound are kept, however many schemas a program compiles."""
-    for number in range(checking._MAX_CACHED_SCHEMAS + 10):
-        checking.compile_schema({"type": "object", "properties": {f"p{number}": {}}}, owner="test")
-    assert len(checking._compiled_schemas) == checking._MAX_CACHED_SCHEMAS
+    for number in range(json_schema._MAX_CACHED_SCHEMAS + 10):
+        json_schema.compile_schema({"type": "object", "properties": {f"p{number}": {}}}, owner="test")
+    assert len(json_schema._compiled_schemas) == json_schema._MAX_CACHED_SCHEMAS

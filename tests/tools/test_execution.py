@@ -75,10 +75,10 @@ async def test_native_flag_is_copied(native, arguments):
 @pytest.mark.parametrize(
     ("wanted", "reason"),
     [
-        (ToolCall("sub", {}), "tool 'sub' not found; there are: add"),
+        (ToolCall("sub", {}), "tool 'sub' not found; existing tools: add"),
         (
             ToolCall("add", "{bad"),
-            'Invalid arguments for tool "add": they are not a JSON object (invalid JSON: Expecting property name enclosed in double quotes at character 1)',
+            'Invalid arguments for tool "add": the arguments are not a JSON object (invalid JSON: Expecting property name enclosed in double quotes at character 1)',
         ),
         (
             ToolCall("add", {"a": "five", "b": 1}),
@@ -130,7 +130,7 @@ async def test_keyboard_interrupt_passes():
 
 
 @pytest.mark.parametrize("thread", [True, False])
-async def test_what_would_end_the_program_is_an_error_result(thread):
+async def test_program_exit_becomes_an_error_result(thread):
     """A tool that parses a command line with argparse ends its call, and nothing else."""
     ended = await result(FunctionTool("x", "Test.", lambda: fail(SystemExit(2)), thread=thread))
     assert (ended.status, ended.error) == ("error", "SystemExit: 2")
@@ -194,7 +194,7 @@ NOT_JSON = {
 @pytest.mark.parametrize("name", NOT_JSON)
 @pytest.mark.parametrize("way", ["inline", "thread", "async", "yielded"])
 @pytest.mark.parametrize("effect", ["once", "idempotent", "pure"])
-async def test_a_result_that_json_cannot_carry_is_its_text(name, way, effect):
+async def test_non_json_result_becomes_text(name, way, effect):
     """The tool ran, so its result is a success, with `str()` of the value."""
     value, ran = NOT_JSON[name], []
 
@@ -225,7 +225,7 @@ async def test_a_result_without_readable_text_names_its_type(way):
 
 
 @pytest.mark.parametrize("thread", [True, False])
-async def test_a_result_that_fails_when_its_class_is_asked_is_its_text(thread):
+async def test_result_with_failing_class_attribute_becomes_text(thread):
     """Also with control characters as pictures."""
     ended = await result(FunctionTool("x", "Test.", functools.partial(_made, _Proxy), thread=thread))
     assert (ended.status, ended.content) == ("success", "a proxy␀")
@@ -236,7 +236,7 @@ async def test_a_coroutine_that_a_tool_forgot_is_an_error():
     ended = await result(inline(functools.partial(_made, _wait)))
     assert (ended.status, ended.error) == (
         "error",
-        "the result cannot be written as JSON: TypeError: coroutine is not a JSON value: await it in the tool",
+        "the result cannot be converted to JSON: TypeError: coroutine is not a JSON value: await it in the tool",
     )
 
 
@@ -400,7 +400,7 @@ async def test_calls_with_an_effect_run_one_after_the_other(effect, way):
         assert log.entries == ["d+", "d-", "a+", "a-", "c+", "c-", "b+", "b-"]
 
 
-async def test_a_read_after_a_write_sees_it():
+async def test_read_after_write_sees_the_value():
     """Pure calls overlap with each other, never with a call that has an effect."""
     for ways in itertools.product(WAYS, repeat=2):
         log = OrderLog()
@@ -434,7 +434,7 @@ async def test_overlapping_calls_start_in_the_order_of_the_answer(ways):
         ({"effect": "idempotent", "parallel": False}, True, 1),
     ],
 )
-async def test_a_tool_and_its_agent_say_what_may_overlap(options, is_parallel, most_active):
+async def test_tool_and_agent_settings_decide_overlap(options, is_parallel, most_active):
     """What the tool says counts more than what the agent says."""
     log = OrderLog()
     tools = [log.make(name, "async", **options) for name in "abc"]
@@ -508,7 +508,7 @@ async def test_batch_in_a_cancelled_scope_starts_nothing(count):
     assert not ran
 
 
-async def test_cancelled_thread_is_left_and_answered():
+async def test_cancelled_thread_is_abandoned_and_answered():
     """A sync tool that cannot be stopped is answered at once, and its thread is named."""
     begun, go, threads = threading.Event(), threading.Event(), Threads()
 
@@ -526,9 +526,9 @@ async def test_cancelled_thread_is_left_and_answered():
         await trio.to_thread.run_sync(begun.wait, 60)
         nursery.cancel_scope.cancel()
     assert batch.results()[0].status == "outcome_unknown"
-    assert threads.left == ("stubborn",)
+    assert threads.abandoned == ("stubborn",)
     go.set()
-    await threads.wait_left(5)
+    await threads.wait_abandoned(5)
 
 
 # --- time ------------------------------------------------------------------------------------
@@ -549,15 +549,15 @@ async def test_timeout(autojump_clock):
         assert [each.status for each in ended] == ["error", "error"]
 
 
-async def test_timed_out_thread_is_left():
+async def test_timed_out_thread_is_abandoned():
     """A sync tool over its time is answered; the thread is named until it ends."""
     go, threads = threading.Event(), Threads()
     slow = FunctionTool("slow", "Slow.", lambda: go.wait(60), timeout=0.01)
     (ended,) = await results(call("slow"), tools=[slow], context=ToolContext(threads=threads))
     assert ended.error == "tool 'slow' did not finish within 0.01 s"
-    assert threads.left == ("slow",)
+    assert threads.abandoned == ("slow",)
     go.set()
-    await threads.wait_left(5)
+    await threads.wait_abandoned(5)
 
 
 @attrs.define
@@ -671,7 +671,7 @@ async def test_raising_hook_is_logged_and_ignored(caplog):
 # --- cache -----------------------------------------------------------------------------------
 
 
-async def test_results_are_kept_by_arguments():
+async def test_results_are_cached_by_arguments():
     """The same arguments in any order are computed once, up to the bound; failures are not kept."""
     seen = []
 
@@ -686,7 +686,7 @@ async def test_results_are_kept_by_arguments():
     assert seen == [(1, 1), (2, 1), (1, 0), (1, 0), (3, 1), (1, 1)]
 
 
-async def test_cut_results_are_not_kept():
+async def test_truncated_results_are_not_cached():
     """What one agent's limit cut is computed again for another."""
     made = inline(lambda: "x" * 200, cache=5, effect="pure")
     for limit, length in [(100, 100), (1000, 200), (150, 150)]:
@@ -805,22 +805,22 @@ async def test_a_tool_that_needs_a_person_does_not_run():
     guarded = FunctionTool("guarded", "guarded", lambda: ran.append("guarded"), thread=False, approval=True)
     batch, _ = await run([call("guarded"), call("x")], [guarded, inline(lambda: ran.append("x"))])
     assert ran == ["x"]
-    assert list(batch.asked) == [0]
+    assert list(batch.awaiting_approval) == [0]
     assert [result.status for result in batch.results()] == ["cancelled", "success"]
     assert "withdrawn" in batch.results()[0].error
 
 
-async def test_calls_behind_a_barrier_wait_too():
+async def test_calls_after_an_exclusive_call_wait():
     """A call that waits for a person has not finished, so nothing passes a barrier behind it."""
     ran = []
     guarded = FunctionTool("guarded", "guarded", lambda: ran.append("guarded"), thread=False, approval=True)
     alone = FunctionTool("alone", "alone", lambda: ran.append("alone"), thread=False, alone=True)
     batch, _ = await run([call("guarded"), call("alone")], [guarded, alone])
-    assert (ran, list(batch.asked)) == ([], [0])
+    assert (ran, list(batch.awaiting_approval)) == ([], [0])
     assert batch.results()[1].error == "cancelled before it started"
 
 
-async def test_nobody_is_asked_about_what_cannot_run():
+async def test_unrunnable_call_needs_no_approval():
     """Arguments that do not fit, and calls that a rule refuses, come to their errors at once."""
     guarded = FunctionTool(
         "guarded",
@@ -831,12 +831,12 @@ async def test_nobody_is_asked_about_what_cannot_run():
         parameters={"type": "object", "required": ["n"]},
     )
     batch, results = await run([call("guarded")], [guarded])
-    assert (dict(batch.asked), results[0].status) == ({}, "error")
+    assert (dict(batch.awaiting_approval), results[0].status) == ({}, "error")
     batch, results = await run([call("guarded", n=1)], [guarded], check=lambda *_: "not in this mode")
-    assert (dict(batch.asked), results[0].error) == ({}, "not in this mode")
+    assert (dict(batch.awaiting_approval), results[0].error) == ({}, "not in this mode")
 
 
-async def test_a_question_out_of_a_nursery_is_a_question():
+async def test_approval_request_from_a_nursery_is_recognized():
     """And one beside another error is an error."""
 
     async def ask():
@@ -854,12 +854,12 @@ async def test_a_question_out_of_a_nursery_is_a_question():
                 nursery.start_soon(fail)
 
     batch, _ = await run([call("several", also_fail=False)], [several])
-    assert batch.asked[0].question == "Which one?"
+    assert batch.awaiting_approval[0].question == "Which one?"
     batch, results = await run([call("several", also_fail=True)], [several])
-    assert (dict(batch.asked), results[0].status) == ({}, "error")
+    assert (dict(batch.awaiting_approval), results[0].status) == ({}, "error")
 
 
-async def test_a_granted_call_runs_and_knows_it():
+async def test_granted_call_runs_with_its_grant():
     """The tool is told what the person said."""
     seen = []
 

@@ -84,7 +84,7 @@ def test_texts_and_bounds_of_annotated():
         "{{ a }} %s <b>",
     ],
 )
-def test_any_docstring_will_do(text):
+def test_docstrings_of_any_style_are_accepted(text):
     """However a docstring is written, a tool comes of it."""
 
     def work(a: int) -> None: ...
@@ -103,7 +103,7 @@ def test_default_none_makes_a_parameter_nullable():
     assert find.parameters["properties"]["limit"]["anyOf"] == [{"type": "integer"}, {"type": "null"}]
 
 
-def test_name_in_words_describes_what_has_no_docstring():
+def test_name_describes_a_function_without_docstring():
     """Without a docstring the description is the name in words."""
 
     @tool
@@ -180,7 +180,7 @@ async def test_wrapped_coroutine_is_awaited():
     assert await FunctionTool("outer", "Outer.", inner_in_disguise).execute({}, CONTEXT) == "done"
 
 
-async def test_arguments_become_the_annotated_types():
+async def test_arguments_are_converted_to_annotated_types():
     """The function gets attrs instances, built by their own converters."""
 
     @tool(thread=False)
@@ -278,7 +278,7 @@ async def test_method_decorated_in_its_class():
     assert Account(3).balance() == 3
 
 
-async def test_fixed_values_stay_fixed_in_a_tool_of_a_tool():
+async def test_fixed_values_stay_fixed_in_a_wrapped_tool():
     """What a partial inside of a tool fixed is not shown again, by position or by name."""
 
     def search(base: str, query: str, key: str) -> str:
@@ -364,12 +364,12 @@ def generator():
     ("function", "reason"),
     [
         (positional, "'a' is positional-only"),
-        (variadic, r"\*values has no names"),
-        (keywords, r"\*\*values has no names"),
-        (unfillable, "'unfillable': parameter 'callback' has a type"),
+        (variadic, r"\*values accepts unnamed arguments"),
+        (keywords, r"\*\*values accepts unnamed arguments"),
+        (unfillable, "'unfillable': parameter 'callback' has no JSON Schema for its type"),
         (unresolved, "'unresolved': an annotation cannot be resolved"),
         (generator, "'generator' is a generator"),
-        (lambda: 1, "a name is 1 to 64"),
+        (lambda: 1, "its name must have 1 to 64"),
         (5, "not from 5: write @tool"),
         (Account, "not from the class Account"),
         (max, "'max' has no signature"),

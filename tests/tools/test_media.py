@@ -5,8 +5,8 @@ import pytest
 
 from actgent import BareAgent, EnvelopedTool, File, Image, ScriptedLLM, Tool, ToolCall, open_runtime, tool
 from actgent.messages import ToolResult
-from actgent.tools.outputs.media import LONGEST, MOST_BYTES, MOST_PIECES
-from actgent.toolsets.ready import read_result
+from actgent.tools.outputs.media import MAX_MEDIA, MAX_MEDIUM_BYTES, MAX_SESSION_MEDIA_BYTES
+from actgent.toolsets.builtin import read_result
 
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(range(200))
 PDF = b"%PDF-1.7\n" + b"x" * 50
@@ -34,7 +34,7 @@ async def result_of(given, **options) -> ToolResult:
         return session.history[-2].tool_results[0]
 
 
-async def test_a_picture_stands_beside_its_words():
+async def test_picture_is_returned_with_its_text():
     """The words name its type and size, and the result has its bytes."""
     result = await result_of(Image(media_type="image/png", data=PNG))
     assert result.content == "[image: image/png, 208 bytes]"
@@ -42,7 +42,7 @@ async def test_a_picture_stands_beside_its_words():
     assert result.error is None
 
 
-async def test_a_list_is_text_and_pictures_in_their_order():
+async def test_list_keeps_text_and_pictures_in_order():
     """What is neither is JSON, as ever."""
     given = [
         "Here:",
@@ -60,7 +60,7 @@ async def test_a_list_is_text_and_pictures_in_their_order():
     assert [type(medium) for medium in result.media] == [Image, File]
 
 
-async def test_a_file_of_text_is_text():
+async def test_text_file_becomes_text():
     """Any model reads it, it goes through the limit of results, and is no medium."""
     result = await result_of(File(media_type="text/csv", data="ä;b".encode(), name="a.csv"))
     assert result.content == "[file a.csv: text/csv, 4 bytes]\nä;b"
@@ -79,7 +79,7 @@ async def test_a_file_of_text_is_text():
         ("image/heic", b"\x00\x00\x00\x18ftypheic", "image/heic"),
     ],
 )
-async def test_the_type_is_that_of_the_bytes(said, data, real):
+async def test_media_type_is_detected_from_the_bytes(said, data, real):
     """An API refuses a whole conversation for a picture that is none, or another."""
     result = await result_of(Image(media_type=said, data=data))
     assert [medium.media_type for medium in result.media] == [real]
@@ -89,19 +89,19 @@ async def test_the_type_is_that_of_the_bytes(said, data, real):
 async def test_bounds_of_one_result():
     """What is empty, too long or too many is named and not held."""
     picture = Image(media_type="image/png", data=PNG)
-    long = Image(media_type="image/png", data=PNG.ljust(LONGEST + 1))
-    result = await result_of([Image(media_type="image/png", data=b""), long, *[picture] * (MOST_PIECES + 2)])
-    assert result.media == (picture,) * MOST_PIECES
+    long = Image(media_type="image/png", data=PNG.ljust(MAX_MEDIUM_BYTES + 1))
+    result = await result_of([Image(media_type="image/png", data=b""), long, *[picture] * (MAX_MEDIA + 2)])
+    assert result.media == (picture,) * MAX_MEDIA
     lines = result.content.split("\n")
     assert lines[0].endswith("0 bytes; it is empty]")
     assert "not shown: longer than 3,750,000 bytes" in lines[1]
-    assert [("holds 20" in line) for line in lines[-3:]] == [False, True, True]
+    assert [("at most 20 media" in line) for line in lines[-3:]] == [False, True, True]
 
 
-async def test_a_session_holds_so_many_bytes_in_its_life(tmp_path):
+async def test_session_media_bytes_are_bounded(tmp_path):
     """Also over a restart, and of calls side by side; a repeated call counts once."""
-    data = PNG.ljust(LONGEST)
-    fitting = MOST_BYTES // LONGEST
+    data = PNG.ljust(MAX_MEDIUM_BYTES)
+    fitting = MAX_SESSION_MEDIA_BYTES // MAX_MEDIUM_BYTES
     shown = tool_of(Image(media_type="image/png", data=data))
     script = [
         [[ToolCall("show", {"number": n}) for n in range(3)], "ok"],
@@ -117,10 +117,10 @@ async def test_a_session_holds_so_many_bytes_in_its_life(tmp_path):
             await agent.run("go", session=session)
             results = [result for message in session.history for result in message.tool_results]
     assert [len(result.media) for result in results] == [1] * fitting + [0] * (7 - fitting)
-    assert "a session holds 20,000,000 bytes" in results[-1].content
+    assert "a session contains at most 20,000,000 bytes" in results[-1].content
 
 
-async def test_a_restart_shows_the_same(tmp_path):
+async def test_media_are_equal_after_a_restart(tmp_path):
     """What the model is shown after it is what it was shown before, picture and all."""
     given = [
         "Here:",
@@ -149,7 +149,7 @@ async def test_a_restart_shows_the_same(tmp_path):
     assert [medium.data for medium in seen[1][0].media] == [PNG, b"RIFF....WAVE"]
 
 
-async def test_strangers_pass_on_no_address_and_no_marks():
+async def test_third_party_media_omit_addresses_and_markers():
     """An address would have the provider fetch it; a name is words of theirs like all others."""
 
     class Strange(Tool):
@@ -166,13 +166,13 @@ async def test_strangers_pass_on_no_address_and_no_marks():
     assert "<system>" not in result.media[0].name + result.content
     assert "\n" not in result.media[0].name
     assert len(result.media[0].name) <= 100
-    assert "an address of a stranger is not followed" in result.content
+    assert "URLs from untrusted sources are not fetched" in result.content
     assert result.text.startswith("[from show, outside:")
     own = await result_of(Image(media_type="image/png", url="https://example.com/a.png"))
     assert own.media[0].url == "https://example.com/a.png"
 
 
-async def test_in_an_envelope():
+async def test_envelope_keeps_the_media():
     """The envelope is the text; the picture stands beside it."""
     result = await result_of(EnvelopedTool(tool_of(["Here:", Image(media_type="image/png", data=PNG)])))
     assert result.content == '{"success": true, "result": ["Here:"]}\n[image: image/png, 208 bytes]'
@@ -184,7 +184,7 @@ async def test_a_picture_within_other_data_is_text(caplog):
     result = await result_of({"picture": Image(media_type="image/png", data=PNG)})
     assert (result.status, result.error, result.media) == ("success", None, ())
     assert result.content == "{'picture': Image(media_type='image/png', url=None)}"
-    assert "return [text, Image(...)]" in caplog.text
+    assert "[text, Image(...)]" in caplog.text
 
 
 async def test_items_beside_a_picture_that_json_cannot_carry_are_text():
@@ -237,10 +237,12 @@ async def test_read_result_reads_text_files_and_names_pictures():
 
 def test_a_result_without_media_is_written_as_before():
     """The field takes no byte of the journal where it is empty."""
-    from actgent.journal.records import WIRE, Finished, Record
+    from actgent.journal.records import WIRE, CallFinishedRecord, Record
 
     plain = ToolResult(call_id="c", tool_name="t", content="x")
-    written = WIRE.encode([Finished(result=plain)], Record)
+    written = WIRE.encode([CallFinishedRecord(result=plain)], Record)
     assert b"media" not in written
     held = attrs.evolve(plain, media=(Image(media_type="image/png", data=PNG),))
-    assert WIRE.decode(WIRE.encode([Finished(result=held)], Record), Record) == (Finished(result=held),)
+    assert WIRE.decode(WIRE.encode([CallFinishedRecord(result=held)], Record), Record) == (
+        CallFinishedRecord(result=held),
+    )

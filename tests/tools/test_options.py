@@ -19,7 +19,7 @@ async def watch(call):
 @pytest.mark.parametrize("name", ["", "a b", "a/b", "ä", "a\n", "x" * 65, None])
 def test_bad_name(name):
     """A name that providers refuse is refused here."""
-    with pytest.raises(ConfigurationError, match="a name is 1 to 64"):
+    with pytest.raises(ConfigurationError, match="its name must have 1 to 64"):
         FunctionTool(name, "Text.", lambda: 1)
 
 
@@ -36,7 +36,7 @@ def test_good_name(name):
         ({"timeout": math.inf}, "timeout="),
         ({"timeout": math.nan}, "timeout="),
         ({"retries": -1}, "retries="),
-        ({"retries": 1}, "needs retry_on="),
+        ({"retries": 1}, "requires retry_on="),
         ({"retry_on": ["x"]}, "exception classes"),
         ({"retry_on": KeyboardInterrupt}, "exception classes"),
         ({"retry_delay": -1}, "retry_delay="),
@@ -67,7 +67,7 @@ def test_a_tool_without_a_description(description):
         assert "description" not in {*definition, *definition.get("function", ())}
 
 
-def test_a_tool_of_ones_own_without_a_description():
+def test_custom_tool_without_a_description():
     """A class need not say one; what is no text is refused."""
 
     class Look(Tool):

@@ -79,7 +79,7 @@ def test_schema_that_refers_elsewhere_is_refused(reference):
         async def execute(self, arguments, context):
             return None
 
-    with pytest.raises(ConfigurationError, match="references outside of the schema are not followed"):
+    with pytest.raises(ConfigurationError, match="references to other documents are not supported"):
         ToolRegistry([Remote()])
 
 
@@ -96,13 +96,13 @@ def test_mapped_tool_runs_only_through_its_instruction():
     registry = ToolRegistry([make("a"), make("b")], mapped=["b"])
     with pytest.raises(ToolNotFound) as caught:
         registry.find(ToolCall("b", {}))
-    assert str(caught.value) == "tool 'b' not found; there are: a"
+    assert str(caught.value) == "tool 'b' not found; existing tools: a"
     assert registry.find(ToolCall("b", {}, mapped=True)).name == "b"
 
 
 def test_mapped_name_without_tool():
     """An instruction that is mapped to nothing is a configuration error."""
-    with pytest.raises(ConfigurationError, match=r"'c', which is not there.*there are: a"):
+    with pytest.raises(ConfigurationError, match=r"'c', which is not registered.*registered tools: a"):
         ToolRegistry([make("a")], mapped=["c"])
 
 

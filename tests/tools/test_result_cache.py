@@ -1,12 +1,12 @@
-"""actgent.tools.outputs.results: results by arguments, bounded."""
+"""actgent.tools.outputs.result_text: results by arguments, bounded."""
 
-from actgent.tools.outputs.results import ResultCache, canonical
+from actgent.tools.outputs.result_text import ResultCache, canonical_json
 
 
 def test_canonical_ignores_order_but_no_type():
     """Order does not matter; 1, 1.0, true and "1" are four arguments."""
-    assert canonical({"a": 1, "b": 2}) == canonical({"b": 2, "a": 1})
-    assert len({canonical({"a": value}) for value in (1, 1.0, True, "1")}) == 4
+    assert canonical_json({"a": 1, "b": 2}) == canonical_json({"b": 2, "a": 1})
+    assert len({canonical_json({"a": value}) for value in (1, 1.0, True, "1")}) == 4
 
 
 def test_least_recently_used_goes_first():

@@ -15,7 +15,7 @@ def add(a: int, b: int = 1) -> dict:
     return {"sum": a + b}
 
 
-async def test_a_call_by_hand_returns_its_value():
+async def test_direct_call_returns_the_value():
     """As it is, and no text; what it raises is raised."""
     assert await add.run({"a": 2, "b": 3}) == {"sum": 5}
 
@@ -50,7 +50,7 @@ def _noted(ran):
     return add
 
 
-async def test_it_is_told_what_the_caller_says(autojump_clock):
+async def test_direct_call_receives_the_context(autojump_clock):
     """The context is the caller's; without one it has no session. Too long is an error."""
 
     @tool(timeout=2)
@@ -66,7 +66,7 @@ async def test_it_is_told_what_the_caller_says(autojump_clock):
         await who.run({"seconds": 3})
 
 
-async def test_an_http_tool_runs_by_hand(nursery):
+async def test_http_tool_can_be_called_directly(nursery):
     """It opens its connections for the call alone."""
 
     async def serve(stream):

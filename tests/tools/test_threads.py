@@ -13,7 +13,7 @@ import trio.testing
 
 from actgent.errors import NoThread, ThreadsLeft
 from actgent.tools import Threads
-from actgent.tools.threads import MAX_WAIT, MOST_LEFT
+from actgent.tools.threads import MAX_ABANDONED, MAX_WAIT_SECONDS
 
 who = contextvars.ContextVar("who", default="nobody")
 
@@ -24,7 +24,7 @@ async def test_result_and_error_come_back():
     assert await threads.run_sync(divmod, 7, 2) == (3, 1)
     with pytest.raises(ZeroDivisionError):
         await threads.run_sync(divmod, 1, 0)
-    assert threads.left == ()
+    assert threads.abandoned == ()
 
 
 async def test_context_variables_follow():
@@ -74,18 +74,18 @@ async def test_cancelled_call_returns_at_once_and_its_thread_is_named():
     async with trio.open_nursery() as nursery:
         nursery.start_soon(threads.run_sync, stubborn)
         await trio.to_thread.run_sync(begun.wait, 60)
-        assert threads.left == ()
+        assert threads.abandoned == ()
         nursery.cancel_scope.cancel()
-    assert threads.left == ("stubborn",)
-    with pytest.raises(ThreadsLeft, match=r"1 thread still ran 0.01 s .*: stubborn;") as caught:
-        await threads.wait_left(0.01)
+    assert threads.abandoned == ("stubborn",)
+    with pytest.raises(ThreadsLeft, match=r"1 thread still running 0.01 s .*: stubborn;") as caught:
+        await threads.wait_abandoned(0.01)
     assert caught.value.names == ("stubborn",)
     go.set()
-    await threads.wait_left(5)
-    assert threads.left == ()
+    await threads.wait_abandoned(5)
+    assert threads.abandoned == ()
 
 
-async def test_cancelled_calls_leak_no_place():
+async def test_cancelled_calls_release_their_places():
     """Places of threads that were left are free again when these end."""
     threads, begun, go = Threads(1), threading.Event(), threading.Event()
 
@@ -99,7 +99,7 @@ async def test_cancelled_calls_leak_no_place():
         nursery.start_soon(threads.run_sync, stubborn)
         await trio.testing.wait_all_tasks_blocked()
         nursery.cancel_scope.cancel()
-    assert threads.left == ("stubborn",)
+    assert threads.abandoned == ("stubborn",)
     go.set()
     with trio.fail_after(60):
         assert await threads.run_sync(int, "7") == 7
@@ -122,9 +122,9 @@ async def test_call_cancelled_before_it_began_never_begins():
     assert await threads.run_sync(len, ran) == 0
 
 
-async def test_wait_left_without_threads():
+async def test_wait_abandoned_without_threads():
     """With nothing left there is nothing to wait for."""
-    await Threads().wait_left(0)
+    await Threads().wait_abandoned(0)
 
 
 def test_thread_outlives_the_run():
@@ -142,10 +142,10 @@ def test_thread_outlives_the_run():
             nursery.cancel_scope.cancel()
 
     trio.run(main)
-    assert threads.left == ("slow",)
+    assert threads.abandoned == ("slow",)
     threading.Thread(target=lambda: (go.set(), done.set())).start()
     assert done.wait(60)
-    while threads.left:
+    while threads.abandoned:
         done.wait(0.001)
 
 
@@ -184,7 +184,7 @@ def hall():
 
 
 @pytest.mark.parametrize("capacity", [4, 40, 160])
-async def test_an_agent_whose_functions_hang_stops_no_other(hall, capacity):
+async def test_hanging_functions_do_not_block_other_agents(hall, capacity):
     """It never has all places; those that are left go to who has few."""
     threads = Threads(capacity)
     a, b = threads.share("a", 40), threads.share("b", 40)
@@ -193,12 +193,12 @@ async def test_an_agent_whose_functions_hang_stops_no_other(hall, capacity):
         with trio.fail_after(60):
             assert await b.run_sync(int, "7") == 7
         await hall.begin(b, nursery, 1)
-        assert (a.held, b.held) == (min(40, capacity * 3 // 4), 1)
+        assert (a.slots_used, b.slots_used) == (min(40, capacity * 3 // 4), 1)
         hall.go.set()
-    assert (a.held, b.held, hall.begun) == (0, 0, 61)
+    assert (a.slots_used, b.slots_used, hall.begun) == (0, 0, 61)
 
 
-async def test_places_that_are_free_again_go_to_the_agent_with_the_fewest(hall):
+async def test_free_slots_go_to_the_agent_with_the_fewest(hall):
     """And within one agent to the call that waits for the longest time."""
     threads, order = Threads(1), []
     a, b = threads.share("a", 1), threads.share("b", 1)
@@ -211,42 +211,44 @@ async def test_places_that_are_free_again_go_to_the_agent_with_the_fewest(hall):
     assert order == ["a1", "b1", "a2", "b2"]
 
 
-async def test_a_thread_that_is_left_gives_its_place_to_others(hall):
+async def test_abandoned_thread_releases_its_slot(hall):
     """Its agent's next call begins, although the function has not returned."""
     share = Threads().share("a", 1)
     async with trio.open_nursery() as nursery:
         await hall.begin(share, nursery, 1)
         nursery.cancel_scope.cancel()
-    assert share.left == ("hang",)
+    assert share.abandoned == ("hang",)
     with trio.fail_after(60):
         assert await share.run_sync(int, "7") == 7
 
 
-async def test_who_has_left_too_many_begins_no_more(hall):
+async def test_agent_with_too_many_abandoned_threads_starts_none(hall):
     """At once, also those that wait; until one of them returns. Others do not mind."""
     threads = Threads(1000)
-    a, b = threads.share("a", MOST_LEFT), threads.share("b", 1)
+    a, b = threads.share("a", MAX_ABANDONED), threads.share("b", 1)
     refused = []
 
     async def wait():
-        with pytest.raises(NoThread, match=f"{MOST_LEFT} threads of its agent still run .*hang") as caught:
+        with pytest.raises(
+            NoThread, match=f"{MAX_ABANDONED} threads of its agent still run .*hang"
+        ) as caught:
             await a.run_sync(int, "7")
         refused.append(caught.value)
 
     async with trio.open_nursery() as outer:
         async with trio.open_nursery() as nursery:
-            await hall.begin(a, nursery, MOST_LEFT)
+            await hall.begin(a, nursery, MAX_ABANDONED)
             outer.start_soon(wait)
             await trio.testing.wait_all_tasks_blocked()
             a.capacity = 0  # so that the one that waits does not get the first place that is free
             nursery.cancel_scope.cancel()
-        a.capacity = MOST_LEFT
+        a.capacity = MAX_ABANDONED
         await trio.testing.wait_all_tasks_blocked()
         assert len(refused) == 1
         await wait()
         assert await b.run_sync(int, "7") == 7
         hall.go.set()
-        await threads.wait_left(5)
+        await threads.wait_abandoned(5)
         assert await a.run_sync(int, "7") == 7
 
 
@@ -258,7 +260,7 @@ async def test_a_wait_for_a_thread_ends_in_time(hall, mock_clock):
 
     async def wait(share):
         with pytest.raises(NoThread) as caught:
-            await share.run_sync(int, "7", never_began=lambda: never.append(1))
+            await share.run_sync(int, "7", on_not_started=lambda: never.append(1))
         texts.append(str(caught.value))
 
     async with trio.open_nursery() as nursery:
@@ -267,19 +269,19 @@ async def test_a_wait_for_a_thread_ends_in_time(hall, mock_clock):
         nursery.start_soon(wait, a)
         nursery.start_soon(wait, b)
         await trio.testing.wait_all_tasks_blocked()
-        mock_clock.jump(MAX_WAIT)
+        mock_clock.jump(MAX_WAIT_SECONDS)
         await trio.testing.wait_all_tasks_blocked()
         assert sorted(texts) == [
-            "it waited 60 s for a thread and never began: all 1 of its agent are busy (Agent(threads=...))",
-            "it waited 60 s for a thread and never began: the 2 of all agents are busy (open_runtime(threads=...))",
+            "no thread was free within 60 s, so the call did not run: all 1 threads of its agent are busy (Agent(threads=...))",
+            "no thread was free within 60 s, so the call did not run: all 2 threads of the runtime are busy (open_runtime(threads=...))",
         ]
         hall.go.set()
     assert never == []  # the error tells it
-    assert (a.held, b.held) == (0, 0)
+    assert (a.slots_used, b.slots_used) == (0, 0)
 
 
 @pytest.mark.parametrize("together", [False, True])
-async def test_a_call_that_is_cancelled_while_it_waits_leaves_nothing(hall, together):
+async def test_call_cancelled_while_waiting_releases_its_place(hall, together):
     """Nor where it is given a place in the same moment; whoever wants to know hears that it never began."""
     share = Threads().share("a", 1)
     never, ran = [], []
@@ -288,7 +290,7 @@ async def test_a_call_that_is_cancelled_while_it_waits_leaves_nothing(hall, toge
         async with trio.open_nursery() as waiting:
             for _ in range(3):
                 waiting.start_soon(
-                    partial(share.run_sync, ran.append, 1, never_began=lambda: never.append(1))
+                    partial(share.run_sync, ran.append, 1, on_not_started=lambda: never.append(1))
                 )
             await trio.testing.wait_all_tasks_blocked()
             waiting.cancel_scope.cancel()
@@ -296,5 +298,5 @@ async def test_a_call_that_is_cancelled_while_it_waits_leaves_nothing(hall, toge
                 nursery.cancel_scope.cancel()
         assert len(never) == 3
         hall.go.set()
-    assert (share.held, ran) == (0, [])
+    assert (share.slots_used, ran) == (0, [])
     assert await share.run_sync(int, "7") == 7

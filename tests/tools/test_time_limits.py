@@ -7,7 +7,7 @@ import trio
 from actgent.tools.time_limits import TimeLimit
 
 
-async def test_time_stands_still_until_all_let_it_pass(autojump_clock):
+async def test_time_limits_pause_until_all_waits_end(autojump_clock):
     """Two that hold one limit do not take each other's time: what was left before is left after."""
     with trio.move_on_after(10) as scope:
         limit = TimeLimit(scope)

@@ -5,7 +5,7 @@ import trio
 
 from actgent import BareAgent, ScriptedLLM, ToolCall, tool
 from actgent.errors import ForeignExit
-from actgent.support.foreign import failure_of, leaves, tamed
+from actgent.support.user_code import convert_user_error, leaves, safe_exception
 
 
 def refuse(*_, **__):
@@ -113,26 +113,26 @@ async def test_a_model_in_a_thread_may_raise_it(name):
     assert all("Unruly" in str(failure.error) for failure in failures)
 
 
-def test_what_stands_for_one_says_what_it_was():
+def test_replaced_exception_names_the_original():
     """Its class, its words, and what its class redefines; an ordinary one, whatever its words do, stays itself."""
-    error = failure_of(unruly("with_traceback"), "tool", "t")
+    error = convert_user_error(unruly("with_traceback"), "tool", "t")
     assert isinstance(error, ForeignExit)
     assert (error.kind, error.redefined) == ("Unruly", "with_traceback")
     assert "mine" in str(error)
     for name in ("__str__", "__eq__", "__hash__", "__reduce__"):
-        assert tamed(kept := unruly(name)) is kept
-    assert tamed(kept := OSError(2, "missing")) is kept
+        assert safe_exception(kept := unruly(name)) is kept
+    assert safe_exception(kept := OSError(2, "missing")) is kept
     assert [type(leaf) for leaf in leaves(grouped(""))] == [ValueError, ForeignExit]
 
 
 @pytest.mark.parametrize("name", ["exceptions", "split", "subgroup"])
-def test_words_of_groups_are_for_others_to_use(name):
+def test_exceptions_may_have_attributes_named_like_group_ones(name):
     """An exception that is no group may have a field or a method that is called so, and stays itself."""
     members = {"__slots__": (name,)} if name == "exceptions" else {name: refuse}
     kept = type("Failed", (ValueError,), members)("mine")
-    assert tamed(kept) is kept
+    assert safe_exception(kept) is kept
     group = type("Group", (ExceptionGroup,), {name: refuse})("mine", [kept])
-    assert isinstance(tamed(group), ForeignExit)
+    assert isinstance(safe_exception(group), ForeignExit)
 
 
 @pytest.mark.parametrize("name", ["with_traceback", "__class__", "__getattribute__", "__cause__"])
@@ -147,12 +147,12 @@ async def test_a_cancellation_goes_before_it(name):
                 raise unruly(name)
         except BaseException as error:  # noqa: BLE001 - the edge to foreign code
             with pytest.raises(trio.Cancelled):
-                failure_of(error, "tool", "t")
+                convert_user_error(error, "tool", "t")
 
 
 @pytest.mark.parametrize("name", ["exceptions", "split", "subgroup", "with_traceback"])
-async def test_a_keyboard_interrupt_comes_out_of_such_a_group(name):
+async def test_keyboard_interrupt_is_raised_from_a_group(name):
     """It ends the program as it would without the class."""
     group = type("Group", (BaseExceptionGroup,), {name: refuse})
     with pytest.raises(KeyboardInterrupt):
-        failure_of(group("mine", [KeyboardInterrupt()]), "tool", "t")
+        convert_user_error(group("mine", [KeyboardInterrupt()]), "tool", "t")

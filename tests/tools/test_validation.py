@@ -129,7 +129,7 @@ def test_values_sent_as_text_are_read_where_no_text_is_taken(sent, read):
         {"deep": "{}"},
     ],
 )
-def test_nothing_else_is_coerced(sent):
+def test_other_values_are_not_coerced(sent):
     """What could mean two things, or would be changed, is the model's to correct."""
     with pytest.raises(InvalidArguments):
         ArgumentsValidator("x", COERCED).validate(sent)
@@ -185,7 +185,7 @@ def test_reference_to_a_file_is_refused(tmp_path: Path):
     """Not even a file that exists and holds a schema is read."""
     file = tmp_path / "schema.json"
     file.write_text('{"type": "integer"}', encoding="utf-8")
-    with pytest.raises(ConfigurationError, match="not followed"):
+    with pytest.raises(ConfigurationError, match="references to other documents"):
         ArgumentsValidator("x", {"type": "object", "properties": {"a": {"$ref": file.as_uri()}}})
 
 

@@ -67,14 +67,14 @@ async def test_approval_by_call():
     registry = ToolRegistry([tools["send_mail"]])
     batch = Batch([ToolCall("send_mail", {"to": name}, name) for name in ("ann", "bob")], registry)
     await batch.run()
-    assert list(batch.asked) == [1]
+    assert list(batch.awaiting_approval) == [1]
     assert batch.results()[0].content == "sent to ann"
 
 
 async def test_an_approval_rule_that_fails_lets_nothing_run():
     """A rule that raises is an error of the call, which does not run."""
     tools = await tools_of(WORLD.approved(lambda call: call.arguments["nobody"]))
-    assert "whether a person has to approve" in (await result(tools["send_mail"], to="bob")).error
+    assert "the approval rule of this tool failed" in (await result(tools["send_mail"], to="bob")).error
 
 
 async def test_configuration_is_hidden_and_checked_and_the_nearest_wins():
@@ -113,7 +113,8 @@ async def test_shown_configuration_is_the_models_to_change():
 
 
 @pytest.mark.parametrize(
-    ("values", "words"), [({"town": "Oslo"}, "no tool has a parameter 'town'"), ({"city": 7}, "does not fit")]
+    ("values", "words"),
+    [({"town": "Oslo"}, "names the parameter 'town'"), ({"city": 7}, "does not match")],
 )
 async def test_wrong_configuration_is_refused(values, words):
     """What no tool has, or does not fit its schema, is refused when the tools are there."""

@@ -132,9 +132,9 @@ def test_two_of_one_name(write):
     """The first stays, and the second is named with the place of the first."""
     folder = write(a__tagent_tools_py=STATE, b__tagent_tools_py=STATE)
     found = discover(folder)
-    (twice,) = (each for each in found.skipped if "already" in each.reason)
+    (twice,) = (each for each in found.skipped if "is taken" in each.reason)
     assert (twice.file, twice.line) == (f"{folder}/b/tagent.tools.py", 4)
-    assert twice.reason == f"'remember' is there already: {folder}/a/tagent.tools.py:4"
+    assert twice.reason == f"the name 'remember' is taken: {folder}/a/tagent.tools.py:4"
 
 
 def test_modules_and_entry_points(write, monkeypatch):
@@ -152,13 +152,13 @@ def test_modules_and_entry_points(write, monkeypatch):
     none, bad, gone = found.problems
     assert none.file == "shop.none"
     assert (bad.file, bad.line) == (f"{folder}/shop/two.py", 1)
-    assert "there are: all, bad, odd, one" in gone.reason
+    assert "entry points: all, bad, odd, one" in gone.reason
     assert "int is neither a tool nor a toolset" in reasons(found.skipped)
 
 
 def test_mistakes_of_the_caller(tmp_path):
     """A folder that is not there, and a text for a list, are errors."""
-    with pytest.raises(ConfigurationError, match="no such folder"):
+    with pytest.raises(ConfigurationError, match="does not exist"):
         discover(tmp_path / "none")
     with pytest.raises(ConfigurationError, match=r"modules=\['shop'\]"):
         discover(modules="shop")

@@ -8,7 +8,7 @@ from actgent import BareAgent, Mode, Modes, ScriptedLLM, StaticToolset, ToolCall
 from actgent.errors import ConfigurationError, NotRunning, ToolsetUnavailable
 from actgent.tools.base import Tool
 from actgent.tools.registry import ToolRegistry
-from actgent.toolsets.gateway import ranked, registry_of
+from actgent.toolsets.tool_search import build_registry, rank_tools
 
 
 @tool(thread=False, effect="pure")
@@ -144,8 +144,8 @@ def test_a_toolset_that_cannot_run_is_refused_by_its_agent(attributes):
 
 def test_a_query_of_a_megabyte_looks_for_its_first_words_only():
     known = list(ToolRegistry([add]))
-    assert ranked(known, "add " + "word " * 200_000) == [add]
-    assert ranked(known, "word " * 200_000 + "add") == []
+    assert rank_tools(known, "add " + "word " * 200_000) == [add]
+    assert rank_tools(known, "word " * 200_000 + "add") == []
 
 
 def test_a_programs_own_call_tool_and_find_tools_are_tools_like_others():
@@ -154,7 +154,7 @@ def test_a_programs_own_call_tool_and_find_tools_are_tools_like_others():
         """Call somebody who mends tools."""
         return name
 
-    _, registry = registry_of([call_tool, StaticToolset("numbers", [add])], mapped=())
+    _, registry = build_registry([call_tool, StaticToolset("numbers", [add])], mapped=())
     call = ToolCall("call_tool", {"name": "add"})
     assert registry.resolve(call) is call
 

@@ -11,7 +11,7 @@ import pytest
 
 from actgent import BareAgent, ScriptedLLM, ToolCall, open_gateway, open_runtime, tool
 from actgent.modes.modes import Modes
-from actgent.web.bounds import GatewayLimits
+from actgent.web.gateway_limits import GatewayLimits
 from actgent.web.tokens import new_token
 
 ALL = ("chat", "approve", "journal")

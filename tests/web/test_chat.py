@@ -15,8 +15,8 @@ async def ada(served):
         yield client
 
 
-async def test_a_message_is_taken_and_answered(ada):
-    """202 with a cursor at once; who prefers to wait gets the outcome."""
+async def test_message_is_accepted_and_answered(ada):
+    """The response is 202 with a cursor. With `Prefer: wait` it has the outcome."""
     taken = await ada.post("/v1/sessions/s1/messages", json={"content": "hello"})
     assert taken.status_code == 202
     waited = await ada.post(
@@ -36,8 +36,8 @@ async def test_a_message_is_taken_and_answered(ada):
     assert (await ada.get(taken.headers["location"])).json()["outcome"]["text"] == "you said: hello"
 
 
-async def test_a_key_says_a_message_once(ada):
-    """The same key gives the same message and outcome again, and other words under it are refused."""
+async def test_key_sends_a_message_once(ada):
+    """The same key returns the same message and outcome. Another content with the key is rejected."""
     asked = {"json": {"content": "one"}, "headers": {"idempotency-key": "k1", "prefer": "wait=10"}}
     first, again = [await ada.post("/v1/sessions/s1/messages", **asked) for _ in range(2)]
     assert first.json() == again.json()
@@ -54,8 +54,8 @@ async def test_a_key_says_a_message_once(ada):
     ] == 6  # of one turn, and the first of the session
 
 
-async def test_a_message_that_a_guard_reworded_is_repeated(serving):
-    """As by a client that had no answer: the journal has the guard's words, and the client repeats its own."""
+async def test_retry_of_a_message_changed_by_a_guard(serving):
+    """The journal has the guard's text, and the client repeats its own text."""
     agent = BareAgent("clerk", llm=ScriptedLLM(["ok"], repeat=True))
 
     @agent.guard(on="input")
@@ -77,8 +77,8 @@ async def test_a_message_that_a_guard_reworded_is_repeated(serving):
         assert [each["parts"][0]["text"] for each in items] == ["my ***", "ok"]
 
 
-async def test_a_guard_is_asked_once_of_a_message_that_is_repeated(serving):
-    """It let the words pass as they are, so that nobody has to ask it what it makes of them."""
+async def test_guard_runs_once_for_a_repeated_message(serving):
+    """The guard accepted the unchanged text, so it is not called for the repetition."""
     asked = []
     agent = BareAgent("clerk", llm=ScriptedLLM(["ok"], repeat=True))
     agent.guard(lambda message: asked.append(message.text), on="input")
@@ -91,8 +91,8 @@ async def test_a_guard_is_asked_once_of_a_message_that_is_repeated(serving):
     assert asked == ["hello"]
 
 
-async def test_a_hundred_of_one_key_are_one_turn(serving):
-    """Repetitions that come together are one message and one answer."""
+async def test_hundred_requests_with_one_key_are_one_turn(serving):
+    """Concurrent repetitions are one message and one answer."""
     calls = 0
 
     def count(chat):
@@ -121,8 +121,8 @@ async def test_a_hundred_of_one_key_are_one_turn(serving):
         assert (outcomes, calls) == ([(200, "42")] * 40, 1)
 
 
-async def test_a_key_is_known_after_a_restart(serving, tmp_path):
-    """A repetition in another process finds the message and what it came to."""
+async def test_key_is_known_after_a_restart(serving, tmp_path):
+    """A repetition in another process finds the message and its outcome."""
     journal = f"sqlite:///{tmp_path}/agents.db"
     asked = {"json": {"content": "one"}, "headers": {"idempotency-key": "k1", "prefer": "wait=10"}}
     stories = []
@@ -134,8 +134,8 @@ async def test_a_key_is_known_after_a_restart(serving, tmp_path):
     assert stories[0]["status"] == "answered"
 
 
-async def test_who_waits_for_too_short_gets_the_message_as_it_is(serving):
-    """After the time of `Prefer: wait` the answer is 202, and the turn goes on."""
+async def test_short_wait_returns_the_unfinished_message(serving):
+    """After the time of `Prefer: wait` the response is 202, and the turn continues."""
     go = trio.Event()
 
     async def slow(chat):
@@ -160,8 +160,8 @@ async def test_who_waits_for_too_short_gets_the_message_as_it_is(serving):
         assert said.json()["outcome"]["text"] == "at last"
 
 
-async def test_a_full_inbox_is_429_at_once(serving):
-    """What is full does not queue, and says when to come again."""
+async def test_full_inbox_is_429_at_once(serving):
+    """The request does not wait, and the response names the time of a retry."""
 
     async def slow(chat):
         await trio.sleep_forever()
@@ -175,7 +175,7 @@ async def test_a_full_inbox_is_429_at_once(serving):
         assert int(answers[2].headers["retry-after"]) >= 1
 
 
-async def test_a_message_that_is_larger_than_the_agent_takes_is_413(serving):
+async def test_message_above_the_agents_limit_is_413(serving):
     """Its text and the data of its pictures count together; the answer names the limit, and nothing is accepted."""
     agent = BareAgent(name="small", llm=ScriptedLLM(["ok"], repeat=True), message_bytes=100)
     picture = {"type": "image", "media_type": "image/png", "data": base64.b64encode(bytes(90)).decode()}
@@ -192,7 +192,7 @@ async def test_a_message_that_is_larger_than_the_agent_takes_is_413(serving):
         assert answer.status_code == 202
 
 
-async def test_parts_are_said(serving):
+async def test_message_parts_are_accepted(serving):
     """Text, pictures and files arrive as they were sent."""
     seen = []
 
@@ -254,7 +254,7 @@ async def gallery(serving):
         yield served, ada, page.json()["items"]
 
 
-async def test_pictures_and_files_are_fetched_by_what_events_call_them(gallery):
+async def test_pictures_and_files_are_downloaded_by_media_id(gallery):
     """Those of people and those of tools: by type and size in the events, and their bytes behind a link."""
     _, ada, events = gallery
     (picture, linked) = next(each["data"]["parts"] for each in events if each["event"] == "message")
@@ -278,7 +278,7 @@ async def test_pictures_and_files_are_fetched_by_what_events_call_them(gallery):
         assert got.headers["x-content-type-options"] == "nosniff"
 
 
-async def test_what_is_no_picture_of_a_session_is_not_found(gallery):
+async def test_unknown_media_id_is_404(gallery):
     """Numbers of other records, places that are not there, other forms, and the sessions of others."""
     served, ada, events = gallery
     (picture, _) = next(each["data"]["parts"] for each in events if each["event"] == "message")
@@ -309,7 +309,7 @@ async def test_what_is_no_picture_of_a_session_is_not_found(gallery):
     "content",
     ["", "  ", [], [{"type": "text"}], [{"type": "image", "media_type": "image/png", "data": "!"}], [{"type": "image", "media_type": "image/png"}], 5, {"type": "text", "text": "x"}],
 )  # fmt: skip
-async def test_what_is_no_message_is_refused(ada, content):
+async def test_invalid_message_is_422(ada, content):
     """Empty and malformed content is a 422, and nothing is written."""
     before = (await ada.get("/v1/sessions/s1")).json()["records"]
     refused = await ada.post("/v1/sessions/s1/messages", json={"content": content})
@@ -317,6 +317,6 @@ async def test_what_is_no_message_is_refused(ada, content):
     assert (await ada.get("/v1/sessions/s1")).json()["records"] == before
 
 
-async def test_an_unknown_message_is_not_found(ada):
-    """Only accepted messages have an address."""
+async def test_unknown_message_is_404(ada):
+    """Only accepted messages have a path."""
     assert (await ada.get("/v1/sessions/s1/messages/never")).status_code == 404

@@ -97,9 +97,9 @@ def request_of(draw, path, verb, operation):
 
 @pytest.mark.parametrize("seed", range(SEEDS))
 @pytest.mark.parametrize("name", ["ada", "root"])
-async def test_nothing_that_is_asked_is_a_mistake_of_ours(serving, seed, name, caplog):
+async def test_no_request_causes_an_internal_error(serving, seed, name, caplog):
     """What fails is a problem with its type, status and request id; streams begin; and the gateway works as before."""
-    from actgent.web.bounds import GatewayLimits
+    from actgent.web.gateway_limits import GatewayLimits
 
     draw = random.Random(f"{seed} {name}")
     limits = GatewayLimits(rate=1e6, burst=1_000_000, messages=100_000, grace=1)

@@ -1,9 +1,11 @@
 """What failed, over HTTP."""
 
+import pytest
 import trio
 
-from actgent import BareAgent, ProviderUnavailable, ScriptedLLM, ToolCall, ToolError, tool
+from actgent import BareAgent, ProviderUnavailable, ScriptedLLM, ServerUnreachable, ToolCall, ToolError, tool
 from actgent.actors import DeadLetter
+from actgent.web.problems import problem_of
 
 
 async def fail(client, session_id):
@@ -14,7 +16,7 @@ async def fail(client, session_id):
     assert said.json()["status"] == "failed"
 
 
-async def test_errors_are_those_of_the_owner(serving):
+async def test_errors_are_limited_to_the_owner(serving):
     """They are grouped by kind and class, the newest session first; another owner's are not counted, an admin's are all."""
     errors = [ProviderUnavailable("503"), ProviderUnavailable("down"), ProviderUnavailable("of bob")]
     agent = BareAgent(name="scout", llm=ScriptedLLM(errors))
@@ -35,10 +37,10 @@ async def test_errors_are_those_of_the_owner(serving):
         assert (await bob.get("/v1/errors")).json()["items"] == []
 
 
-async def test_dead_letters_are_for_admins(served):
+async def test_dead_letters_are_shown_to_admins(served):
     """A message that nobody took is an error of its own kind, which has no session and so no owner."""
     async with served.client() as ada, served.client("root") as root:
-        served.runtime.bury(DeadLetter("helper", "hello", "it was stopped"))
+        served.runtime.dead_letter(DeadLetter("helper", "hello", "it was stopped"))
         letters = [
             each for each in (await root.get("/v1/errors")).json()["items"] if each["kind"] == "dead letter"
         ]
@@ -78,7 +80,7 @@ async def words_of(served, name, session_id):
         return "\n".join([*pages, *streams])
 
 
-async def test_words_of_foreign_exceptions_take_the_scope_journal(serving):
+async def test_exception_messages_require_the_scope_journal(serving):
     """A token without it sees our words and the class; the model, the scope journal and an admin see what was raised."""
     shown = []
 
@@ -121,7 +123,7 @@ async def test_words_of_foreign_exceptions_take_the_scope_journal(serving):
             assert group["cause"] == f"ValueError: the model was asked by {SECRET}"
 
 
-async def test_readers_of_two_scopes_follow_one_session(serving):
+async def test_readers_with_two_scopes_follow_one_session(serving):
     """Each of two streams that are open at the same time has the words that its own scope shows."""
     agent = BareAgent(
         name="scout", llm=ScriptedLLM([ToolCall("connect", {}), "it cannot be reached"]), tools=[connect]
@@ -143,3 +145,12 @@ async def test_readers_of_two_scopes_follow_one_session(serving):
             await client.post("/v1/sessions/s1/close", json={})
     assert SECRET not in texts["chatter"]
     assert SECRET in texts["auditor"]
+
+
+@pytest.mark.parametrize("was_sent", [False, True])
+def test_request_that_no_node_answered_can_be_retried(was_sent):
+    """The session moved while the request was at work, and its owner did not answer: that is no failure of the gateway."""
+    problem = problem_of(ServerUnreachable("no node serves this session", was_sent=was_sent))
+    assert (problem.status, problem.kind) == (503, "unavailable")
+    assert problem.fields.get("may_be_done", False) is was_sent
+    assert "retry-after" in problem.headers

@@ -28,7 +28,7 @@ async def records(client):
     return (await client.get("/v1/sessions/s1")).json()["records"]
 
 
-async def test_a_judgement_is_kept_once_and_the_last_word_counts(ada, served):
+async def test_latest_rating_of_an_owner_counts(ada, served):
     """The same again writes nothing; another one of the same owner replaces it, one of somebody else stands beside it."""
     good = {"score": 1, "comment": "right"}
     assert (await ada.post(PLACE, json=good)).status_code == 204
@@ -48,7 +48,7 @@ async def test_a_judgement_is_kept_once_and_the_last_word_counts(ada, served):
     assert [each["data"]["score"] for each in told] == [1, 0, 0.5]
 
 
-async def test_a_closed_session_is_judged_and_an_open_one_goes_on(ada):
+async def test_rating_does_not_change_the_conversation(ada):
     """A judgement between two messages, and one behind the end, change nothing of the conversation."""
     assert (await ada.post(PLACE, json={"score": 1})).status_code == 204
     said = await ada.post("/v1/sessions/s1/messages", json={"content": "more"}, headers={"prefer": "wait=20"})
@@ -70,7 +70,7 @@ async def test_a_closed_session_is_judged_and_an_open_one_goes_on(ada):
         ("ada", "m2", {"score": 1}, 409),
     ],
 )
-async def test_who_may_not_or_says_nothing_is_refused(served, name, message_id, body, status):
+async def test_invalid_rating_is_rejected(served, name, message_id, body, status):
     """A wrong scope, a session of another owner, what is no judgement, and what was never said."""
     async with served.client() as ada, served.client(name) as client:
         await answered(ada)
@@ -80,7 +80,7 @@ async def test_who_may_not_or_says_nothing_is_refused(served, name, message_id, 
         assert await records(ada) == number
 
 
-async def test_a_judgement_survives_and_is_refused_where_it_belongs_to_nothing(serving, tmp_path):
+async def test_rating_survives_a_restart(serving, tmp_path):
     """After a restart it is there; a message that is not answered, and a session that is not there, take none."""
     journal = f"sqlite:///{tmp_path}/a.db"
     async with serving(journal=journal) as served, served.client() as client:

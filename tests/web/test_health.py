@@ -29,8 +29,8 @@ async def reasons_of(client):
     return answer.json().get("reasons", [])
 
 
-async def test_it_is_not_ready_while_an_inbox_is_full(serving):
-    """Until there is room again."""
+async def test_not_ready_while_an_inbox_is_full(serving):
+    """It is ready again when the inbox has room."""
     gate = trio.Event()
 
     async def answer(_):
@@ -60,7 +60,7 @@ async def test_it_is_not_ready_while_an_inbox_is_full(serving):
         (Fenced("gone"), "another process owns the journal"),
     ],
 )
-async def test_it_is_not_ready_while_the_journal_does_not_write(serving, error, said, monkeypatch):
+async def test_not_ready_while_the_journal_fails(serving, error, said, monkeypatch):
     """From the first write that fails; after a while others may try, and it is ready when one has succeeded."""
     async with Failing().running() as journal, serving(journal=journal) as served, served.client() as ada:
         assert await reasons_of(ada) == []
@@ -69,7 +69,7 @@ async def test_it_is_not_ready_while_the_journal_does_not_write(serving, error, 
         failed = await ada.post("/v1/sessions/s1/messages", json={"content": "x"})
         assert failed.status_code == 503
         assert await reasons_of(ada) == [said]
-        monkeypatch.setattr(health, "TRIED_AGAIN", 0.0)
+        monkeypatch.setattr(health, "FAILURE_SECONDS", 0.0)
         assert await reasons_of(ada) == ([said] if isinstance(error, Fenced) else [])
         monkeypatch.undo()
         journal.error = None
@@ -80,15 +80,15 @@ async def test_it_is_not_ready_while_the_journal_does_not_write(serving, error, 
         assert await reasons_of(ada) == []
 
 
-async def test_it_is_not_ready_without_agents(serving):
-    """Nobody would answer."""
+async def test_not_ready_without_agents(serving):
+    """No agent would answer."""
     async with serving(agents=[]) as served, served.client() as ada:
         assert await reasons_of(ada) == ["no agent runs here"]
         assert (await ada.get("/v1/health/live")).status_code == 200
 
 
-async def test_an_agent_tells_its_limits(serving):
-    """Those of each of its turns, as they are counted."""
+async def test_agent_shows_its_limits(serving):
+    """The limits of each turn, as they are counted."""
     agents = [BareAgent("clerk", llm=ScriptedLLM([]), limits=Limits(model_calls=7, seconds=30))]
     async with serving(agents=agents) as served, served.client() as ada:
         limits = (await ada.get("/v1/agents/clerk")).json()["limits"]

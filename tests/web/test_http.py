@@ -54,7 +54,7 @@ async def test_head_is_answered_as_get_without_a_body(served, path):
 
 
 async def test_head_of_a_stream_ends(served):
-    """A stream is not begun for HEAD: its headers come, and the next request on the connection is answered."""
+    """HEAD starts no stream: the headers arrive, and the next request on the connection is answered."""
     async with served.client() as ada:
         await ada.put("/v1/sessions/s1", json={"agent": "clerk"})
         with trio.fail_after(10):
@@ -63,19 +63,19 @@ async def test_head_of_a_stream_ends(served):
                 assert answer.status_code == 200
                 assert answer.headers["content-type"].startswith("text/event-stream")
         assert (await ada.get("/v1/sessions/s1")).status_code == 200
-    assert served.gateway.app.inside.streams.open == 0
+    assert served.gateway.app.context.streams.open == 0
 
 
 @pytest.mark.parametrize("verb", ["PUT", "DELETE"])
-async def test_head_takes_an_address_that_is_read(served, verb):
-    """An address without GET takes no HEAD either."""
+async def test_head_requires_a_path_with_get(served, verb):
+    """A path without GET does not support HEAD either."""
     async with served.client() as ada:
         assert (await ada.head("/v1/sessions/s1/interrupt")).status_code == 405
         assert (await ada.request(verb, "/v1/agents", json={})).status_code == 405
 
 
-async def test_a_target_may_be_a_url(served):
-    """The absolute form is taken (RFC 9112, 3.2.2), and names the same host as the header."""
+async def test_request_target_may_be_a_url(served):
+    """The absolute form is accepted (RFC 9112, 3.2.2) if its host equals the Host header."""
     end = "Connection: close\r\n\r\n"
     head, body = await exchange(served, HEAD.replace("/v1", "http://HOST/v1") + end)
     assert head.startswith("HTTP/1.1 200")
@@ -103,8 +103,8 @@ async def test_a_target_may_be_a_url(served):
     ],
     ids=lambda each: repr(each)[-40:],
 )
-async def test_errors_of_the_server_are_problems(served, text):
-    """What is no request is answered with a problem that has the status of the answer."""
+async def test_server_errors_are_problem_documents(served, text):
+    """A malformed request is answered with a problem document that has the status of the response."""
     try:
         head, body = await exchange(served, text)
     except trio.BrokenResourceError:  # more was sent than was read
@@ -115,8 +115,8 @@ async def test_errors_of_the_server_are_problems(served, text):
     assert json.loads(body)["instance"]
 
 
-async def test_a_full_server_answers_with_a_problem(serving):
-    """Beyond the connections that it takes, a server says so by a problem."""
+async def test_full_server_answers_with_a_problem(serving):
+    """Above the maximum number of connections, the response is a problem document."""
     async with serving(limits=GatewayLimits(connections=1, grace=1)) as served, served.client() as ada:
         await ada.get("/v1/health/live")
         head, body = await exchange(served, "")
@@ -124,16 +124,16 @@ async def test_a_full_server_answers_with_a_problem(serving):
     assert json.loads(body)["type"] == "/errors/unavailable"
 
 
-async def test_other_sites_embed_no_answer(served):
-    """Each answer, of the page too, says that other sites may not embed it."""
+async def test_responses_forbid_embedding_by_other_sites(served):
+    """Each response, also of the dashboard, has the header that forbids embedding."""
     async with served.client() as ada:
         for path in ("/v1/sessions", "/v1/none", "/", "/static/app.js", "/v1/health/live"):
             answer = await ada.get(path)
             assert answer.headers["cross-origin-resource-policy"] == "same-origin", path
 
 
-async def test_wrong_tokens_of_an_address_are_limited(serving):
-    """After so many in a minute an unknown token is a 429; a known token of the same address is not concerned."""
+async def test_unknown_tokens_of_an_address_are_limited(serving):
+    """Above the limit per minute an unknown token is a 429. A known token of the same address is not affected."""
     limits = GatewayLimits(grace=1, wrong_tokens=20)
     async with serving(limits=limits) as served, httpx2.AsyncClient(base_url=served.gateway.url) as nobody:
         statuses = [
@@ -150,7 +150,7 @@ async def test_wrong_tokens_of_an_address_are_limited(serving):
             assert (await ada.get("/v1/sessions")).status_code == 200
 
 
-async def test_streams_of_a_token_are_a_limit_of_their_own(serving):
+async def test_streams_have_a_separate_limit(serving):
     """More streams than requests may be open; beyond the limit of streams one more is a 429, and requests go on."""
     limits = GatewayLimits(grace=1, requests=2, streams=4)
     async with serving(limits=limits) as served, served.client() as ada:
@@ -178,7 +178,7 @@ async def test_streams_of_a_token_are_a_limit_of_their_own(serving):
             nursery.cancel_scope.cancel()
 
 
-async def test_statistics_are_those_of_the_callers_sessions(served):
+async def test_statistics_cover_the_callers_sessions(served):
     """An owner sees what its own sessions do, in statistics, agents and the stream of agents; metrics and admin see all."""
     async with served.client() as ada, served.client("bob") as bob, served.client("root") as root:
         for number in range(3):

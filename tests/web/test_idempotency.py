@@ -50,7 +50,7 @@ def without_times(made):
 
 
 @pytest.mark.parametrize("name", CREATING)
-async def test_a_key_creates_once_and_stands_for_one_body(served, name):
+async def test_key_creates_once_for_one_body(served, name):
     """The same request again is answered as the first one; the key with another body is a 422 and creates nothing."""
     path, body, other = CREATING[name]
     key = {"idempotency-key": "k1"}
@@ -70,8 +70,8 @@ async def test_a_key_creates_once_and_stands_for_one_body(served, name):
 
 
 @pytest.mark.parametrize("name", ["sessions", "schedules", "tasks", "forks", "told"])
-async def test_a_key_outlives_the_process(serving, tmp_path, name):
-    """After a restart the key still stands for its request, and nothing is created twice."""
+async def test_key_survives_a_restart(serving, tmp_path, name):
+    """After a restart the key still belongs to its request, and nothing is created twice."""
     path, body, other = CREATING[name]
     journal, key = f"sqlite:///{tmp_path}/a.db", {"idempotency-key": "k1"}
     async with serving(journal=journal) as served, served.client() as ada:
@@ -86,8 +86,8 @@ async def test_a_key_outlives_the_process(serving, tmp_path, name):
         assert (await counts(root))[0] == before
 
 
-async def test_two_requests_at_once_with_one_key_create_once(served):
-    """Of two bodies that come at the same time under one key one creates, and the other is refused."""
+async def test_concurrent_requests_with_one_key_create_once(served):
+    """Of two bodies with one key, one creates the object, and the other is rejected."""
     async with served.client() as ada:
         answers = []
 
@@ -103,7 +103,7 @@ async def test_two_requests_at_once_with_one_key_create_once(served):
         assert len((await ada.get("/v1/sessions")).json()["items"]) == 1
 
 
-async def test_keys_of_two_owners_are_two(served):
+async def test_keys_of_two_owners_are_independent(served):
     """The same key of another owner is another request."""
     async with served.client() as ada, served.client("bob") as bob:
         made = [
@@ -113,8 +113,8 @@ async def test_keys_of_two_owners_are_two(served):
     assert [each.status_code for each in made] == [201, 201]
 
 
-async def test_a_key_and_a_name_that_differ_are_refused(served):
-    """A key is another way to name what is created, so both are the same or the request makes no sense."""
+async def test_different_key_and_id_are_rejected(served):
+    """The key is another way to name the created object, so both must be equal."""
     async with served.client() as ada:
         await begin(ada)
         for path, body in (
@@ -126,8 +126,8 @@ async def test_a_key_and_a_name_that_differ_are_refused(served):
             assert (answer.status_code, answer.json()["type"]) == (422, "/errors/invalid"), path
 
 
-async def test_a_key_of_a_session_with_an_id_stands_for_one_body(served):
-    """PUT under the same key with another body, or for another agent, is a 422; another key is a 409."""
+async def test_key_of_a_session_with_an_id_creates_once(served):
+    """PUT with the same key and another body, or another agent, is a 422. Another key is a 409."""
     async with served.client() as ada:
 
         async def put(key, **body):

@@ -6,7 +6,7 @@ import jsonschema_rs
 import pytest
 from hypothesis import given, strategies as st
 
-from actgent.tools.schemas.patterns import is_backtracking
+from actgent.tools.schemas.regex_cost import is_backtracking
 from actgent.web.problems import Problem
 from actgent.web.routes.schemas import CLIENT_ID, ID, check_client_id
 
@@ -19,8 +19,8 @@ _SAME = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,128}\Z")
     st.text("aZ09_-./ \nä", max_size=4),
     st.sampled_from([0, 1, 120, 122, 123, 124, 125, 126, 127, 128, 129]),
 )
-def test_an_id_is_up_to_128_letters_that_go_into_addresses_and_no_dots_that_lead_elsewhere(dots, text, more):
-    """By the check of a header as by the schema of a body."""
+def test_client_ids_are_url_safe_and_at_most_128_characters(dots, text, more):
+    """The check of a header and the schema of a body agree."""
     given_id = dots + text + more * "x"
     fits = _SAME.match(given_id) is not None
     assert jsonschema_rs.is_valid(ID, given_id) == fits
@@ -32,5 +32,5 @@ def test_an_id_is_up_to_128_letters_that_go_into_addresses_and_no_dots_that_lead
 
 
 def test_ids_are_checked_in_linear_time():
-    """Or the work of each body would have to be counted before it is checked."""
+    """Otherwise each body would need a limit on the work of its validation."""
     assert not is_backtracking(CLIENT_ID)

@@ -20,8 +20,8 @@ async def log_in(gateway, key, **headers):
         return await client.post("/v1/login", json={"key": key}, headers=headers)
 
 
-async def test_a_key_is_exchanged_once(serving):
-    """Of ten that come at once with it one gets a token, which may what an admin may; the key itself is no token."""
+async def test_login_key_is_exchanged_once(serving):
+    """Of ten concurrent requests with the key, one gets an admin token. The key itself is not a token."""
     async with serving(tokens=None) as served:
         key, answers = key_of(served.gateway), []
 
@@ -45,8 +45,8 @@ async def test_a_key_is_exchanged_once(serving):
     assert given[0]["token"] not in (key, served.gateway.key)
 
 
-async def test_a_key_is_of_one_process(serving):
-    """Another gateway does not know it; where tokens were given there is none, and the link has no key."""
+async def test_login_key_is_valid_in_one_process(serving):
+    """Another gateway rejects it. With configured tokens there is no key, and the link has none."""
     async with serving(tokens=None) as one, serving(tokens=None) as two, serving() as three:
         assert (await log_in(two.gateway, key_of(one.gateway))).status_code == 401
         assert (await log_in(three.gateway, key_of(one.gateway))).status_code == 401
@@ -54,8 +54,8 @@ async def test_a_key_is_of_one_process(serving):
         assert (await log_in(one.gateway, key_of(one.gateway))).status_code == 200
 
 
-async def test_who_is_unknown_sends_little(serving):
-    """A long body of somebody without a token is refused by its length, and where that is not told, as it comes."""
+async def test_unauthenticated_body_is_limited(serving):
+    """A long body without a token is rejected by its length, or while it arrives."""
 
     async def pieces():
         for _ in range(100):
@@ -69,8 +69,8 @@ async def test_who_is_unknown_sends_little(serving):
         assert told.json()["limit"] == 4096
 
 
-async def test_other_sites_cannot_use_it_up(serving):
-    """A page of another site, a form and a name that is led here by DNS are refused before the key is looked at."""
+async def test_other_sites_cannot_use_the_login_key(serving):
+    """A page of another site, a form and a DNS rebinding name are rejected before the key is checked."""
     async with serving(tokens=None) as served:
         key = key_of(served.gateway)
         for headers in (
@@ -86,8 +86,8 @@ async def test_other_sites_cannot_use_it_up(serving):
         assert (await log_in(served.gateway, key)).status_code == 200
 
 
-def test_its_token_ends_after_half_a_day():
-    """At the last moment it counts, then no more."""
+def test_login_token_expires_after_twelve_hours():
+    """It is valid up to the last moment."""
     store = TokenStore()
     logins = Logins(store)
     secret, token = logins.exchange(logins.new_key(), now=1000.0)
@@ -101,8 +101,8 @@ def test_its_token_ends_after_half_a_day():
 
 
 @pytest.mark.parametrize("key", ["", "once_", "x" * 501, "\ud800", "once_\n"])
-async def test_what_is_no_key(serving, key):
-    """It is refused like any other, and the right one still counts."""
+async def test_malformed_login_key_is_rejected(serving, key):
+    """The correct key stays valid."""
     async with serving(tokens=None) as served, httpx2.AsyncClient(base_url=served.gateway.url) as client:
         body, headers = json.dumps({"key": key}), {"content-type": "application/json"}
         refused = await client.post("/v1/login", content=body, headers=headers)

@@ -57,7 +57,7 @@ async def scrape_until(served, number, name, **labels):
     return text
 
 
-async def test_what_happens_is_counted_by_the_names_of_the_conventions(served):
+async def test_metrics_have_the_names_of_the_conventions(served):
     """From the first request on: turns, model calls, tools, tokens and requests, with no session and no word of anybody."""
     await scrape(served)
     async with served.client() as ada:
@@ -83,8 +83,8 @@ async def test_what_happens_is_counted_by_the_names_of_the_conventions(served):
     assert span_names.CALL_DURATION.replace(".", "_") in text
 
 
-async def test_buckets_add_up(served):
-    """The buckets of a histogram rise to its count, which the bucket without a bound has."""
+async def test_histogram_buckets_add_up(served):
+    """The buckets of a histogram rise to its count, which the bucket `+Inf` has."""
     await scrape(served)
     async with served.client() as ada:
         await ada.put("/v1/sessions/s1", json={"agent": "clerk"})
@@ -100,15 +100,15 @@ async def test_buckets_add_up(served):
 
 
 @pytest.mark.parametrize(("name", "status"), [("ada", 403), ("reader", 403), ("root", 200)])
-async def test_metrics_have_a_scope_of_their_own(served, name, status):
-    """Who may read sessions may not read the figures of all owners."""
+async def test_metrics_require_the_scope_metrics(served, name, status):
+    """A token that reads sessions cannot read the metrics of all owners."""
     async with served.client(name) as client:
         assert (await client.get("/v1/metrics")).status_code == status
 
 
-async def test_names_of_models_are_bounded_and_escaped(serving, monkeypatch):
-    """Beyond the bound series count as `other`; quotes, backslashes and line ends in a label are escaped."""
-    monkeypatch.setattr("actgent.web.metrics.MOST_SERIES", 3)
+async def test_model_names_are_bounded_and_escaped(serving, monkeypatch):
+    """Above the limit, series count as `other`. Quotes, backslashes and line ends in a label are escaped."""
+    monkeypatch.setattr("actgent.web.metrics.MAX_SERIES", 3)
     agents = [BareAgent(f"a{number}", llm=ScriptedLLM(lambda _: "x")) for number in range(5)]
     async with serving(agents=agents) as served:
         await scrape(served)
@@ -124,14 +124,14 @@ async def test_names_of_models_are_bounded_and_escaped(serving, monkeypatch):
 
 
 def test_labels_are_escaped():
-    """As the format says."""
+    """As the text format requires."""
     from actgent.web.metrics import to_row
 
     assert to_row("a", [("b", 'c"' + chr(92) + chr(10))], 1) == r'a{b="c\"\\\n"} 1'
 
 
-async def test_answers_that_grow_and_calls_of_turns_are_counted(serving):
-    """How long the first piece took where somebody reads along, how many tools a turn called, and the journal's transactions."""
+async def test_streamed_answers_and_tool_calls_are_counted(serving):
+    """Time to the first chunk of a streamed answer, tool calls of a turn, and the journal's transactions."""
 
     @tool
     def look(place: str) -> str:
@@ -163,8 +163,8 @@ async def test_answers_that_grow_and_calls_of_turns_are_counted(serving):
         assert value(text, "gen_ai_client_operation_time_to_first_chunk_seconds_count") == 1
 
 
-async def test_readers_that_are_cut_are_counted(serving):
-    """One that takes nothing of a stream, once; one that reads is none."""
+async def test_disconnected_slow_readers_are_counted(serving):
+    """A reader that reads nothing counts once; a normal reader does not count."""
     limits = GatewayLimits(send_seconds=0.3, grace=1)
     long = BareAgent("clerk", llm=ScriptedLLM(["x" * 200_000] * 30), grace=0)
     async with serving(limits=limits, agents=[long]) as served, served.client() as ada:
@@ -229,8 +229,8 @@ def totals_in(text):
     return {key: value(text, key[0], **{key[1]: key[2]}) for key in TOTALS}
 
 
-async def test_figures_are_counted_before_anybody_asks(serving):
-    """The first scrape has all that happened since the gateway was opened."""
+async def test_events_before_the_first_scrape_are_counted(serving):
+    """The first scrape includes all events since the gateway opened."""
     async with serving(agents=counting_agents()) as served:
         await work(served)
         text = await scrape(served)
@@ -241,8 +241,8 @@ async def test_figures_are_counted_before_anybody_asks(serving):
     assert value(text, "actgent_inbox_wait_seconds_count") == 3
 
 
-async def test_totals_and_errors_outlive_the_process(serving, tmp_path):
-    """After a restart the totals and the page of errors have what the journal has, and what comes is added once."""
+async def test_totals_and_errors_survive_a_restart(serving, tmp_path):
+    """After a restart, totals and errors include the journal's records, and new events are added once."""
     journal = f"sqlite:///{tmp_path}/a.db"
     async with serving(agents=counting_agents(), journal=journal) as served:
         await work(served)
@@ -266,8 +266,8 @@ async def test_totals_and_errors_outlive_the_process(serving, tmp_path):
         assert totals_in(await scrape(served)) == {key: 2 * number for key, number in TOTALS.items()}
 
 
-async def test_counting_does_not_change_how_turns_are_written(serving):
-    """A turn takes as few steps of the journal as where nobody counts."""
+async def test_counting_does_not_change_journal_writes(serving):
+    """A turn writes as few journal steps as without metrics."""
     async with serving() as served, served.client() as ada:
         await ada.put("/v1/sessions/s1", json={"agent": "clerk"})
         await ada.post("/v1/sessions/s1/messages", json={"content": "x"}, headers={"prefer": "wait=20"})

@@ -60,8 +60,8 @@ async def looked(serving):
         yield served, ada
 
 
-async def test_history_is_read_with_and_without_a_filter(looked):
-    """Observations have ids, times and parents; types and a turn leave the others out."""
+async def test_observations_are_read_with_and_without_a_filter(looked):
+    """Observations have ids, times and parents. `types` and `turn` filter them."""
     _, ada = looked
     every = await observed(ada)
     kinds = {each["type"] for each in every}
@@ -75,7 +75,7 @@ async def test_history_is_read_with_and_without_a_filter(looked):
     ]
 
 
-async def test_a_stream_tells_each_subscriber_what_it_wants(looked):
+async def test_each_subscriber_receives_its_filtered_observations(looked):
     """Two subscribers with their own filters hear history and what comes; each has the observations of the pages."""
     _, ada = looked
     answers, tools = Events(), Events()
@@ -97,8 +97,8 @@ def order(found):
     return found[-1].get("number", 1e9)
 
 
-async def test_a_subscriber_goes_on_behind_what_it_has(looked):
-    """Read up to a number, the rest of the stream is what stands behind it."""
+async def test_subscriber_resumes_after_its_cursor(looked):
+    """After a record number, the stream has only later observations."""
     _, ada = looked
     await ada.post("/v1/sessions/s1/close", json={})
     every = await observed(ada)
@@ -139,8 +139,8 @@ async def subscribe(client, path, task_status):
                 is_open = True
 
 
-async def test_thoughts_come_while_the_model_writes(serving):
-    """What is thought so far comes without a number, and whole when the answer is there."""
+async def test_thoughts_are_streamed(serving):
+    """A partial thought has no number. The complete thought arrives with the answer."""
     llm = Slow()
     async with serving(agents=[planner(llm)]) as served, served.client() as ada:
         await ada.put("/v1/sessions/s1", json={"agent": "clerk"})
@@ -162,8 +162,8 @@ async def test_thoughts_come_while_the_model_writes(serving):
     assert int(number) == whole["number"]
 
 
-async def test_wrong_questions_are_told(looked):
-    """Another type, and a place behind the end, are errors that say what to do."""
+async def test_invalid_queries_are_rejected(looked):
+    """An unknown type, and a cursor above the last record, are errors that name the remedy."""
     _, ada = looked
     wrong = await ada.get(PATH, params={"types": "INTENT,DREAMS"})
     assert wrong.status_code == 422
@@ -171,8 +171,8 @@ async def test_wrong_questions_are_told(looked):
     assert (await ada.get(PATH, params={"after": 10_000})).status_code == 409
 
 
-async def test_people_who_are_asked_over_http_are_asked(served, caplog):
-    """Where a gateway is open the log does not say that nobody was asked."""
+async def test_open_gateway_suppresses_the_no_approver_log(served, caplog):
+    """While a gateway is open, the log does not report that no approver exists."""
     caplog.set_level(logging.WARNING)
     async with served.client() as ada:
         await ada.put("/v1/sessions/s1", json={"agent": "clerk", "mode": "act"})

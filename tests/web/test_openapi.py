@@ -6,11 +6,11 @@ import jsonschema_rs
 import pytest
 
 from actgent import ConfigurationError, open_gateway, open_runtime
-from actgent.web.routes.table import ENDPOINTS
+from actgent.web.routes.endpoint_table import ENDPOINTS
 
 
-async def test_the_description_has_each_address(served):
-    """Each row of the table is an operation with its parameters, scope and answers, under an id of its own."""
+async def test_openapi_document_has_each_endpoint(served):
+    """Each endpoint is an operation with parameters, scope, responses and a unique id."""
     async with served.client() as ada:
         document = (await ada.get("/v1/openapi.json")).json()
     operations = {
@@ -28,16 +28,16 @@ async def test_the_description_has_each_address(served):
     assert document["openapi"] == "3.1.0"
 
 
-async def test_an_address_that_takes_other_verbs_says_so(served):
-    """A verb that an address does not take is a 405 that names those it takes."""
+async def test_unsupported_method_is_405(served):
+    """The response names the supported methods."""
     async with served.client() as ada:
         answer = await ada.patch("/v1/sessions/s1", json={})
         assert (answer.status_code, answer.headers["allow"]) == (405, "DELETE, GET, PUT")
         assert answer.json()["type"] == "/errors/method-not-allowed"
 
 
-async def test_agents_say_what_they_are(served):
-    """Agents are listed with modes, tools and what waits for them; one that does not run is not there."""
+async def test_agents_are_described(served):
+    """Agents are listed with modes, tools and queue lengths. An agent that does not run is not listed."""
     async with served.client() as ada, served.client("root") as root:
         clerk, helper = (await ada.get("/v1/agents")).json()["items"]
         assert (clerk["name"], clerk["goal"], helper["modes"]) == ("clerk", "help", None)
@@ -49,7 +49,7 @@ async def test_agents_say_what_they_are(served):
         assert (await root.get("/v1/statistics")).json()["sessions"]["closed"] == 0
 
 
-async def test_health_says_whether_messages_are_taken(serving):
+async def test_health_reports_liveness_and_readiness(serving):
     """A process with agents is live and ready; one without agents is live and not ready."""
     async with serving() as served, served.client() as ada:
         assert [(await ada.get(f"/v1/health/{what}")).status_code for what in ("live", "ready")] == [200, 200]
@@ -61,40 +61,43 @@ async def test_health_says_whether_messages_are_taken(serving):
     ("options", "said"),
     [
         ({"bind": "0.0.0.0:0"}, "needs tokens"),
-        ({"bind": "0.0.0.0:0", "tokens": []}, "by which names"),
+        ({"bind": "0.0.0.0:0", "tokens": []}, "needs the host names that clients use"),
         ({"bind": "127.0.0.1"}, "HOST:PORT"),
         ({"bind": "127.0.0.1:99999"}, "HOST:PORT"),
         ({"tokens": "none.toml"}, "cannot be read"),
-        ({"hosts": "agents.example.com"}, r"hosts= takes a list: hosts=\['agents.example.com'\]"),
-        ({"hosts": ["https://agents.example.com"]}, r"\(--host\) .* write it as agents.example.com"),
-        ({"origins": "https://app.example.com"}, "origins= takes a list"),
-        ({"origins": ["https://app.example.com/"]}, r"\(--origin\) .* write it as https://app.example.com"),
-        ({"origins": ["app.example.com"]}, "nothing that a browser sends"),
-        ({"origins": [None]}, "nothing that a browser sends"),
-        ({"origins": ["https://*.example.com"]}, "nothing that a browser sends"),
-        ({"hosts": ["*"]}, "nothing that a browser sends"),
-        ({"hosts": ["!!"]}, "nothing that a browser sends"),
-        ({"origins": ["https://!!"]}, "nothing that a browser sends"),
+        ({"hosts": "agents.example.com"}, r"hosts= must be a list: hosts=\['agents.example.com'\]"),
+        ({"hosts": ["https://agents.example.com"]}, r"\(--host\) .* the expected form is agents.example.com"),
+        ({"origins": "https://app.example.com"}, "origins= must be a list"),
+        (
+            {"origins": ["https://app.example.com/"]},
+            r"\(--origin\) .* the expected form is https://app.example.com",
+        ),
+        ({"origins": ["app.example.com"]}, "is invalid: the expected form"),
+        ({"origins": [None]}, "is invalid: the expected form"),
+        ({"origins": ["https://*.example.com"]}, "is invalid: the expected form"),
+        ({"hosts": ["*"]}, "is invalid: the expected form"),
+        ({"hosts": ["!!"]}, "is invalid: the expected form"),
+        ({"origins": ["https://!!"]}, "is invalid: the expected form"),
     ],
 )
-async def test_a_gateway_that_would_be_open_to_all_does_not_start(options, said):
-    """Off loopback there are tokens and names, or nothing; other mistakes are named before anything listens."""
+async def test_unprotected_gateway_does_not_start(options, said):
+    """On an address other than loopback, tokens and host names are required. Other mistakes are reported before it listens."""
     async with open_runtime(journal="memory:") as runtime:
         with pytest.raises(ConfigurationError, match=said):
             async with open_gateway(runtime, **options):
                 pass
 
 
-async def test_a_gateway_needs_a_journal():
-    """Without one there is nothing for clients to go on from."""
+async def test_gateway_requires_a_journal():
+    """Without a journal, clients could not resume."""
     async with open_runtime() as runtime:
         with pytest.raises(ConfigurationError, match="memory:"):
             async with open_gateway(runtime, bind=None):
                 pass
 
 
-async def test_the_application_is_mounted_in_another_one(served):
-    """Below a prefix of another application it answers as by itself."""
+async def test_application_can_be_mounted(served):
+    """Below a prefix of another application it answers as without it."""
     import httpx2
     from starlette.applications import Starlette
     from starlette.routing import Mount

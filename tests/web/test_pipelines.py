@@ -5,8 +5,8 @@ import trio
 from actgent import BareAgent, Pipeline, PipelineStep, ScriptedLLM
 
 
-async def test_a_run_is_a_session_with_children(serving):
-    """It is begun, watched, looked at and gone on with as any other."""
+async def test_pipeline_run_is_a_session_with_children(serving):
+    """It is started, followed, read and resumed like any other session."""
     clerk = BareAgent("clerk", llm=ScriptedLLM(lambda chat: f"<{chat.messages[0].parts[0].text}>"))
     steps = [
         PipelineStep("find", agent=clerk, message="find {topic}"),

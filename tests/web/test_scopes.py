@@ -2,7 +2,7 @@
 
 import pytest
 
-from actgent.web.routes.table import ENDPOINTS
+from actgent.web.routes.endpoint_table import ENDPOINTS
 from actgent.web.tokens import new_token
 
 OPENS = {
@@ -17,8 +17,8 @@ OPENS = {
 
 
 @pytest.mark.parametrize("scope", OPENS)
-async def test_a_scope_opens_what_it_says(serving, scope):
-    """What it does not open is a 403 that names the scope that it takes, before anything is looked for."""
+async def test_scope_allows_its_endpoints(serving, scope):
+    """A missing scope is a 403 that names the required scope, before any object is read."""
     secret, token = new_token("one", owner="ada", scopes=(scope,))
     async with serving(tokens=[token]) as served:
         served.tokens["one"] = secret
@@ -32,3 +32,9 @@ async def test_a_scope_opens_what_it_says(serving, scope):
                         await answer.aread()
                         assert answer.status_code == 403, path
                         assert f"scope {endpoint.scope}," in answer.json()["detail"], path
+
+
+async def test_token_of_the_request_is_described(serving):
+    async with serving() as served, served.client("chatter") as client:
+        found = (await client.get("/v1/me")).json()
+    assert found == {"name": "chatter", "owner": "ada", "scopes": ["read", "chat"], "expires_at": None}

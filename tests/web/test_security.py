@@ -8,13 +8,13 @@ import httpx2
 import pytest
 import trio
 
-from actgent.web.routes.table import ENDPOINTS
+from actgent.web.routes.endpoint_table import ENDPOINTS
 
 JSON = {"content-type": "application/json"}
 
 
-async def test_each_address_wants_a_token(served):
-    """Without one, or with one that nobody knows, each address but health and the description is a 401."""
+async def test_each_endpoint_requires_a_token(served):
+    """Without a token, or with an unknown one, each endpoint except health and OpenAPI is a 401."""
     async with httpx2.AsyncClient(base_url=served.gateway.url) as nobody:
         for endpoint in ENDPOINTS:
             path = "/v1" + endpoint.path.replace("{", "").replace("}", "")
@@ -25,8 +25,8 @@ async def test_each_address_wants_a_token(served):
                     assert answer.headers["www-authenticate"].startswith("Bearer")
 
 
-async def test_each_address_wants_its_scope(served):
-    """A token with `read` alone reads, and what changes something is a 403."""
+async def test_each_endpoint_requires_its_scope(served):
+    """A token with only `read` can read, and gets 403 for changes."""
     async with served.client("reader") as reader:
         for endpoint in ENDPOINTS:
             path = "/v1" + endpoint.path.replace("{", "").replace("}", "")
@@ -39,8 +39,8 @@ async def test_each_address_wants_its_scope(served):
     "host",
     ["evil.example", "evil.example:8300", "127.0.0.1", "127.0.0.1:1", "localhost.evil.example", "", "[::1]"],
 )
-async def test_another_host_is_refused(served, host):
-    """A name that leads to this machine, by DNS rebinding, is none that is answered, for health neither."""
+async def test_other_host_is_rejected(served, host):
+    """A host name that resolves to this machine by DNS rebinding is rejected, also for health."""
     async with served.client() as ada:
         for path in ("/v1/sessions", "/v1/health/live"):
             answer = await ada.get(path, headers={"host": host})
@@ -62,8 +62,8 @@ async def test_another_host_is_refused(served, host):
         {"origin": "https://app.example.evil.example"},
     ],
 )
-async def test_pages_of_other_sites_are_refused(serving, headers):
-    """Whatever says that another site's page asks is a 403 without a header of CORS; there is no cookie to come with it."""
+async def test_cross_origin_requests_are_rejected(serving, headers):
+    """Each sign of a cross-origin request is a 403 without CORS headers. The gateway uses no cookies."""
     async with serving(origins=["https://app.example"]) as served, served.client(**headers) as ada:
         for answer in (
             await ada.get("/v1/sessions"),
@@ -86,8 +86,8 @@ async def test_pages_of_other_sites_are_refused(serving, headers):
         "file://",
     ],
 )
-async def test_a_page_that_may_ask_may_read(serving, origin):
-    """An origin that was given is told so, exactly, and its preflight is answered; pages of files have `null` or `file://`."""
+async def test_configured_origin_may_read(serving, origin):
+    """A configured origin gets exactly its CORS header, and its preflight is answered. Local files have `null` or `file://`."""
     asked = {"origin": origin, "sec-fetch-site": "cross-site"}
     async with serving(origins=[origin]) as served, served.client(**asked) as ada:
         before = await ada.options("/v1/sessions", headers={"access-control-request-method": "POST"})
@@ -110,8 +110,8 @@ async def test_a_page_that_may_ask_may_read(serving, origin):
         "application/json; charset=latin-1",
     ],
 )
-async def test_what_a_form_can_send_is_refused(served, kind):
-    """Verbs that change something take JSON alone, without a body, too."""
+async def test_form_content_types_are_rejected(served, kind):
+    """Methods that change something accept only JSON, also without a body."""
     async with served.client() as ada:
         await ada.put("/v1/sessions/s1", json={"agent": "clerk"})
         for path in ("/v1/sessions", "/v1/sessions/s1/close"):
@@ -144,7 +144,7 @@ async def test_what_a_form_can_send_is_refused(served, kind):
     ids=lambda each: repr(each)[:40],
 )
 async def test_malformed_bodies_are_problems(served, body, status):
-    """A body that is no JSON, or not what is asked for, makes nothing, and the answer is a problem."""
+    """A body that is not JSON, or does not match the schema, has no effect, and the response is a problem document."""
     async with served.client() as ada:
         answer = await ada.post("/v1/sessions", content=body, headers=JSON)
         assert (answer.status_code, answer.headers["content-type"]) == (status, "application/problem+json")
@@ -152,8 +152,8 @@ async def test_malformed_bodies_are_problems(served, body, status):
         assert (await ada.get("/v1/sessions")).json()["items"] == []
 
 
-async def test_long_and_encoded_bodies_are_refused(served):
-    """A body beyond the limit is a 413 before it has come, in chunks while it comes; gzip is never unpacked."""
+async def test_long_and_encoded_bodies_are_rejected(served):
+    """A body above the limit is a 413 before it has arrived, or while its chunks arrive. gzip is never unpacked."""
 
     async def chunks():
         for _ in range(40):
@@ -185,8 +185,8 @@ async def test_long_and_encoded_bodies_are_refused(served):
         "/v1/sessions/a%0d%0aset-cookie:%20x=1",
     ],
 )
-async def test_paths_lead_nowhere_else(served, path):
-    """What is encoded in a segment stays in it, and no path leaves the table."""
+async def test_encoded_paths_stay_in_their_segment(served, path):
+    """Encoded characters stay in their segment, and no path leaves the table."""
     async with served.client() as ada:
         answer = await ada.send(
             ada.build_request("GET", httpx2.URL(served.gateway.url).copy_with(raw_path=path.encode()))
@@ -196,8 +196,8 @@ async def test_paths_lead_nowhere_else(served, path):
 
 
 @pytest.mark.parametrize("path", ["/v1/../v1/sessions", "/v1/./sessions", "/v1/sessions/../../etc/passwd"])
-async def test_paths_are_not_resolved(served, path):
-    """Dots are segments like others: curl sends them as they are, and nothing is found there."""
+async def test_dot_segments_are_not_resolved(served, path):
+    """The client curl sends dot segments unchanged, and they match no path."""
     command = ["curl", "-sS", "--path-as-is", "-H", f"authorization: Bearer {served.tokens['ada']}"]
     done = await trio.run_process([*command, served.gateway.url + path], capture_stdout=True)
     assert json.loads(done.stdout)["type"] == "/errors/not-found"
@@ -207,8 +207,8 @@ async def test_paths_are_not_resolved(served, path):
     ("query", "status"),
     [("?token=TOKEN", 400), ("?access_token=TOKEN", 400), ("?nothing=1", 422), ("?limit=1&limit=2", 422), ("?limit=x", 422), ("?limit=0", 422), ("?state=odd", 422), ("?limit=%ff", 400), ("?limit=" + "9" * 5000, 422), ("?limit=-1", 422)],
 )  # fmt: skip
-async def test_queries_are_checked(served, query, status):
-    """What an address does not know, twice, or of another form is refused; and a token in it is not read."""
+async def test_queries_are_validated(served, query, status):
+    """Unknown, repeated and invalid parameters are rejected. A token in the query is not read."""
     async with served.client() as ada:
         assert (await ada.get(f"/v1/sessions{query}")).status_code == status
     async with httpx2.AsyncClient(base_url=served.gateway.url) as nobody:
@@ -216,8 +216,8 @@ async def test_queries_are_checked(served, query, status):
         assert (await nobody.get(f"/v1/sessions{query.replace('TOKEN', token)}")).status_code == 401
 
 
-async def test_no_token_stands_in_a_log_or_an_answer(served, caplog):
-    """Tokens, right and wrong, in each place where they may come, are in no log and no answer."""
+async def test_tokens_appear_in_no_log_and_no_response(served, caplog):
+    """Valid and invalid tokens, in each possible place."""
     caplog.set_level(logging.DEBUG)
     token = served.tokens["ada"]
     async with served.client() as ada:
@@ -232,13 +232,13 @@ async def test_no_token_stands_in_a_log_or_an_answer(served, caplog):
     assert all(token not in answer.text and token not in str(answer.headers) for answer in answers)
 
 
-async def test_what_nobody_foresaw_is_told_by_its_id_alone(served, monkeypatch, caplog):
+async def test_unexpected_exception_shows_only_the_request_id(served, monkeypatch, caplog):
     """An exception of a stranger's is a 500 with the request's id, under which the log has it; its words do not go out."""
 
     async def broken(*args, **options):
         raise RuntimeError("secret words")
 
-    monkeypatch.setattr(served.gateway.app.inside.reach.journal, "page", broken)
+    monkeypatch.setattr(served.gateway.app.context.access.journal, "page", broken)
     async with served.client() as ada:
         answer = await ada.get("/v1/sessions")
     assert (answer.status_code, answer.json()["type"]) == (500, "/errors/internal")
@@ -246,8 +246,8 @@ async def test_what_nobody_foresaw_is_told_by_its_id_alone(served, monkeypatch, 
     assert answer.json()["instance"] in caplog.text
 
 
-async def test_answers_are_for_nobody_else(served):
-    """They are not stored, not sniffed, not framed, and say nothing of the server."""
+async def test_responses_have_security_headers(served):
+    """Responses are not stored, not sniffed, not framed, and do not identify the server."""
     async with served.client() as ada:
         headers = (await ada.get("/v1/sessions")).headers
     assert (headers["cache-control"], headers["x-content-type-options"]) == ("no-store", "nosniff")
@@ -255,9 +255,9 @@ async def test_answers_are_for_nobody_else(served):
     assert "server" not in headers
 
 
-async def test_a_token_has_its_rate(serving):
-    """Beyond the burst a token gets 429 with the time to wait; another token does not feel that."""
-    from actgent.web.bounds import GatewayLimits
+async def test_token_has_a_request_rate(serving):
+    """Above the burst a token gets 429 with the time to wait. Another token is not affected."""
+    from actgent.web.gateway_limits import GatewayLimits
 
     limits = GatewayLimits(rate=0.01, burst=3, grace=1)
     async with serving(limits=limits) as served, served.client() as ada, served.client("bob") as bob:
@@ -267,40 +267,40 @@ async def test_a_token_has_its_rate(serving):
         assert (await bob.get("/v1/sessions")).status_code == 200
 
 
-async def test_what_is_sent_while_the_journal_is_asked_counts():
+async def test_messages_sent_during_a_recount_are_counted():
     """Only what was sent before may have ended; a token without a bound leaves nothing here, however long it sends."""
     from actgent.errors import ConfigurationError
-    from actgent.journal.listing import SessionKey
-    from actgent.web.bounds import GatewayLimits, OpenMessages
+    from actgent.journal.session_lists import SessionKey
+    from actgent.web.gateway_limits import GatewayLimits, OpenMessages
     from actgent.web.problems import Problem
-    from actgent.web.server.wired import LIMITS
+    from actgent.web.server.rpc_adapter import LIMITS
 
     key, messages = SessionKey("clerk", "s1"), OpenMessages(2)
 
     class Asked:
-        def head_now(self, agent, session_id):
+        def cached_head(self, agent, session_id):
             return None
 
         async def head(self, agent, session_id):
-            messages.note("ada", key)
-            messages.note("ada", key)
+            messages.count("ada", key)
+            messages.count("ada", key)
             await trio.lowlevel.checkpoint()
 
-    messages.note("ada", key)
-    messages.note("ada", key)
+    messages.count("ada", key)
+    messages.count("ada", key)
     with pytest.raises(Problem, match="2 messages"):
         await messages.check("ada", Asked())
     unbounded = OpenMessages(LIMITS.messages)
-    unbounded.note("ada", key)
+    unbounded.count("ada", key)
     assert not unbounded._sent
     with pytest.raises(ConfigurationError):
         GatewayLimits(messages=0)
 
 
-async def test_a_token_has_so_many_messages_open(serving):
-    """Messages that have not ended are counted for each token; when they end there is room again."""
+async def test_token_has_a_limit_of_open_messages(serving):
+    """Unfinished messages are counted for each token. When messages end, there is room again."""
     from actgent import BareAgent, ScriptedLLM
-    from actgent.web.bounds import GatewayLimits
+    from actgent.web.gateway_limits import GatewayLimits
 
     go = trio.Event()
 

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from actgent.journal.memory import MemoryJournal
-from actgent.web.routes.table import ENDPOINTS
+from actgent.web.routes.endpoint_table import ENDPOINTS
 
 BODIES = {
     "/sessions": {"agent": "clerk"},
@@ -16,6 +16,7 @@ BODIES = {
     "/sessions/{id}/tasks": {"agent": "helper", "task": "x"},
     "/approvals/{id}/decision": {"approve": {}},
     "/sessions/{id}/messages/{m}/feedback": {"score": 1},
+    "/sessions/{id}/calls/{call}": {"reject": "no"},
 }
 """What the endpoints take that take something."""
 OF_SESSIONS = [each for each in ENDPOINTS if "{id}" in each.path]
@@ -47,8 +48,8 @@ async def asked(served):
 
 
 @pytest.mark.parametrize("endpoint", OF_SESSIONS, ids=lambda each: f"{each.verb} {each.path}")
-async def test_anothers_session_is_not_there(asked, endpoint):
-    """At each address of a session another owner gets the same bytes as for one that is not there."""
+async def test_session_of_another_owner_is_404(asked, endpoint):
+    """At each path of a session, another owner gets the same bytes as for an unknown session."""
     served, approval_id = asked
     made = endpoint.verb == "PUT" and endpoint.path == "/sessions/{id}"
     async with served.client("bob") as bob, served.client() as ada:
@@ -66,7 +67,7 @@ async def test_anothers_session_is_not_there(asked, endpoint):
         assert (await ada.get("/v1/sessions/s1")).json() == before
 
 
-async def test_who_names_the_agent_reaches_its_session_alone(served):
+async def test_agent_parameter_selects_one_session(served):
     """Of a session of this id of another agent, or of another owner, there is nothing, as of one that is not there."""
     async with served.client() as ada, served.client("bob") as bob:
         await ada.put("/v1/sessions/s1", json={"agent": "clerk"})
@@ -75,14 +76,14 @@ async def test_who_names_the_agent_reaches_its_session_alone(served):
             assert (await client.post(path, json={"content": "hello"})).status_code == status
 
 
-async def test_whose_a_session_is_takes_one_question_where_the_agent_is_named(serving):
+async def test_owner_check_takes_one_read_with_the_agent_named(serving):
     """A message is not to cost a look through all agents, nor wait for what others write."""
     asked = []
 
     class Noting(MemoryJournal):
-        async def agents_of(self, session_id):
+        async def agents_with_session(self, session_id):
             asked.append(session_id)
-            return await super().agents_of(session_id)
+            return await super().agents_with_session(session_id)
 
     async with Noting().running() as journal, serving(journal=journal) as served, served.client() as ada:
         await ada.put("/v1/sessions/s1", json={"agent": "clerk"})
@@ -93,8 +94,8 @@ async def test_whose_a_session_is_takes_one_question_where_the_agent_is_named(se
         assert (said.status_code, asked) == (202, ["s1"])
 
 
-async def test_lists_hold_ones_own_alone(asked):
-    """No list of sessions or approvals has what is another's, whatever is asked for; an admin's has all."""
+async def test_lists_have_only_the_owners_objects(asked):
+    """No list of sessions or approvals has objects of another owner, whatever the query. An admin's lists have all."""
     served, approval_id = asked
     async with served.client("bob") as bob, served.client("root") as root:
         for query in ("", "?q=s1", "?agent=clerk", "?state=suspended"):
@@ -106,7 +107,7 @@ async def test_lists_hold_ones_own_alone(asked):
         assert [each["id"] for each in (await root.get("/v1/approvals")).json()["items"]] == [approval_id]
 
 
-async def test_a_childs_owner_is_its_roots(served):
+async def test_child_session_belongs_to_the_roots_owner(served):
     """A session below another one is reached by the owner of the top, and not by who is called like its agent."""
     from actgent.web.tokens import new_token
 
@@ -126,7 +127,7 @@ async def test_a_childs_owner_is_its_roots(served):
         assert (await bob.get("/v1/sessions")).json()["items"] == []
 
 
-async def test_who_acts_for_another_reaches_their_sessions(served):
+async def test_impersonating_token_reaches_the_owners_sessions(served):
     """A back end with `impersonate:*` is the owner that it names, and nobody without that scope is."""
     async with served.client() as ada, served.client("service", **{"actgent-owner": "ada"}) as service:
         await ada.put("/v1/sessions/s1", json={"agent": "clerk"})

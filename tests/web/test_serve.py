@@ -63,8 +63,8 @@ def client_of(url, token):
     return httpx2.Client(base_url=url, headers={"authorization": f"Bearer {token}"}, timeout=120)
 
 
-def test_a_folder_of_agents_is_served_with_tokens(team, tmp_path):
-    """Tokens are made, listed, taken and revoked; SIGTERM ends the process after what runs."""
+def test_agent_folder_is_served_with_tokens(team, tmp_path):
+    """Tokens are created, listed, accepted and revoked. SIGTERM ends the process after the running turns."""
     made = team("token", "new", "--name", "ci", "--owner", "ada", "--days", "9")
     secret = made.stdout.readline().decode().strip()
     made.wait()
@@ -85,7 +85,7 @@ def test_a_folder_of_agents_is_served_with_tokens(team, tmp_path):
     assert (tmp_path / "agents.db").exists()
 
 
-def test_nothing_is_lost_by_a_killed_server(team):
+def test_killed_server_loses_nothing(team):
     """A reader that comes back by its last number after kill -9 sees each event once, and keys say a message once."""
     numbers, last, url = [], "0", None
     bind, keys = "127.0.0.1:0", iter(range(1000))
@@ -118,7 +118,34 @@ def test_nothing_is_lost_by_a_killed_server(team):
     assert len([each for each in everything if each["event"] == "message"]) == 10
 
 
-def test_a_changed_file_is_served(team, tmp_path):
+def test_run_of_an_outside_client_survives_a_killed_server(team):
+    """A client that repeats its run after kill -9 gets the same answer, and the model is called once."""
+    body = {"threadId": "t1", "runId": "r1", "messages": [{"id": "m", "role": "user", "content": "hello"}]}
+    answers = []
+    for _ in range(2):
+        process, url = serve(team, "--journal", "agents.db")
+        lines = [until(process, r"token.*: (act_\S+)"), until(process, r"OpenAI clients: (\S+)")]
+        assert lines[1] == f"{url}/openai/v1"
+        assert until(process, r"AG-UI clients: (\S+)") == f"{url}/agui/AGENT"
+        with client_of(url, lines[0]) as client:
+            text = client.post("/agui/clerk", json=body).text
+            answers.append(re.findall(r'"delta":"([^"]*)"', text))
+            said = client.get("/v1/sessions/t1/messages?roles=assistant").json()["items"]
+        assert len(said) == 1
+        process.kill()
+        process.wait()
+    assert "".join(answers[0]) == "".join(answers[1]) == "WORDS"
+
+
+def test_protocols_of_outside_clients_can_be_selected(team):
+    process, url = serve(team, "--protocols", "openai")
+    token = until(process, r"token.*: (act_\S+)")
+    with client_of(url, token) as client:
+        assert client.get("/openai/v1/models").json()["data"][0]["id"] == "clerk"
+        assert client.post("/agui/clerk", json={}).status_code == 404
+
+
+def test_reload_serves_a_changed_file(team, tmp_path):
     """With --reload the agents of a changed file answer, under the same token."""
     process = team("serve", "team.py", "--bind", "127.0.0.1:0", "--reload")
     secret = until(process, r"(act_\S+)")
@@ -137,7 +164,7 @@ def test_a_changed_file_is_served(team, tmp_path):
     assert answers == ["WORDS", "OTHER"]
 
 
-def test_a_broken_file_is_not_served(team, tmp_path):
+def test_reload_ignores_a_broken_file(team, tmp_path):
     """With --reload the previous agents answer until the changed file can be run, and its error is printed."""
     process = team("serve", "team.py", "--bind", "127.0.0.1:0", "--reload")
     secret = until(process, r"(act_\S+)")
@@ -145,7 +172,7 @@ def test_a_broken_file_is_not_served(team, tmp_path):
     (tmp_path / "team.py").write_text("from actgent import Nothing\n")
     with client_of(url, secret) as ada, (tmp_path / "errors.txt").open() as errors:
         said = ""
-        while "previous agents keep answering: team.py cannot be run: ImportError in line 1" not in said:
+        while "previous agents keep running: team.py cannot be run: ImportError in line 1" not in said:
             said += errors.read()
             assert ada.get("/v1/agents/clerk").status_code == 200
             assert process.poll() is None
@@ -158,8 +185,8 @@ def test_a_broken_file_is_not_served(team, tmp_path):
     assert process.wait(timeout=120) == 128 + signal.SIGTERM
 
 
-def test_a_file_that_is_broken_from_the_start_is_waited_for(team, tmp_path):
-    """With --reload it is said that nothing is served yet, and what to do."""
+def test_reload_waits_for_a_file_broken_at_the_start(team, tmp_path):
+    """With --reload the output says that nothing is served yet, and names the remedy."""
     (tmp_path / "team.py").write_text("from actgent import Nothing\n")
     process = team("serve", "team.py", "--bind", "127.0.0.1:0", "--reload")
     deadline = time.monotonic() + 60
@@ -177,7 +204,7 @@ def test_a_file_that_is_broken_from_the_start_is_waited_for(team, tmp_path):
     assert process.wait(timeout=120) == 128 + signal.SIGTERM
 
 
-def test_no_webhook_is_lost_by_a_killed_server(team, tmp_path, receiving):
+def test_killed_server_loses_no_webhook(team, tmp_path, receiving):
     """Over kill -9 at any moment each reply is told at least once, under one id, and in the order of its session."""
     chance = random.Random(15)
     with receiving(lambda *_: 200 if chance.random() < 0.8 else 503) as receiver:
@@ -219,21 +246,21 @@ def test_no_webhook_is_lost_by_a_killed_server(team, tmp_path, receiving):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("serve", "team.py", "--bind", "0.0.0.0:0"), "needs tokens.* by tokens= .--tokens"),
-        (("serve", "team.py", "--bind", "8300"), "--bind.* is HOST:PORT"),
+        (("serve", "team.py", "--bind", "0.0.0.0:0"), "needs tokens.* as tokens= .--tokens"),
+        (("serve", "team.py", "--bind", "8300"), "--bind.* must be HOST:PORT"),
         (("serve", "none.py"), "no such file"),
-        (("serve", "team.py", "--tls-cert", "a.pem"), "go together"),
+        (("serve", "team.py", "--tls-cert", "a.pem"), "require each other"),
         (
             ("serve", "team.py", "--tls-cert", "a.pem", "--tls-key", "b.pem"),
-            "from a.pem and b.pem: No such file",
+            "certificate a.pem and key b.pem cannot be read as PEM: No such file",
         ),
         (
             ("serve", "team.py", "--notify", "https://example.com", "--notify-secrets", "no/x"),
             "at no/x: No such file",
         ),
         (("serve", "team.py", "--tokens", "none.toml"), "cannot be read"),
-        (("serve", "team.py", "--notify", "https://example.com"), "--notify takes --notify-secrets"),
-        (("serve", "team.py", "--notify-allow", "10.0.0.0/8"), "go with --notify"),
+        (("serve", "team.py", "--notify", "https://example.com"), "webhooks require --notify-secrets"),
+        (("serve", "team.py", "--notify-allow", "10.0.0.0/8"), "require --notify"),
         (
             (
                 "serve",
@@ -246,18 +273,23 @@ def test_no_webhook_is_lost_by_a_killed_server(team, tmp_path, receiving):
             ),
             "--notify-sessions-allow",
         ),
-        (("serve", "team.py", "--notify", "example", "--notify-secrets", "x"), "goes to an address"),
+        (("serve", "team.py", "--notify", "example", "--notify-secrets", "x"), "needs a URL such as"),
+        pytest.param(
+            ("serve", "team.py", "--protocols", "openai,agui"),
+            "use openai, ag-ui, vercel, mcp, or none",
+            id="arguments11-use openai, ag-ui, vercel, or none",
+        ),
         (("token", "new", "--name", "a", "--owner", "b", "--scope", "cht"), "did you mean 'chat'"),
         (("token", "revoke", "nobody"), "has no token"),
     ],
 )
-def test_what_is_wrong_is_named(team, tmp_path, arguments, said):
-    """A mistake is one line and code 2."""
+def test_mistakes_are_named(team, tmp_path, arguments, said):
+    """A mistake is one line and exit code 2."""
     assert team(*arguments).wait(timeout=120) == 2
     assert re.fullmatch(f"actgent: .*{said}.*\n", (tmp_path / "errors.txt").read_text())
 
 
-def test_help_is_quick():
+def test_help_does_not_import_the_web_packages():
     """The web is not imported for the help of the command."""
     import sys
 
@@ -268,8 +300,8 @@ def test_help_is_quick():
     assert b"--tokens" in done.stdout
 
 
-def test_a_service_manager_is_told(team, tmp_path, monkeypatch):
-    """That it is ready when it answers, and that it stops, by the socket that the manager names."""
+def test_service_manager_is_notified(team, tmp_path, monkeypatch):
+    """At readiness and at shutdown, through the socket of the service manager."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(str(tmp_path / "notify"))
         manager.settimeout(60)
@@ -301,8 +333,8 @@ def _commands():
                 yield words[places[0] + 1 :]
 
 
-def test_the_guides_name_options_that_there_are(commands):
-    """Each command line of a unit, a container and a shell there is one of the commands with its options."""
+def test_guides_name_existing_options(commands):
+    """Each command line of a unit, container or shell in the guides uses existing commands and options."""
     from actgent.cli.main import app
 
     found = [words for words in _commands() if words[0] in ("serve", "token", "new", "check", "webhooks")]
@@ -313,8 +345,8 @@ def test_the_guides_name_options_that_there_are(commands):
         assert callable(command), words
 
 
-def test_the_unit_is_one_that_systemd_takes(tmp_path):
-    """As `systemd-analyze verify` has it, but for programs and users that are not on this machine."""
+def test_systemd_accepts_the_unit(tmp_path):
+    """Checked by `systemd-analyze verify`, except for programs and users that are missing on this machine."""
     if (analyze := shutil.which("systemd-analyze")) is None:
         pytest.skip("there is no systemd-analyze on this machine")
     text = (GUIDES / "deployment.md").read_text(encoding="utf-8")

@@ -128,7 +128,7 @@ def test_text_log_has_time_and_level(serve):
         (("--burst", "many"), "burst"),
     ],
 )
-def test_wrong_values_are_refused(serve, arguments, named):
+def test_invalid_values_are_rejected(serve, arguments, named):
     """The error is one line that names the option, and the exit code is 2."""
     process = serve(*arguments)
     assert process.wait(timeout=120) == 2
@@ -137,7 +137,7 @@ def test_wrong_values_are_refused(serve, arguments, named):
     assert named in text
 
 
-def test_a_turn_ends_within_the_grace(serve, tmp_path):
+def test_turn_ends_within_the_grace(serve, tmp_path):
     """--grace counts for all agents, also for one whose `grace=0`: its turn ends, and is answered in the journal."""
     process = serve("--grace", "100", "--journal", "agents.db")
     url = until(process.stdout, r"at (http\S+)/v1")
@@ -159,8 +159,8 @@ def test_a_turn_ends_within_the_grace(serve, tmp_path):
     assert events[-1]["event"] == "ended"
 
 
-def test_a_turn_is_interrupted_after_the_grace(serve, tmp_path):
-    """Without any grace the process ends while a turn runs, and the next process resumes the turn."""
+def test_turn_is_interrupted_after_the_grace(serve, tmp_path):
+    """Without a grace period the process ends while a turn runs, and the next process resumes the turn."""
     process = serve("--grace", "0", "--journal", "agents.db")
     url = until(process.stdout, r"at (http\S+)/v1")
     key = until(process.stdout, r"(act_\S+)")
@@ -178,8 +178,8 @@ def test_a_turn_is_interrupted_after_the_grace(serve, tmp_path):
     assert outcome["outcome"]["text"] == "done"
 
 
-def test_rate_and_burst_are_limits_of_a_token(serve):
-    """The request after the burst is refused."""
+def test_rate_and_burst_limit_a_token(serve):
+    """The request after the burst is rejected."""
     process = serve("--rate", "0.001", "--burst", "3")
     url = until(process.stdout, r"at (http\S+)/v1")
     key = until(process.stdout, r"(act_\S+)")
@@ -187,8 +187,8 @@ def test_rate_and_burst_are_limits_of_a_token(serve):
         assert [ada.get("/v1/agents").status_code for _ in range(4)] == [200, 200, 200, 429]
 
 
-def test_a_folder_is_served_without_a_model(tmp_path, commands, no_keys):
-    """With --offline a script answers for its model; a Python file names its own."""
+def test_offline_folder_is_served_without_a_model(tmp_path, commands, no_keys):
+    """With --offline a script answers for the folder's model. A Python file names its own model."""
     assert commands.run(["actgent", "new", "clerk"], cwd=tmp_path, capture_output=True).returncode == 0
     line = ["actgent", "serve", "clerk", "--offline", "--bind", "127.0.0.1:0"]
     with commands.popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=tmp_path) as process:
@@ -205,11 +205,11 @@ def test_a_folder_is_served_without_a_model(tmp_path, commands, no_keys):
             process.kill()
     (tmp_path / "team.py").write_text(TEAM)
     refused = commands.run(["actgent", "serve", "team.py", "--offline"], cwd=tmp_path, capture_output=True)
-    assert (refused.returncode, b"is for agents' folders" in refused.stderr) == (2, True)
+    assert (refused.returncode, b"--offline works only with agent folders" in refused.stderr) == (2, True)
 
 
-def test_the_start_waits_for_the_database(serve, postgres_url):
-    """The log says that the server cannot be reached, and the agents answer as soon as it can."""
+def test_start_waits_for_the_database(serve, postgres_url):
+    """The log says that the database cannot be reached, and the agents answer as soon as it can."""
     parts = urllib.parse.urlsplit(postgres_url)
     with socket.create_server(("127.0.0.1", 0)) as reserved:
         port = reserved.getsockname()[1]
@@ -228,7 +228,7 @@ def test_the_start_waits_for_the_database(serve, postgres_url):
             forwarding.join()
 
 
-def test_a_signal_ends_the_wait_for_the_database(serve):
+def test_signal_ends_the_wait_for_the_database(serve):
     """No agent has started, so nothing is drained."""
     pytest.importorskip("psycopg")
     with socket.create_server(("127.0.0.1", 0)) as reserved:
@@ -240,7 +240,7 @@ def test_a_signal_ends_the_wait_for_the_database(serve):
 
 
 @pytest.mark.parametrize("seconds", ["0", "600"])
-def test_what_no_wait_can_help_fails_at_once(serve, postgres_url, seconds):
+def test_permanent_database_error_fails_at_once(serve, postgres_url, seconds):
     """A database that does not exist is an error of the address."""
     address = postgres_url.replace("/test?", "/no_such_database?")
     assert address != postgres_url
@@ -251,7 +251,7 @@ def test_what_no_wait_can_help_fails_at_once(serve, postgres_url, seconds):
     assert "trying again" not in text
 
 
-def test_no_wait_fails_at_once(serve):
+def test_zero_wait_fails_at_once(serve):
     """With --wait-for-journal 0 there is one attempt."""
     pytest.importorskip("psycopg")
     with socket.create_server(("127.0.0.1", 0)) as reserved:

@@ -9,7 +9,7 @@ import trio
 
 from actgent import ConfigurationError, GatewayLimits
 from actgent.web.server.addresses import split_address
-from actgent.web.server.serving import tls_context
+from actgent.web.server.hypercorn_server import tls_context
 
 HEAD = "GET /v1/health/live HTTP/1.1\r\nHost: HOST\r\n"
 POST = "POST /v1/sessions HTTP/1.1\r\nHost: HOST\r\nAuthorization: Bearer TOKEN\r\nContent-Type: application/json\r\n"
@@ -57,8 +57,8 @@ async def answers(served, text):
     ],
     ids=lambda each: repr(each)[-60:],
 )
-async def test_what_could_be_read_otherwise_is_400(served, text):
-    """The answer is 400 where it is read, the connection ends, and what stands behind is no request."""
+async def test_ambiguous_request_is_400(served, text):
+    """The connection ends after the response, and the following bytes are not read as a request."""
     said = await answers(served, text + HEAD + "\r\n")
     assert (
         said is not None
@@ -68,23 +68,23 @@ async def test_what_could_be_read_otherwise_is_400(served, text):
     assert "live" not in said
 
 
-async def test_requests_behind_each_other_are_answered_in_order(served):
-    """Two requests in one piece get two answers."""
+async def test_pipelined_requests_are_answered_in_order(served):
+    """Two requests in one packet get two responses."""
     close = HEAD + "Connection: close\r\n\r\n"
     said = await answers(served, HEAD + "\r\n" + close)
     assert said.count("HTTP/1.1 200") == said.count('{"status":"live"}') == 2
 
 
-async def test_a_protocol_is_not_changed(served):
-    """Who asks for WebSocket or HTTP/2 is answered in HTTP/1.1."""
+async def test_protocol_upgrade_is_ignored(served):
+    """A request for WebSocket or HTTP/2 is answered in HTTP/1.1."""
     for protocol in ("websocket", "h2c"):
         upgrade = f"Upgrade: {protocol}\r\nConnection: Upgrade, close\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n"
         said = await answers(served, HEAD + upgrade + "Connection: close\r\n\r\n")
         assert said.startswith("HTTP/1.1 200")
 
 
-async def test_a_slow_head_ends(serving):
-    """However steadily its bytes come, a head has its time; a connection without any, too."""
+async def test_slow_head_is_disconnected(serving):
+    """However steadily its bytes arrive, a head has a time limit, and so has an idle connection."""
     async with serving(limits=QUICK) as served:
         for piece in (b"", b"A: b\r\n"):
             stream = await connect(served)
@@ -109,16 +109,16 @@ async def drip(stream, piece):
             return
 
 
-async def test_a_slow_body_is_408(serving):
-    """A body that does not come in its time is told so, and the connection ends."""
+async def test_slow_body_is_408(serving):
+    """A body that is not received in time is answered with 408, and the connection ends."""
     async with serving(limits=QUICK) as served:
         said = await answers(served, POST + "Content-Length: 20\r\n\r\n{")
         assert said.startswith("HTTP/1.1 408")
         assert "/errors/timeout" in said
 
 
-async def test_more_connections_than_may_be_get_503(serving):
-    """What is full answers at once; when one ends there is room again."""
+async def test_connections_above_the_limit_get_503(serving):
+    """The response is sent at once. When a connection ends, there is room again."""
     async with serving(limits=GatewayLimits(connections=2, grace=1)) as served:
         first, second = await connect(served), await connect(served)
         while served.gateway.connections < 2:
@@ -132,8 +132,8 @@ async def test_more_connections_than_may_be_get_503(serving):
         await second.aclose()
 
 
-async def test_a_connection_that_was_closed_is_forgotten_at_once(served):
-    """A client that is gone takes no place, though its connection might have been idle for longer."""
+async def test_closed_connection_is_released_at_once(served):
+    """A disconnected client uses no slot, although the connection could still be idle."""
     async with served.client() as ada:
         await ada.get("/v1/sessions")
         assert served.gateway.connections == 1
@@ -142,8 +142,8 @@ async def test_a_connection_that_was_closed_is_forgotten_at_once(served):
             await trio.testing.wait_all_tasks_blocked(0.01)
 
 
-async def test_tls_is_spoken_where_there_is_a_certificate(serving, tmp_path):
-    """Requests are answered over TLS, and plain ones are not."""
+async def test_certificate_enables_tls(serving, tmp_path):
+    """Requests are answered over TLS, and plain requests are not."""
     cert, key = certificate(tmp_path)
     async with serving(tls=tls_context(str(cert), str(key))) as served:
         assert served.gateway.url.startswith("https://")
@@ -188,8 +188,8 @@ def certificate(folder):
 
 
 @pytest.mark.parametrize("port", ["", "x", "-1", "65536", "9" * 5_000, "\u0663"])
-def test_a_port_that_is_none(port):
-    """It is refused with what to write, whatever stands there."""
-    with pytest.raises(ConfigurationError, match=r"bind= \(--bind\) is HOST:PORT") as caught:
+def test_invalid_port_is_rejected(port):
+    """The error names the expected form."""
+    with pytest.raises(ConfigurationError, match=r"bind= \(--bind\) must be HOST:PORT") as caught:
         split_address(f"127.0.0.1:{port}")
     assert len(str(caught.value)) < 300

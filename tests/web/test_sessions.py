@@ -7,16 +7,22 @@ import trio
 
 from actgent import LLM, BareAgent, open_runtime
 from actgent.journal.base import Entry
-from actgent.journal.listing import SessionKey
+from actgent.journal.journal_url import open_journal
 from actgent.journal.memory import MemoryJournal
-from actgent.journal.opening import open_journal
-from actgent.journal.records import NOT_KEPT, REFUSED, Accepted, Closed, Ended
+from actgent.journal.records import (
+    NOT_KEPT,
+    REFUSED,
+    MessageAcceptedRecord,
+    MessageEndRecord,
+    SessionClosedRecord,
+)
+from actgent.journal.session_lists import SessionKey
 from actgent.messages import Message, Sender, Text
-from actgent.web.streaming.happenings import find_message
+from actgent.web.streaming.session_events import find_message
 
 
-async def test_a_session_is_made_once(served):
-    """The same PUT again changes nothing, another body of the same id is refused."""
+async def test_put_creates_a_session_once(served):
+    """The same PUT again changes nothing. Another body with the same id is rejected."""
     async with served.client() as ada:
         first = await ada.put("/v1/sessions/s1", json={"agent": "clerk", "limits": {"tokens": 9}})
         again = await ada.put("/v1/sessions/s1", json={"agent": "clerk", "limits": {"tokens": 9}})
@@ -28,8 +34,8 @@ async def test_a_session_is_made_once(served):
     assert other.headers["content-type"] == "application/problem+json"
 
 
-async def test_a_key_makes_one_session(served):
-    """POST with an Idempotency-Key gives the same session again, of this owner alone."""
+async def test_key_creates_one_session(served):
+    """POST with an Idempotency-Key returns the same session again, only for the same owner."""
     async with served.client() as ada, served.client("bob") as bob:
         places = [
             (
@@ -41,7 +47,7 @@ async def test_a_key_makes_one_session(served):
     assert places[0] == places[1] != places[2]
 
 
-async def test_a_session_of_an_id_is_its_makers(served):
+async def test_session_with_an_id_belongs_to_its_creator(served):
     """PUT with an Idempotency-Key is answered again as the first time, also behind what was said; another key is refused."""
 
     async def put(client, key):
@@ -57,8 +63,8 @@ async def test_a_session_of_an_id_is_its_makers(served):
     assert (other.status_code, other.json()["type"]) == (409, "/errors/session-exists")
 
 
-async def test_a_session_is_looked_at_until_it_is_gone(served):
-    """GET has what is known, 304 without news; after close it is closed, after DELETE a 404."""
+async def test_session_is_read_until_it_is_erased(served):
+    """GET returns the session, and 304 without changes. After close it is closed, after DELETE a 404."""
     async with served.client() as ada, served.client("root") as root:
         await ada.put("/v1/sessions/s1", json={"agent": "clerk", "mode": "act"})
         got = await ada.get("/v1/sessions/s1")
@@ -75,8 +81,8 @@ async def test_a_session_is_looked_at_until_it_is_gone(served):
         assert (await ada.get("/v1/sessions/s1")).status_code == 404
 
 
-async def test_lists_go_page_by_page(served):
-    """Each session stands on one page, the newest change first; filters narrow it."""
+async def test_lists_are_paged(served):
+    """Each session is on one page, the last changed first. Filters apply."""
     async with served.client() as ada:
         for number in range(5):
             await ada.put(f"/v1/sessions/s{number}", json={"agent": "clerk"})
@@ -94,8 +100,8 @@ async def test_lists_go_page_by_page(served):
         assert ([each["id"] for each in of_helper], [each["id"] for each in begins]) == (["other"], ["s3"])
 
 
-async def test_a_cursor_of_ones_own_making_is_refused(served):
-    """`after` is what a page gave, and nothing else."""
+async def test_invented_cursor_is_rejected(served):
+    """`after` accepts only the `next` value of a page."""
     async with served.client() as ada:
         with_zero = base64.urlsafe_b64encode(b'[1.0,"a\\u0000","b"]').decode().rstrip("=")
         for after in ("x", "W10", "WzEsMiwzXQ", "bnVsbA", "%F0", with_zero):
@@ -103,8 +109,8 @@ async def test_a_cursor_of_ones_own_making_is_refused(served):
             assert refused.status_code in (400, 422), after
 
 
-async def test_ids_of_clients_are_plain(served):
-    """What addresses and logs do not carry as it is is no id."""
+async def test_client_ids_are_validated(served):
+    """Ids that need escaping in URLs and logs are rejected."""
     async with served.client() as ada:
         for name in ("a%20b", "%2e%2e%2fx", "a%0d%0aSet-Cookie:x", "x" * 129, "%C3%A4", "a%2Fb"):
             made = await ada.put(f"/v1/sessions/{name}", json={"agent": "clerk"})
@@ -112,8 +118,8 @@ async def test_ids_of_clients_are_plain(served):
             assert "set-cookie" not in made.headers
 
 
-async def test_an_interrupt_ends_the_turn(serving):
-    """It returns when the turn has ended, and the message says how."""
+async def test_interrupt_ends_the_turn(serving):
+    """The response is sent when the turn has ended, and the message has the outcome."""
     import trio
 
     from actgent import BareAgent, ScriptedLLM
@@ -134,8 +140,8 @@ async def test_an_interrupt_ends_the_turn(serving):
         assert (story["status"], story["outcome"]["failed"]) == ("failed", "interrupted")
 
 
-async def test_agents_with_a_session_of_one_id_are_told_apart(served):
-    """Where several agents have a session of an id, `?agent=` says which."""
+async def test_agent_parameter_selects_among_equal_ids(served):
+    """If several agents have a session with an id, `?agent=` selects one."""
     async with served.client() as ada:
         for agent in ("clerk", "helper"):
             await ada.put("/v1/sessions/s1", json={"agent": agent})
@@ -144,7 +150,7 @@ async def test_agents_with_a_session_of_one_id_are_told_apart(served):
         assert (await ada.get("/v1/sessions/s1?agent=helper")).json()["agent"] == "helper"
 
 
-async def test_who_closes_a_session_that_is_just_being_closed_comes_again(serving):
+async def test_concurrent_close_is_retried(serving):
     """It is there until the journal knows that it is not: nobody hears that there is none, or that it is closed by then."""
     agent, told, may_end = BareAgent("clerk", llm=Held()), trio.Event(), trio.Event()
 
@@ -171,7 +177,7 @@ async def test_who_closes_a_session_that_is_just_being_closed_comes_again(servin
     assert again.status_code == 204
 
 
-async def test_a_session_is_closed_again_with_what_was_left_open_below_it(serving, tmp_path):
+async def test_second_close_closes_open_children(serving, tmp_path):
     """The process that closed it was stopped in between; a request that comes twice would else say that all is done."""
     journal = f"sqlite:///{tmp_path}/j.db"
     agents = [BareAgent(name, llm=Held()) for name in ("clerk", "helper")]
@@ -182,7 +188,7 @@ async def test_a_session_is_closed_again_with_what_was_left_open_below_it(servin
         child = await agents[1].create_session("ada", session_id="child", parent=root)
         await agents[0].create_session("ada", session_id="last", parent=child)
     async with open_journal(journal) as opened:
-        entry = Entry(session_id="root", agent="clerk", records=(Closed(),))
+        entry = Entry(session_id="root", agent="clerk", records=(SessionClosedRecord(),))
         await opened.commit(entry, epoch=await opened.acquire())
     agents = [BareAgent(name, llm=Held()) for name in ("clerk", "helper")]
     async with serving(agents=agents, journal=journal) as served, served.client() as ada:
@@ -205,17 +211,21 @@ class Held(LLM):
         await trio.sleep_forever()
 
 
-async def test_a_message_that_was_refused_is_none_until_it_is_accepted():
+async def test_rejected_message_has_no_status_until_accepted():
     """Who asks for it is not told that it has failed, as it may be sent again; then it stands where it got in."""
     message = Message(session_id="s1", sender=Sender("ada"), parts=(Text("hi"),))
     key, tries = (
         SessionKey("clerk", "s1"),
-        [Ended(message_id=message.id, failed=REFUSED), Accepted(message=message)],
+        [MessageEndRecord(message_id=message.id, failed=REFUSED), MessageAcceptedRecord(message=message)],
     )
     async with MemoryJournal().running() as journal:
         epoch = await journal.acquire()
         found = []
-        for record in (Accepted(message=message), *tries, Ended(message_id=message.id, failed=None)):
+        for record in (
+            MessageAcceptedRecord(message=message),
+            *tries,
+            MessageEndRecord(message_id=message.id, failed=None),
+        ):
             entry = Entry(session_id="s1", agent="clerk", records=(record,))
             await journal.commit(entry, epoch=epoch)
             story = await find_message(journal, key, message.id, len(found) + 1)
@@ -223,11 +233,11 @@ async def test_a_message_that_was_refused_is_none_until_it_is_accepted():
     assert found == [("waiting", 0, False), None, ("waiting", 2, False), ("answered", 2, True)]
 
 
-async def test_a_message_that_failed_by_the_journal_has_no_outcome_while_it_is_answered_again():
+async def test_retried_message_hides_the_failure_of_the_first_try():
     """Its sender has sent it once more: the failure is that of the first try."""
     message = Message(session_id="s1", sender=Sender("ada"), parts=(Text("hi"),))
-    key, accepted = SessionKey("clerk", "s1"), Accepted(message=message)
-    first, last = [Ended(message_id=message.id, failed=failed) for failed in (NOT_KEPT, None)]
+    key, accepted = SessionKey("clerk", "s1"), MessageAcceptedRecord(message=message)
+    first, last = [MessageEndRecord(message_id=message.id, failed=failed) for failed in (NOT_KEPT, None)]
     async with MemoryJournal().running() as journal:
         epoch = await journal.acquire()
         found = []

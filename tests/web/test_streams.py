@@ -12,16 +12,22 @@ import trio
 
 from actgent import LLM, Answer, BareAgent, GatewayLimits, ProviderUnavailable, ScriptedLLM, Text
 from actgent.errors import Fenced
-from actgent.journal.listing import SessionKey
 from actgent.journal.memory import MemoryJournal
-from actgent.journal.records import Accepted, Closed, Delivered, Ended, Said
+from actgent.journal.records import (
+    AgentMessageRecord,
+    DeliveryRecord,
+    MessageAcceptedRecord,
+    MessageEndRecord,
+    SessionClosedRecord,
+)
+from actgent.journal.session_lists import SessionKey
 from actgent.messages import Message, Sender
-from actgent.sessions.following import Growing
+from actgent.sessions.subscriptions import PartialText
 from actgent.testing import assert_no_leaks
-from actgent.web.server.framing import chunked
-from actgent.web.streaming import tails
-from actgent.web.streaming.happenings import Teller
-from actgent.web.streaming.streams import MAX_FRAMES, Frames, Piece, StreamWriter, frame
+from actgent.web.server.request_parser import chunked
+from actgent.web.streaming import broadcast
+from actgent.web.streaming.session_events import EventEncoder
+from actgent.web.streaming.sse import MAX_FRAMES, FrameBatch, FrameQueue, StreamWriter, frame
 
 
 class Events:
@@ -90,8 +96,8 @@ async def ada(served):
         yield client
 
 
-async def test_a_stream_tells_a_turn(ada):
-    """Message, turn, answer, reply and end come in their order, each with its number, turn and time."""
+async def test_stream_has_the_events_of_a_turn(ada):
+    """Message, turn, answer, reply and end arrive in order, each with number, turn and time."""
     events = Events()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(read, ada, "/v1/sessions/s1/events", events, "ended")
@@ -156,8 +162,8 @@ async def test_the_start_of_a_turn_that_nobody_follows_has_its_own_time(serving)
     assert answered - begun >= 0.019
 
 
-async def test_pages_have_what_streams_have(ada):
-    """The events of pages, however long these are, are those of a stream."""
+async def test_pages_have_the_events_of_streams(ada):
+    """The events of pages of any length are those of a stream."""
     for number in range(3):
         await ada.post(
             "/v1/sessions/s1/messages", json={"content": f"{number}"}, headers={"prefer": "wait=10"}
@@ -171,8 +177,8 @@ async def test_pages_have_what_streams_have(ada):
 
 
 @pytest.mark.parametrize("seed", range(3))
-async def test_readers_that_break_off_miss_nothing(serving, seed):
-    """Readers that are cut at any byte, and come back by their last number, see each event once, in order."""
+async def test_reconnecting_readers_miss_no_event(serving, seed):
+    """Readers are cut at any byte and reconnect with their last number. Each event arrives once, in order."""
     drops = random.Random(seed)
     limits = GatewayLimits(rate=10_000, burst=10_000, requests=1000, grace=1)
     readers = [(f"s{number % 2}", Events()) for number in range(8)]
@@ -194,8 +200,8 @@ async def test_readers_that_break_off_miss_nothing(serving, seed):
             assert [(int(number), *rest) for number, *rest in events.found] == expected
 
 
-async def test_a_real_event_source_comes_back_by_itself(served, tmp_path):
-    """Node's EventSource, whose connection is cut after each few events, sees each number once."""
+async def test_event_source_of_node_reconnects(served, tmp_path):
+    """The connection of Node's EventSource is cut after every few events. It sees each number once."""
     async with served.client() as ada:
         await ada.put("/v1/sessions/s1", json={"agent": "clerk"})
         for number in range(6):
@@ -250,7 +256,7 @@ const proxy = http.createServer((request, response) => {
 
 
 async def test_curl_reads_a_stream(served, ada):
-    """Curl sees the events of a closed session, and the end; behind the end there is nothing (204)."""
+    """The client curl receives the events of a closed session and the end. A request after the end is a 204."""
     await ada.post("/v1/sessions/s1/messages", json={"content": "hello"}, headers={"prefer": "wait=10"})
     await ada.post("/v1/sessions/s1/close", json={})
     command = ["curl", "-sSN", "-H", f"authorization: Bearer {served.tokens['ada']}"]
@@ -263,7 +269,7 @@ async def test_curl_reads_a_stream(served, ada):
     assert over.stdout == b"204"
 
 
-async def test_a_number_beyond_the_end_is_told_to_begin_again(ada):
+async def test_cursor_above_the_end_gets_resync(ada):
     """Who has seen more than there is, as an older copy was put back, is told so, and gets what comes from here on."""
     events = Events("99")
     async with trio.open_nursery() as nursery:
@@ -276,8 +282,8 @@ async def test_a_number_beyond_the_end_is_told_to_begin_again(ada):
 
 
 @pytest.mark.parametrize("last", ["x", "-1", "1.5", "9" * 20, "1\n2"])
-async def test_an_id_that_is_no_number_is_refused(ada, last):
-    """`Last-Event-ID` is the id of an event, and nothing else."""
+async def test_invalid_last_event_id_is_rejected(ada, last):
+    """`Last-Event-ID` must be the id of an event."""
     try:
         answer = await ada.get("/v1/sessions/s1/events", headers={"last-event-id": last})
     except (ValueError, httpx2.LocalProtocolError):
@@ -285,8 +291,8 @@ async def test_an_id_that_is_no_number_is_refused(ada, last):
     assert answer.status_code == 422
 
 
-async def test_a_closing_gateway_says_bye(serving):
-    """At the end of the block each stream is told so, with a time to come back, and nothing is left."""
+async def test_closing_gateway_sends_bye(serving):
+    """Each stream gets `bye` with a reconnection delay, and no task remains."""
     events = [Events() for _ in range(5)]
     with assert_no_leaks():
         async with trio.open_nursery() as nursery:
@@ -295,7 +301,7 @@ async def test_a_closing_gateway_says_bye(serving):
                 client = await nursery.start(_open_client, served)
                 for each in events:
                     nursery.start_soon(read, client, "/v1/sessions/s1/events", each, "bye")
-                while len(served.gateway.app.inside.tails) < 1 or served.gateway.connections < 6:
+                while len(served.gateway.app.context.broadcasts) < 1 or served.gateway.connections < 6:
                     await trio.testing.wait_all_tasks_blocked(0.01)
                 await trio.testing.wait_all_tasks_blocked(0.05)
             nursery.cancel_scope.cancel()
@@ -308,7 +314,7 @@ async def _open_client(served, task_status):
         await trio.sleep_forever()
 
 
-async def test_who_comes_in_the_middle_of_an_answer_gets_all_of_it(serving):
+async def test_late_reader_gets_the_whole_partial_answer(serving):
     """An answer that grows is told piece by piece; a late reader gets what has grown first, and the record voids it."""
     go = trio.Event()
 
@@ -326,7 +332,7 @@ async def test_who_comes_in_the_middle_of_an_answer_gets_all_of_it(serving):
         await ada.put("/v1/sessions/s1", json={"agent": "clerk"})
         async with trio.open_nursery() as nursery:
             nursery.start_soon(read, ada, path, early, "ended")
-            while not len(served.gateway.app.inside.tails):
+            while not len(served.gateway.app.context.broadcasts):
                 await trio.testing.wait_all_tasks_blocked(0.05)
             await ada.post("/v1/sessions/s1/messages", json={"content": "hello", "message_id": "m1"})
             with trio.fail_after(60):
@@ -344,8 +350,8 @@ async def test_who_comes_in_the_middle_of_an_answer_gets_all_of_it(serving):
     assert early.found[-2][2]["text"] == "Good day, Ada."
 
 
-async def test_a_storm_of_readers_leaves_nothing(serving):
-    """Readers that go all at once leave no task, no connection and no reader of the feed."""
+async def test_mass_disconnect_leaves_nothing(serving):
+    """Readers that disconnect at once leave no task, no connection and no feed reader."""
     limits = GatewayLimits(rate=10_000, burst=10_000, requests=1000, grace=1)
     async with serving(limits=limits) as served, served.client() as ada:
         await ada.put("/v1/sessions/s1", json={"agent": "clerk"})
@@ -357,12 +363,12 @@ async def test_a_storm_of_readers_leaves_nothing(serving):
                     await trio.testing.wait_all_tasks_blocked(0.01)
                 nursery.cancel_scope.cancel()
             with trio.fail_after(60):
-                while served.gateway.connections > 1 or len(served.gateway.app.inside.tails):
+                while served.gateway.connections > 1 or len(served.gateway.app.context.broadcasts):
                     await trio.testing.wait_all_tasks_blocked(0.01)
 
 
-async def test_a_reader_that_never_reads_is_cut(serving):
-    """A connection that takes nothing ends after its time, whoever else reads has everything, and turns do not wait."""
+async def test_reader_that_never_reads_is_disconnected(serving):
+    """The connection ends after its time limit. Other readers receive everything, and turns do not wait."""
     limits = GatewayLimits(send_seconds=0.3, grace=1)
     long = BareAgent(name="clerk", llm=ScriptedLLM(["x" * 200_000] * 30), grace=0)
     async with serving(limits=limits, agents=[long]) as served, served.client() as ada:
@@ -390,28 +396,28 @@ async def mute_reader(served, session_id="s1"):
     return mute
 
 
-async def test_who_was_cut_off_costs_nothing_more(serving):
+async def test_lagging_reader_costs_nothing(serving):
     """A reader that lags is told nothing of what follows, long before its connection ends; the last one ends the following."""
     limits = GatewayLimits(send_seconds=300, grace=0.2)
     long = BareAgent(name="clerk", llm=ScriptedLLM(["x" * 200_000] * 30), grace=0)
     async with serving(limits=limits, agents=[long]) as served, served.client() as ada:
         await ada.put("/v1/sessions/s1", json={"agent": "clerk"})
-        mute, inside = await mute_reader(served), served.gateway.app.inside
+        mute, context = await mute_reader(served), served.gateway.app.context
         with trio.fail_after(150):
-            while not len(inside.tails):
+            while not len(context.broadcasts):
                 await trio.testing.wait_all_tasks_blocked(0.01)
             for _ in range(30):
                 body = {"content": "x"}
                 said = await ada.post("/v1/sessions/s1/messages", json=body, headers={"prefer": "wait=20"})
                 assert said.status_code == 200
-            while len(inside.tails):
+            while len(context.broadcasts):
                 await trio.testing.wait_all_tasks_blocked(0.01)
         assert served.gateway.connections == 2
     mute.close()
 
 
-async def test_who_takes_nothing_does_not_hold_up_the_end(serving):
-    """A gateway that closes waits for its grace, and then breaks connections in the middle of a send."""
+async def test_blocked_reader_does_not_delay_the_shutdown(serving):
+    """A closing gateway waits for its grace period, and then breaks connections in the middle of a send."""
     limits = GatewayLimits(send_seconds=3000, grace=0.2)
     long = BareAgent(name="clerk", llm=ScriptedLLM(["x" * 200_000] * 30), grace=0)
     with trio.fail_after(150):
@@ -424,26 +430,26 @@ async def test_who_takes_nothing_does_not_hold_up_the_end(serving):
     mute.close()
 
 
-async def test_what_follows_soon_is_sent_together(serving):
-    """The first event of a turn goes out at once, what comes within a moment in one piece with others."""
+async def test_events_are_sent_in_batches(serving):
+    """The first event of a turn is sent at once. Events within a short time are sent together."""
     words = ScriptedLLM(["word " * 400], chunk=5, chunk_delay=0)
     agents = [BareAgent(name="clerk", llm=words)]
     async with serving(agents=agents) as served, served.client() as ada:
         await ada.put("/v1/sessions/s1", json={"agent": "clerk"})
-        inside, pieces = served.gateway.app.inside, []
+        context, pieces = served.gateway.app.context, []
         async with trio.open_nursery() as nursery:
             for _ in range(2):
                 nursery.start_soon(read, ada, "/v1/sessions/s1/events", Events(), "ended")
-            while sum(len(tail.readers) for tail in inside.tails._tails.values()) < 2:
+            while sum(len(tail.readers) for tail in context.broadcasts._broadcasts.values()) < 2:
                 await trio.testing.wait_all_tasks_blocked(0.01)
-            put = Frames.put
+            put = FrameQueue.put
 
             def noted(self, piece, now):
                 pieces.append(piece)
                 return put(self, piece, now)
 
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(Frames, "put", noted)
+                patch.setattr(FrameQueue, "put", noted)
                 await ada.post("/v1/sessions/s1/messages", json={"content": "x"})
                 with trio.fail_after(30):
                     while not any(b"event: ended" in piece.data for piece in pieces):
@@ -454,8 +460,8 @@ async def test_what_follows_soon_is_sent_together(serving):
     assert b"".join(piece.data for piece in told).count(b"event: ended") == 1
 
 
-async def test_changes_of_ones_own_sessions_are_watched(serving):
-    """Whoever watches hears of sessions of its owner, together for each second, and of nobody else's."""
+async def test_watch_reports_changes_of_own_sessions(serving):
+    """A watcher receives the changes of its owner's sessions once per second, and none of other owners."""
     mine, theirs, every = Events(), Events(), Events()
     limits = GatewayLimits(rate=10_000, burst=10_000, grace=1)
     async with serving(limits=limits) as served, served.client() as ada:  # noqa: SIM117 - two lines read better
@@ -497,7 +503,7 @@ class Held:
         self.got += data
 
 
-async def test_a_stream_of_a_session_that_moves_ends_quietly(serving, caplog):
+async def test_stream_of_a_moved_session_ends_without_a_warning(serving, caplog):
     """Its client comes back to where the session lives: for those who run the process nothing has happened."""
     async with (
         MemoryJournal().running() as journal,
@@ -510,7 +516,7 @@ async def test_a_stream_of_a_session_that_moves_ends_quietly(serving, caplog):
             pieces = stream.aiter_text()
             events.feed(await anext(pieces))
             await trio.testing.wait_all_tasks_blocked(0.01)
-            journal._onlookers.feed.lose(lambda session_id: session_id == "s1", Fenced("moved"))
+            journal._feed.fence_readers(lambda session_id: session_id == "s1", Fenced("moved"))
             async for piece in pieces:
                 events.feed(piece)
         assert events.has("lagged")
@@ -519,27 +525,27 @@ async def test_a_stream_of_a_session_that_moves_ends_quietly(serving, caplog):
 
 
 def piece_of(text, number=None):
-    return Piece([(number, text)])
+    return FrameBatch([(number, text)])
 
 
 @pytest.mark.parametrize("size", [10, 300_000])
-async def test_what_waits_for_a_reader_is_bounded(size):
-    """Beyond so many frames, or so many bytes, there is `lagged` and the end, and nothing more is kept."""
+async def test_reader_queue_is_bounded(size):
+    """Above the maximum of frames or bytes, the stream gets `lagged` and ends, and nothing more is queued."""
     wire = StreamWriter(None, Held())
-    frames = Frames(wire)
+    frames = FrameQueue(wire)
     frames.is_live = True
     taken = [frames.put(piece_of(b"x" * size, number + 1), 0.0) for number in range(MAX_FRAMES * 3)]
     assert taken.index(False) == (MAX_FRAMES if size == 10 else 3)
-    assert await frames.take() == chunked(frame("lagged", {}))
-    assert await frames.take() is None
+    assert await frames.pop_all() == chunked(frame("lagged", {}))
+    assert await frames.pop_all() is None
     assert wire.is_cut
 
 
 @pytest.mark.parametrize("room", [0, 1, 7, 12, 13, 40, 10_000])
-async def test_what_a_socket_does_not_take_at_once_follows(room):
-    """Each piece is whole and in its order, where the connection takes all of it, some of it or nothing."""
+async def test_partial_sends_are_completed(room):
+    """Each frame is complete and in order, whether the socket accepts all, some or none of it."""
     held = Held(room)
-    frames = Frames(StreamWriter(None, held))
+    frames = FrameQueue(StreamWriter(None, held))
     frames.is_live = True
     pieces = [piece_of(b"number %d" % number, number) for number in range(1, 6)]
     async with trio.open_nursery() as nursery:
@@ -550,14 +556,14 @@ async def test_what_a_socket_does_not_take_at_once_follows(room):
             if piece.last % 2:
                 await trio.testing.wait_all_tasks_blocked()
         frames.put(pieces[2], 0.0)  # comes twice
-        frames.end(b"bye")
+        frames.close(b"bye")
     assert held.got == b"".join(piece.chunk for piece in pieces) + chunked(b"bye")
 
 
-async def test_a_quiet_stream_says_that_it_is_there(serving, monkeypatch):
-    """Where nothing happens there is a comment, again and again."""
-    monkeypatch.setattr(tails, "ALIVE", 0.5)
-    monkeypatch.setattr(tails, "LOOK", 0.1)
+async def test_idle_stream_sends_keep_alives(serving, monkeypatch):
+    """Without events, the stream sends comments repeatedly."""
+    monkeypatch.setattr(broadcast, "ALIVE_INTERVAL_SECONDS", 0.5)
+    monkeypatch.setattr(broadcast, "IDLE_CHECK_SECONDS", 0.1)
     async with serving() as served, served.client() as ada:
         await ada.put("/v1/sessions/s1", json={"agent": "clerk"})
         with trio.fail_after(30):
@@ -569,7 +575,7 @@ async def test_a_quiet_stream_says_that_it_is_there(serving, monkeypatch):
                         break
 
 
-async def test_who_comes_later_is_told_what_it_waits_for_at_once(serving):
+async def test_later_reader_gets_its_events_at_once(serving):
     """Also where those who read already wait for something else, which has not come."""
 
     class Waiting(LLM):
@@ -619,7 +625,7 @@ async def test_who_comes_later_is_told_what_it_waits_for_at_once(serving):
         ("", {"reply", "closed"}),
     ],
 )
-async def test_who_says_what_else_it_wants_is_told_only_that_with_what_it_waits_for(serving, along, told):
+async def test_along_header_limits_the_other_events(serving, along, told):
     """And that the session was closed; who says nothing is told all, as clients of other releases are."""
     events = Events()
     headers = {"actgent-events": "reply"} | ({} if along is None else {"actgent-events-along": along})
@@ -651,46 +657,50 @@ async def test_who_says_what_else_it_wants_is_told_only_that_with_what_it_waits_
 
 def reader_of(*wanted):
     """A connection whose client waits for these events, and is told nothing else; all of them where none is named."""
-    return Frames(StreamWriter(None), frozenset(wanted) or None, frozenset())
+    return FrameQueue(StreamWriter(None), frozenset(wanted) or None, frozenset())
 
 
-async def test_a_tail_waits_for_what_its_readers_of_this_moment_wait_for():
+async def test_broadcast_uses_the_names_of_its_current_readers():
     """One who has just come counts from the next record on, one who has left no more."""
-    told = Accepted(message=Message(session_id="s", sender=Sender("ada"), parts=(Text("hi"),)))
-    tail, teller = tails.Tail(SessionKey("clerk", "s")), Teller()
-    tail.join(reader_of("answer"))
-    tail.add(teller, 1, [told], 0.0)
+    told = MessageAcceptedRecord(message=Message(session_id="s", sender=Sender("ada"), parts=(Text("hi"),)))
+    tail, encoder = broadcast.SessionBroadcast(SessionKey("clerk", "s")), EventEncoder()
+    tail.subscribe(reader_of("answer"))
+    tail.add(encoder, 1, [told], 0.0)
     assert not tail.is_due
     assert not tail.is_woken_by([told])
     late = reader_of()
-    tail.join(late)
+    tail.subscribe(late)
     assert tail.is_woken_by([told])
-    tail.leave(late)
-    tail.add(teller, 2, [told], 0.0)
+    tail.unsubscribe(late)
+    tail.add(encoder, 2, [told], 0.0)
     assert not tail.is_due
-    tail.join(late)
-    tail.add(teller, 3, [told], 0.0)
+    tail.subscribe(late)
+    tail.add(encoder, 3, [told], 0.0)
     assert tail.is_due
 
 
-async def test_a_tail_ends_with_its_session_whatever_its_readers_wait_for():
-    tail = tails.Tail(SessionKey("clerk", "s"))
-    tail.join(reader_of("answer"))
-    assert tail.is_woken_by([Closed()])
-    tail.add(Teller(), 1, [Closed()], 0.0)
+async def test_broadcast_ends_with_its_session():
+    tail = broadcast.SessionBroadcast(SessionKey("clerk", "s"))
+    tail.subscribe(reader_of("answer"))
+    assert tail.is_woken_by([SessionClosedRecord()])
+    tail.add(EventEncoder(), 1, [SessionClosedRecord()], 0.0)
     assert tail.is_due
     assert tail.is_over
 
 
 @pytest.mark.parametrize("ends", ["answer", "turn"])
-async def test_who_comes_behind_an_answer_is_told_nothing_that_had_grown(ends):
-    """Nor behind a turn that ended without one."""
+async def test_reader_after_an_answer_gets_no_partial_text(ends):
+    """The same applies after a turn that ended without an answer."""
     said = Message(session_id="s", sender=Sender("clerk", "assistant"), parts=(Text("hi"),))
-    record = Said(message=said, stop="end") if ends == "answer" else Ended(message_id="m", failed="model")
-    tail = tails.Tail(SessionKey("clerk", "s"))
-    tail.join(reader_of("reply"))
-    tail.grow(Growing(turn="m", reply_id=said.id, begin=0, text="h"))
-    tail.add(Teller(), 1, [Delivered(ids=("x",))], 0.0)
-    assert tail.grown.text == "h"
-    tail.add(Teller(), 2, [record], 0.0)
-    assert tail.grown is None
+    record = (
+        AgentMessageRecord(message=said, stop="end")
+        if ends == "answer"
+        else MessageEndRecord(message_id="m", failed="model")
+    )
+    tail = broadcast.SessionBroadcast(SessionKey("clerk", "s"))
+    tail.subscribe(reader_of("reply"))
+    tail.add_delta(PartialText(turn="m", reply_id=said.id, begin=0, text="h"))
+    tail.add(EventEncoder(), 1, [DeliveryRecord(ids=("x",))], 0.0)
+    assert tail.partial_answer.text == "h"
+    tail.add(EventEncoder(), 2, [record], 0.0)
+    assert tail.partial_answer is None

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.text import Text
 
 from actgent import BareAgent, ScriptedLLM, Webhook, new_webhook_secret
-from actgent.cli.serving.columns import fitted
+from actgent.cli.serving.top import fit_table
 
 COMMAND = [sys.executable, "-c", "from actgent.cli import main; main()"]
 
@@ -40,7 +40,7 @@ async def say(client, words="hello", session="s1"):
     assert said.status_code == 200, said.text
 
 
-async def test_a_session_is_watched_alike_at_a_server_and_in_a_journal(serving, tmp_path):
+async def test_watch_shows_the_same_for_server_and_journal(serving, tmp_path):
     """Each event by its number, as the API has it; from a journal that is in use the same; behind a number what follows."""
     journal = f"{tmp_path}/a.db"
     async with serving(journal=f"sqlite:///{journal}") as served, served.client() as ada:
@@ -63,8 +63,8 @@ async def test_a_session_is_watched_alike_at_a_server_and_in_a_journal(serving, 
     assert re.search(r"^ +\d+  \d\d:\d\d:\d\d  reply     you said: good", lines, re.MULTILINE)
 
 
-async def test_given_up_webhooks_are_listed_and_sent_again(serving, receiving):
-    """By their ids, which the list has; then the list is empty."""
+async def test_failed_webhooks_are_listed_and_redelivered(serving, receiving):
+    """By the ids in the list. After that the list is empty."""
     status = [503]
     with receiving(lambda *_: status[0]) as receiver:
         webhook = Webhook(
@@ -72,14 +72,14 @@ async def test_given_up_webhooks_are_listed_and_sent_again(serving, receiving):
         )
         async with serving(notify=[webhook]) as served, served.client() as ada, served.client("root") as root:
             at = {"token": served.tokens["root"]}, ("--at", served.gateway.url)
-            assert "0 given up" in await run("webhooks", "list", *at[1], **at[0])
+            assert "0 dead-lettered" in await run("webhooks", "list", *at[1], **at[0])
             await say(ada)
             with trio.fail_after(30):
                 while not (await root.get("/v1/webhooks")).json()["items"][0]["failed"]:  # noqa: ASYNC110 - asked over HTTP
                     await trio.sleep(0.02)
             await run("webhooks", "list", *at[1], **at[0], code=1)
             wrong = await run("webhooks", "redeliver", "msg_none", *at[1], **at[0], code=1)
-            assert "msg_none was not given up" in wrong
+            assert "msg_none is not a dead-lettered delivery" in wrong
             status[0] = 204
             assert "1 sent again" in await run("webhooks", "redeliver", *at[1], **at[0])
             with trio.fail_after(30):
@@ -90,8 +90,8 @@ async def test_given_up_webhooks_are_listed_and_sent_again(serving, receiving):
     assert len(receiver.got) == 1
 
 
-async def test_a_watched_session_is_shown_to_its_end(serving, tmp_path):
-    """What comes later is shown as it comes, and the command ends with the session; from a journal, too."""
+async def test_watch_ends_with_the_session(serving, tmp_path):
+    """New events are shown as they arrive, also from a journal."""
     journal = f"{tmp_path}/a.db"
     async with serving(journal=f"sqlite:///{journal}") as served, served.client() as ada:
         await say(ada)
@@ -113,8 +113,8 @@ async def test_a_watched_session_is_shown_to_its_end(serving, tmp_path):
         assert text.splitlines()[-1].split()[2] == "closed"
 
 
-async def test_a_watch_goes_on_over_a_restart_of_the_server(serving, tmp_path):
-    """The server ends and another one takes its place: each event is shown once."""
+async def test_watch_resumes_after_a_server_restart(serving, tmp_path):
+    """Each event is shown once."""
     journal, tokens, output = f"sqlite:///{tmp_path}/a.db", tmp_path / "tokens.toml", tmp_path / "shown"
     secret = write_token(tokens)
     bind, process = "127.0.0.1:0", None
@@ -186,7 +186,7 @@ async def test_top_of_a_journal_shows_its_sessions(serving, tmp_path):
     assert re.search(r"^s1 +clerk +ada +idle", text, re.MULTILINE)
 
 
-async def test_top_of_what_is_empty_yet(serving, tmp_path):
+async def test_top_without_agents_or_sessions(serving, tmp_path):
     """A server without agents, as it stands beside the nodes of a cluster, and a journal without sessions have no tables; no webhooks, a word."""
     async with serving(agents=[], journal=f"sqlite:///{tmp_path}/a.db") as served:
         at = ("--at", served.gateway.url)
@@ -202,12 +202,12 @@ async def test_top_of_what_is_empty_yet(serving, tmp_path):
     assert shown == ["sessions: 0 idle, 0 working, 0 suspended, 0 closed\n"] * 2
 
 
-async def test_top_is_live_at_a_terminal(serving):
-    """It is drawn again and again, and Ctrl-C ends it."""
+async def test_top_refreshes_in_a_terminal(serving):
+    """The view is drawn repeatedly, and Ctrl-C ends it."""
     agents = [BareAgent("clerk", llm=ScriptedLLM(lambda _: "x"))]
     async with serving(agents=agents) as served, served.client() as ada:
         env = {**os.environ, "ACTGENT_TOKEN": served.tokens["root"], "TERM": "xterm", "COLUMNS": "150"}
-        command = [*COMMAND, "top", "--every", "0.2", "--at", served.gateway.url]
+        command = [*COMMAND, "top", "--interval", "0.2", "--at", served.gateway.url]
         spawn = partial(
             pexpect.spawn,
             command[0],
@@ -232,7 +232,7 @@ async def test_top_is_live_at_a_terminal(serving):
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
-        (["top", "--at", "http://127.0.0.1:1"], 2, "takes a token: set ACTGENT_TOKEN"),
+        (["top", "--at", "http://127.0.0.1:1"], 2, "needs an access token: set ACTGENT_TOKEN"),
         (
             ["top", "--at", "http://127.0.0.1:1", "--token-file", "none"],
             2,
@@ -241,35 +241,35 @@ async def test_top_is_live_at_a_terminal(serving):
         (
             ["token", "new", "--name", "a", "--owner", "ada", "--file", "none/tokens.toml"],
             2,
-            "the file of tokens cannot be written: No such file or directory: none/tokens.toml",
+            "token file none/tokens.toml cannot be written: No such file or directory",
         ),
         (["watch", "s1", "--at", "none.db"], 2, "no such file"),
     ],
 )
-async def test_what_is_wrong_is_said(arguments, code, words):
+async def test_mistakes_are_one_line(arguments, code, words):
     """A mistake is one line."""
     assert words in await run(*arguments, code=code)
 
 
-async def test_a_server_that_is_not_there_or_refuses_is_named(serving):
-    """In a sentence, not a trace."""
+async def test_unreachable_server_is_named(serving):
+    """In one sentence, without a traceback."""
     gone = await run("top", "--at", "http://127.0.0.1:1", token="act_x", code=1)
     assert "does not answer (ConnectError: all attempts to connect to " in gone
     assert "Connection refused)" in gone
-    assert "look whether `actgent serve` runs there" in gone
+    assert "check that `actgent serve` runs there" in gone
     gone = await run("watch", "s1", "--once", "--at", "127.0.0.1:1", token="act_x", code=1)
     assert "http://127.0.0.1:1 does not answer" in gone
     async with serving() as served:
         at = ("--at", served.gateway.url)
         secure = served.gateway.url.replace("http:", "https:")
         assert "(ConnectError: [SSL: " in await run("top", "--at", secure, token="act_x", code=1)
-        assert "does not know this token (401)" in await run("top", *at, token="act_x", code=1)
+        assert "rejected the token (401)" in await run("top", *at, token="act_x", code=1)
         missing = await run("watch", "nothing", *at, token=served.tokens["ada"], code=1)
-        assert f"no session 'nothing' at {served.gateway.url}" in missing
+        assert f"session 'nothing' does not exist at {served.gateway.url}" in missing
 
 
 @pytest.mark.parametrize("form", ["{host}", "{url}/", "{url}/v1", "{url}/#key=once_x", "{url}"])
-async def test_an_address_is_taken_as_it_was_printed(serving, form):
+async def test_printed_addresses_are_accepted(serving, form):
     """With and without `http://`, the API's and the dashboard's: all are the same server."""
     async with serving() as served:
         url = served.gateway.url
@@ -290,10 +290,10 @@ ROW = {"agent": "researcher-with-a-long-name", "inbox": "12/1000", "people": "3"
         (28, {"agent", "inbox"}),
     ],
 )
-def test_figures_are_whole_or_not_there(width, columns):
+def test_narrow_terminals_omit_columns(width, columns):
     """A narrow terminal has fewer columns and shorter names; no figure is cut, and no line is longer than the terminal."""
     out = io.StringIO()
-    table = fitted([{name: Text(value) for name, value in ROW.items()}], width, ("spent", "people"))
+    table = fit_table([{name: Text(value) for name, value in ROW.items()}], width, ("spent", "people"))
     Console(file=out, width=width).print(table)
     head, row = out.getvalue().splitlines()
     assert set(head.split()) == columns
@@ -303,8 +303,8 @@ def test_figures_are_whole_or_not_there(width, columns):
     assert ROW["agent"].startswith(row.split()[0].rstrip("…"))
 
 
-async def test_a_lost_server_is_told_once(serving, tmp_path):
-    """However often it is tried again; and when it answers again."""
+async def test_lost_server_is_reported_once(serving, tmp_path):
+    """However often the connection is retried, and once more when the server answers again."""
     journal, tokens = f"sqlite:///{tmp_path}/a.db", tmp_path / "tokens.toml"
     secret = write_token(tokens)
     complaints = tmp_path / "complaints"
@@ -320,7 +320,7 @@ async def test_a_lost_server_is_told_once(serving, tmp_path):
             )
     try:
         with trio.fail_after(60):
-            while "trying again" not in complaints.read_text():  # noqa: ASYNC110 - a process writes it
+            while "reconnecting" not in complaints.read_text():  # noqa: ASYNC110 - a process writes it
                 await trio.sleep(0.05)
             await trio.sleep(2)  # it is tried twice meanwhile
             async with serving(journal=journal, bind=bind, tokens=tokens) as served, served.client() as ada:
@@ -332,4 +332,4 @@ async def test_a_lost_server_is_told_once(serving, tmp_path):
     finally:
         process.kill()
         await process.wait()
-    assert [told.count(words) for words in ("trying again", "answers again")] == [1, 1]
+    assert [told.count(words) for words in ("reconnecting", "answers again")] == [1, 1]

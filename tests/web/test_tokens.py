@@ -16,8 +16,8 @@ from actgent.web.tokens import TokenStore, new_token, read_tokens, token_digest,
 ROW = '[[token]]\nname = "ci"\nowner = "ada"\nscopes = ["chat"]\ndigest = "sha256:' + "0" * 64 + '"\n'
 
 
-async def test_the_file_holds_digests_alone(tmp_path):
-    """What is written comes back, is readable by its owner alone, and opens nothing."""
+async def test_token_file_has_only_digests(tmp_path):
+    """The file can be read back, is readable only by its owner, and contains no usable token."""
     secret, token = new_token('odd "name" \\', owner="ada", scopes=("chat", "impersonate:*"), expires=2e9)
     file = tmp_path / "tokens.toml"
     write_tokens(file, [token])
@@ -29,16 +29,16 @@ async def test_the_file_holds_digests_alone(tmp_path):
     assert TokenStore(file=file).find(token.digest, now=1e9) is None
 
 
-async def test_a_token_ends_at_its_date():
-    """At its expiry a token is one that nobody knows."""
+async def test_token_expires():
+    """At its expiry a token is unknown."""
     secret, token = new_token("a", owner="ada", scopes=("read",), expires=100)
     store = TokenStore([token])
     assert store.find(secret, now=99.9) == token
     assert store.find(secret, now=100) is None
 
 
-async def test_a_changed_file_is_read_again(tmp_path, autojump_clock):
-    """A token that is taken out is refused a second later; a broken file leaves all as it was."""
+async def test_changed_token_file_is_reloaded(tmp_path, autojump_clock):
+    """A removed token is rejected a second later. A broken file changes nothing."""
     file = tmp_path / "tokens.toml"
     secret, token = new_token("a", owner="ada", scopes=("read",))
     write_tokens(file, [token])
@@ -56,17 +56,17 @@ async def test_a_changed_file_is_read_again(tmp_path, autojump_clock):
     ("text", "said"),
     [
         (ROW.replace("name", "nmae"), "did you mean 'name'"),
-        (ROW.replace('owner = "ada"\n', ""), "token 1 has no owner"),
+        (ROW.replace('owner = "ada"\n', ""), "token 1 needs owner"),
         (ROW.replace("chat", "cht"), "did you mean 'chat'"),
         (ROW.replace('["chat"]', "[]"), "at least one scope"),
         (ROW.replace("sha256:0", "0"), "actgent token new"),
         (ROW + "expires = 2027-01-01\n", "time zone"),
         (ROW.replace("ada", "a\\nb"), "printable"),
         ("token = 5", r"\[\[token\]\]"),
-        ("[[", "no TOML"),
+        ("[[", "is not valid TOML"),
     ],
 )
-def test_a_wrong_file_says_what_is_wrong(tmp_path, text, said):
+def test_invalid_token_file_is_rejected(tmp_path, text, said):
     """Each mistake is named with its token and the remedy."""
     file = tmp_path / "tokens.toml"
     file.write_text(text)
@@ -74,7 +74,7 @@ def test_a_wrong_file_says_what_is_wrong(tmp_path, text, said):
         read_tokens(file)
 
 
-def test_scopes_hold_others():
+def test_scopes_imply_others():
     """Who may chat or approve may read, an admin may all, and nobody acts for others without being told so."""
     allows = {
         scope: {
@@ -92,11 +92,16 @@ def test_scopes_hold_others():
         "impersonate:bob": set(),
     }
     back_end = AccessToken(name="a", owner="ada", scopes=("impersonate:bob",), digest="")
-    assert [back_end.may_act_for(owner) for owner in ("ada", "bob", "eve", "*")] == [True, True, False, False]
+    assert [back_end.can_impersonate(owner) for owner in ("ada", "bob", "eve", "*")] == [
+        True,
+        True,
+        False,
+        False,
+    ]
 
 
-def test_a_file_stays_readable_by_whom_it_was(tmp_path):
-    """A service of another user, in the group of the file, hears of a token that is revoked."""
+def test_token_file_keeps_its_permissions(tmp_path):
+    """A service of another user, in the group of the file, still reads a revocation."""
     file = tmp_path / "tokens.toml"
     write_tokens(file, [])
     group = 12345 if os.geteuid() == 0 else os.getgid()
@@ -107,8 +112,8 @@ def test_a_file_stays_readable_by_whom_it_was(tmp_path):
     assert (stat.S_IMODE(seen.st_mode), seen.st_gid) == (0o640, group)
 
 
-def test_a_file_that_cannot_be_replaced_stays(tmp_path):
-    """Where the new file cannot be written nothing is left beside the old one."""
+def test_failed_write_keeps_the_token_file(tmp_path):
+    """If the new file cannot be written, no temporary file remains."""
     folder = tmp_path / "folder"
     folder.mkdir()
     (folder / "tokens.toml").mkdir()
@@ -127,10 +132,10 @@ async def stream_of(served, name, ended):
         ended.append("ended")
 
 
-async def test_a_stream_ends_with_its_token(serving, tmp_path, monkeypatch):
+async def test_stream_ends_with_its_token(serving, tmp_path, monkeypatch):
     """One whose token is taken out of the file, or whose date has come; others go on, and requests are refused."""
-    monkeypatch.setattr(tokens, "WATCHED", 0.1)
-    monkeypatch.setattr(tokens, "LOOKED_AT", 0.0)
+    monkeypatch.setattr(tokens, "POLL_INTERVAL_SECONDS", 0.1)
+    monkeypatch.setattr(tokens, "RELOAD_INTERVAL_SECONDS", 0.0)
     file, made = tmp_path / "tokens.toml", {}
     for name in ("kept", "gone", "short"):
         expires = time.time() + 3 if name == "short" else None

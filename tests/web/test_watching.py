@@ -40,7 +40,7 @@ async def until(condition):
             await trio.testing.wait_all_tasks_blocked(0.05)
 
 
-async def test_calls_that_wait_and_decisions_are_told(served):
+async def test_watch_reports_approvals_and_decisions(served):
     """Who watches approvals hears of its own: that somebody is asked, and what was decided; of heads nothing."""
     async with watched(served, "approvals,errors", "ada", "bob", "root") as (ada, mine, theirs, every):
         await ada.put("/v1/sessions/s1", json={"agent": "clerk", "mode": "act"})
@@ -56,7 +56,7 @@ async def test_calls_that_wait_and_decisions_are_told(served):
         assert theirs.grown == []
 
 
-async def test_failures_are_told_with_their_kind(serving):
+async def test_watch_reports_failures_with_their_kind(serving):
     """Who watches errors hears which message of which session failed, by which class of error, in words of ours."""
     agent = BareAgent("clerk", llm=ScriptedLLM([ModelError("secret-host is down")] * 9))
     async with serving(agents=[agent]) as served, watched(served, "errors", "ada") as (ada, mine):
@@ -68,8 +68,8 @@ async def test_failures_are_told_with_their_kind(serving):
     assert (told["failed"], told["error"]["class"]) == ("model", "ModelError")
 
 
-async def test_agents_are_told_as_they_change(served):
-    """Who watches agents is told all of them at once, and then those that are otherwise."""
+async def test_watch_reports_changed_agents(served):
+    """A watcher of agents receives all of them at once, and then each changed one."""
     async with watched(served, "agents", "ada") as (ada, mine):
         await until(lambda: len(mine.grown) >= 2)
         assert [data["agent"] for _, data in mine.grown] == ["clerk", "helper"]
@@ -79,8 +79,8 @@ async def test_agents_are_told_as_they_change(served):
 
 
 @pytest.mark.parametrize("what", ["nothing", "heads,", "heads,secrets", ""])
-async def test_what_cannot_be_watched_is_refused(served, what):
-    """A word that is none is a 422 which names those that are."""
+async def test_unknown_watch_kind_is_422(served, what):
+    """The response names the known kinds."""
     async with served.client() as ada:
         answer = await ada.get("/v1/events", params={"watch": what})
         assert answer.status_code == 422

@@ -64,8 +64,8 @@ async def given_up(served):
     return [each for item in items for each in item["failed"]]
 
 
-async def test_what_happens_is_told_and_signed(serving, receiving):
-    """A reply, an approval and the end of a session are told once each, in order, with a good signature."""
+async def test_events_are_sent_and_signed(serving, receiving):
+    """A reply, an approval and the end of a session are sent once each, in order, with a valid signature."""
     with receiving() as receiver:
         async with told(serving, receiver) as (_, ada):
             await ada.put("/v1/sessions/s1", json={"agent": "clerk", "mode": "act"})
@@ -87,8 +87,8 @@ async def test_what_happens_is_told_and_signed(serving, receiving):
     assert max(Counter(receiver.tried).values()) == 1
 
 
-async def test_a_failure_is_told(serving, receiving):
-    """A turn that fails is told with its kind."""
+async def test_failure_is_sent(serving, receiving):
+    """A failed turn is sent with its kind."""
 
     def fail(chat):
         raise ValueError("secret words")
@@ -104,8 +104,8 @@ async def test_a_failure_is_told(serving, receiving):
 
 
 @pytest.mark.parametrize("answer", [500, "die", (429, ("retry-after", "0")), 302])
-async def test_what_was_not_taken_is_repeated_under_its_id(serving, receiving, answer):
-    """A receiver that refuses a few times gets it again, under the same id, and later ones behind it."""
+async def test_rejected_notification_is_retried_with_its_id(serving, receiving, answer):
+    """A receiver that rejects a few times gets it again with the same id, before later notifications."""
 
     def behave(receiver, body):
         return answer if len(receiver.tried) <= 3 else 200
@@ -122,8 +122,8 @@ async def test_what_was_not_taken_is_repeated_under_its_id(serving, receiving, a
     }
 
 
-async def test_one_receiver_that_hangs_holds_up_no_other(serving, receiving):
-    """While one receiver takes nothing, others are told of everything."""
+async def test_hanging_receiver_delays_no_other(serving, receiving):
+    """While one receiver hangs, the others get all notifications."""
     with receiving(lambda *_: "hang") as slow, receiving() as good:
         async with told(serving, good, hook(slow, timeout=0.2)) as (served, ada):
             for number in range(20):
@@ -133,8 +133,8 @@ async def test_one_receiver_that_hangs_holds_up_no_other(serving, receiving):
             assert not await given_up(served)
 
 
-async def test_one_session_that_is_refused_holds_up_no_other(serving, receiving):
-    """A receiver that refuses what one session says is told what others say."""
+async def test_rejected_session_delays_no_other(serving, receiving):
+    """A receiver that rejects the notifications of one session gets those of other sessions."""
 
     def behave(receiver, body):
         return 500 if body["data"]["session_id"] == "bad" else 200
@@ -147,8 +147,8 @@ async def test_one_session_that_is_refused_holds_up_no_other(serving, receiving)
             await until(lambda: len(receiver.got) == 20)
 
 
-async def test_what_is_never_taken_is_listed_as_failed(serving, receiving):
-    """After its patience a notice is given up and listed, and the next one goes."""
+async def test_undelivered_notification_is_listed_as_failed(serving, receiving):
+    """After the patience, a notification is listed as failed, and the next one is sent."""
 
     def behave(receiver, body):
         return 503 if body["data"]["text"] == "you said: bad" else 204
@@ -160,11 +160,11 @@ async def test_what_is_never_taken_is_listed_as_failed(serving, receiving):
             await until(lambda: len(receiver.got) == 1)
             failed = await given_up(served)
             assert [each["session_id"] for each in failed] == ["s1"]
-            assert failed[0]["reason"] == "it answered 503"
+            assert failed[0]["reason"] == "the receiver answered 503"
             assert (await ada.get("/v1/webhooks")).status_code == 403
 
 
-async def test_what_was_given_up_is_sent_again(serving, receiving):
+async def test_failed_notifications_are_redelivered(serving, receiving):
     """Named or all of it, each under its id, once; what is taken is listed no more, what is not stays, each once."""
     down = {"s1", "s2", "s3"}
 
@@ -208,7 +208,7 @@ async def test_what_was_given_up_is_sent_again(serving, receiving):
     }
 
 
-async def test_what_was_given_up_is_sent_again_after_a_restart(serving, receiving, tmp_path):
+async def test_failed_notifications_are_redelivered_after_a_restart(serving, receiving, tmp_path):
     """The list stands in the journal; what is taken is not there after a further start either."""
     journal, status = f"sqlite:///{tmp_path}/j.db", [503]
     with receiving(lambda *_: status[0]) as receiver:
@@ -230,8 +230,8 @@ async def test_what_was_given_up_is_sent_again_after_a_restart(serving, receivin
     assert len(receiver.got) == 1
 
 
-async def test_no_inner_address_is_told_unless_it_is_opened(serving, receiving):
-    """Without `allow` nothing reaches a receiver on loopback, not by a redirect either."""
+async def test_private_receiver_requires_allow(serving, receiving):
+    """Without `allow`, no request reaches a receiver on loopback, also not by a redirect."""
     with receiving() as inner, receiving(lambda *_: (307, ("location", inner.url))) as outer:
         closed = hook(inner, allow=[])
         async with told(serving, outer, closed, patience=0.02) as (served, ada):
@@ -241,12 +241,12 @@ async def test_no_inner_address_is_told_unless_it_is_opened(serving, receiving):
                     await trio.sleep(0.02)
         assert not inner.tried
     assert sorted(each["reason"].partition(" (")[0] for each in failed) == [
-        "it redirects",
         "the host '127.0.0.1' cannot be reached from here: its address is not public",
+        "the receiver redirects",
     ]
 
 
-async def test_a_session_has_a_receiver_of_its_own(serving, receiving):
+async def test_client_sets_the_receiver_of_its_session(serving, receiving):
     """A client names who is told of its session, and gets the secret that this receiver knows it by."""
     with receiving() as receiver:
         notify = [Webhook(None, secrets=[SECRET], allow=LOCAL)]
@@ -272,7 +272,7 @@ async def test_a_session_has_a_receiver_of_its_own(serving, receiving):
     check_signature(headers, headers["raw"], [secret])
 
 
-async def test_clients_reach_no_other_port_and_path_than_those_opened_to_them(serving, receiving):
+async def test_clients_reach_only_allowed_ports_and_paths(serving, receiving):
     """What clients may name is `allow` of their own webhook, down to port and path, and is checked when they name it."""
     with receiving() as receiver, receiving() as other:
         host = receiver.url.split("/")[2]
@@ -310,7 +310,7 @@ async def test_a_pooled_connection_does_not_open_another_path(serving, receiving
         base, host = receiver.url.removesuffix("/hook"), receiver.url.split("/")[2]
         notify = [Webhook(None, secrets=[SECRET], allow=LOCAL)]
         async with serving(notify=notify) as served, served.client() as ada:
-            outbox = served.gateway.app.inside.outboxes[0]
+            outbox = served.gateway.app.context.outboxes[0]
             for name in ("hooks", "admin"):
                 wanted = {"agent": "clerk", "notify": {"url": f"{base}/{name}", "events": ["reply"]}}
                 assert (await ada.put(f"/v1/sessions/{name}", json=wanted)).status_code == 201
@@ -325,7 +325,7 @@ async def test_a_pooled_connection_does_not_open_another_path(serving, receiving
     assert {each[1]["data"]["session_id"] for each in receiver.got} == {"hooks"}
 
 
-async def test_addresses_of_sessions_take_a_webhook_for_them(served):
+async def test_session_receivers_require_a_webhook(served):
     """Where the server tells no addresses of clients, and for what is no address, a session is not made."""
     async with served.client() as ada:
         for url in ("https://example.com/x", "ftp://example.com"):
@@ -389,8 +389,8 @@ async def test_a_session_that_is_made_again_is_told_again(serving, receiving):
 
 async def test_more_sessions_than_there_is_room_for_are_told_all_the_same(serving, receiving, monkeypatch):
     """Where lines and the feed overflow, the journal is asked, and each reply is told, in order."""
-    monkeypatch.setattr("actgent.web.webhooks.outbox.MAX_LINES", 4)
-    monkeypatch.setattr("actgent.web.webhooks.outbox.CAPACITY", 2)
+    monkeypatch.setattr("actgent.web.webhooks.outbox.MAX_STREAMS", 4)
+    monkeypatch.setattr("actgent.web.webhooks.outbox.FEED_CAPACITY", 2)
     opened = threading.Event()
 
     def behave(receiver, body):
@@ -450,9 +450,9 @@ async def test_only_approvals_are_told_of_sessions_below_others(serving, receivi
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: Webhook("example.com", secrets=[SECRET]), "goes to an address"),
-        (lambda: Webhook("https://a:b@example.com", secrets=[SECRET]), "no name and password"),
-        (lambda: Webhook("https://example.com", secrets=[]), "need a secret"),
+        (lambda: Webhook("example.com", secrets=[SECRET]), "needs a URL such as"),
+        (lambda: Webhook("https://a:b@example.com", secrets=[SECRET]), "must not contain a user name"),
+        (lambda: Webhook("https://example.com", secrets=[]), "need at least one secret"),
         (lambda: Webhook("https://example.com", secrets=["whsec_aa"]), "24 to 64 random bytes"),
         (lambda: Webhook("https://example.com", secrets=[SECRET], events=["repli"]), "did you mean 'reply'"),
         (lambda: Webhook("https://example.com", secrets=[SECRET], timeout=-1), "timeout"),
@@ -470,6 +470,6 @@ def test_what_is_no_webhook_is_refused(make, words):
 async def test_one_address_has_one_webhook(serving):
     """Two webhooks of one address are refused."""
     twice = [Webhook("https://example.com", secrets=[SECRET]) for _ in range(2)]
-    with pytest.raises(ConfigurationError, match=r"two webhooks for https://example\.com"):
+    with pytest.raises(ConfigurationError, match=r"two webhooks have the same URL \(https://example\.com"):
         async with serving(notify=twice):
             pass

@@ -1,4 +1,4 @@
-"""How an agent at work is put together from its parts, each given those below it."""
+"""Wiring of a running agent: its actor, core, models and deps."""
 
 from .actor import build_actor, build_opener
 from .core import build_core

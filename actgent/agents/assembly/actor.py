@@ -1,4 +1,4 @@
-"""The actor of an agent and what opens its sessions, each given those below it."""
+"""Builds the actor of an agent and the opener of its sessions."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
@@ -12,18 +12,18 @@ from actgent.llm.adapters import ModelLike
 from actgent.llm.models import resolve_model
 from actgent.messages import OnBusy
 from actgent.runtime.actor import AgentActor
-from actgent.runtime.intake import Intake
+from actgent.runtime.message_admission import MessageAdmission
 from actgent.runtime.runtime import Runtime
 from actgent.runtime.sessions.lifecycle import SessionLifecycle
 from actgent.runtime.sessions.new_session import OnSession
-from actgent.runtime.sessions.opener import SessionOpener
+from actgent.runtime.sessions.session_opener import SessionOpener
 from actgent.runtime.sessions.table import SessionTable
 from actgent.runtime.timer_handlers import timer_handlers
 from actgent.runtime.timer_service import TimerService
 from actgent.runtime.turn_runner import TurnRunner
-from actgent.sessions.accounts import Accounts
+from actgent.sessions.budget_accounts import BudgetAccounts
 from actgent.sessions.context import SessionContext
-from actgent.sessions.waiting.turn_future import CallOptions
+from actgent.sessions.pending.turn_future import CallOptions
 from actgent.state.reducers import Reducer
 from actgent.state.store import StateCheck
 from actgent.turns.core import AgentCore
@@ -43,11 +43,11 @@ def build_actor(
     on_stop: Callable[[], Awaitable[None]],
     deps: AgentDeps,
 ) -> AgentActor:
-    """Build the actor of an agent round its core: what runs its turns, and above that what keeps its sessions."""
+    """Build the actor of an agent: the turn runner on top of the core, and the session lifecycle on top of the runner."""
     sessions = SessionTable(
         name, can_unload=runtime.journal is not None, on_unload=core.inbox.forget_parked, held_by=held_by
     )
-    core.inbox.owner_of = sessions.works_for
+    core.inbox.owner_of = sessions.quota_owner
     turn_lifecycle = TurnLifecycle(
         agent=name,
         limits=limits,
@@ -102,38 +102,42 @@ def build_opener(
     on_session: Sequence[OnSession],
     deps: AgentDeps,
     database: Database | None,
-    is_told: Callable[[SessionContext], bool],
+    runs_session_hooks: Callable[[SessionContext], bool],
 ) -> SessionOpener:
-    """Build what opens the sessions of an actor, and connect what is below it with what is above."""
-    intake = Intake(actor.lifecycle, actor.propagation, actor.core.guards)
+    """Build the session opener of an actor, and connect the actor's callbacks to it."""
+    admission = MessageAdmission(actor.lifecycle, actor.propagation, actor.core.guards)
     opener = SessionOpener(
         actor,
-        intake,
+        admission,
         partial(
-            _face,
-            SessionServices(actor, intake, runtime.delegation, deps.shared, database, runtime.elsewhere),
+            _create_session_handle,
+            SessionServices(
+                actor, admission, runtime.delegation, deps.shared, database, runtime.remote_sessions
+            ),
         ),
         runtime.agents.trees,
-        runtime.agents.starting,
+        runtime.agents.start_phase,
         reducers,
         on_busy,
         on_session,
         deps.missing_to_resume,
-        runtime.elsewhere,
-        is_told,
+        runtime.remote_sessions,
+        runs_session_hooks,
         state_check,
-        runtime.agents.openings_of(actor.name),
+        runtime.agents.pending_opens_of(actor.name),
     )
-    actor.runner.connect(on_released=_on_released(actor, runtime.accounts), on_suspended=intake.send_away)
-    if runtime.elsewhere is not None:
-        actor.lifecycle.leaving.on_left = actor.runner.tell_moved
-    actor.timer_service.connect(opener.loaded, timer_handlers(actor, intake, runtime.agents.opener))
+    actor.runner.connect(
+        on_released=_on_released(actor, runtime.accounts), on_suspended=admission.withdraw_impatient
+    )
+    if runtime.remote_sessions is not None:
+        actor.lifecycle.eviction.on_left = actor.runner.notify_moved
+    actor.timer_service.connect(opener.loaded, timer_handlers(actor, admission, runtime.agents.opener))
     return opener
 
 
-def _on_released(actor: AgentActor, accounts: Accounts) -> Callable[[SessionContext], object]:
-    """Return what is done with a session whose turn is over."""
-    forget = actor.lifecycle.forget_if_over
+def _on_released(actor: AgentActor, accounts: BudgetAccounts) -> Callable[[SessionContext], object]:
+    """Return the callback for the end of a turn: it evicts closed sessions, and starts summaries if the memory needs them."""
+    forget = actor.lifecycle.unload_if_finished
     if not actor.core.memory.summarizes:
         return forget
     from actgent.turns.summaries import SummaryMaker  # noqa: PLC0415 - most agents make none
@@ -144,18 +148,18 @@ def _on_released(actor: AgentActor, accounts: Accounts) -> Callable[[SessionCont
         agent=actor.name,
         llm=core.models.models["default"] if own is None else resolve_model(own),
         start_soon=actor.runner.start_soon,
-        spending=core.models.spending,
+        metered=core.models.metered,
         budget_of=accounts.beside,
     )
     core.bring_summary = maker.bring
 
     def released(context: SessionContext) -> None:
         forget(context)
-        maker.look(context)
+        maker.start_if_due(context)
 
     return released
 
 
-def _face(services: SessionServices, context: SessionContext, deps: object) -> Session:
-    """Make the user's end of a session."""
+def _create_session_handle(services: SessionServices, context: SessionContext, deps: object) -> Session:
+    """Create the public `Session` of a context."""
     return Session(context, services, deps)

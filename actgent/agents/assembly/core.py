@@ -1,4 +1,4 @@
-"""The core of an agent: the pipeline of its messages, with what calls models and tools."""
+"""Builds the core of an agent: the message pipeline, with its model caller and tool caller."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -15,15 +15,15 @@ from actgent.runtime.runtime import Runtime
 from actgent.tools.base import Tool
 from actgent.tools.registry import ToolRegistry
 from actgent.turns.calls.approval_requests import ApprovalRequests, NeedsPerson
-from actgent.turns.calls.fitting import fitter_for
+from actgent.turns.calls.context_fitting import fitter_for
 from actgent.turns.calls.model_calls import ModelCaller
 from actgent.turns.calls.tool_calls import Access, ToolCaller
 from actgent.turns.core import AgentCore, Router
 from actgent.turns.dispatcher import Dispatcher
+from actgent.turns.failure_logging import FailureLogger
 from actgent.turns.guards import Guards
 from actgent.turns.hooks import Hooks
 from actgent.turns.observer import Observer
-from actgent.turns.reports import Reports
 from actgent.turns.spans import TurnSpans
 
 
@@ -45,15 +45,18 @@ def build_core(
     hooks: Hooks,
     guards: Guards,
     router: Router,
-    reports: Reports,
+    failure_logger: FailureLogger,
     handler_timeout: float,
     bounds: Mapping[str, Any],
 ) -> AgentCore:
-    """Build the core of an agent in a runtime; `bounds` are those of its inbox, `given_tools` those known before it starts."""
+    """Build the `AgentCore` of an agent in a runtime.
+
+    `bounds` are the limits of the inbox. `given_tools` are the tools that are known before toolsets connect.
+    """
     name = profile.name
-    dispatcher = Dispatcher(reports=reports, timeout=handler_timeout, watch=runtime.watch)
-    reports.is_redacted = runtime.is_redacted
-    reports.asks_elsewhere = runtime.asks_elsewhere
+    dispatcher = Dispatcher(failure_logger=failure_logger, timeout=handler_timeout, watch=runtime.watch)
+    failure_logger.is_redacted = runtime.is_redacted
+    failure_logger.asks_elsewhere = runtime.asks_elsewhere
     tracing = runtime.stream.tracing
     spans = None if tracing is None else TurnSpans(name, tracing)
     observer = Observer(name, runtime.stream, spans, runtime.is_redacted)

@@ -1,4 +1,4 @@
-"""What a program gives the tools of its agents, and no journal ever holds: where it comes from, and where it is missing."""
+"""Dependencies of tools: the value or function in `deps=`, its type check, and the error if deps are missing."""
 
 import inspect
 from collections.abc import Awaitable, Callable
@@ -11,66 +11,68 @@ from actgent.errors import ConfigurationError, DepsMissing
 from actgent.modes.modes import Modes
 from actgent.runtime.sessions.new_session import OnSession
 from actgent.sessions.context import SessionContext
-from actgent.sessions.waiting.turn_future import CallOptions
-from actgent.tools.outputs.results import worded
+from actgent.sessions.pending.turn_future import CallOptions
+from actgent.tools.outputs.result_text import error_text
 from actgent.tools.registry import ToolRegistry
 
-_WAS_GIVEN = "it was given deps of its own before the restart, and no journal holds them"
+_WAS_GIVEN = "its deps from before the restart are lost, as deps are not written to the journal"
 
 
 @attrs.frozen(eq=False)
 class AgentDeps:
-    """The deps of one agent.
+    """Dependencies of one agent's tools.
 
-    Those of a run go before those of its session, which go before the agent's; a session without any has those of the
-    one that it belongs to.
+    The order of precedence is: deps of the run, of the session, of the agent, of the parent session.
     """
 
     agent: str
+    """Name of the agent."""
     value: Any
-    """A value, an async function of the session that returns it, or None."""
+    """Value for all sessions, or an async function of the session that returns a value; None if the agent has no deps."""
     tools: ToolRegistry
+    """Tools of the agent, whose declared types the deps must fit."""
 
     def __attrs_post_init__(self) -> None:
         self.check(self.value)
 
     @property
     def is_function(self) -> bool:
+        """True if the deps are made by a function for each session."""
         return inspect.iscoroutinefunction(self.value)
 
     @property
     def shared(self) -> Any:
-        """The value for all sessions; None where each has its own."""
+        """Value for all sessions; None if a function makes a value for each session."""
         return None if self.is_function else self.value
 
     def check(self, value: Any) -> None:
-        """Refuse deps of another type than a tool takes, as far as a class says so.
+        """Check that deps have the type that the tools declare. Functions and None are accepted.
 
         Raises:
-            ConfigurationError: the text names the tool and both types.
+            ConfigurationError: The deps do not fit a tool; the text names the tool and both types.
         """
         if value is None or inspect.iscoroutinefunction(value):
             return
         for tool in self.tools:
-            wanted = _class_of(tool.deps_type)
-            if wanted is not None and not _fits(value, wanted):
+            expected = _class_of(tool.deps_type)
+            if expected is not None and not _fits(value, expected):
                 raise ConfigurationError(
                     f"agent {self.agent!r}: deps= is a {type(value).__name__}, and tool {tool.name!r} takes "
-                    f"ToolContext[{wanted.__name__}]: pass a {wanted.__name__}, or an async function of the session "
+                    f"ToolContext[{expected.__name__}]: pass a {expected.__name__}, or an async function of the session "
                     "that returns one"
                 )
 
     def first_hooks(self, modes: Modes | None) -> list[OnSession]:
-        """Return what is called with each session before the program's functions are: this first, then its modes."""
+        """Return the internal `on_session` functions, which run before the program's functions: create deps, then check the mode."""
         hooks: list[OnSession] = [self.give] if self.is_function else []
-        return hooks if modes is None else [*hooks, modes.settle]
+        return hooks if modes is None else [*hooks, modes.replace_unknown_mode]
 
     async def give(self, session: Session[Any]) -> None:
-        """Call the agent's function for a session that has none of its own: before its first message, and after a restart.
+        """Call the agent's deps function for a session without deps. Runs before the first message, and after a restart.
 
         Raises:
-            DepsMissing: it failed; the cause says how.
-            ConfigurationError: what it returned is of another type than a tool takes.
+            DepsMissing: The function failed; the exception is the cause.
+            ConfigurationError: The returned value does not fit a tool.
         """
         provide: Callable[[Session[Any]], Awaitable[Any]] = self.value
         if session.own_deps is not None:
@@ -78,13 +80,13 @@ class AgentDeps:
         try:
             value = await provide(session)
         except Exception as error:
-            why = f"its agent's function for deps failed ({worded(error)})"
+            why = f"its agent's function for deps failed ({error_text(error)})"
             raise DepsMissing(self.agent, session.id, why) from error
         self.check(value)
         session.take_made_deps(value)
 
     def missing(self, context: SessionContext, options: CallOptions) -> DepsMissing | None:
-        """Return the error of a turn that needs deps and finds none."""
+        """Return the error of a turn whose tools need deps that are not set; None if the turn can run."""
         if options.deps is not None:
             return None
         was_given = options.journal_form is not None and options.journal_form.deps
@@ -93,8 +95,11 @@ class AgentDeps:
         return self._missing(context, was_given=was_given)
 
     def missing_to_resume(self, context: SessionContext, *, was_given: bool) -> DepsMissing | None:
-        """Return the error of a session from the journal; `was_given`: it had deps of its own, or one of its runs had."""
-        has_work = was_given or bool(context.mail.acceptances) or context.checkpoint is not None
+        """Return the error of a session that was loaded from the journal and cannot resume without deps; None if it can.
+
+        `was_given` is True if the session or one of its runs had deps before the restart.
+        """
+        has_work = was_given or bool(context.mailbox.acceptances) or context.checkpoint is not None
         return self._missing(context, was_given=was_given) if has_work else None
 
     def _missing(self, context: SessionContext, *, was_given: bool) -> DepsMissing | None:
@@ -104,17 +109,17 @@ class AgentDeps:
         needs = self.tools.deps_tool
         if not needs or session.deps is not None:
             return None
-        return DepsMissing(self.agent, context.id, f"tool {needs!r} takes deps, and there are none")
+        return DepsMissing(self.agent, context.id, f"tool {needs!r} needs deps, and none are set")
 
 
 def _class_of(annotation: Any) -> type | None:
-    """The class in a `ToolContext[...]`, None where none says what fits."""
-    wanted = get_origin(annotation) or annotation
-    return wanted if isinstance(wanted, type) and wanted is not object else None
+    """Return the class in `ToolContext[CLASS]`; None if the annotation is not a class."""
+    declared = get_origin(annotation) or annotation
+    return declared if isinstance(declared, type) and declared is not object else None
 
 
-def _fits(value: Any, wanted: type) -> bool:
+def _fits(value: Any, expected: type) -> bool:
     try:
-        return isinstance(value, wanted)
+        return isinstance(value, expected)
     except TypeError:  # a Protocol that only type checkers know
         return True

@@ -1,4 +1,4 @@
-"""The models of one agent: clients made from names and settings while it runs, and clients that were given."""
+"""Models of one agent by role. Clients that the agent creates are open only while it runs."""
 
 from collections.abc import Mapping
 
@@ -12,36 +12,36 @@ from actgent.llm.settings import LLMSettings
 
 @attrs.define(eq=False)
 class AgentModels:
-    """The models by role; `default` is the one that answers where a protocol asks for no other."""
+    """Models of an agent by role. The role `default` is used unless a protocol selects another one."""
 
     named: dict[str, ModelLike | LLMSettings | str]
-    """As the program wrote them."""
+    """Role -> model client, settings or model name, as passed to `Agent`."""
     clients: dict[str, LLM] | None = None
-    """None once the agent has stopped, until it starts again."""
+    """Role -> model client; None while the agent is stopped."""
 
     def __attrs_post_init__(self) -> None:
         self.open()
 
     def open(self) -> Mapping[str, LLM]:
-        """Return the clients, made where there are none.
+        """Return the model clients by role; create them if the agent was stopped.
 
         Raises:
-            ConfigurationError: a name leads to no model.
-            MissingKey: a model needs a key, and there is none.
+            ConfigurationError: A name does not select a model.
+            MissingKey: A model needs an API key, and no key is set.
         """
         if self.clients is None:
             self.clients = self.resolve()
         return self.clients
 
     def resolve(self) -> dict[str, LLM]:
-        """Return a client for each role: a new one where there is a name or settings."""
+        """Return a model client for each role; names and settings are converted to new clients."""
         return {
             role: model.build() if isinstance(model, LLMSettings) else resolve_model(model)
             for role, model in self.named.items()
         }
 
     async def aclose(self) -> None:
-        """Close the clients that were made from names; those that were given stay their owner's."""
+        """Close the model clients that were created from names and settings. Clients passed to `Agent` stay open."""
         clients, self.clients = self.clients or {}, None
         for role, client in clients.items():
             if not isinstance(self.named[role], LLM):

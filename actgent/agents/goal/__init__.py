@@ -1,7 +1,7 @@
-"""Agents that work towards a goal on their own, and the shortest way to one answer from them."""
+"""Agents that work towards a goal, and `run_agent`, which runs one goal in one call."""
 
 from .agent import GoalAgent
-from .report import RunMetrics, ToolMetrics
+from .metrics import RunMetrics, ToolMetrics
 from .result import GoalResult
 from .run import run_agent, run_agent_sync
 

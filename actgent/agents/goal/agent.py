@@ -1,4 +1,4 @@
-"""`GoalAgent`, which works towards goals on its own, and the tools that see them."""
+"""`GoalAgent`, which works towards goals with several model calls, and the conversion of its tools."""
 
 import copy
 import functools
@@ -16,36 +16,37 @@ from actgent.agents.validation import check_tools
 from actgent.errors import ConfigurationError, InboxFull, UsageError
 from actgent.messages import DataT_co, Message, Reply, new_id
 from actgent.protocols.goal import CustomAction, Goal, goal_view
-from actgent.tools.adapters import is_tool_shaped
+from actgent.tools.adapters import is_tool_like
 from actgent.tools.base import DepsT, Tool, ToolContext
 from actgent.tools.function import tool
 from actgent.tools.registry import to_tool
-from actgent.tools.state import StateTool, state_tool, takes_state
+from actgent.tools.state_tools import StateTool, state_tool, takes_state
 from actgent.toolsets.toolset import Toolset
 
-from .report import GoalNarration
+from .metrics import GoalNarration
 from .result import GoalResult, goal_result
 from .task_runner import TaskRunner
 
-_CLOSING = 5.0
+_CLOSE_TIMEOUT_SECONDS = 5.0
 """Seconds to close a session that `run_goal` opened, also when it is cancelled."""
 
 
 class GoalAgent(Agent["DataT_co | None", DepsT], Generic[DataT_co, DepsT]):
-    """An agent that plans, acts, sums up and evaluates until a goal, which is the user's message, is achieved.
+    """An agent that plans, acts, summarizes and evaluates until the goal in the user's message is achieved.
 
-    Takes what `Agent` takes, and roles in `models`: planner, executor, summarizer, evaluator, finalizer.
+    It takes the arguments of `Agent`. `models` may have the roles planner, executor, summarizer, evaluator and finalizer.
 
     Args:
+        name: Name of the agent.
+        output: Type of the answer to an achieved goal; a goal that was not achieved has no data. Or an output handler: a
+            function that `run_goal` calls with the state as tools see it, and whose value is the data, however the goal ended.
         tools: Tools, functions `(state, args)` that return `(key, value)`, or other functions.
-        max_iterations: Model calls for one goal, at most; the last of them is an evaluation of what was found.
-        actions: What the model may choose beside plan, execute, summarize and evaluate.
-        tasks: True: plans are lists of tasks with ids, retries and references, which the tool `run_tasks` carries out.
-        state_characters: How large the values may be together that tools write into the state, as JSON; the largest beyond
-            that are kept apart, where tools and `read_result` read them, and a reference stands in their place.
-
-    A type as `output=` is that of an achieved goal's answer; a goal that was not achieved has no data. A function as `output=` is an
-    output handler: `run_goal` calls it with the state as tools see it, and its value is the data, however the goal ended.
+        max_iterations: Maximum number of model calls of one goal. The last one evaluates the results.
+        actions: Actions that the model may choose, in addition to plan, execute, summarize and evaluate.
+        tasks: True makes plans lists of tasks with ids, retries and references, which the tool `run_tasks` executes.
+        state_characters: Maximum size of all values that tools write into the state, in characters of JSON. The largest values
+            are offloaded beyond that: the state has a reference, and tools and `read_result` read the value.
+        **options: Arguments of `Agent`.
     """
 
     narration_type = GoalNarration
@@ -130,15 +131,15 @@ class GoalAgent(Agent["DataT_co | None", DepsT], Generic[DataT_co, DepsT]):
         output: Any = None,
         **options: Unpack[MessageOptions[DepsT]],
     ) -> GoalResult[Any]:
-        """Work towards a goal, and return the outcome with everything found, also if the turn fails.
+        """Work towards a goal, and return the outcome with all results found. Failures are returned, not raised.
 
-        `run` raises what a turn fails with, as in every agent; here a model error, malformed answers, a limit or a timeout are a result
-        with `status`, `error` and `failure`. The options are those of `run`. Without a session the goal has a fresh one,
-        which is closed afterwards unless the goal waits for an approval.
+        A model error, malformed answers, a limit or a timeout set `status`, `error` and `failure` of the result; `run` would raise
+        them. The options are those of `run`. Without `session`, the goal has a new session, which is closed afterwards unless the
+        goal waits for an approval.
 
         Raises:
             ConfigurationError: An argument is wrong; no model was called.
-            UsageError: The agent is not running, or the session cannot take the goal.
+            UsageError: The agent is not running, or the session cannot accept the goal.
             InboxFull: The inbox had no room for the goal.
         """
         _check_goal(goal)
@@ -150,7 +151,7 @@ class GoalAgent(Agent["DataT_co | None", DepsT], Generic[DataT_co, DepsT]):
             status = result.status
         finally:
             if status != "suspended":
-                with trio.move_on_after(_CLOSING, shield=True):
+                with trio.move_on_after(_CLOSE_TIMEOUT_SECONDS, shield=True):
                     await session.aclose()
         return result
 
@@ -193,17 +194,17 @@ class GoalAgent(Agent["DataT_co | None", DepsT], Generic[DataT_co, DepsT]):
 
 
 def _check_goal(goal: object) -> None:
-    """Refuse a goal without words.
+    """Check the text of a goal.
 
     Raises:
-        ConfigurationError: The goal is no text, or an empty one.
+        ConfigurationError: The goal is not a str, or is empty.
     """
     if not isinstance(goal, str) or not goal.strip():
         raise ConfigurationError(f"the goal is a text that is not empty, not {goal!r:.200}")
 
 
 def _handler_of(output: object) -> Callable[[Mapping[str, Any]], Any] | None:
-    """Return an output handler, a function of the state, that was given as `output=`; None for types and schemas.
+    """Return `output` if it is an output handler, a function of the state; None if it is a type or schema.
 
     Raises:
         ConfigurationError: The function is async.
@@ -217,7 +218,7 @@ def _handler_of(output: object) -> Callable[[Mapping[str, Any]], Any] | None:
 
 
 def _was_answered(history: Iterable[Message]) -> bool:
-    """Return True if a model has answered since a goal was given."""
+    """Return True if the messages contain an answer of a model."""
     return any(message.sender.kind == "assistant" for message in history)
 
 
@@ -237,16 +238,16 @@ def _tool_from(made: ToolLike, name: str | None, bound: int | None) -> Tool | To
     if callable(made) and takes_state(made):
         made = state_tool(made, name=name)
     if isinstance(made, StateTool):
-        made = copy.copy(made)  # the one that was given may serve others, too
-        made.beside, made.bound = made.beside or _beside, bound
+        made = copy.copy(made)  # the original may be a tool of other agents as well
+        made.defaults, made.max_state_characters = made.defaults or _goal_values, bound
     if isinstance(made, Toolset):
         return made
-    if isinstance(made, Tool) or is_tool_shaped(made):
+    if isinstance(made, Tool) or is_tool_like(made):
         return to_tool(made)
     return tool(name=name)(made)
 
 
-def _beside(context: ToolContext) -> Mapping[str, Any]:
-    """Return what a function of the state finds there of the goal."""
+def _goal_values(context: ToolContext) -> Mapping[str, Any]:
+    """Return the goal, results and used tools, which functions of the state see in addition to the state."""
     session = context.session
     return {} if session is None else goal_view(session.state, session.history)

@@ -12,18 +12,18 @@ from actgent.protocols.goal import (
     PlannedTask,
     Progress,
     Status,
-    closing_words,
+    closing_text,
     goal_view,
     progress_at_end,
     results_of,
     tasks_in,
 )
 from actgent.protocols.renderings import conversation_text
-from actgent.support.foreign import telling_text
 from actgent.support.serializable import Serializable
-from actgent.tools.outputs.moved import whole_state
+from actgent.support.user_code import explained_text
+from actgent.tools.outputs.state_offloading import copy_state
 
-from .report import RunMetrics, metrics_of
+from .metrics import RunMetrics, metrics_of
 
 _BOUNDS = (LimitReached, DeadlineExceeded, Interrupted, Stopped)
 """Errors that end a goal early although neither the model nor a tool failed."""
@@ -38,8 +38,9 @@ class GoalResult(Serializable, Generic[DataT_co]):
     text: str
     """The answer as text."""
     status: Status
-    """How the goal ended: `incomplete` (a limit, no progress), `error` (model error, malformed answers), `suspended` (an approval
-    is missing), or one of the `completed` ones. `achieved` says whether an evaluation found the goal achieved."""
+    """Final status of the goal: `incomplete` (a limit, no progress), `error` (model error, malformed answers), `suspended` (an
+    approval is missing), or one of the `completed` statuses. `achieved` is the verdict of an evaluation.
+    """
     achieved: bool
     """True if an evaluation found the goal achieved."""
     error: str | None
@@ -55,7 +56,7 @@ class GoalResult(Serializable, Generic[DataT_co]):
     used_tools: tuple[str, ...]
     """Names of the tools that were called."""
     iterations: int
-    """Number of model calls that count for `max_iterations`."""
+    """Number of model calls made, limited by `max_iterations`."""
     max_iterations: int
     """Maximum number of model calls, from the argument `max_iterations`."""
     history: tuple[Message, ...]
@@ -91,30 +92,30 @@ def goal_result(
     wants_text: bool,
     handler: Callable[[Mapping[str, Any]], Any] | None = None,
 ) -> GoalResult[Any]:
-    """Build the result of the turn `turn` from its session's state and history.
+    """Build the result of a turn from the state and history of its session.
 
     Args:
-        goal: The goal as the user wrote it.
-        turn: The id of the message that holds the goal.
-        state: The session's state after the turn.
-        history: The session's messages after the turn.
+        goal: Goal as the user wrote it.
+        turn: Id of the message with the goal.
+        state: State of the session after the turn.
+        history: Messages of the session after the turn.
         usage: Tokens and cost of the goal.
-        reply: The turn's reply; None if the turn failed.
-        failure: The error that ended the turn; None if there is a reply.
-        max_iterations: The bound on model calls.
+        reply: Reply of the turn; None if the turn failed.
+        failure: Error that ended the turn; None if there is a reply.
+        max_iterations: Maximum number of model calls.
         seconds: Seconds from the goal's message to its outcome.
-        wants_text: True if no output type is declared, so the text of an ended goal is its data.
-        handler: Makes the data of what was found, as tools see it: the state with `goal`, `results` and `used_tools`.
+        wants_text: True if no output type is declared, so the text of a completed goal is its data.
+        handler: Output handler, called with the state and `goal`, `results` and `used_tools`; None if there is none.
     """
     progress = progress_at_end(state, history, turn=turn, goal=goal, any_turn=reply is not None)
     if failure is not None:
         progress = _failed(progress, failure, max_iterations)
-    text = closing_words(progress, history) if reply is None else reply.text
+    text = closing_text(progress, history) if reply is None else reply.text
     data = None if reply is None else reply.data
     if wants_text and progress.status not in ("incomplete", "error", "suspended"):
         data = text
     if handler is not None:
-        data, progress = _handled(handler, state, history, progress)
+        data, progress = _apply_handler(handler, state, history, progress)
     results, tasks = tuple(results_of(progress, history)), tuple(tasks_in(state, progress.turn))
     return GoalResult(
         data=data,
@@ -124,7 +125,7 @@ def goal_result(
         error=progress.error,
         failure=failure,
         evaluation=progress.evaluation,
-        raw_data=whole_state(state).whole(),
+        raw_data=copy_state(state).whole(),
         tool_results=results,
         used_tools=tuple(progress.used_tools),
         iterations=progress.iterations,
@@ -136,17 +137,17 @@ def goal_result(
     )
 
 
-def _handled(
+def _apply_handler(
     handler: Callable[[Mapping[str, Any]], Any],
     state: Mapping[str, Any],
     history: Sequence[Message],
     progress: Progress,
 ) -> tuple[Any, Progress]:
-    """Return what an output handler makes of the state; an exception of it is the error of the result."""
+    """Return the value of an output handler. If the handler raises, return None and the progress with the error."""
     try:
-        return handler(whole_state(state, goal_view(state, history))), progress
-    except Exception as error:  # noqa: BLE001 - the edge to code of the program
-        words = f"the output handler failed: {type(error).__name__}: {telling_text(error)}"
+        return handler(copy_state(state, goal_view(state, history))), progress
+    except Exception as error:  # noqa: BLE001 - calls a function of the program
+        words = f"the output handler failed: {type(error).__name__}: {explained_text(error)}"
         is_open = progress.status not in WHOLE
         status: Status = progress.status if is_open else "completed_without_formatting"
         return None, attrs.evolve(progress, status=status, error=progress.error or words)
@@ -160,9 +161,9 @@ def _failed(progress: Progress, failure: Exception, max_iterations: int) -> Prog
     calls = progress.calls
     if isinstance(failure, LimitReached):
         calls = min(max_iterations, int(failure.used.get("model_calls", calls)))
-    return attrs.evolve(progress, status=status, error=_words_of(failure), calls=calls)
+    return attrs.evolve(progress, status=status, error=_error_text(failure), calls=calls)
 
 
-def _words_of(failure: Exception) -> str:
-    said = telling_text(failure) or type(failure).__name__
+def _error_text(failure: Exception) -> str:
+    said = explained_text(failure) or type(failure).__name__
     return f"the model gave no usable answer: {said}" if isinstance(failure, AnswerError) else said

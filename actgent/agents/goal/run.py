@@ -1,4 +1,4 @@
-"""`run_agent` and `run_agent_sync`: one goal in one call."""
+"""`run_agent` and `run_agent_sync`: work on one goal in one call."""
 
 from collections.abc import Iterable, Mapping
 from functools import partial
@@ -20,7 +20,7 @@ from .result import GoalResult
 
 
 class RunAgentOptions(TypedDict, total=False):
-    """The arguments of `run_agent` besides the goal, the model and `output`."""
+    """Keyword arguments of `run_agent`, except the goal, the model and `output`."""
 
     tools: Tools
     max_iterations: int
@@ -66,25 +66,25 @@ async def run_agent(
 ) -> GoalResult[Any]:
     """Work towards one goal with a new `GoalAgent`, and return the outcome with everything found.
 
-    Every end of the work is a result: the goal achieved, malformed answers, a model error, failed tools, `max_iterations`, `limits`,
-    `timeout`, a detected loop. See `GoalResult.status`, `achieved`, `error` and `failure`.
+    Failures are results as well: malformed answers, a model error, failed tools, `max_iterations`, `limits`, `timeout`, a
+    detected loop. See `GoalResult.status`, `achieved`, `error` and `failure`.
 
     Args:
-        goal: What is to be achieved, in words.
-        llm: As `Agent` takes it.
-        tools: As `GoalAgent` takes them: tools, functions `(state, args)`, other functions, or a mapping of them by name.
-        max_iterations: The most model calls.
-        output: The type of the answer, which is `GoalResult.data` then; or an output handler, a function that makes the data of the
-            state as tools see it.
-        actions: Actions of your own that the model may choose.
-        state: The type of the state that tools and actions change, as `Agent` takes it.
-        limits: The bounds of the work, as those of a turn.
-        timeout: Seconds for the work; None is no bound.
-        deps: What tools find in `ToolContext.deps`.
-        models: Models of single roles, as `GoalAgent` takes them.
-        tasks: True: plans are lists of tasks, which are carried out at once.
-        verbose: True writes decisions, calls and state changes to standard error; a file or a function gets the lines instead.
-        owner: Whose quota pays, and whose answers a `Cached` model may give again.
+        goal: Goal as text.
+        llm: Model, as in `Agent`.
+        tools: Tools, functions `(state, args)`, other functions, or a mapping of them by name, as in `GoalAgent`.
+        max_iterations: Maximum number of model calls.
+        output: Type of `GoalResult.data`; or an output handler, a function that returns the data from the state.
+        actions: Additional actions that the model may choose.
+        state: Type of the state that tools and actions change, as in `Agent`.
+        limits: Limits of the work, as for a turn.
+        timeout: Maximum seconds of the work; None is no limit.
+        deps: Value that tools get as `ToolContext.deps`.
+        models: Models by role, as in `GoalAgent`.
+        tasks: True makes plans lists of tasks, which the tool `run_tasks` executes.
+        verbose: True writes decisions, calls and state changes to standard error; a file or a function receives the lines
+            instead.
+        owner: Owner of the session, for quotas and for the cache of a `Cached` model.
 
     Raises:
         ConfigurationError: An argument is wrong; no model was called.
@@ -125,10 +125,10 @@ def run_agent_sync(
 def run_agent_sync(
     goal: str, llm: ModelLike | LLMSettings | str, *, output: Any = None, **options: Unpack[RunAgentOptions]
 ) -> GoalResult[Any]:
-    """Work towards one goal in synchronous code: `run_agent` in an event loop of its own, with the same arguments.
+    """Call `run_agent` in synchronous code, in a new event loop and with the same arguments.
 
     Raises:
-        UsageError: An event loop, trio or asyncio, runs in this thread; there await `run_agent`, or take `open_portal`.
+        UsageError: The thread runs trio or asyncio; await `run_agent` there, or use `open_portal`.
         ConfigurationError: An argument is wrong; no model was called.
     """
     if trio.lowlevel.in_trio_run():

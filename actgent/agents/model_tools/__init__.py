@@ -1,6 +1,6 @@
-"""What the models of agents get besides the tools of a program: schedules, and memories that last."""
+"""Tools for models: schedules, long-term memory and database queries."""
 
-from .database_tools import with_database
-from .lasting import lasting_of
+from .long_term_memory import long_term_memory_parts
+from .open_database import with_database
 
-__all__ = ["lasting_of", "with_database"]
+__all__ = ["long_term_memory_parts", "with_database"]

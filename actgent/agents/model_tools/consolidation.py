@@ -1,11 +1,11 @@
-"""What is worth keeping of a conversation, read when it has gone idle.
+"""`Consolidation`, an agent that extracts long-term memories from idle conversations of another agent.
 
-`Consolidation` is an agent beside another one. For each session of that one it has a session of its own under the same id, with a
-schedule that every message moves on. When it fires, a message of the priority LOW is in its inbox like any other: journaled,
-within its limits, once. Its model is shown the part of the conversation that was not read yet, and what is remembered already;
-what it answers is written in one step with the place up to which it has read.
+For each session of the observed agent, `Consolidation` has a session with the same id and one schedule. Every new message
+postpones the schedule. When it fires, the inbox of `Consolidation` gets a message with the priority LOW, which is journaled,
+limited and processed once like any other. The model sees the unread part of the conversation and the existing memories. Its new
+memories and the new read position are written in one transaction.
 
-Which part a message is about is noted before the model is asked. A crash at any moment repeats the same part, or nothing.
+The part of a message is recorded before the model call. A crash at any point repeats the same part, or nothing.
 """
 
 import json
@@ -23,9 +23,9 @@ from actgent.errors.printable import counted
 from actgent.llm.adapters import ModelLike
 from actgent.llm.base import Answer
 from actgent.llm.settings import LLMSettings
+from actgent.memory.delimiters import neutralize
 from actgent.memory.longterm import Memories, Recalled
-from actgent.memory.marks import unmarked
-from actgent.memory.room import length, tokens
+from actgent.memory.token_budget import length, tokens
 from actgent.messages import Message, Priority, Reply, Sender, ToolCall
 from actgent.protocols.base import View
 from actgent.runtime.actor import AgentActor
@@ -36,11 +36,11 @@ from actgent.turns.core import AgentCore
 
 from .memory_tools import MemoriesOpen, day_of, owner_for
 
-READ = 8_000
-"""Tokens of a conversation that are read at a time, by the rule of thumb of `memory/room.py`; what is longer is read by further messages."""
-KNOWN = 20
-"""Memories that the model is shown beside it."""
-PAGE = 100
+MAX_PART_TOKENS = 8_000
+"""Maximum tokens of a conversation in one model call, estimated as in `memory/token_budget.py`. Longer parts are split over several messages."""
+MAX_KNOWN_MEMORIES = 20
+"""Maximum number of existing memories that the model sees."""
+PAGE_SIZE = 100
 SYSTEM_PROMPT = (
     "You keep the long-term memory of an assistant. You are shown a part of a conversation, and what is remembered already. "
     "Answer with what of it is worth knowing in a month: facts about the user and the work (kind fact), what happened (episode), "
@@ -52,62 +52,69 @@ SYSTEM_PROMPT = (
 
 @attrs.frozen(kw_only=True)
 class FoundMemory:
-    """Something that the model found worth remembering."""
+    """A memory that the model extracted from a conversation."""
 
     text: str
+    """Text of the memory, one sentence."""
     kind: str = "fact"
+    """Kind of the memory: fact, episode, procedure, or another word."""
     importance: float = 0.5
+    """Importance from 0 to 1."""
     replaces: str | None = None
+    """Id of the memory that is no longer true; None adds a memory."""
 
 
 @attrs.frozen(kw_only=True)
 class FoundMemories:
-    """What the model answers."""
+    """Answer of the model: the extracted memories."""
 
     memories: list[FoundMemory]
+    """Extracted memories; may be empty."""
 
 
 @attrs.frozen(kw_only=True)
 class Part:
-    """The part of a conversation that a message of a consolidation is about."""
+    """Range of a conversation that one consolidation message reads."""
 
     message_id: str
+    """Id of the consolidation message."""
     start: int
+    """Position of the first message, from 0."""
     end: int
-    """Behind the last message of it."""
+    """Position after the last message."""
     last_at: float
-    """When that was said: a memory that is younger is not replaced by it."""
+    """Unix time in seconds of the last message. Memories that are newer are not replaced."""
 
 
 @attrs.define(eq=False, kw_only=True)
 class ConsolidationCore(AgentCore):
-    """Shows the model the part of the conversation at the end of its prompt, which nobody remembers as said."""
+    """Core that adds the part of the conversation to the end of the prompt, without adding it to the history."""
 
-    keeper: "Consolidation | None" = None
+    consolidation: "Consolidation | None" = None
 
     async def ask(
         self, context: SessionContext, turn: Turn, view: View
     ) -> tuple[Answer, tuple[ToolCall, ...]]:
-        assert self.keeper is not None  # noqa: S101 - it built this
-        turn.answer.aside = await self.keeper.material(turn.message, face_of(context))
+        assert self.consolidation is not None  # noqa: S101 - `Consolidation._build` sets it
+        turn.aside = await self.consolidation.material(turn.message, face_of(context))
         return await super().ask(context, turn, view)
 
 
 class Consolidation(Agent[FoundMemories]):
-    """Reads the sessions of an agent when they have gone idle, and remembers what is worth it.
+    """Agent that extracts memories from the sessions of another agent after they have been idle.
 
-    It starts together with that agent, as `NAME-memory`. Sessions that were closed by then are not read.
+    It starts together with that agent, under the name `NAME-memory`. Sessions that are closed before they are read are skipped.
 
     Args:
-        agent: Whose sessions.
-        memories: Where to remember; those of the agent, usually.
-        llm: Who reads; a small model will do.
-        idle: Seconds after the last message of a session until it is read, at most; at least half of that.
-        limits: What one reading may take, e.g. `Limits(tokens=..., cost=...)`.
-        system_prompt: What the model is told, instead of the text of this module.
+        agent: Agent whose sessions are read.
+        memories: Long-term memory that the extracted memories are written to, usually that of the agent.
+        llm: Model that extracts memories; a small model is sufficient.
+        idle: Maximum seconds from the last message of a session until the session is read; the minimum is half of it.
+        limits: Limits of one reading, e.g. `Limits(tokens=..., cost=...)`.
+        system_prompt: System prompt of the model, in place of the default `SYSTEM_PROMPT`.
 
     Raises:
-        ConfigurationError: one of these is wrong.
+        ConfigurationError: An argument is invalid.
     """
 
     core_type = ConsolidationCore
@@ -125,7 +132,7 @@ class Consolidation(Agent[FoundMemories]):
         given: tuple[object, object] = (agent, memories)
         if not isinstance(given[0], Agent) or not isinstance(given[1], Memories):
             raise ConfigurationError(
-                "Consolidation(agent, memories, llm=...) takes an agent and its Memories"
+                "Consolidation(agent, memories, llm=...) takes an Agent and a Memories object"
             )
         check_seconds("idle", idle)
         super().__init__(
@@ -136,24 +143,24 @@ class Consolidation(Agent[FoundMemories]):
             limits=limits,
             tools=[MemoriesOpen(memories)],
         )
-        self._of = agent
-        self._kept_in = memories
+        self._observed = agent
+        self._memories = memories
         self._idle = idle
-        self.guard(self.keep, on="answer")
+        self.guard(self.store_memories, on="answer")
         agent.on_message(self.note_message)
         agent.accompany(self)
 
     def _build(self, runtime: Runtime) -> AgentActor:
         running = super()._build(runtime)
         if isinstance(running.core, ConsolidationCore):
-            running.core.keeper = self
+            running.core.consolidation = self
         return running
 
-    # --- when --------------------------------------------------------------------------------
+    # --- schedules --------------------------------------------------------------------------------
 
     async def note_message(self, message: Message, session: Session[Any]) -> None:
-        """Let a session of the other agent be read when it has been idle for a while from now on."""
-        if message.sender.kind not in ("user", "assistant") or context_of(session).mail.is_transient:
+        """Handle a message of the observed agent: schedule the reading of its session, or postpone it."""
+        if message.sender.kind not in ("user", "assistant") or context_of(session).mailbox.is_transient:
             return
         mine = await self.ensure_session(owner_for(session), session.id)
         waiting = mine.schedules
@@ -164,46 +171,46 @@ class Consolidation(Agent[FoundMemories]):
         await self._schedule(mine, self._idle)
 
     async def _schedule(self, mine: Session[Any], after: float) -> None:
-        what = f"read the conversation {mine.id!r} of agent {self._of.name!r}"
-        await mine.schedule(what, after=after, priority=Priority.LOW)
+        description = f"read the conversation {mine.id!r} of agent {self._observed.name!r}"
+        await mine.schedule(description, after=after, priority=Priority.LOW)
 
-    # --- what is read ------------------------------------------------------------------------
+    # --- reading ------------------------------------------------------------------------
 
     async def material(self, message: Message, mine: Session[Any]) -> str:
-        """Return what the model is shown for a message: the part of the conversation, and what is remembered already."""
+        """Return the text that the model sees for a consolidation message: the part of the conversation, and related memories."""
         owner = owner_for(mine)
-        read = await self._of.open_session(mine.id)
+        read = await self._observed.open_session(mine.id)
         part = await self._part(message.id, read, owner)
-        said = await self._said(read, part)
+        said = await self._messages_of(read, part)
         lines = [
-            f"[{place}] {each.sender.kind}: {unmarked(each.text)}"
+            f"[{place}] {each.sender.kind}: {neutralize(each.text)}"
             for place, each in enumerate(said, part.start)
         ]
         words = "\n".join(each.text for each in said if each.sender.kind == "user")
-        known = await self._kept_in.recall(words, owner=owner, limit=KNOWN, with_shared=False)
+        known = await self._memories.recall(words, owner=owner, limit=MAX_KNOWN_MEMORIES, with_shared=False)
         return "\n".join(("The conversation:", *lines, "", "Remembered already:", *_listed(known)))
 
     async def _part(self, message_id: str, read: Session[Any], owner: Sender) -> Part:
-        """Which part a message is about: the one that was noted for it, or what was not read yet, which is noted now."""
-        marks = await self._kept_in.marks(owner, self._mark(read.id))
+        """Return the range of messages that a consolidation message processes; record the next unread range if it has none."""
+        marks = await self._memories.marks(owner, self._mark(read.id))
         noted = marks.get(self._mark(read.id, "part"))
         if noted and (part := Part(**json.loads(noted))).message_id == message_id:
             return part
         start = int(marks.get(self._mark(read.id, "read"), 0))
-        said = await self._fitting(read, start)
+        said = await self._messages_that_fit(read, start)
         last_at = said[-1].created_at if said else 0.0
         part = Part(message_id=message_id, start=start, end=start + len(said), last_at=last_at)
-        await self._kept_in.mark(owner, self._mark(read.id, "part"), json.dumps(attrs.asdict(part)))
+        await self._memories.mark(owner, self._mark(read.id, "part"), json.dumps(attrs.asdict(part)))
         return part
 
-    def _mark(self, session_id: str, what: str = "") -> str:
-        return f"{json.dumps([self._of.name, session_id])} {what}"
+    def _mark(self, session_id: str, name: str = "") -> str:
+        return f"{json.dumps([self._observed.name, session_id])} {name}"
 
-    async def _fitting(self, read: Session[Any], start: int) -> Sequence[Message]:
-        """The messages from a place on that are read at a time, at least one."""
+    async def _messages_that_fit(self, read: Session[Any], start: int) -> Sequence[Message]:
+        """Return the messages from a position on that fit into one model call, at least one."""
         found: list[Message] = []
-        left = READ
-        while page := (await read.messages(after=start + len(found) - 1, limit=PAGE)).messages:
+        left = MAX_PART_TOKENS
+        while page := (await read.messages(after=start + len(found) - 1, limit=PAGE_SIZE)).messages:
             for each in page:
                 left -= tokens(length(each.text))
                 if left < 0 and found:
@@ -211,36 +218,36 @@ class Consolidation(Agent[FoundMemories]):
                 found.append(each)
         return found
 
-    async def _said(self, read: Session[Any], part: Part) -> Sequence[Message]:
-        """The messages of a part."""
+    async def _messages_of(self, read: Session[Any], part: Part) -> Sequence[Message]:
+        """Return the messages of a part."""
         found: list[Message] = []
         while (at := part.start + len(found)) < part.end:
-            page = await read.messages(after=at - 1, limit=min(PAGE, part.end - at))
+            page = await read.messages(after=at - 1, limit=min(PAGE_SIZE, part.end - at))
             if not page.messages:
                 break
             found += page.messages
         return found
 
-    # --- what is kept ------------------------------------------------------------------------
+    # --- writing ------------------------------------------------------------------------
 
-    async def keep(self, reply: Reply[FoundMemories], mine: Session[Any]) -> str | None:
-        """Remember what the model found, in one step with how far it has read; before anybody hears of it."""
+    async def store_memories(self, reply: Reply[FoundMemories], mine: Session[Any]) -> str | None:
+        """Write the extracted memories and the new read position in one transaction, before the reply is delivered."""
         found: object = reply.data
         if not isinstance(found, FoundMemories):
             return None
         owner = owner_for(mine)
-        noted = (await self._kept_in.marks(owner, self._mark(mine.id))).get(self._mark(mine.id, "part"))
-        if noted is None:  # the owner was erased meanwhile
+        noted = (await self._memories.marks(owner, self._mark(mine.id))).get(self._mark(mine.id, "part"))
+        if noted is None:  # the owner was erased during the model call
             return "Nothing is kept of this owner any more."
         part = Part(**json.loads(noted))
         made = await self._write(owner, mine.id, part, found.memories)
-        total = (await (await self._of.open_session(mine.id)).messages(limit=1)).total
+        total = (await (await self._observed.open_session(mine.id)).messages(limit=1)).total
         if total > part.end and not mine.schedules:
             await self._schedule(mine, 1.0)
         return f"{counted(made, 'memory', 'memories')} of the messages {part.start} to {part.end - 1}."
 
     async def _write(self, owner: Sender, session_id: str, part: Part, found: Iterable[FoundMemory]) -> int:
-        origin = {"agent": self._of.name, "session_id": session_id, "message_id": part.message_id}
+        origin = {"agent": self._observed.name, "session_id": session_id, "message_id": part.message_id}
         new: list[dict[str, Any]] = []
         replaced: list[tuple[str, dict[str, Any]]] = []
         for each in found:
@@ -255,15 +262,15 @@ class Consolidation(Agent[FoundMemories]):
             elif state == "older":
                 replaced.append((each.replaces, given))
         marks = {self._mark(session_id, "read"): str(part.end)}
-        made = await self._kept_in.change_together(
+        made = await self._memories.change_together(
             owner, new=new, replaced=replaced, marks=marks, key=f"{self.name}/{session_id}/{part.message_id}"
         )
         return len(made)
 
     async def _state_of(self, memory_id: str, owner: Sender, part: Part) -> str:
-        """Tell whether a memory that is to be replaced is older than what was said, or younger; empty where it is not there to be replaced."""
+        """Return `older` or `younger`, the age of a memory to be replaced relative to the part; empty if it cannot be replaced."""
         try:
-            memory = await self._kept_in.get(memory_id, owner=owner)
+            memory = await self._memories.get(memory_id, owner=owner)
         except MemoryNotFound:
             return ""
         if memory.owner != owner or memory.replaced_by is not None:
@@ -273,7 +280,7 @@ class Consolidation(Agent[FoundMemories]):
 
 def _listed(known: Iterable[Recalled]) -> list[str]:
     lines = [
-        f"- {each.memory.id} ({day_of(each.memory)}, {each.memory.kind}): {unmarked(each.memory.text)}"
+        f"- {each.memory.id} ({day_of(each.memory)}, {each.memory.kind}): {neutralize(each.memory.text)}"
         for each in known
     ]
     return lines or ["nothing"]

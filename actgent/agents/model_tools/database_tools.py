@@ -1,56 +1,18 @@
-"""The tables of an agent: kept open while it runs, and asked by its model, which can change nothing in them."""
+"""Tool with which a model reads the database of its agent."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-import trio
-
 from actgent.database.database import Database
-from actgent.errors import ConfigurationError
-from actgent.tools.adapters import ToolShape
 from actgent.tools.base import Tool, ToolContext
-from actgent.toolsets.ready import MAX_ROWS, sql_tool
-from actgent.toolsets.toolset import Publish, Toolset
+from actgent.toolsets.builtin import MAX_ROWS, sql_tool
 
 _FORM = "sqlite:///any"
 _VALUES = "Values go into `parameters`, and into the statement as :name, or as %(name)s where the database is PostgreSQL."
 
 
-class DatabaseOpen(Toolset):
-    """Keeps the tables of an agent open while it runs; it has no tools of its own."""
-
-    required = True
-    may_change = False
-    outside = False
-
-    def __init__(self, database: Database) -> None:
-        self.name = "database"
-        self._database = database
-
-    async def run(self, publish: Publish) -> None:
-        async with self._database:
-            publish(())
-            await trio.sleep_forever()
-
-
-def with_database(
-    tools: Iterable[Tool[Any] | ToolShape | Toolset], database: Database | None
-) -> Iterable[Tool[Any] | ToolShape | Toolset]:
-    """The tools of an agent, and what keeps its tables open.
-
-    Raises:
-        ConfigurationError: `database=` is something else.
-    """
-    if database is None:
-        return tools
-    given: object = database
-    if not isinstance(given, Database):
-        raise ConfigurationError(f"database= takes Database(...), not {given!r:.100}")
-    return (*tools, DatabaseOpen(database))
-
-
 class QueryDatabase(Tool):
-    """One SELECT a call; the database refuses the rest. See `sql_tool`."""
+    """Tool that runs one SELECT statement per call. The database rejects all other statements."""
 
     def __init__(self, database: Database, name: str, description: str, max_rows: int) -> None:
         form = sql_tool(_FORM, name, max_rows=max_rows)

@@ -1,4 +1,4 @@
-"""Tools by which a model schedules what it is to do later."""
+"""Tools with which a model sets, lists and cancels schedules of its session."""
 
 import abc
 from collections.abc import Mapping
@@ -8,34 +8,36 @@ from typing import Any
 from actgent.agents.session import Session, schedule_in
 from actgent.control.schedule import Schedule
 from actgent.errors import ConfigurationError, LimitReached, ToolError, TooManySchedules, UsageError
-from actgent.sessions.waiting.schedules import SOON
+from actgent.sessions.pending.schedules import TREE_WINDOW_SECONDS
 from actgent.tools.base import Effect, Tool, ToolContext
 
 NO_SCHEDULE = (
     "nothing was scheduled: 'no-schedule' says no time. Do it now, or say when: delayed, scheduled or cron"
 )
+"""Result of a call without a time."""
 SOONER_COUNTS = (
-    f"What you schedule less than {SOON:.0f} seconds from now on belongs to what you are doing, and its calls count with it; "
+    f"What you schedule less than {TREE_WINDOW_SECONDS:.0f} seconds from now on belongs to what you are doing, and its calls count with it; "
     "schedule it later than that, or ask the user to go on"
 )
+"""Explanation of a schedule that is too soon for the limits of the running turn."""
 
 
 class SchedulingTool(Tool, abc.ABC):
-    """A tool over the schedules of the session that calls it."""
+    """Base class of tools that use the schedules of the calling session."""
 
     async def execute(self, arguments: Mapping[str, Any], context: ToolContext) -> object:
         session = context.session
         if not isinstance(session, Session):
-            raise ToolError("there is no session here to schedule anything in")
+            raise ToolError("scheduling tools need a session")
         return await self.act(session, arguments, context)
 
     @abc.abstractmethod
     async def act(self, session: Session, arguments: Mapping[str, Any], context: ToolContext) -> object:
-        """Do it."""
+        """Execute the tool call on a session's schedules, and return the result for the model."""
 
 
 class ScheduleTask(SchedulingTool):
-    """Sets a schedule; a call that is repeated after a crash sets none a second time."""
+    """Tool that sets a schedule. A call that is repeated after a crash sets no second schedule."""
 
     name = "schedule_task"
     description = (
@@ -78,7 +80,7 @@ class ScheduleTask(SchedulingTool):
     async def act(self, session: Session, arguments: Mapping[str, Any], context: ToolContext) -> object:
         times = _times(arguments["when"])
         try:
-            # Not by `Session.schedule`: the key is of our own making, however long.
+            # `Session.schedule` would reject the generated key, which may be longer than 200 characters.
             set_now = await schedule_in(session, arguments["description"], key=context.effect_key, **times)
         except (ConfigurationError, UsageError, TooManySchedules) as error:
             raise ToolError(str(error)) from error
@@ -113,7 +115,7 @@ def _date(text: str) -> datetime:
 
 
 class GetScheduledTasks(SchedulingTool):
-    """Lists what is scheduled in the session, the next first, and what time it is."""
+    """Tool that lists the schedules of the session, sorted by their next time, and the current time."""
 
     name = "get_scheduled_tasks"
     description = "List the tasks that are scheduled in this conversation, the next first, and the time now."
@@ -127,7 +129,7 @@ class GetScheduledTasks(SchedulingTool):
 
 
 class CancelScheduledTask(SchedulingTool):
-    """Removes a schedule."""
+    """Tool that removes a schedule."""
 
     name = "cancel_scheduled_task"
     description = "Cancel a scheduled task by its id; it is not run any more."
@@ -146,7 +148,7 @@ class CancelScheduledTask(SchedulingTool):
 
 
 def scheduling_tools() -> tuple[Tool, ...]:
-    """`schedule_task`, `get_scheduled_tasks` and `cancel_scheduled_task`."""
+    """Return the tools `schedule_task`, `get_scheduled_tasks` and `cancel_scheduled_task`."""
     return (ScheduleTask(), GetScheduledTasks(), CancelScheduledTask())
 
 

@@ -1,6 +1,6 @@
-"""Steps over agents with dependencies, as one agent whose runs are sessions."""
+"""Pipelines: steps with dependencies, each done by an agent. A pipeline is an agent, and its runs are sessions."""
 
-from .files import read_definition
+from .definition_files import read_definition
 from .outcomes import PipelineResult
 from .pipeline import Pipeline
 

@@ -1,6 +1,6 @@
-"""When a step runs: conditions over inputs and the outputs of earlier steps, and nothing else.
+"""`When`: conditions of pipeline steps on inputs and on outputs of earlier steps.
 
-So a run that goes on after a crash decides as it did before.
+A condition depends on these values only, so a run that resumes after a crash decides the same.
 """
 
 import operator
@@ -11,17 +11,17 @@ import attrs
 
 from actgent.errors import ConfigurationError, nearest
 
-from .references import NoValue, Reference, alone_in, fill, parse, references_in
+from .references import NoValue, Reference, fill, parse, references_in, sole_reference
 
 _COMPARED: Mapping[str, Callable[[Any, Any], bool]] = {"greater": operator.gt, "less": operator.lt}
 _WORDS = {"greater": ">", "less": "<", "equal": "==", "contains": "contains"}
-_OF_ONE = ("exists", "empty")
-_OF_TWO = ("greater", "less", "equal", "contains")
-_JOINED = ("and", "or")
-OPERATORS = (*_OF_ONE, *_OF_TWO, *_JOINED, "not")
-"""The names of conditions in files."""
-_LISTED = 2
-"""How many elements a comparison in a file has."""
+_UNARY = ("exists", "empty")
+_BINARY = ("greater", "less", "equal", "contains")
+_LOGICAL = ("and", "or")
+OPERATORS = (*_UNARY, *_BINARY, *_LOGICAL, "not")
+"""Names of conditions in definition files."""
+_PAIR_LENGTH = 2
+"""Number of elements of a comparison in a definition file: reference and value."""
 
 
 @attrs.frozen
@@ -32,55 +32,55 @@ class When:
     """
 
     kind: str
-    """One of `OPERATORS`."""
+    """Operator: one of `OPERATORS`."""
     reference: Reference | None = None
-    """What is looked at; None for `and`, `or` and `not`."""
+    """Reference whose value is tested; None for `and`, `or` and `not`."""
     value: Any = None
-    """What it is compared with."""
+    """Value that the referenced value is compared with."""
     parts: tuple["When", ...] = ()
-    """The conditions that `and`, `or` and `not` join."""
+    """Conditions that `and`, `or` and `not` combine."""
 
-    # --- making them -----------------------------------------------------------------------
+    # --- constructors -----------------------------------------------------------------------
 
     @classmethod
     def exists(cls, reference: str) -> "When":
-        """True if there is a value, and not null."""
+        """Return True if the value exists and is not null."""
         return cls("exists", parse(reference))
 
     @classmethod
     def empty(cls, reference: str) -> "When":
-        """True if there is no value, or null, or a text, list or object with nothing in it."""
+        """Return True if the value does not exist, is null, or is an empty text, list or object."""
         return cls("empty", parse(reference))
 
     @classmethod
     def greater(cls, reference: str, value: Any) -> "When":
-        """True if there is a number or text that is greater; of different kinds none is, and the step fails."""
+        """Return True if the number or text is greater. The step fails if the two values cannot be compared."""
         return cls("greater", parse(reference), value)
 
     @classmethod
     def less(cls, reference: str, value: Any) -> "When":
-        """True if there is a number or text that is less; of different kinds none is, and the step fails."""
+        """Return True if the number or text is less. The step fails if the two values cannot be compared."""
         return cls("less", parse(reference), value)
 
     @classmethod
     def equal(cls, reference: str, value: Any) -> "When":
-        """True if there is this very value: 1 is not true, and not "1"."""
+        """Return True if the value is equal and of the same JSON type: 1 is equal to neither true nor "1"."""
         return cls("equal", parse(reference), value)
 
     @classmethod
     def contains(cls, reference: str, value: Any) -> "When":
-        """True if a text has this part, a list this element, or an object this key."""
+        """Return True if a text has this substring, a list this element, or an object this key."""
         return cls("contains", parse(reference), value)
 
     @classmethod
     def all_of(cls, *conditions: "When") -> "When":
-        """True if all of them are."""
-        return cls("and", parts=_several("all_of", conditions))
+        """Return True if all conditions are true."""
+        return cls("and", parts=_check_conditions("all_of", conditions))
 
     @classmethod
     def any_of(cls, *conditions: "When") -> "When":
-        """True if one of them is."""
-        return cls("or", parts=_several("any_of", conditions))
+        """Return True if at least one condition is true."""
+        return cls("or", parts=_check_conditions("any_of", conditions))
 
     def __and__(self, other: "When") -> "When":
         return When.all_of(self, other)
@@ -94,13 +94,13 @@ class When:
     def __bool__(self) -> bool:
         raise ConfigurationError("conditions are joined by &, | and ~, not by and, or and not")
 
-    # --- what it says ----------------------------------------------------------------------
+    # --- evaluation ----------------------------------------------------------------------
 
     def holds(self, values: Mapping[str, Any]) -> bool:
-        """Decide over inputs and outputs, by their names.
+        """Return True if the condition is true for these inputs and outputs, by name.
 
         Raises:
-            NoValue: what is compared is of different kinds; the text names both.
+            NoValue: The compared values are of different kinds; the text names both.
         """
         if self.reference is None:
             held = (part.holds(values) for part in self.parts)
@@ -113,7 +113,7 @@ class When:
         return _compare(self.kind, self.reference, found, fill(self.value, values))
 
     def references(self) -> Iterator[Reference]:
-        """All that it looks at."""
+        """Yield all references that the condition reads."""
         if self.reference is not None:
             yield self.reference
             yield from references_in(self.value)
@@ -121,7 +121,7 @@ class When:
             yield from part.references()
 
     def needed(self) -> Iterator["When"]:
-        """The conditions that all have to hold for this one to hold."""
+        """Yield the conditions that must all be true for this condition to be true."""
         if self.kind == "and":
             for part in self.parts:
                 yield from part.needed()
@@ -129,16 +129,16 @@ class When:
             yield self
 
     def excludes(self, other: "When") -> bool:
-        """Return True if one of two conditions is the other's opposite, or both want another value at one place."""
+        """Return True if the two conditions cannot both be true: one negates the other, or both compare one reference with different values."""
         if ~self == other:
             return True
         is_same = self.kind == other.kind == "equal" and self.reference == other.reference
         return is_same and not _is_reference(self, other) and not _is_equal(self.value, other.value)
 
     def __str__(self) -> str:
-        if self.kind in _JOINED:
+        if self.kind in _LOGICAL:
             return f" {self.kind} ".join(
-                f"({each})" if each.kind in _JOINED else f"{each}" for each in self.parts
+                f"({each})" if each.kind in _LOGICAL else f"{each}" for each in self.parts
             )
         if self.kind == "not":
             return f"not ({self.parts[0]})"
@@ -146,47 +146,47 @@ class When:
             return f"{self.reference} exists"
         if self.kind == "empty":
             return f"{self.reference} is empty"
-        value = str(alone) if (alone := alone_in(self.value)) is not None else repr(self.value)
+        value = str(alone) if (alone := sole_reference(self.value)) is not None else repr(self.value)
         return f"{self.reference} {_WORDS[self.kind]} {value}"
 
-    # --- as data ---------------------------------------------------------------------------
+    # --- conversion ---------------------------------------------------------------------------
 
     def to_data(self) -> dict[str, Any]:
-        """The condition as files have it: `{"greater": ["find.score", 0.5]}`."""
-        if self.kind in _JOINED:
+        """Return the condition as data of a definition file: `{"greater": ["find.score", 0.5]}`."""
+        if self.kind in _LOGICAL:
             return {self.kind: [part.to_data() for part in self.parts]}
         if self.kind == "not":
             return {"not": self.parts[0].to_data()}
-        return {self.kind: str(self.reference) if self.kind in _OF_ONE else [str(self.reference), self.value]}
+        return {self.kind: str(self.reference) if self.kind in _UNARY else [str(self.reference), self.value]}
 
     @classmethod
     def from_data(cls, data: object) -> "When":
-        """Read a condition of a file.
+        """Parse a condition of a definition file.
 
         Raises:
-            ConfigurationError: it is none; the text says what is wrong.
+            ConfigurationError: The data is not a condition; the text has the reason.
         """
         if not isinstance(data, Mapping) or len(data) != 1:
             raise ConfigurationError(f"a condition is an object with one key, not {data!r:.100}")
         ((kind, given),) = data.items()
-        if kind in _OF_ONE:
+        if kind in _UNARY:
             return cls(kind, parse(given))
-        if kind in _OF_TWO:
-            if not isinstance(given, list) or len(given) != _LISTED:
+        if kind in _BINARY:
+            if not isinstance(given, list) or len(given) != _PAIR_LENGTH:
                 raise ConfigurationError(
                     f"{kind}: takes a list of a reference and a value, not {given!r:.100}"
                 )
             return cls(kind, parse(given[0]), given[1])
-        if kind in _JOINED:
+        if kind in _LOGICAL:
             if not isinstance(given, list):
                 raise ConfigurationError(f"{kind}: takes a list of conditions, not {given!r:.100}")
-            return cls(kind, parts=_several(kind, tuple(map(cls.from_data, given))))
+            return cls(kind, parts=_check_conditions(kind, tuple(map(cls.from_data, given))))
         if kind == "not":
             return ~cls.from_data(given)
         raise ConfigurationError(f"there is no condition {kind!r}: {nearest(str(kind), OPERATORS)}")
 
 
-def _several(name: str, conditions: tuple[When, ...]) -> tuple[When, ...]:
+def _check_conditions(name: str, conditions: tuple[When, ...]) -> tuple[When, ...]:
     for each in conditions:
         if not isinstance(each, When):
             raise ConfigurationError(
@@ -208,7 +208,7 @@ def _compare(kind: str, reference: Reference, found: Any, value: Any) -> bool:
         return _COMPARED[kind](found, value)
     raise NoValue(
         f"{kind}: {reference} is {_kind_of(found)} and cannot be compared with {_kind_of(value)}: "
-        "give the step an output= that says what it is"
+        "declare its type with output= of the step"
     )
 
 
@@ -217,7 +217,7 @@ def _is_number(value: object) -> bool:
 
 
 def _is_equal(one: Any, other: Any) -> bool:
-    """Compare as JSON does, in which true is no number."""
+    """Return True if two values are equal in JSON, where true is not a number."""
     if _is_number(one) and _is_number(other):
         return bool(one == other)
     return type(one) is type(other) and bool(one == other)

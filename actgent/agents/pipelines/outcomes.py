@@ -1,11 +1,11 @@
-"""What steps came to, in the state of a run's session, and what a run came to.
+"""Results of steps and runs, and their form in the state of the run's session.
 
 The state of a run:
 
-    inputs   what it was begun with
-    steps    by name `{"status": ..., "output": ..., "reason": ..., "task": ..., "tries": ...}`; one that has not ended has none
-    rounds   by name how often a step was begun anew, where that was said
-    order    which message the steps were last begun by
+    inputs   inputs of the run by name
+    steps    by name `{"status": ..., "output": ..., "reason": ..., "task": ..., "tries": ...}`; null for a step that has not ended
+    rounds   by name the number of times that the step was started, for steps that were rerun
+    order    id of the last command that started steps
 """
 
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ import attrs
 from actgent.messages import NO_USAGE, Usage
 from actgent.support.serializable import Serializable
 
-Ending = Literal["done", "failed", "skipped"]
+FinalStepStatus = Literal["done", "failed", "skipped"]
 StepStatus = Literal["done", "failed", "skipped", "pending"]
 RunStatus = Literal["success", "partial", "cancelled", "error"]
 
@@ -25,29 +25,30 @@ INPUTS, STEPS, ROUNDS, ORDER = "inputs", "steps", "rounds", "order"
 
 @attrs.frozen(kw_only=True)
 class StepResult(Serializable):
-    """What one step came to."""
+    """Result of one step."""
 
     name: str
+    """Name of the step."""
     status: StepStatus
-    """`done`, `failed`, `skipped` (its condition did not hold, or what it needs is not there), or `pending`: not over."""
+    """`done`, `failed`, `skipped` (its condition is false, or a step that it depends on has no output), or `pending` (not ended)."""
     output: Any = None
-    """What its agent answered: a value, or a text; None unless it is done."""
+    """Answer of the agent: a value or a text; None unless the step is done."""
     reason: str = ""
-    """Why it failed or was skipped, in words."""
+    """Reason of a failed or skipped step, as text."""
     cause: str = ""
-    """The step whose failure it was skipped for; empty where a condition decided."""
+    """Name of the failed step that caused the skip; empty if a condition did."""
     session_id: str = ""
-    """The session of its last try; empty where there was none."""
+    """Id of the session of the last attempt; empty if there was none."""
     tries: int = 0
-    """How many sessions it took."""
+    """Number of attempts, each in a new session."""
 
     @property
     def is_settled(self) -> bool:
-        """True if nothing is missing: it is done, or its condition did not hold."""
+        """True if the step needs no rerun: it is done, or its condition is false."""
         return self.status == "done" or (self.status == "skipped" and not self.cause)
 
     def to_data(self) -> dict[str, Any]:
-        """The result as the state has it: only what is not as usual."""
+        """Return the result as plain data for the state, without default values."""
         return {
             field.name: value
             for field in attrs.fields(type(self))
@@ -56,7 +57,7 @@ class StepResult(Serializable):
 
 
 def results_in(state: Mapping[str, Any], names: "tuple[str, ...]") -> dict[str, StepResult]:
-    """The results of steps that stand in a state; of each step one."""
+    """Return the result of each step from the state of a run; pending if the state has none."""
     known = state.get(STEPS) or {}
     return {name: _result(name, known.get(name)) for name in names}
 
@@ -66,40 +67,40 @@ def _result(name: str, data: Mapping[str, Any] | None) -> StepResult:
 
 
 def values_in(inputs: Mapping[str, Any], results: Mapping[str, StepResult]) -> dict[str, Any]:
-    """Inputs and outputs by their names, as messages and conditions read them."""
+    """Return inputs and outputs by name, as messages and conditions read them."""
     return {**inputs, **{each.name: each.output for each in results.values() if each.status == "done"}}
 
 
 def status_of(results: Mapping[str, StepResult]) -> RunStatus:
-    """The status of a run whose steps are over."""
+    """Return the status of a run whose steps have ended."""
     return "success" if all(each.is_settled for each in results.values()) else "partial"
 
 
 @attrs.frozen(kw_only=True)
 class PipelineResult(Serializable):
-    """What a run of a pipeline came to; `str(result)` is its text."""
+    """Result of a run; `str(result)` is its text."""
 
     status: RunStatus
-    """`success`: each step is done or was not wanted; `partial`: one failed; else some are still pending: `cancelled`, or `error`."""
+    """`success`: each step is done or was not needed; `partial`: a step failed; `cancelled` or `error`: some steps are pending."""
     data: Any = None
-    """The output of the step that is the answer; of several last steps their outputs by name."""
+    """Output of the answer step. With several last steps, their outputs by name."""
     text: str = ""
-    """The same in words, or what went wrong."""
+    """`data` as text, or the error."""
     steps: Mapping[str, StepResult]
-    """Of all steps, by their names."""
+    """Results of all steps by name."""
     inputs: Mapping[str, Any]
-    """What the run was given, by the names of the inputs."""
+    """Inputs of the run by name."""
     session_id: str
-    """The session of the run."""
+    """Id of the run's session."""
     error: Exception | None = None
-    """What ended the run before its steps; None if nothing did."""
+    """Error that ended the run before its steps; None if there was none."""
     usage: Usage = NO_USAGE
-    """What it took; `usage.total` is that of its steps, too."""
+    """Usage of the run; `usage.total` includes its steps."""
 
     def __str__(self) -> str:
         return self.text
 
     @property
     def outputs(self) -> dict[str, Any]:
-        """The outputs of the steps that are done, by their names."""
+        """Outputs of the steps that are done, by name."""
         return {name: each.output for name, each in self.steps.items() if each.status == "done"}

@@ -1,4 +1,4 @@
-"""`Pipeline`: steps over agents with dependencies, as one agent whose runs are sessions."""
+"""`Pipeline`: steps with dependencies, each done by an agent. A pipeline is an agent, and its runs are sessions."""
 
 from collections.abc import Awaitable, Iterable, Mapping
 from pathlib import Path
@@ -29,45 +29,46 @@ from actgent.llm.settings import LLMSettings
 from actgent.messages import NO_USAGE, Sender, Usage
 from actgent.protocols.base import Say
 from actgent.state.reducers import merge
-from actgent.tools.outputs.results import to_text
+from actgent.tools.outputs.result_text import to_text
 
-from . import drawing, files
+from . import definition_files, diagrams
 from .graph import Graph
-from .orders import FROM, input_refusal
 from .outcomes import INPUTS, ROUNDS, STEPS, PipelineResult, RunStatus, StepResult, results_in, status_of
-from .running import RunSteps
-from .scheduler import PipelineProtocol, Scheduler
+from .pipeline_protocol import PipelineModel, PipelineProtocol
+from .run_commands import FROM, input_error
 from .step import PipelineStep
+from .step_executor import RunSteps
 
 OnFailure = Literal["continue", "stop"]
-BEGINNING = "run"
-"""The id of the first message of a run: a repetition joins it."""
-_CLOSING = 5.0
-"""Seconds to close the session of a run without an id, also when it is cancelled."""
+FIRST_MESSAGE_ID = "run"
+"""Id of the first message of a run. A repeated call joins the run."""
+_CLOSE_TIMEOUT_SECONDS = 5.0
+"""Maximum seconds to close the session of a run without an id, also after a cancellation."""
 
 
 class Pipeline(Agent[Any, Any]):
-    """Steps over agents: side by side where they may be, one after the other where they have to.
+    """Steps with dependencies, each done by an agent. Independent steps run concurrently.
 
-    A run is a session of the pipeline, each step a task for its agent in a child session. With a journal a run goes on
-    after a crash where it was, and no step that has ended runs again. Limits of a run cover all of its steps.
+    A run is a session of the pipeline, and each step is a task in a child session. With a journal, a run resumes after a crash,
+    and steps that have ended do not run again. The limits of a run cover all of its steps.
 
     Args:
-        name: What it is called.
-        steps: The steps; see `PipelineStep`.
-        inputs: The names of what a run is given; None: what steps read and no step is called.
-        answer: The step whose output is the answer; None: the last steps, of several an object by their names.
-        on_failure: What a failed step does to those that do not need it: they go on (`continue`), or are stopped (`stop`).
-        llm: The model of steps that have a goal and no agent.
-        tools: The tools of those.
-        goal: What the pipeline is there for, for agents that have it as a tool.
-        limits: The bounds of a run, with all of its steps.
-        sessions: How many runs go on side by side.
-        deps: What tools of its steps find in `ToolContext.deps`.
-        grace: Seconds to end what is accepted when the block is left.
+        name: Name of the pipeline.
+        steps: Steps, see `PipelineStep`.
+        inputs: Names of the inputs of a run; None derives them from the references of the steps.
+        answer: Name of the step whose output is the answer; None uses the last steps, as an object by name if there are
+            several.
+        on_failure: Effect of a failed step on steps that do not depend on it: `continue` runs them, `stop` stops the run.
+        llm: Model of steps with a goal and without an agent.
+        tools: Tools of steps with a goal and without an agent.
+        goal: Goal of the pipeline, for agents that have it as a tool.
+        limits: Limits of a run, with all of its steps.
+        sessions: Maximum number of concurrent runs.
+        deps: Value that tools of the steps get as `ToolContext.deps`.
+        grace: Seconds to finish accepted messages when the pipeline stops.
 
     Raises:
-        ConfigurationError: the steps cannot run: an unknown name, a circle, a step that can never run, a wrong reference.
+        ConfigurationError: The steps cannot run: an unknown name, a cycle, a step that can never run, an invalid reference.
     """
 
     def __init__(
@@ -87,7 +88,7 @@ class Pipeline(Agent[Any, Any]):
         grace: float = 10.0,
     ) -> None:
         written = tuple(steps)
-        self._graph = _checked_graph(name, written, None if inputs is None else tuple(inputs))
+        self._graph = _build_graph(name, written, None if inputs is None else tuple(inputs))
         self._steps = {step.name: step for step in written}
         self.on_failure = on_failure
         if on_failure not in ("continue", "stop"):
@@ -97,14 +98,14 @@ class Pipeline(Agent[Any, Any]):
                 f"answer={answer!r} is no step: {nearest(str(answer), self._graph.steps)}"
             )
         self._answer = answer
-        agents = _agents_of(name, written, llm, tools)
+        agents = _agents_by_step(name, written, llm, tools)
         self._agents = {step: agent.name for step, agent in agents.items()}
         super().__init__(
             name,
-            llm=Scheduler(),
+            llm=PipelineModel(),
             goal=goal,
-            protocol=PipelineProtocol(self._say),
-            tools=[RunSteps(self._graph, self._agents, stops=on_failure == "stop", answer=self._data)],
+            protocol=PipelineProtocol(self._respond),
+            tools=[RunSteps(self._graph, self._agents, stops=on_failure == "stop", answer=self._answer_data)],
             reducers={STEPS: merge, ROUNDS: merge},
             limits=limits,
             sessions=sessions,
@@ -116,17 +117,17 @@ class Pipeline(Agent[Any, Any]):
 
     @property
     def steps(self) -> Mapping[str, PipelineStep]:
-        """The steps by their names."""
+        """Steps of the pipeline by name."""
         return self._steps
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """The names of what a run has to be given."""
+        """Names of the required inputs of a run."""
         return self._graph.read_inputs
 
     @property
     def groups(self) -> tuple[tuple[str, ...], ...]:
-        """The names of the steps in groups: those of one need only steps of groups before it."""
+        """Names of the steps in groups. The steps of a group depend only on steps of earlier groups."""
         return self._graph.groups
 
     # --- runs --------------------------------------------------------------------------------
@@ -139,21 +140,21 @@ class Pipeline(Agent[Any, Any]):
         owner: Sender | str = "user",
         limits: Limits | None = None,
     ) -> PipelineResult:
-        """Run the steps, and return what they came to; what fails in one is in the result.
+        """Run the steps and return their results. Failures of steps are part of the result.
 
-        With a `session_id` a run of that id that is there is joined, or its result returned: no step runs twice. Without one,
-        the run's session is closed at its end. A cancelled call stops the run, if nobody else waits for it.
+        With a `session_id`, the call joins an existing run or returns its result; no step runs twice. Without one, the session
+        is closed at the end of the run. Cancelling the call stops the run, unless another caller waits for it.
 
         Args:
-            inputs: Values of JSON by their names; None where the run is there.
-            session_id: The id of the run, to look at it, go on with it after a crash, and to `retry` it.
-            owner: Whose run it is.
-            limits: Bounds of this run and all its steps, in place of the pipeline's.
+            inputs: JSON values by name; None for an existing run.
+            session_id: Id of the run, for `result` and `retry` and to resume the run after a crash; None creates one.
+            owner: Owner of the run.
+            limits: Limits of this run with all its steps, in place of those of the pipeline.
 
         Raises:
-            ConfigurationError: an input is missing, no step reads it, or the run of this id has others.
-            WrongOwner: the run of this id is another owner's.
-            NotRunning: the pipeline's block is not open.
+            ConfigurationError: An input is missing or unknown, or the existing run has other inputs.
+            WrongOwner: The existing run belongs to another owner.
+            NotRunning: The pipeline is not running.
         """
         given = dict(inputs or {})
         if session_id is None:
@@ -162,15 +163,15 @@ class Pipeline(Agent[Any, Any]):
             try:
                 return await self._process(session, given, limits)
             finally:
-                with trio.move_on_after(_CLOSING, shield=True):
+                with trio.move_on_after(_CLOSE_TIMEOUT_SECONDS, shield=True):
                     await session.aclose()
-        session = await self._begun(session_id, owner, inputs)
+        session = await self._open_run(session_id, owner, inputs)
         return await self._process(session, given, limits)
 
-    async def _begun(
+    async def _open_run(
         self, session_id: str, owner: Sender | str, inputs: Mapping[str, Any] | None
     ) -> Session[Any]:
-        """The session of a run; a new one where there is none, and the inputs are those that it needs."""
+        """Return the session of a run, created if it does not exist. Inputs of a new run are checked."""
         try:
             session = await self.open_session(session_id, owner=owner)
         except WrongOwner:
@@ -183,18 +184,18 @@ class Pipeline(Agent[Any, Any]):
         if known is None and view.status == "idle" and not view.history:
             self._check_inputs(inputs or {})
         if known is not None and inputs is not None and known != inputs:
-            raise ConfigurationError(f"run {session_id!r} was begun with other inputs: {known!r:.200}")
+            raise ConfigurationError(f"run {session_id!r} was started with other inputs: {known!r:.200}")
         return session
 
     async def retry(self, session_id: str, *from_steps: str, limits: Limits | None = None) -> PipelineResult:
-        """Go on with a run that has ended: some steps and all that come after them run again, in new sessions.
+        """Rerun some steps of an ended run and all steps that depend on them, in new sessions.
 
-        Without names these are the steps that failed or never ran. What other steps gave is kept. A run that is at work
-        ends first.
+        Without names, these are the steps that failed or did not run. Results of other steps are kept. If the run is still in
+        progress, the call waits for its end.
 
         Raises:
-            ConfigurationError: there is no such step, or the run was never begun.
-            SessionNotFound: there is no such run.
+            ConfigurationError: A step is unknown, or the run was never started.
+            SessionNotFound: The run does not exist.
         """
         for name in from_steps:
             if name not in self.steps:
@@ -202,31 +203,31 @@ class Pipeline(Agent[Any, Any]):
         session = await self.open_session(session_id)
         view = await view_session(await self._await_opener(), session)
         if INPUTS not in view.state and view.status == "idle":
-            raise ConfigurationError(f"run {session_id!r} was never begun: `process` begins it")
+            raise ConfigurationError(f"run {session_id!r} was never started: call `process` to start it")
         said = to_text({FROM: list(from_steps)} if from_steps else {})
         return await self._result(session, self.run(said, session=session, limits=limits))
 
     async def result(self, session_id: str) -> PipelineResult:
-        """Look at a run: what its steps came to so far.
+        """Return the current result of a run.
 
         Raises:
-            SessionNotFound: there is no such run.
+            SessionNotFound: The run does not exist.
         """
         view = await view_session(await self._await_opener(), await self.open_session(session_id))
         return self.result_in(view.state, session_id, usage=view.usage)
 
     def _check_inputs(self, given: Mapping[str, Any]) -> None:
-        if reason := input_refusal(given, self._graph):
+        if reason := input_error(given, self._graph):
             raise ConfigurationError(f"pipeline {self.name!r}: {reason}")
 
     async def _process(
         self, session: Session[Any], given: Mapping[str, Any], limits: Limits | None
     ) -> PipelineResult:
-        said = self.run(to_text(given), session=session, message_id=BEGINNING, limits=limits)
+        said = self.run(to_text(given), session=session, message_id=FIRST_MESSAGE_ID, limits=limits)
         return await self._result(session, said)
 
     async def _result(self, session: Session[Any], run: Awaitable[object]) -> PipelineResult:
-        """Wait for a run, and return what it came to."""
+        """Wait for a run, and return its result."""
         error: ActgentError | None = None
         try:
             await run
@@ -245,14 +246,14 @@ class Pipeline(Agent[Any, Any]):
         usage: Usage = NO_USAGE,
         error: ActgentError | None = None,
     ) -> PipelineResult:
-        """Read what a run came to from the state of its session, such as one of a journal that is looked at.
+        """Build the result of a run from the state of its session, e.g. of a session in a journal.
 
         Raises:
-            ConfigurationError: an output does not fit the form that its step declares today.
+            ConfigurationError: An output does not fit the type that its step declares now.
         """
         results = {name: self._typed(each) for name, each in results_in(state, tuple(self.steps)).items()}
         is_over = all(each.status != "pending" for each in results.values())
-        data = self._data(results)
+        data = self._answer_data(results)
         said = "" if data is None else to_text(data)
         unfinished: RunStatus = "cancelled" if isinstance(error, Interrupted) else "error"
         return PipelineResult(
@@ -267,7 +268,7 @@ class Pipeline(Agent[Any, Any]):
         )
 
     def _typed(self, result: StepResult) -> StepResult:
-        """A result whose output is a value of the type that its step declares."""
+        """Return a result with its output converted to the type that the step declares."""
         output = self.steps[result.name].output
         if output is None or result.status != "done":
             return result
@@ -275,11 +276,11 @@ class Pipeline(Agent[Any, Any]):
             return attrs.evolve(result, output=output.convert(result.output))
         except ValueError as wrong:
             raise ConfigurationError(
-                f"step {result.name!r} gave what does not fit its output= today: {wrong}; retry it"
+                f"the output of step {result.name!r} does not fit its output= any more: {wrong}; retry the step"
             ) from None
 
-    def _data(self, results: Mapping[str, StepResult]) -> Any:
-        """The output of the step that is the answer, or those of the last ones that are done."""
+    def _answer_data(self, results: Mapping[str, StepResult]) -> Any:
+        """Return the output of the answer step, or those of the last steps that are done."""
         if self._answer is not None:
             return results[self._answer].output
         needed = {each for name in self.steps for each in self._graph.before(name)}
@@ -288,10 +289,10 @@ class Pipeline(Agent[Any, Any]):
             return results[last[0]].output
         return {name: results[name].output for name in last if results[name].status == "done"} or None
 
-    def _say(self, state: Mapping[str, Any], words: str) -> Say:
-        """The reply of a run by its state: the answer, or what became of the steps."""
+    def _respond(self, state: Mapping[str, Any], words: str) -> Say:
+        """Return the reply of a run: the answer, or the statuses of its steps."""
         results = results_in(state, tuple(self.steps))
-        data = self._data(results)
+        data = self._answer_data(results)
         is_value = data is not None and not isinstance(data, str)
         return Say(
             text=words if data is None else to_text(data),
@@ -299,10 +300,10 @@ class Pipeline(Agent[Any, Any]):
             message_type=status_of(results),
         )
 
-    # --- files and pictures --------------------------------------------------------------------
+    # --- files and diagrams --------------------------------------------------------------------
 
     def to_data(self) -> dict[str, Any]:
-        """The pipeline as plain data, agents by their names; what `save` writes."""
+        """Return the pipeline as plain data with agents by name, as `save` writes it."""
         said = {
             "pipeline": self.name,
             "goal": self.profile.goal,
@@ -310,23 +311,23 @@ class Pipeline(Agent[Any, Any]):
             "answer": self._answer,
             "on_failure": "" if self.on_failure == "continue" else self.on_failure,
         }
-        steps = {name: files.step_to_data(step) for name, step in self.steps.items()}
+        steps = {name: definition_files.step_to_data(step) for name, step in self.steps.items()}
         return {**{key: value for key, value in said.items() if value not in (None, "")}, "steps": steps}
 
     def save(self, path: str | Path) -> None:
         """Write the pipeline to a file: `.yaml`, `.yml` or `.json`.
 
         Raises:
-            ConfigurationError: the suffix is another one, or the file cannot be written.
+            ConfigurationError: The suffix is unknown, or the file cannot be written.
         """
-        files.write_definition(path, self.to_data())
+        definition_files.write_definition(path, self.to_data())
 
     @classmethod
     def load(
         cls,
         path: str | Path,
         *,
-        agents: files.Agents = (),
+        agents: definition_files.Agents = (),
         llm: LLM | LLMSettings | str | None = None,
         tools: Tools = (),
         **options: Any,
@@ -334,32 +335,32 @@ class Pipeline(Agent[Any, Any]):
         """Read a pipeline from a file.
 
         Args:
-            path: A file that `save` wrote, or written by hand.
-            agents: The agents that its steps name, by these names, or as a list.
-            llm: The model of steps with a goal.
-            tools: The tools of those.
+            path: Path of a file that `save` or a person wrote.
+            agents: Agents that the steps name, as a mapping by name or a list.
+            llm: Model of steps with a goal.
+            tools: Tools of steps with a goal.
             options: Further arguments of `Pipeline`, such as `limits`.
 
         Raises:
-            ConfigurationError: the file cannot be read, names an agent that was not given, or its steps cannot run.
+            ConfigurationError: The file cannot be read, names an unknown agent, or its steps cannot run.
         """
-        found = files.definition_from(files.read_definition(path), agents)
+        found = definition_files.definition_from(definition_files.read_definition(path), agents)
         return cls(found.pop("name"), llm=llm, tools=tools, **{**found, **options})
 
     def to_mermaid(self, result: PipelineResult | None = None) -> str:
-        """The steps as a flowchart in the language of Mermaid; with a result, coloured by what they came to."""
-        return drawing.to_mermaid(self._graph, self._agents, None if result is None else result.steps)
+        """Return the steps as a Mermaid flowchart. A result colours the steps by their status."""
+        return diagrams.to_mermaid(self._graph, self._agents, None if result is None else result.steps)
 
     def draw(self, result: PipelineResult | None = None) -> str:
-        """The steps as lines of text; with a result, with what they came to."""
-        return drawing.to_lines(self._graph, self._agents, None if result is None else result.steps)
+        """Return the steps as lines of text. A result adds the status of each step."""
+        return diagrams.to_lines(self._graph, self._agents, None if result is None else result.steps)
 
 
-def _checked_graph(name: str, steps: tuple[PipelineStep, ...], inputs: tuple[str, ...] | None) -> Graph:
-    """Put the steps together.
+def _build_graph(name: str, steps: tuple[PipelineStep, ...], inputs: tuple[str, ...] | None) -> Graph:
+    """Build the graph of the steps.
 
     Raises:
-        ConfigurationError: they cannot run; the text says all that is wrong.
+        ConfigurationError: The steps cannot run; the text lists all problems.
     """
     for step in steps:
         if not isinstance(step, PipelineStep):
@@ -376,13 +377,13 @@ def _checked_graph(name: str, steps: tuple[PipelineStep, ...], inputs: tuple[str
     return graph
 
 
-def _agents_of(
+def _agents_by_step(
     name: str, steps: Iterable[PipelineStep], llm: LLM | LLMSettings | str | None, tools: Tools
 ) -> dict[str, Agent[Any, Any]]:
-    """The agent of each step; those with a goal share one.
+    """Return the agent of each step. Steps with a goal share one agent.
 
     Raises:
-        ConfigurationError: there is no model for a goal, or two agents have one name.
+        ConfigurationError: A step with a goal has no model, or two agents have the same name.
     """
     goals: GoalAgent[Any, Any] | None = None
     agents: dict[str, Agent[Any, Any]] = {}
@@ -400,6 +401,6 @@ def _agents_of(
     for agent in agents.values():
         if by_name[agent.name] is not agent or agent.name == name:
             raise ConfigurationError(
-                f"two agents of pipeline {name!r} are called {agent.name!r}: give each a name of its own"
+                f"two agents of pipeline {name!r} are called {agent.name!r}: give each agent a different name"
             )
     return agents

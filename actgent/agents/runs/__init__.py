@@ -1,37 +1,37 @@
-"""What is said to an agent by those who wait for what comes of it."""
+"""Runs of an agent: sending a message, waiting for its answer, streaming, and forwarding to other processes."""
 
-from .answers import answer_to, resume
+from .await_reply import resume, send_and_wait
 from .call_options import RunDefaults
-from .elsewhere import (
+from .query_rewriting import RewrittenMessage, rewrite_message
+from .remote_runs import (
     SessionView,
-    agent_elsewhere,
-    moved_of,
-    outcome_elsewhere,
-    run_elsewhere,
-    stream_elsewhere,
-    typed,
+    convert_reply,
+    moved_error,
+    remote_agent,
+    remote_outcome,
+    run_remotely,
+    stream_remotely,
     view_session,
 )
-from .enhancing import Enhanced, enhance
-from .question import Question
-from .streams import STREAM_CAPACITY, read_along, read_suspended
+from .run_request import RunRequest
+from .streams import STREAM_CAPACITY, open_resumed_stream, open_stream
 
 __all__ = [
     "STREAM_CAPACITY",
-    "Enhanced",
-    "Question",
+    "RewrittenMessage",
     "RunDefaults",
+    "RunRequest",
     "SessionView",
-    "agent_elsewhere",
-    "answer_to",
-    "enhance",
-    "moved_of",
-    "outcome_elsewhere",
-    "read_along",
-    "read_suspended",
+    "convert_reply",
+    "moved_error",
+    "open_resumed_stream",
+    "open_stream",
+    "remote_agent",
+    "remote_outcome",
     "resume",
-    "run_elsewhere",
-    "stream_elsewhere",
-    "typed",
+    "rewrite_message",
+    "run_remotely",
+    "send_and_wait",
+    "stream_remotely",
     "view_session",
 ]

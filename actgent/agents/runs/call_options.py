@@ -1,4 +1,4 @@
-"""The options of one run: the agent's own, but for what its caller gave."""
+"""Options of one run: the agent's options, overridden by the arguments of the call."""
 
 from collections.abc import Collection
 from typing import Any, Self
@@ -12,34 +12,38 @@ from actgent.control.arguments import check_limits
 from actgent.control.limits import Limits
 from actgent.errors import ConfigurationError
 from actgent.errors.printable import quoted
+from actgent.messages import ToolSpec
 from actgent.protocols.base import Profile, Protocol
 from actgent.protocols.prompt_layers import Prompt, PromptLayer, to_layer
 from actgent.protocols.prompts import PromptManager
-from actgent.sessions.waiting.turn_future import CallOptions
-from actgent.sessions.waiting.turn_options import turn_options
+from actgent.sessions.pending.turn_future import CallOptions
+from actgent.sessions.pending.turn_options import turn_options
 from actgent.structured.output import output_of
 
 
 @attrs.frozen(eq=False)
 class RunDefaults:
-    """What a run of an agent has where its caller says nothing else."""
+    """Options of an agent that apply to each run unless the caller passes others."""
 
     profile: Profile
+    """Profile of the agent."""
     protocol: Protocol
-    """Without a form of its answers that the agent declares."""
+    """Protocol of the agent, without its declared output type."""
     prompts: PromptManager
+    """Prompts of the agent."""
     agent_deps: AgentDeps
+    """Deps of the agent."""
     roles: Collection[str] = attrs.field(default=(), kw_only=True)
-    """Of the agent's models."""
+    """Roles of the agent's models."""
     options: CallOptions = attrs.field(kw_only=True)
-    """Those of the agent."""
+    """Call options of the agent."""
 
     @options.default
     def _plain(self) -> CallOptions:
         return CallOptions(protocol=self.protocol)
 
-    def with_own(self, output: Any, *, temperature: float | None, max_tokens: int | None) -> Self:
-        """Return the same with what the agent itself declares."""
+    def with_agent_options(self, output: Any, *, temperature: float | None, max_tokens: int | None) -> Self:
+        """Return a copy with the output type, temperature and token limit of the agent."""
         own = self.options_for(output, temperature=temperature, max_tokens=max_tokens)
         return attrs.evolve(self, options=own)
 
@@ -54,13 +58,15 @@ class RunDefaults:
         session: Session | None = None,
         limits: Limits | None = None,
         deps: Any = None,
+        tools: tuple[ToolSpec, ...] = (),
     ) -> CallOptions:
-        """Return the agent's own options, but for what is given.
+        """Return the call options of one run: the agent's options, replaced by the arguments that are not None.
 
-        A layer that appends stands at the end of the conversation, so that the prompt before it stays as it is.
+        A layer with the mode `append` is added at the end of the conversation, so that the cached prompt before it stays the
+        same.
 
         Raises:
-            ConfigurationError: one of these is wrong; the text names it.
+            ConfigurationError: An argument is invalid; the text names it.
         """
         base = self.options
         check_call(temperature=temperature, max_tokens=max_tokens)
@@ -69,11 +75,11 @@ class RunDefaults:
             raise ConfigurationError(f"model={quoted(model)}: the agent has no such model, add it to models=")
         layer = None if prompt is None else to_layer(prompt)
         at_end = layer is not None and layer.mode == "append"
-        # What is no session of ours is looked at where something is said to it.
-        below = context_of(session).conversation.system if isinstance(session, Session) else None
+        # Another kind of session is rejected when the message is sent.
+        current = context_of(session).conversation.system if isinstance(session, Session) else None
         system = None
         if layer is not None and not at_end:
-            system = layer.apply(self._standing(layer) if below is None else below, self.profile)
+            system = layer.apply(self._base_prompt(layer) if current is None else current, self.profile)
         tail = layer.render(self.profile) if layer is not None and at_end else ""
         form = None if output is None else output_of(output)
         return CallOptions(
@@ -84,7 +90,8 @@ class RunDefaults:
             system=system,
             tail=tail,
             limits=limits,
-            deps=self.checked(deps),
+            deps=self.check_deps(deps),
+            tools=tools,
             journal_form=turn_options(
                 form,
                 model=model,
@@ -93,34 +100,35 @@ class RunDefaults:
                 system=system,
                 tail=tail,
                 deps=deps is not None,
+                tools=tools,
             ),
         )
 
-    def layered(self, prompt: Prompt | None) -> str | None:
-        """Return the system prompt of a session with a layer of its own; None without one."""
+    def session_prompt(self, prompt: Prompt | None) -> str | None:
+        """Return the system prompt of a session with a prompt layer; None without a layer."""
         if prompt is None:
             return None
         layer = to_layer(prompt)
-        return layer.apply(self._standing(layer), self.profile)
+        return layer.apply(self._base_prompt(layer), self.profile)
 
-    def _standing(self, layer: PromptLayer) -> str:
-        """The system prompt that a layer is laid round.
+    def _base_prompt(self, layer: PromptLayer) -> str:
+        """Return the system prompt that a layer is applied to.
 
         Raises:
-            ConfigurationError: each session has one of its own, which changes.
+            ConfigurationError: The prompt is rendered for each session, so only a layer with the mode `replace` is possible.
         """
         if self.prompts.live is not None and layer.mode != "replace":
             raise ConfigurationError(
-                "the agent's prompt says session, state or memory, so that it changes: nothing can be laid round it but by "
-                'the agent itself; take PromptLayer(..., mode="replace")'
+                "the agent's prompt uses session, state or memory, so a layer cannot extend it: "
+                'pass PromptLayer(..., mode="replace")'
             )
         return self.prompts.system_prompt()
 
-    def checked(self, deps: Any) -> Any:
-        """Return the deps of one session or run.
+    def check_deps(self, deps: Any) -> Any:
+        """Return the deps of a session or run.
 
         Raises:
-            ConfigurationError: they are of another type than a tool takes.
+            ConfigurationError: The deps do not fit the type that a tool declares.
         """
         if deps is not None:
             self.agent_deps.check(deps)

@@ -1,4 +1,4 @@
-"""Reading along with a turn: of what is said, or of one that waits for people."""
+"""Streams of deliveries: for a new message, and for a suspended turn."""
 
 import math
 from collections.abc import AsyncGenerator, Iterator
@@ -10,62 +10,62 @@ import trio
 
 from actgent.errors import DeadlineExceeded, UsageError
 from actgent.runtime.approval_decisions import follow
-from actgent.runtime.sessions.opener import SessionOpener
-from actgent.runtime.slots import slot_lent
+from actgent.runtime.session_waits import releasing_slot
+from actgent.runtime.sessions.session_opener import SessionOpener
 from actgent.sessions.context import SessionContext, host_of
-from actgent.sessions.waiting.turn_future import TurnFuture
-from actgent.sessions.waiting.turn_reader import TurnReader
+from actgent.sessions.pending.turn_future import TurnFuture
+from actgent.sessions.pending.turn_reader import TurnReader
 
-from .answers import address, send
-from .question import Question
+from .await_reply import send, target_session
+from .run_request import RunRequest
 
 STREAM_CAPACITY = 100
-"""The number of deliveries of a stream that may wait for their reader before the next token does."""
+"""Maximum number of unread deliveries of a stream. At this number, the next token waits for the reader."""
 
 
 @asynccontextmanager
-async def read_along(
-    opener: SessionOpener, said: Question, future: TurnFuture, reader: TurnReader[Any]
+async def open_stream(
+    opener: SessionOpener, request: RunRequest, future: TurnFuture, reader: TurnReader[Any]
 ) -> AsyncGenerator[None, None]:
-    """Say something; leaving the block ends the reading, and the turn if it still runs. See `Agent.stream`.
+    """Send a message and fill `reader` with the deliveries of its turn. Leaving the block stops the turn.
 
     Raises:
-        DeadlineExceeded: there was no room in the inbox within the question's timeout.
+        DeadlineExceeded: The inbox had no room within the timeout of the request.
     """
     running = opener.running
-    asked = address(opener, said.session)
-    timeout = math.inf if said.timeout is None else said.timeout
+    target = target_session(opener, request.session)
+    timeout = math.inf if request.timeout is None else request.timeout
     over, error = trio.current_time() + timeout, DeadlineExceeded(f"agent {running.name!r}", timeout)
     future.wait_until(over)  # before it is sent: its turn may begin at once
-    with slot_lent(asked):
+    with releasing_slot(target):
         with trio.CancelScope(deadline=over) as limit:
-            await send(opener, said, asked, future)
+            await send(opener, request, target, future)
         if limit.cancelled_caught:
             raise error
         with _expiring(opener, future, over, error):
-            async with _reading(asked, future, reader):
+            async with _reading(target, future, reader):
                 yield
     if not reader.is_heeded:
-        running.core.dispatcher.reports.stream_ended(asked, future)
+        running.core.dispatcher.failure_logger.warn_unanswered_stream(target, future)
 
 
 @asynccontextmanager
-async def read_suspended(
+async def open_resumed_stream(
     context: SessionContext, future: TurnFuture, reader: TurnReader[Any]
 ) -> AsyncGenerator[None, None]:
-    """Read what comes of a suspended turn when it goes on; see `Agent.follow`.
+    """Fill `reader` with the deliveries of a suspended turn after it resumes. Leaving the block stops the turn.
 
     Raises:
-        NotSuspended: no turn of the session waits for a person.
+        NotSuspended: No turn of the session waits for an approval.
     """
-    with slot_lent(context), follow(context, future):
+    with releasing_slot(context), follow(context, future):
         async with _reading(context, future, reader):
             yield
 
 
 @contextmanager
 def _expiring(opener: SessionOpener, future: TurnFuture, over: float, error: Exception) -> Iterator[None]:
-    """End what someone waits for at a time of trio's clock, unless the block has been left by then."""
+    """Let the future expire with `error` at the time `over` of trio's clock, unless the block has been left."""
     if over == math.inf:
         yield
         return
@@ -80,9 +80,9 @@ def _expiring(opener: SessionOpener, future: TurnFuture, over: float, error: Exc
 async def _reading(
     context: SessionContext, future: TurnFuture, reader: TurnReader[Any]
 ) -> AsyncGenerator[None, None]:
-    """Read along; leaving the block stops the turn, if it still runs and nobody else waits for it.
+    """Close the reader when the block exits. An early exit stops the turn, unless another caller waits for it.
 
-    Not where a decision comes too late (a `UsageError`): then somebody else's counts, and goes on with the turn.
+    If the block fails with a `UsageError`, because an approval was already decided, the turn continues for the other caller.
     """
     try:
         yield

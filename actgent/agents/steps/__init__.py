@@ -1,4 +1,4 @@
-"""The agent that plans and works in steps, and the stream of its events."""
+"""`StepsAgent`, which plans and works in steps, and the events of its stream."""
 
 from .agent import StepsAgent
 

@@ -1,4 +1,4 @@
-"""The agent of the `steps` protocol: it plans, takes steps with tools, and gives a final answer."""
+"""`StepsAgent`: the agent of the `steps` protocol, and its `Conversation`."""
 
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -8,7 +8,7 @@ import trio
 
 from actgent.agents.agent import Agent
 from actgent.agents.options import AgentOptions, FormT, MessageOptions, RunOptions
-from actgent.agents.runs import STREAM_CAPACITY, Question, read_along
+from actgent.agents.runs import STREAM_CAPACITY, RunRequest, open_stream
 from actgent.agents.session import Session, context_of
 from actgent.control.limits import Limits
 from actgent.errors import ConfigurationError, UsageError
@@ -26,9 +26,10 @@ from actgent.messages import (
 from actgent.protocols.prompt_layers import Prompt
 from actgent.protocols.prompts import PromptManager
 from actgent.protocols.steps import DEFAULT_ITERATIONS, Steps
-from actgent.sessions.incoming import Content
-from actgent.sessions.waiting.turn_reader import TurnReader
+from actgent.sessions.incoming_messages import Content
+from actgent.sessions.pending.turn_reader import TurnReader
 from actgent.tools.base import DepsT
+from actgent.tools.caller_tools import CallerTools, check_caller_tools
 
 from .answer import AgentAnswer, AnswerReader
 from .events import StepsEvent
@@ -39,15 +40,16 @@ class StepsAgent(Agent[DataT_co, DepsT]):
     """An agent that makes a plan, takes steps with tool calls, and gives a final answer.
 
     Args:
-        name: What it is called.
-        timezone: In which the model is told the time, a name of the IANA database.
-        final_answer_format: What the final answer should look like, in words for the model.
-        max_iterations: Maximum number of model calls of a turn; then it fails with `LimitReached`. If `Limits(model_calls=)` is set as
-            well, the smaller limit counts.
-        options: All that an `Agent` takes.
+        name: Name of the agent.
+        output: Type or JSON Schema of the final answer.
+        timezone: Time zone of the time that the model sees, an IANA name.
+        final_answer_format: Format of the final answer, as text for the model.
+        max_iterations: Maximum number of model calls of a turn; then it fails with `LimitReached`. If `Limits(model_calls=)` is
+            set as well, the smaller limit counts.
+        options: Arguments of `Agent`.
 
     Raises:
-        ConfigurationError: one of these is wrong; the text names it.
+        ConfigurationError: An argument is invalid; the text names it.
     """
 
     @overload
@@ -88,32 +90,32 @@ class StepsAgent(Agent[DataT_co, DepsT]):
         )
         if not isinstance(given, Steps):
             raise ConfigurationError(
-                "a StepsAgent has its protocol: for another one take Agent(protocol=...)"
+                "StepsAgent has a fixed protocol: for another protocol use Agent(protocol=...)"
             )
         self.steps = given
         super().__init__(name, output=output, **options)
 
     def set_timezone(self, name: str) -> None:
-        """Tell the model the time in another zone, from its next call on.
+        """Set the time zone of the time that the model sees, from the next model call on.
 
         Raises:
-            ConfigurationError: it is not known.
+            ConfigurationError: The time zone is unknown.
         """
         self.steps.set_timezone(name)
 
     def set_final_answer_format(self, words: str) -> None:
-        """Ask for final answers of another look, from the next model call on."""
+        """Set the format of final answers, from the next model call on."""
         self.steps.final_answer_format = words
 
     async def open_conversation(self, owner: Sender | str = "user") -> "Conversation[DataT_co, DepsT]":
-        """A conversation that remembers what was said until it is reset.
+        """Start a conversation, whose runs share one history until it is reset.
 
         Raises:
-            NotRunning: the agent's block is not open.
+            NotRunning: The agent is not running.
         """
         return Conversation(self, await self.create_session(owner))
 
-    @overload  # type: ignore[override] # what it yields is more than any other stream does
+    @overload  # type: ignore[override] # it yields more kinds of deliveries
     def stream(
         self, content: Content, *, output: type[FormT], **options: Unpack[RunOptions[DepsT]]
     ) -> AbstractAsyncContextManager[trio.abc.ReceiveChannel[Delivery[FormT] | StepsEvent]]: ...
@@ -143,10 +145,11 @@ class StepsAgent(Agent[DataT_co, DepsT]):
         max_tokens: int | None = None,
         limits: Limits | None = None,
         deps: DepsT | None = None,
+        tools: CallerTools | None = None,
     ) -> AsyncGenerator[trio.abc.ReceiveChannel[Delivery | StepsEvent], None]:
-        """Say something and read what comes of it: the deliveries of any stream, and the events of the steps.
+        """Send a message and receive the deliveries of `Agent.stream`, and in addition the events of the steps.
 
-        A slow reader slows the model's stream down. Leaving the block early stops the turn.
+        A slow reader slows down the model's stream. Leaving the block before the end stops the turn.
         """
         options = self._defaults.options_for(
             output,
@@ -157,11 +160,12 @@ class StepsAgent(Agent[DataT_co, DepsT]):
             session=session,
             limits=limits,
             deps=deps,
+            tools=() if tools is None else check_caller_tools(tools, self.tools),
         )
         reader = TurnReader[Delivery | StepsEvent](STREAM_CAPACITY)
         future = StepsTurnStream(options, reader=reader)
-        said = Question(content, session, sender, priority, message_id, timeout, metadata)
-        async with read_along(await self._await_opener(), said, future, reader):
+        request = RunRequest(content, session, sender, priority, message_id, timeout, metadata)
+        async with open_stream(await self._await_opener(), request, future, reader):
             yield reader
 
     @overload
@@ -180,9 +184,9 @@ class StepsAgent(Agent[DataT_co, DepsT]):
     async def stream_state(
         self, content: Content, *, output: Any = None, **options: Unpack[RunOptions[DepsT]]
     ) -> AsyncGenerator[trio.abc.ReceiveChannel[AgentAnswer[Any]], None]:
-        """Say something and watch one `AgentAnswer` grow: it is given again after each change.
+        """Send a message and receive one `AgentAnswer`, again after each of its changes.
 
-        Takes the options of `stream`. A failed run ends with `failure` set and `is_complete` False.
+        The options are those of `stream`. A failed run ends with `failure` set and `is_complete` False.
         """
         query = "".join(part.text for part in to_parts(content) if isinstance(part, Text))
         async with self.stream(content, output=output, **options) as events:
@@ -190,7 +194,7 @@ class StepsAgent(Agent[DataT_co, DepsT]):
 
 
 class Conversation(Generic[DataT_co, DepsT]):
-    """What was said to a `StepsAgent` and what it answered, kept from one run to the next."""
+    """A sequence of runs of a `StepsAgent` that share one history."""
 
     def __init__(self, agent: StepsAgent[DataT_co, DepsT], session: Session[DataT_co]) -> None:
         self._agent = agent
@@ -199,12 +203,12 @@ class Conversation(Generic[DataT_co, DepsT]):
 
     @property
     def session(self) -> Session[DataT_co]:
-        """Its session, until the next `reset`."""
+        """Session of the conversation; `reset` replaces it."""
         return self._session
 
     @property
     def history(self) -> tuple[Message, ...]:
-        """Everything that was said, oldest first; a copy."""
+        """All messages of the conversation, oldest first; a copy."""
         return self._session.history
 
     @overload
@@ -222,10 +226,10 @@ class Conversation(Generic[DataT_co, DepsT]):
     async def run(
         self, content: Content, *, output: Any = None, **options: Unpack[MessageOptions[DepsT]]
     ) -> Reply[Any]:
-        """Say something and wait for the final answer; takes the options of `StepsAgent.run`.
+        """Send a message and wait for the final answer. The options are those of `StepsAgent.run`.
 
         Raises:
-            ActgentError: what the turn failed with.
+            ActgentError: The error that ended the turn.
         """
         reply: Reply[Any] = await self._agent.run(content, session=self._session, output=output, **options)
         return reply
@@ -245,7 +249,7 @@ class Conversation(Generic[DataT_co, DepsT]):
     def stream(
         self, content: Content, *, output: Any = None, **options: Unpack[MessageOptions[DepsT]]
     ) -> Any:
-        """Say something and read what comes of it, as `StepsAgent.stream` does."""
+        """Send a message and receive its deliveries, as `StepsAgent.stream` does."""
         return self._agent.stream(content, session=self._session, output=output, **options)
 
     @overload
@@ -263,15 +267,15 @@ class Conversation(Generic[DataT_co, DepsT]):
     def stream_state(
         self, content: Content, *, output: Any = None, **options: Unpack[MessageOptions[DepsT]]
     ) -> Any:
-        """Say something and watch the answer grow, as `StepsAgent.stream_state` does."""
+        """Send a message and receive its growing answer, as `StepsAgent.stream_state` does."""
         return self._agent.stream_state(content, session=self._session, output=output, **options)
 
     def add_message(self, role: Literal["user", "assistant", "system"], text: str) -> None:
-        """Put something into the history that is not to be answered, e.g. from an earlier conversation.
+        """Add a message to the history without an answer, e.g. from an earlier conversation.
 
         Raises:
-            UsageError: an answer is being worked on, and what it says has to stay together.
-            ConfigurationError: another role, or no text.
+            UsageError: A turn is running; its messages must stay together.
+            ConfigurationError: The role is unknown, or the text is empty.
         """
         if role not in {"user", "assistant", "system"} or not text.strip():
             raise ConfigurationError(f"a message has a role (user, assistant, system) and text, not {role!r}")
@@ -279,17 +283,17 @@ class Conversation(Generic[DataT_co, DepsT]):
             raise UsageError(
                 f"session {self._session.id} is {self._session.status}: add messages between runs"
             )
-        said = Message(session_id=self._session.id, sender=Sender(role, role), parts=(Text(text),))
-        context_of(self._session).append_unanswered(said)
+        request = Message(session_id=self._session.id, sender=Sender(role, role), parts=(Text(text),))
+        context_of(self._session).append_unanswered(request)
 
     def set_system_prompt(self, text: str) -> None:
-        """Replace the system prompt of this conversation; the form of answers stays after it, as with `system_prompt=`."""
+        """Replace the system prompt of this conversation. The form of answers is added after it, as with `system_prompt=`."""
         self._system_prompt = text
         prompts = PromptManager(self._agent.steps, self._agent.profile)
         context_of(self._session).set_system(prompts.with_form(text))
 
     async def reset(self) -> None:
-        """Forget what was said: what runs is interrupted, and a new session begins with the same settings."""
+        """Close the session, with its running turn, and start a new one with the same settings."""
         await self._session.aclose()
         self._session = await self._agent.create_session(self._session.owner)
         if self._system_prompt is not None:

@@ -29,9 +29,9 @@ class ToolExecution(Serializable):
     type: ClassVar[str] = "tool_execution_state"
     """Value of `type` in the JSON form. The `type` of the event is `tool_execution`."""
     tool_id: str
-    """Id of the call."""
+    """Id of the tool call."""
     tool_name: str
-    """The tool's name."""
+    """Name of the called tool."""
     parameters: Mapping[str, Any] | str = attrs.field(factory=dict)
     """Arguments of the call. A str is text that is not a JSON object; such a call is refused."""
     status: ToolProgress | Literal["pending"] = "pending"
@@ -66,7 +66,7 @@ class StepState(Serializable):
     """Error that ended the run in this step; None if it did not fail here."""
 
     def apply(self, event: StepsEvent) -> bool:
-        """Apply an event to the step. Return False if events of its class change nothing."""
+        """Apply an event to the step. Return False if events of its class do not change the step."""
         match event:
             case PlanEvent():
                 self.plan = event.plan
@@ -113,7 +113,7 @@ class AgentAnswer(Serializable, Generic[DataT_co]):
     """State of a run. `stream_state` yields the same object after each change."""
 
     query: str
-    """The request."""
+    """Text of the user's request."""
     steps: list[StepState] = attrs.field(factory=list)
     """Steps of the run, in order."""
     text: str = ""
@@ -125,13 +125,13 @@ class AgentAnswer(Serializable, Generic[DataT_co]):
     failure: Failure | None = None
     """Failure that ended the run; None if it did not fail."""
     usage: Usage = NO_USAGE
-    """Usage of the run, as its answer says."""
+    """Usage of the run, from its reply."""
 
     def __str__(self) -> str:
         return self.text
 
     def apply(self, event: object) -> bool:
-        """Take an event of the stream over; False where it changes nothing."""
+        """Apply an event of the stream to the answer. Return False if the event changes nothing."""
         match event:
             case Reply():
                 self.text, self.data, self.is_complete = event.text, event.data, True
@@ -158,18 +158,18 @@ class AgentAnswer(Serializable, Generic[DataT_co]):
 
 
 class AnswerReader(trio.abc.ReceiveChannel[AgentAnswer[Any]]):
-    """Gives one answer again and again, each time with what the stream has brought meanwhile."""
+    """Receive channel that yields the same `AgentAnswer` after each change."""
 
     def __init__(self, events: trio.abc.ReceiveChannel[Any], query: str) -> None:
         self._events = events
         self._answer = AgentAnswer(query)
 
     async def receive(self) -> AgentAnswer:
-        """The answer after its next change.
+        """Return the answer after its next change.
 
         Raises:
-            trio.EndOfChannel: the run has ended; what it came to stands in the answer.
-            trio.ClosedResourceError: the reader was closed.
+            trio.EndOfChannel: The run has ended; the answer has its outcome.
+            trio.ClosedResourceError: The reader was closed.
         """
         while not self._answer.apply(await self._events.receive()):
             pass

@@ -75,7 +75,7 @@ class ToolExecutionEvent(StepsEvent):
     tool_call_id: str
     """Id of the call in `StepEvent.calls`."""
     tool_name: str
-    """The tool's name."""
+    """Name of the called tool."""
     status: ToolProgress
     """`started`, `completed` or `failed`."""
     result: ToolResult | None = None

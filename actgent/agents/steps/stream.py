@@ -1,4 +1,4 @@
-"""From a turn of a `StepsAgent` to the events of its stream: what grows, what runs, and what came of it."""
+"""Converts a turn of a `StepsAgent` to the events of its stream."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -8,10 +8,10 @@ import attrs
 from actgent.errors import AnswerError
 from actgent.llm.base import Answer
 from actgent.messages import Delivery, Reply, ToolCall, ToolResult
-from actgent.protocols.growing import GrowingText
+from actgent.protocols.partial_answers import StreamingText
 from actgent.protocols.steps import Kind, Step, grown_step, read_step
-from actgent.sessions.waiting.turn_future import CallOptions
-from actgent.sessions.waiting.turn_reader import TurnReader, TurnStream
+from actgent.sessions.pending.turn_future import CallOptions
+from actgent.sessions.pending.turn_reader import TurnReader, TurnStream
 
 from .events import (
     FinalEvent,
@@ -25,26 +25,30 @@ from .events import (
     ToolResultsEvent,
 )
 
-# --- what grows ------------------------------------------------------------------------------
+# --- partial answers ------------------------------------------------------------------------------
 
 
 @attrs.define
 class PartialStep:
-    """One answer while it comes in. Its kind is decided once, by the first that shows."""
+    """One answer that is being received. Its kind is decided once."""
 
     step_id: str
-    text: GrowingText = attrs.field(factory=GrowingText)
+    """Id of the model's message."""
+    text: StreamingText = attrs.field(factory=StreamingText)
+    """Text received so far."""
     attempt: int = 0
+    """Number of the model call's attempt, from 0."""
     _kind: Kind | None = None
     _last: StepsEvent | None = None
 
     def add(self, piece: str, attempt: int = 0) -> StepsEvent | None:
-        """The event of all pieces so far, not complete; None where nothing new shows. A new attempt begins anew.
+        """Add a piece of text, and return the incomplete event of the text so far; None if nothing new is visible.
 
-        Each event holds all that grew, so of a long answer there is one whenever it has grown by 1/64.
+        A new attempt discards the earlier text. Each event has the whole text, so a long answer gets an event only after it has
+        grown by 1/64.
         """
         if attempt != self.attempt:
-            self.text, self.attempt, self._kind, self._last = GrowingText(), attempt, None, None
+            self.text, self.attempt, self._kind, self._last = StreamingText(), attempt, None, None
         self.text.add(piece)
         step = grown_step(self.text.read()) if self.text.is_due else None
         if step is None or (self._kind is not None and step.kind != self._kind):
@@ -58,7 +62,7 @@ class PartialStep:
 
 
 def event_of(step: Step, step_id: str, *, complete: bool) -> StepsEvent:
-    """A step as its event."""
+    """Convert a parsed step to its stream event; `complete` is False while the answer is still streamed."""
     if step.kind == "plan":
         return PlanEvent(step_id=step_id, plan=step.plan, complete=complete)
     if step.kind == "step":
@@ -71,22 +75,22 @@ def event_of(step: Step, step_id: str, *, complete: bool) -> StepsEvent:
 
 
 def _numbered(calls: Sequence[ToolCall], step_id: str) -> tuple[ToolCall, ...]:
-    """The calls under ids that their step and place make: models use the same ones in every step."""
+    """Return the calls with ids made of step and position, since models reuse ids."""
     return tuple(attrs.evolve(call, id=f"{step_id}/{place}") for place, call in enumerate(calls))
 
 
-# --- what happened ---------------------------------------------------------------------------
+# --- events ---------------------------------------------------------------------------
 
 
 @attrs.define(eq=False)
 class Narrator:
-    """Tells the events of a turn, in their order. It decides only; someone else passes them on."""
+    """Converts the deliveries of a turn to stream events, in order. It does no I/O."""
 
     _growing: PartialStep | None = None
     _step_id: str = ""
-    """The step whose tools run."""
+    """Id of the step whose tools are running."""
     _waiting: dict[str, ToolCall] = attrs.field(factory=dict)
-    """Calls without a result yet, numbered, by the ids that their results have."""
+    """Calls without a result, by the ids of their results."""
     _results: list[ToolResult] = attrs.field(factory=list)
     _thought: str = ""
 
@@ -100,7 +104,7 @@ class Narrator:
         return [*events, event] if event else events
 
     def end(self, step_id: str, answer: Answer) -> list[StepsEvent]:
-        """Return the events for a whole answer: plan and step. The final answer counts only once it is delivered."""
+        """Return the plan and step events of a complete answer. The final event follows with the reply."""
         events: list[StepsEvent] = []
         if self._growing is not None:
             self._growing = None
@@ -124,7 +128,7 @@ class Narrator:
         return [self._progress(call, "started") for call in numbered]
 
     def deliver(self, delivery: Delivery) -> list[StepsEvent | Delivery]:
-        """A delivery with the events that go with it."""
+        """Return a delivery with its events."""
         if isinstance(delivery, Reply):
             final = FinalEvent(
                 step_id=delivery.id, text=delivery.text, data=delivery.data, thought=self._thought
@@ -153,7 +157,7 @@ class Narrator:
 
 
 def _read(answer: Answer) -> Step | None:
-    """The step in an answer, None where it will not be acted on. Native calls come before any text."""
+    """Return the step in an answer; None if the answer has none. Native tool calls take precedence over text."""
     if answer.stop not in {"end", "tool_calls"}:
         return None
     try:
@@ -166,32 +170,32 @@ def _read(answer: Answer) -> Step | None:
     return Step(kind="step", thought=thought, calls=answer.tool_calls)
 
 
-# --- who listens -----------------------------------------------------------------------------
+# --- the stream -----------------------------------------------------------------------------
 
 
 class StepsTurnStream(TurnStream):
-    """Someone who reads along, and is told the events of the steps, too."""
+    """Turn stream that also receives the events of the steps."""
 
     def __init__(self, options: CallOptions, *, reader: TurnReader[Any]) -> None:
         super().__init__(options, reader=reader)
         self._narrator = Narrator()
 
-    def hear(self, delivery: Any) -> None:
+    def receive_delivery(self, delivery: Any) -> None:
         for event in self._narrator.deliver(delivery):
-            super().hear(event)
+            super().receive_delivery(event)
 
-    async def grow(self, text: str, attempt: int) -> None:
-        await self.wait_room()
+    async def receive_partial(self, text: str, attempt: int) -> None:
+        await self.wait_capacity()
         for event in self._narrator.grow(self._step_id, text, attempt):
-            super().hear(event)
+            super().receive_delivery(event)
 
-    def take_answer(self, answer: Answer) -> None:
+    def receive_answer(self, answer: Answer) -> None:
         for event in self._narrator.end(self._step_id, answer):
-            super().hear(event)
+            super().receive_delivery(event)
 
-    def take_calls(self, calls: Sequence[ToolCall]) -> None:
+    def receive_calls(self, calls: Sequence[ToolCall]) -> None:
         for event in self._narrator.begin(self._step_id, calls):
-            super().hear(event)
+            super().receive_delivery(event)
 
     @property
     def _step_id(self) -> str:

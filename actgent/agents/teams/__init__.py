@@ -1,4 +1,4 @@
-"""Agents for each other: as tools, as addresses, and those that a session is handed over to."""
+"""Agents that work for other agents: as tools, as addresses, by handoff, and in other pools."""
 
 from .agent_tools import AgentRef, AgentTool, limited
 from .handoff import HandoffTool, receivers_among

@@ -1,4 +1,4 @@
-"""How agents call each other: `AgentRef`, `AgentTool`, and the delegation tools."""
+"""Calls between agents: `AgentRef`, `AgentTool` and the delegation tools."""
 
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
@@ -12,27 +12,27 @@ from actgent.actors.ref import Address
 from actgent.agents.session import Session, context_of, face_of, services_of
 from actgent.control.arguments import at_least_one, check_seconds
 from actgent.errors import ConfigurationError, NotRunning, ToolError
-from actgent.journal.records import Answered
+from actgent.journal.records import TaskOutcomeRecord
 from actgent.messages import Message, Priority, Reply, Sender
-from actgent.runtime.directory import AgentCard
+from actgent.runtime.agent_directory import AgentCard
 from actgent.runtime.runtime import Startable
-from actgent.runtime.sessions.opener import SessionOpener
-from actgent.sessions.incoming import Content
-from actgent.sessions.waiting.task_reports import with_shortfall
-from actgent.sessions.waiting.tasks import TASK_DEADLINE
+from actgent.runtime.sessions.session_opener import SessionOpener
+from actgent.sessions.incoming_messages import Content
+from actgent.sessions.pending.task_reports import with_shortfall
+from actgent.sessions.pending.tasks import TASK_DEADLINE_SECONDS
 from actgent.tools.base import Effect, Tool, ToolContext
-from actgent.tools.generators import allowed_by, check_rule_function
-from actgent.tools.outputs.results import to_result_text
+from actgent.tools.callables import check_rule_function, rule_allows
+from actgent.tools.outputs.result_text import to_result_text
 from actgent.tools.time_limits import TimeLimit, time_limits
 
 Run = Callable[..., Awaitable[Reply]]
-"""`Agent.run`."""
+"""Type of the method `Agent.run`."""
 MAX_FOUND = 50
-"""The number of agents a model is told of at a time."""
+"""Maximum number of agents in one result of the tool `find_agents`."""
 
 
 class AgentRef(Address):
-    """An agent's address: each message is a conversation of its own."""
+    """Address of an agent. Each message gets a new session."""
 
     def __init__(
         self,
@@ -40,21 +40,21 @@ class AgentRef(Address):
         *,
         run: Run,
         opener: Callable[[], Awaitable[SessionOpener]],
-        bury: Callable[[DeadLetter], object],
+        dead_letter: Callable[[DeadLetter], object],
     ) -> None:
         self.name = name
         self._run = run
         self._opener = opener
-        self._bury = bury
+        self._dead_letter = dead_letter
 
     async def ask(self, content: Any, *, deadline: float = 30) -> Reply:
-        """Have the agent answer, within `deadline` seconds; a cancelled ask stops it.
+        """Send a message and wait for the answer. Cancelling the call stops the turn.
 
-        In a tool or handler, time in which the agent's turn waits for people does not count.
+        In a tool or handler, time in which the agent's turn waits for approvals does not count.
 
         Raises:
-            DeadlineExceeded: no answer in time.
-            ActgentError: the error that the conversation ended with.
+            DeadlineExceeded: The agent did not answer within `deadline` seconds.
+            ActgentError: The error that ended the turn.
         """
         check_seconds("deadline", deadline)
         return await self._run(content, timeout=deadline)
@@ -63,17 +63,17 @@ class AgentRef(Address):
         """Enqueue a message for the agent and return once its inbox has accepted it.
 
         Raises:
-            InboxFull: the inbox stayed full for `enqueue_timeout` seconds.
-            NotRunning: the agent is not running; if it was, the message is a dead letter of its runtime.
+            InboxFull: The inbox stayed full for `enqueue_timeout` seconds.
+            NotRunning: The agent is not running. If it was running before, the message is a dead letter of its runtime.
         """
         try:
             await self._post(content, enqueue_timeout=enqueue_timeout)
         except NotRunning:
-            self._bury(DeadLetter(self.name, content, "it is not running"))
+            self._dead_letter(DeadLetter(self.name, content, "the agent is not running"))
             raise
 
     async def send_again(self, letter: DeadLetter) -> None:
-        """Give the agent a message of an earlier run: in its session, which is made anew if it ended with that run."""
+        """Redeliver a dead letter. Its session is recreated if it ended with the earlier run of the agent."""
         message = letter.payload
         if not isinstance(message, Message):
             await self._post(message)
@@ -91,12 +91,12 @@ class AgentRef(Address):
     async def _post(self, content: Content, *, enqueue_timeout: float = 30) -> None:
         opener = await self._opener()
         context = opener.new(Sender("user"), is_transient=True)
-        async with opener.beginning(context):
+        async with opener.single_message_block(context):
             await face_of(context).chat(content, enqueue_timeout=enqueue_timeout)
 
 
 class AgentTool(Tool):
-    """An agent as a tool of another: it is given a task in words, and its answer is the result."""
+    """Tool that sends a task to another agent and returns its answer."""
 
     parameters: Mapping[str, Any] = {
         "type": "object",
@@ -108,9 +108,9 @@ class AgentTool(Tool):
     }
 
     effect: Effect = "idempotent"
-    """After a crash the same call finds the conversation that it began."""
+    """`idempotent`: a call that is repeated after a crash finds the session of the first call."""
     parallel = True
-    """Several agents asked by one answer work at the same time."""
+    """True: several agents that one answer calls work concurrently."""
 
     def __init__(
         self, name: str, description: str, *, run: Run, agent: Startable, opener: Callable[[], SessionOpener]
@@ -138,11 +138,11 @@ class AgentTool(Tool):
         return _result_of(answered, opener.running.name, context)
 
 
-def _result_of(answered: Answered, agent: str, context: ToolContext) -> str:
-    """Return what a task came to as the result of the call that gave it; text from outside keeps its origin.
+def _result_of(answered: TaskOutcomeRecord, agent: str, context: ToolContext) -> str:
+    """Return the text of a task's outcome as a tool result, and set the origin of untrusted text.
 
     Raises:
-        ToolError: The task failed; the text names the agent, the kind of the failure and the reason.
+        ToolError: The task failed; the text has the agent, the kind of the failure and the reason.
     """
     context.origin = answered.origin
     if answered.failed is None:
@@ -152,7 +152,7 @@ def _result_of(answered: Answered, agent: str, context: ToolContext) -> str:
 
 @contextmanager
 def limited(limit: trio.CancelScope) -> Iterator[None]:
-    """Let a time limit stand still, with those round it, while what is asked in the block waits for people."""
+    """Pause a time limit, and the limits around it, while a call in the block waits for an approval."""
     token = time_limits.set((*time_limits.get(), TimeLimit(limit)))
     try:
         yield
@@ -160,10 +160,10 @@ def limited(limit: trio.CancelScope) -> Iterator[None]:
         time_limits.reset(token)
 
 
-# --- found at the call -----------------------------------------------------------------------
+# --- delegation tools -----------------------------------------------------------------------
 
 Allowed = Collection[str] | Callable[[AgentCard], bool]
-"""Which agents may be called: their names, or what decides it."""
+"""Names of the agents that may be called, or a function that decides by the agent's card."""
 
 
 def delegation_tools(
@@ -171,25 +171,25 @@ def delegation_tools(
     *,
     timeout: float = 300.0,
     tries: int = 1,
-    deadline: float = TASK_DEADLINE,
+    deadline: float = TASK_DEADLINE_SECONDS,
 ) -> tuple[Tool, Tool]:
-    """Two tools by which a model finds other agents of the runtime and gives them tasks: `find_agents`, `delegate_to_agent`.
+    """Return the tools `find_agents` and `delegate_to_agent`, with which a model finds agents of the runtime and gives them tasks.
 
     Args:
-        allowed: The names of the agents that may be found and called, or a function that decides it by their card;
-            None is all. An agent never finds itself.
-        timeout: Seconds that a task may take whose answer is waited for, all its tries together.
-        tries: How often a task that fails is given anew, where its answer is waited for.
-        deadline: Seconds after which a task fails whose answer is not waited for; see `Session.delegate`.
+        allowed: Names of the agents that may be found and called, or a function of the agent's card that returns a bool. None
+            allows all agents. An agent never finds itself.
+        timeout: Maximum seconds of a task with `wait=true`, all attempts included.
+        tries: Maximum number of attempts of a task with `wait=true`.
+        deadline: Seconds after which a task with `wait=false` fails; see `Session.delegate`.
 
     Raises:
-        ConfigurationError: one of these is wrong.
+        ConfigurationError: An argument is invalid.
     """
     check_seconds("timeout", timeout)
     check_seconds("deadline", deadline)
     at_least_one("tries", tries)
     if isinstance(allowed, str):
-        raise ConfigurationError(f"allowed= takes several names: allowed=[{allowed!r}]")
+        raise ConfigurationError(f"allowed= takes a list of names: allowed=[{allowed!r}]")
     if callable(allowed):
         check_rule_function("allowed=", allowed, takes="(card)")
     elif allowed is not None:
@@ -208,7 +208,7 @@ def _check_names(allowed: Collection[str]) -> None:
 
 
 class FindAgents(Tool):
-    """Tells a model which agents can do something."""
+    """Tool that returns the agents with a capability."""
 
     name = "find_agents"
     description = "Find other agents that can help, by what they can do. Without words all of them."
@@ -228,14 +228,14 @@ class FindAgents(Tool):
     async def execute(self, arguments: Mapping[str, Any], context: ToolContext) -> object:
         session = _session_of(context)
         agents = services_of(session).delegation.agents
-        await agents.starting.wait_all(context_of(session))
+        await agents.start_phase.wait_all(context_of(session))
         found = agents.find(arguments.get("capability", ""))
         cards = [attrs.asdict(card) for card in found if may_call(self._allowed, card, context)]
         return {"agents": cards[:MAX_FOUND]}
 
 
 class DelegateToAgent(Tool):
-    """Lets a model give a task to another agent, and wait for its answer or be notified of it later."""
+    """Tool that gives a task to another agent, and waits for the answer or returns the id of the task."""
 
     name = "delegate_to_agent"
     description = (
@@ -283,13 +283,13 @@ class DelegateToAgent(Tool):
 
 
 def may_call(allowed: Allowed | None, card: AgentCard, context: ToolContext) -> bool:
-    """Return True if the agent of a call may call another one."""
+    """Return True if the agent of a tool call may call another agent."""
     if card.name == context.agent:
         return False
     if allowed is None:
         return True
     if callable(allowed):
-        return allowed_by("the function of allowed=", allowed(card))
+        return rule_allows("the function of allowed=", allowed(card))
     return card.name in allowed
 
 

@@ -1,8 +1,9 @@
-"""Handing a conversation over to another agent, which answers the user until it gives it back.
+"""Handoff: another agent answers the user of a session until it hands the conversation back.
 
-The user's session stays with the first agent: its record has all that is said, and its handlers hear it. What the user
-says goes on to a child session of the other agent, which begins with what was said before. Who has the session stands
-in its state, and what goes on bears the id of the user's message: a turn that a crash cut finds what was said already.
+The user's session stays with the first agent, with all messages in its history and all deliveries to its handlers. Messages of
+the user are forwarded to a child session of the other agent, which starts with the earlier conversation. The state of the
+session has the name of the current agent. Forwarded messages keep the id of the user's message, so a turn that resumes after a
+crash finds an existing answer.
 """
 
 import re
@@ -16,18 +17,18 @@ import trio
 
 from actgent.agents.session import Session, context_of, face_of, services_of
 from actgent.errors import AlreadyAnswered, AnswerError, ConfigurationError, SessionClosed, ToolError
-from actgent.journal.records import Said
+from actgent.journal.records import AgentMessageRecord
 from actgent.llm.base import Answer
 from actgent.messages import NO_USAGE, ChatMessage, Delivery, Message, Reply, Role, Sender, Text, to_parts
 from actgent.protocols.base import Profile, Say, View
 from actgent.runtime.runtime import Startable
-from actgent.runtime.sessions.opener import SessionOpener
-from actgent.runtime.starting import wait_started
+from actgent.runtime.sessions.session_opener import SessionOpener
+from actgent.runtime.start_phase import wait_started
 from actgent.sessions.context import SessionContext, host_of
 from actgent.sessions.handlers import HandlerKind
 from actgent.sessions.turn import Turn
 from actgent.state.handover import given_back, handed, handover_in
-from actgent.support.outside_text import fence
+from actgent.support.untrusted_text import fence
 from actgent.tools.base import Effect, Tool, ToolContext
 from actgent.turns.dispatcher import Dispatcher, to_deliveries
 from actgent.turns.guards import Guards
@@ -35,35 +36,35 @@ from actgent.turns.guards import Guards
 from .agent_tools import Run
 
 _RELAYED: Sequence[HandlerKind] = ("event", "tool_result", "tool_progress", "routing", "token")
-HISTORY = 100
-"""The newest messages of a session from which another agent reads what was said before."""
+MAX_SEARCHED_MESSAGES = 100
+"""Maximum number of messages that are searched for the earlier conversation or an existing reply."""
 
 
 class Receiver(Startable, Protocol):
-    """An agent that sessions are handed over to: any `Agent`."""
+    """An agent that can take over sessions: any `Agent`."""
 
     profile: Profile
 
     @property
     def run(self) -> Run:
-        """Say something to it."""
+        """Method `Agent.run` of the agent."""
         ...
 
 
 def handoff(
     to: Receiver, *, name: str | None = None, description: str | None = None, history: bool = True
 ) -> Tool:
-    """A tool by which a model hands its conversation over to another agent, which is started with its own.
+    """Return a tool with which a model hands its conversation over to another agent. Both agents start together.
 
-    From then on, the rest of the turn included, `to` answers what the user says: in a child session, which begins with
-    what users and agents have said, unless `history` is False. The session stays as it is for its user: all answers
-    stand in its record and reach its handlers, with tokens and tool results. `Session.hand_back` gives it back, and so
-    does the model of `to` if that has the tool `hand_back()`. With a journal all of it survives the process.
+    From then on, also for the rest of the turn, `to` answers the messages of users in a child session. The child session starts
+    with the earlier messages of users and agents, unless `history` is False. The session stays the same for its user: its
+    history has all answers, and its handlers receive answers, tokens and tool results. `Session.hand_back` or the tool
+    `hand_back()` of `to` ends the handoff. With a journal, a handoff survives restarts.
 
-    Messages that come from no user, e.g. results of delegated tasks, go to the first agent all the same.
+    Messages that are not from users, e.g. outcomes of delegated tasks, are answered by the first agent.
 
     Raises:
-        ConfigurationError: `to` is no agent.
+        ConfigurationError: `to` is not an agent.
     """
     profile = getattr(to, "profile", None)
     if not isinstance(profile, Profile) or not callable(getattr(to, "run", None)):
@@ -79,14 +80,14 @@ def handoff(
 
 
 def hand_back(name: str = "hand_back", description: str | None = None) -> Tool:
-    """A tool by which a model gives a conversation back to the agent that handed it over; what it says then is still heard."""
+    """Return a tool with which a model ends a handoff. The rest of its answer is still delivered."""
     return HandBackTool(
         name, description or "Give the conversation back to the agent that handed it over to you."
     )
 
 
 class HandoffTool(Tool):
-    """Hands the session of a call over."""
+    """Tool that hands the calling session over to another agent."""
 
     parameters: Mapping[str, Any] = {
         "type": "object",
@@ -112,7 +113,7 @@ class HandoffTool(Tool):
 
 
 class HandBackTool(Tool):
-    """Gives a session back to the agent that handed it over."""
+    """Tool that ends the handoff of the calling session's parent."""
 
     parameters: Mapping[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
     effect: Effect = "idempotent"
@@ -126,7 +127,7 @@ class HandBackTool(Tool):
         parent = child.parent
         current = None if parent is None else handover_in(parent.seen_state)
         if parent is None or current is None or not child.id.endswith(f"/{current.child}"):
-            raise ToolError("nobody handed this conversation over to you")
+            raise ToolError("this conversation was not handed over to you")
         if current.agent:
             parent.state.dispatch(given_back)
             if parent.log is not None:
@@ -136,31 +137,33 @@ class HandBackTool(Tool):
 
 
 def receivers_among(tools: Iterable[Tool], dispatcher: Dispatcher, guards: Guards) -> "AgentReceivers | None":
-    """Return the agents that sessions may be handed over to by these tools; None if there are none."""
+    """Return the agents that are targets of the handoff tools among `tools`; None if there are no handoff tools."""
     handoffs = {tool.agent.name: tool for tool in tools if isinstance(tool, HandoffTool)}
     return AgentReceivers(handoffs, dispatcher, guards) if handoffs else None
 
 
 @attrs.frozen(eq=False)
 class AgentReceivers:
-    """The agents that sessions of one agent may be handed over to; see `turns.handovers.Receivers`."""
+    """Handoff targets of one agent: they answer the sessions that were handed off."""
 
     tools: Mapping[str, HandoffTool]
-    """By the names of their agents."""
+    """Handoff tools by the name of their agent."""
     dispatcher: Dispatcher
+    """Dispatcher of the first agent."""
     guards: Guards
+    """Guards of the first agent."""
 
-    def are_due(self, context: SessionContext, turn: Turn) -> bool:
-        """See `Receivers`; what no user said is not theirs."""
+    def must_answer(self, context: SessionContext, turn: Turn) -> bool:
+        """Return True if the message is from a user and the session is handed off."""
         return turn.message.sender.kind == "user" and handover_in(context.seen_state).agent in self.tools
 
     async def answer(self, context: SessionContext, turn: Turn) -> Reply | None:
-        """See `Receivers`."""
+        """Let the handoff target answer, and record its reply. Return None if the session is no longer handed off."""
         handover = handover_in(context.seen_state)
         if (tool := self.tools.get(handover.agent)) is None:
             return None
         opener = await _opener_of(context, handover.agent)
-        former = await _said_before(context, turn) if tool.has_history else ()
+        former = await _former_messages(context, turn) if tool.has_history else ()
         try:
             child = await opener.ensure_child(context, handover.child, history=former)
         except SessionClosed:
@@ -175,10 +178,10 @@ class AgentReceivers:
     async def _ask(
         self, tool: HandoffTool, child: SessionContext, context: SessionContext, turn: Turn, *, note: str
     ) -> Reply:
-        """Say to the other agent what the user said, once for each message; what comes of it is heard here, too."""
+        """Forward the user's message to the other agent, once per message id, and return its reply. Deliveries are relayed to this session."""
         said = [part for each in (*turn.joined, turn.message) for part in each.parts]
         prompt, origin = None, context.conversation.origin
-        if note and origin:  # the note may repeat text from outside, so it stands between marks
+        if note and origin:  # the note may repeat untrusted text, so it is fenced
             prompt = f"You took this conversation over from {context.agent}."
             said = [Text(f"Note of agent {context.agent}:\n{fence(note, origin)}"), *said]
         elif note:
@@ -202,8 +205,8 @@ class AgentReceivers:
     def _relayed(
         self, child: SessionContext, context: SessionContext, turn: Turn
     ) -> AbstractContextManager[object]:
-        """Have what the child session's handlers hear told to those of this one, but for its replies and failures."""
-        is_read = bool(turn.listeners) and turn.is_heard()
+        """Relay the deliveries of the child session to this session, except replies and failures."""
+        is_read = bool(turn.listeners) and turn.has_stream_listener()
         if not (is_read or context.handlers.any_of(*_RELAYED)):
             return nullcontext()
 
@@ -220,7 +223,7 @@ class AgentReceivers:
         )
 
     def _write(self, context: SessionContext, turn: Turn, reply: Reply, agent: str) -> None:
-        """Write the answer into the record, unless it stands there since before a restart."""
+        """Add the answer to the history and the journal, unless it was added before a restart."""
         last = context.conversation.last_message
         if last is not None and last.id == reply.id:
             return
@@ -233,17 +236,17 @@ class AgentReceivers:
             causation_id=turn.message.id,
             origin=reply.origin,
         )
-        turn.answer.id = said.id
+        turn.answer_id = said.id
         context.conversation.append(said)
         if context.log is not None:
-            context.log.add(Said(message=said, stop="end", calls=turn.progress.calls))
+            context.log.add(AgentMessageRecord(message=said, stop="end", calls=turn.progress.calls))
 
 
 async def _opener_of(context: SessionContext, agent: str) -> SessionOpener:
-    """Return what opens the sessions of another agent.
+    """Return the session opener of another agent.
 
     Raises:
-        NotRunning: no agent of this name runs in the runtime.
+        NotRunning: No agent with this name is running in the runtime.
     """
     agents = services_of(face_of(context)).delegation.agents
     if agent not in agents:
@@ -251,9 +254,9 @@ async def _opener_of(context: SessionContext, agent: str) -> SessionOpener:
     return agents.opener(agent)
 
 
-async def _said_before(context: SessionContext, turn: Turn) -> Sequence[ChatMessage]:
-    """Return what users and agents said before the turn, in words and pictures; no calls and results."""
-    page = await context.conversation.read(limit=HISTORY)
+async def _former_messages(context: SessionContext, turn: Turn) -> Sequence[ChatMessage]:
+    """Return the earlier messages of users and agents, texts and pictures only, without tool calls and results."""
+    page = await context.conversation.read(limit=MAX_SEARCHED_MESSAGES)
     now = {message.id for message in (*turn.joined, turn.message)}
     former = []
     for message in page.messages:
@@ -267,8 +270,8 @@ async def _said_before(context: SessionContext, turn: Turn) -> Sequence[ChatMess
 
 
 async def _known_reply(child: SessionContext, message_id: str) -> Reply | None:
-    """Return what a message was answered with before a restart, read from the record; None where nothing was."""
-    page = await child.conversation.read(limit=HISTORY)
+    """Return the reply that a message got before a restart, read from the history; None if it was not answered."""
+    page = await child.conversation.read(limit=MAX_SEARCHED_MESSAGES)
     asked = next((each for each in page.messages if each.id == message_id), None)
     answers = [
         each

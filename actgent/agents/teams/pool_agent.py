@@ -1,8 +1,8 @@
-"""`PoolAgent`: an agent of another pool of the cluster, under a name in this one.
+"""`PoolAgent`: a proxy for an agent of another pool of the cluster.
 
-Each message of its sessions is a task for the agent that is meant: whatever can be done with an agent of this process, such
-as `as_tool()`, `delegate` or a step of a pipeline, is done with this one, which asks the other pool instead of a model. What
-it asked stands in the state of its session before it is asked, so that a turn that goes on after a crash asks for the same.
+Each message of its sessions is a task for the agent in the other pool, so the proxy can be used like a local agent, e.g. with
+`as_tool()`, `delegate` or in a pipeline. The task is recorded in the state of the session before it is sent, so a turn that
+resumes after a crash sends the same task.
 """
 
 import json
@@ -21,60 +21,60 @@ from actgent.control.arguments import check_session_limits
 from actgent.control.budget import Budget
 from actgent.control.limits import Limits
 from actgent.errors import ConfigurationError, RemoteError
-from actgent.journal.records import Answered, Said
+from actgent.journal.records import AgentMessageRecord, TaskOutcomeRecord
 from actgent.llm.base import LLM, Answer, Chat, OnText
 from actgent.messages import NO_USAGE, Failure, Message, Reply, Sender, Usage, new_secret, to_parts
 from actgent.protocols.bare import Bare
-from actgent.runtime.delegation.pools import (
-    GRANTED,
+from actgent.runtime.agent_directory import Directory
+from actgent.runtime.delegation.pool_tasks import (
+    CHARGED_AMOUNTS,
     STOPPED,
+    PoolCancellations,
     PoolReport,
     Pools,
-    PoolStops,
     PoolTask,
     amounts_of,
     chain_of,
 )
-from actgent.runtime.directory import Directory
 from actgent.runtime.runtime import Runtime
-from actgent.runtime.slots import slot_lent
+from actgent.runtime.session_waits import releasing_slot
 from actgent.sessions.context import SessionContext
+from actgent.sessions.pending.tasks import TASK_DEADLINE_SECONDS
 from actgent.sessions.turn import Turn
-from actgent.sessions.waiting.tasks import TASK_DEADLINE
 from actgent.tools.base import Tool
-from actgent.turns.calls.model_calls import tell_parents
+from actgent.turns.calls.model_calls import add_to_parents
 from actgent.turns.core import AgentCore
 
-ASKED = "asked"
-"""What keys of the state begin with under which a session of a `PoolAgent` notes what it asked."""
-SHARE = 0.5
-"""The part of what is left that one task is granted where nobody says."""
+TASK_KEY_PREFIX = "asked"
+"""Prefix of the state keys under which a session of a `PoolAgent` records its tasks."""
+DEFAULT_SHARE = 0.5
+"""Fraction of the remaining budget that one task is granted by default."""
 UNREACHABLE = "pool"
-"""The kind of the failure of a task that the other pool never began."""
+"""Kind of the failure of a task that the other pool did not start."""
 
 
 class PoolAgent(Agent[Any, Any]):
-    """An agent of another pool of the cluster; it is called `NAME@POOL` here, and used as any other agent.
+    """Proxy for an agent of another pool of the cluster, with the name `NAME@POOL`.
 
-    Each message of its sessions is a task of its own, which an agent called `name` answers on a node of the pool: in a
-    session there that is closed with the answer. Kills on either side lose nothing and repeat nothing that was
-    answered. It needs `open_runtime(broker=)`; see docs/guides/cluster.md.
+    Each message of its sessions is a task, which the agent `name` answers on a node of the pool, in a session that is closed
+    with the answer. Crashes on either side lose no task and repeat no answered task. The runtime needs
+    `open_runtime(cluster=)`; see docs/guides/cluster.md.
 
     Args:
-        name: What the agent is called in its pool.
-        pool: The pool whose nodes host it.
-        role: Who it is, for those that look for agents here.
-        goal: What it is there for.
-        capabilities: What it can do, in words.
-        limits: What one task may take at most: `model_calls`, `tool_calls`, `tokens`, `cost` and `seconds`; what nobody says is
-            half of what is left to who asks, if anything bounds that.
-        patience: Seconds for which a pool is waited for of which no node was ever there.
-        deadline: Seconds after which a task is stopped whose asker says nothing.
-        sessions: How many tasks go on side by side.
-        grace: Seconds to end what is accepted when the block is left.
+        name: Name of the agent in its pool.
+        pool: Name of the pool whose nodes run the agent.
+        role: Role of the agent, for agents that search for it.
+        goal: Goal of the agent.
+        capabilities: Abilities of the agent, as text.
+        limits: Maximum `model_calls`, `tool_calls`, `tokens`, `cost` and `seconds` of one task. The default of each is half of
+            the remaining budget of the calling session, if it has one.
+        patience: Maximum seconds to wait for a pool that has had no node yet.
+        deadline: Seconds until a task is stopped whose caller sets no deadline.
+        sessions: Maximum number of concurrent tasks.
+        grace: Seconds to finish accepted messages when the agent stops.
 
     Raises:
-        ConfigurationError: one of these is wrong.
+        ConfigurationError: An argument is invalid.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class PoolAgent(Agent[Any, Any]):
         capabilities: str = "",
         limits: Limits | None = None,
         patience: float = 30.0,
-        deadline: float = TASK_DEADLINE,
+        deadline: float = TASK_DEADLINE_SECONDS,
         sessions: int = 100,
         grace: float = 10.0,
     ) -> None:
@@ -101,16 +101,16 @@ class PoolAgent(Agent[Any, Any]):
             role=role,
             goal=goal,
             capabilities=capabilities,
-            protocol=_Elsewhere(),
+            protocol=_PoolProtocol(),
             sessions=sessions,
             grace=grace,
         )
         self.agent, self.pool = name, pool
         self.granted = Limits() if limits is None else limits
-        """What one task may take at most."""
+        """Maximum limits of one task."""
         self.patience, self.deadline = patience, deadline
-        self._on_session.append(self._watch)
-        self._asking: _Asking
+        self._on_session.append(self._register_handler)
+        self._receiver: _PoolReceiver
 
     def as_tool(self, name: str | None = None, description: str | None = None) -> Tool:
         return super().as_tool(name or re.sub(r"[^a-zA-Z0-9_-]+", "_", self.agent), description)
@@ -118,121 +118,132 @@ class PoolAgent(Agent[Any, Any]):
     def _build_core(self, runtime: Runtime) -> AgentCore:
         if runtime.delegation.pools is None:
             raise ConfigurationError(
-                f"agent {self.agent!r} is in pool {self.pool!r} of a cluster: open_runtime(broker=...) says of which"
+                f"agent {self.agent!r} is in pool {self.pool!r} of a cluster: open the runtime with open_runtime(cluster=...)"
             )
         core = super()._build_core(runtime)
-        self._asking = core.receivers = _Asking(
-            self, runtime.delegation.pools, PoolStops(runtime.delegation.pools, self.pool), runtime.agents
+        self._receiver = core.receivers = _PoolReceiver(
+            self,
+            runtime.delegation.pools,
+            PoolCancellations(runtime.delegation.pools, self.pool),
+            runtime.agents,
         )
         return core
 
-    def _is_told(self, context: SessionContext) -> bool:
-        return STOPPED not in context.seen_state  # it is no task, but only has one stopped
+    def _runs_session_hooks(self, context: SessionContext) -> bool:
+        return STOPPED not in context.seen_state  # this session only stops a task
 
-    def _watch(self, session: Session) -> None:
-        """Have a task stopped whose asker does not want its answer any more."""
-        session.on_exception(self._give_up)
+    def _register_handler(self, session: Session) -> None:
+        """Register a handler that stops a task if its turn fails."""
+        session.on_exception(self._stop_task_of)
 
-    async def _give_up(self, failure: Failure, session: Session) -> None:
+    async def _stop_task_of(self, failure: Failure, session: Session) -> None:
         if failure.kind != "handler" and not failure.may_continue:
-            await self._asking.give_up(context_of(session), failure.message_id)
+            await self._receiver.stop_task(context_of(session), failure.message_id)
 
 
 @attrs.frozen(eq=False)
-class _Asking:
-    """Asks the other pool where agents ask models; see `turns.handovers.Receivers`."""
+class _PoolReceiver:
+    """Sends each message to the agent in the other pool, in place of a model call."""
 
     agent: PoolAgent
+    """The proxy agent."""
     pools: Pools
-    stops: PoolStops
+    """Connection to other pools."""
+    stops: PoolCancellations
+    """Stops tasks in other pools."""
     agents: Directory
+    """Agents of this runtime."""
 
-    def are_due(self, context: SessionContext, turn: Turn) -> bool:
-        """See `Receivers`: everything is the other agent's."""
+    def must_answer(self, context: SessionContext, turn: Turn) -> bool:
+        """Return True: the agent in the other pool answers all messages."""
         return True
 
     async def answer(self, context: SessionContext, turn: Turn) -> Reply | None:
-        """See `Receivers`.
+        """Send the message to the other pool as a task, and return its reply.
 
         Raises:
-            RemoteError: the task failed; the failure has the kind that it had there.
-            LimitReached: nothing is left of a limit that could be granted.
+            RemoteError: The task failed; the failure has the kind of the remote failure.
+            LimitReached: A limit is used up, so the task cannot be granted any of it.
         """
         if (stopped := context.seen_state.get(STOPPED)) is not None:
             await self.stops.go_on(context, stopped, now=_steady_time(context))
             return Reply(text="It was stopped.")
-        order = context.seen_state.get(_key(turn.message.id)) or await self._make_order(context, turn)
-        if "report" not in order:
-            order = await _settle(context, turn.message.id, order, await self._ask(context, turn, order))
-        known = order["report"]
+        task = context.seen_state.get(_key(turn.message.id)) or await self._record_task(context, turn)
+        if "report" not in task:
+            task = await _record_outcome(context, turn.message.id, task, await self._ask(context, turn, task))
+        known = task["report"]
         if known["failed"] is not None:
-            turn.control.blame = known["failed"]
+            turn.blame = known["failed"]
             raise _failure(self.agent, known)
-        return _say(context, turn, order, self.agent.name)
+        return _deliver_reply(context, turn, task, self.agent.name)
 
-    async def _ask(self, context: SessionContext, turn: Turn, order: Mapping[str, Any]) -> PoolReport:
-        """What the task comes to; raises `RemoteError` where it was never begun."""
-        turn.control.blame = UNREACHABLE
-        with slot_lent():
+    async def _ask(self, context: SessionContext, turn: Turn, task: Mapping[str, Any]) -> PoolReport:
+        """Send the task to the other pool and wait for its report.
+
+        Raises:
+            RemoteError: The pool rejected the task.
+        """
+        turn.blame = UNREACHABLE
+        with releasing_slot():
             report = await self.pools.ask(
-                self.agent.pool, self._task(context, turn, order), patience=self.agent.patience
+                self.agent.pool, self._task(context, turn, task), patience=self.agent.patience
             )
-        if report.refused:  # then it is given up as one that fails otherwise
+        if report.refused:  # the task is then stopped like a failed one
             raise RemoteError(f"pool {self.agent.pool!r} refused a task: {report.refused}")
-        turn.control.blame = "internal"
+        turn.blame = "internal"
         return report
 
-    async def give_up(self, context: SessionContext, message_id: str) -> None:
-        """Have a task stopped, if it was given and nobody knows what it came to."""
-        order = context.seen_state.get(_key(message_id))
-        if order is None or "report" in order:
+    async def stop_task(self, context: SessionContext, message_id: str) -> None:
+        """Stop the task of a message, if it was sent and its outcome is not known."""
+        task = context.seen_state.get(_key(message_id))
+        if task is None or "report" in task:
             return
         opener = self.agents.opener(self.agent.name)
-        report = await self.stops.stop(opener, context, self._task(context, None, order))
-        await _settle(context, message_id, order, report)
+        report = await self.stops.stop(opener, context, self._task(context, None, task))
+        await _record_outcome(context, message_id, task, report)
 
-    async def _make_order(self, context: SessionContext, turn: Turn) -> Mapping[str, Any]:
-        """Note what is asked, once what it may take is charged to who asks; durable on return.
+    async def _record_task(self, context: SessionContext, turn: Turn) -> Mapping[str, Any]:
+        """Charge the limits of the task to the calling session's budget, record the task, and return it. Durable on return.
 
-        A crash before that charges it again, and nothing was asked by then.
+        A crash before the record charges the budget again; no task was sent by then.
         """
-        limits = {} if turn.budget is None else _share(turn.budget, self.agent.granted.shared)
+        limits = {} if turn.budget is None else _granted_limits(turn.budget, self.agent.granted.shared)
         limits = {**self.agent.granted.shared, **limits}
         if turn.budget is not None:
             await turn.budget.grant(amounts_of(limits), now=trio.current_time())
-        deadline, seconds = self._time_for(context)
-        order = {"session_id": new_secret(), "limits": limits, "deadline": deadline, "seconds": seconds}
-        context.state.dispatch((_key(turn.message.id), order))
+        deadline, seconds = self._deadline_for(context)
+        task = {"session_id": new_secret(), "limits": limits, "deadline": deadline, "seconds": seconds}
+        context.state.dispatch((_key(turn.message.id), task))
         if context.log is not None:
             await context.log.flush()
-        return order
+        return task
 
-    def _time_for(self, context: SessionContext) -> tuple[float, float]:
-        """Until when, as steady Unix time, and for how many seconds; both of the task that is worked at, if it has them."""
+    def _deadline_for(self, context: SessionContext) -> tuple[float, float]:
+        """Return the deadline, as steady Unix time in seconds, and the seconds until it. Those of the parent task, if it has any."""
         if context.task is not None and context.task.deadline:
             return context.task.deadline, context.task.seconds
         return _steady_time(context) + self.agent.deadline, self.agent.deadline
 
-    def _task(self, context: SessionContext, turn: Turn | None, order: Mapping[str, Any]) -> PoolTask:
+    def _task(self, context: SessionContext, turn: Turn | None, task: Mapping[str, Any]) -> PoolTask:
         pool = self.pools.pool
         return PoolTask(
-            session_id=order["session_id"],
+            session_id=task["session_id"],
             agent=self.agent.agent,
             asker=f"{pool}/{context.agent}/{context.id}",
             owner=f"{context.owner.name}@{pool}",
-            message=None if turn is None else _said_together(turn),
+            message=None if turn is None else _joined_message(turn),
             options=None if turn is None else turn.options.journal_form,
-            limits=order["limits"],
-            deadline=order["deadline"],
-            seconds=order["seconds"],
+            limits=task["limits"],
+            deadline=task["deadline"],
+            seconds=task["seconds"],
             depth=0 if turn is None else turn.depth,
             deepest=0 if turn is None else turn.deepest,
             chain=chain_of(context, pool),
         )
 
 
-class _Elsewhere(Bare):
-    """The protocol of agents that ask no model; the type of a reply is what it lacks."""
+class _PoolProtocol(Bare):
+    """Protocol of agents without a model. The `message_type` of a reply names the missing part of the answer."""
 
     name: ClassVar[str] = "pool"
     template: ClassVar[str] = "{{ profile.name }}: an agent of another pool."
@@ -242,7 +253,7 @@ class _Elsewhere(Bare):
 
 
 class _NoModel(LLM):
-    """Stands where agents have a model."""
+    """Model of agents in another pool; calling it is an error."""
 
     name = "pool"
     dialect: ClassVar[str] = "pool"
@@ -256,84 +267,93 @@ def _steady_time(context: SessionContext) -> float:
 
 
 def _key(message_id: str) -> str:
-    return f"{ASKED}/{message_id}"
+    return f"{TASK_KEY_PREFIX}/{message_id}"
 
 
-def _share(budget: Budget, given: Mapping[str, float]) -> dict[str, float]:
-    """What one task is granted of a budget: what was said, or else a share of what is left, and no more than that.
+def _granted_limits(budget: Budget, given: Mapping[str, float]) -> dict[str, float]:
+    """Return the limits granted to one task: the declared limits, or a share of the remaining budget, at most the remaining budget.
 
     Raises:
-        LimitReached: nothing is left of one of them.
+        LimitReached: One of the limits is used up.
     """
     limits: dict[str, float] = {}
-    for name in (*GRANTED, "seconds"):
+    for name in (*CHARGED_AMOUNTS, "seconds"):
         room = budget.room(name)
         if math.isinf(room):
             continue
         is_whole = name not in ("cost", "seconds")
         budget.check(name, 1 if is_whole else math.ulp(0.0))
-        share = room if name == "seconds" else math.ceil(room * SHARE) if is_whole else room * SHARE
+        share = (
+            room
+            if name == "seconds"
+            else math.ceil(room * DEFAULT_SHARE)
+            if is_whole
+            else room * DEFAULT_SHARE
+        )
         limits[name] = min(given.get(name, share), room)
     return limits
 
 
-def _said_together(turn: Turn) -> Message:
+def _joined_message(turn: Turn) -> Message:
     parts = tuple(part for each in (*turn.joined, turn.message) for part in each.parts)
     return attrs.evolve(turn.message, parts=parts, metadata={})
 
 
-async def _settle(
-    context: SessionContext, message_id: str, order: Mapping[str, Any], report: PoolReport
+async def _record_outcome(
+    context: SessionContext, message_id: str, task: Mapping[str, Any], report: PoolReport
 ) -> Mapping[str, Any]:
-    """Note what a task came to, and then give back what it left over: a crash in between loses that, and spends nothing twice.
+    """Record the outcome of a task, then refund its unused budget. Return the task with its outcome.
 
-    Returns what is known of the task by then.
+    A crash between both steps loses the unused budget, and charges nothing twice.
     """
     answered = report.answered
     known: dict[str, Any] = {"text": report.refused, "failed": UNREACHABLE, "shortfall": "", "is_json": False}
     if answered is not None:
         known = attrs.asdict(answered)
         del known["message_id"]
-    turn, order = context.turn, {**order, "report": known, "usage": attrs.asdict(report.usage)}
+    turn, task = context.turn, {**task, "report": known, "usage": attrs.asdict(report.usage)}
     with trio.CancelScope(shield=True):
-        context.state.dispatch((_key(message_id), order))
+        context.state.dispatch((_key(message_id), task))
         if context.log is not None:
             await context.log.flush()
         if turn is not None and turn.budget is not None and report.spent is not None:
-            rest = amounts_of(order["limits"]) - amounts_of(report.spent)
+            rest = amounts_of(task["limits"]) - amounts_of(report.spent)
             turn.budget.give_back(rest, now=trio.current_time())
-    if turn is not None and known["failed"] is not None:  # no record of an answer will have it
-        _count(context, turn, report.usage)
-    return order
+    if turn is not None and known["failed"] is not None:  # an answer would record the usage
+        _count_usage(context, turn, report.usage)
+    return task
 
 
-def _count(context: SessionContext, turn: Turn, usage: Usage) -> None:
-    """Count what a task took for the session that gave it, and for those that this one works for."""
+def _count_usage(context: SessionContext, turn: Turn, usage: Usage) -> None:
+    """Add the usage of a task to the session and its parents."""
     turn.progress.usage = turn.progress.usage.with_child(usage)
     context.conversation.usage = context.conversation.usage.with_child(usage)
-    tell_parents(context, usage)
+    add_to_parents(context, usage)
 
 
 def _failure(agent: PoolAgent, known: Mapping[str, Any]) -> RemoteError:
-    """The error of a task that failed in the other pool."""
+    """Return the error of a task that failed in the other pool."""
     return RemoteError(f"agent {agent.agent!r} of pool {agent.pool!r}: {known['text']}")
 
 
-def _note(context: SessionContext, turn: Turn, said: Message, usage: Usage) -> None:
-    """Put an answer into the record, with what it took."""
-    turn.answer.id = said.id
+def _add_answer(context: SessionContext, turn: Turn, said: Message, usage: Usage) -> None:
+    """Add an answer and its usage to the history and the journal."""
+    turn.answer_id = said.id
     context.conversation.append(said)
-    _count(context, turn, usage)
+    _count_usage(context, turn, usage)
     if context.log is not None:
         taken = NO_USAGE.with_child(usage)
-        context.log.add(Said(message=said, stop="end", calls=turn.progress.calls, usage=taken))
+        context.log.add(AgentMessageRecord(message=said, stop="end", calls=turn.progress.calls, usage=taken))
 
 
-def _say(context: SessionContext, turn: Turn, order: Mapping[str, Any], agent: str) -> Reply:
-    """The answer of the other pool, in the record, too, unless it stands there since before a restart."""
-    answer, usage = Answered(message_id=turn.message.id, **order["report"]), Usage(**order.get("usage", {}))
+def _deliver_reply(context: SessionContext, turn: Turn, task: Mapping[str, Any], agent: str) -> Reply:
+    """Return the reply of the other pool, and add it to the history unless it was added before a restart."""
+    answer, usage = (
+        TaskOutcomeRecord(message_id=turn.message.id, **task["report"]),
+        Usage(**task.get("usage", {})),
+    )
     said = Message(
-        id=f"{order['session_id']}/reply",
+        id=f"{task['session_id']}/reply",
         session_id=context.id,
         sender=Sender(agent, "agent"),
         parts=to_parts(answer.text),
@@ -343,7 +363,7 @@ def _say(context: SessionContext, turn: Turn, order: Mapping[str, Any], agent: s
     )
     last = context.conversation.last_message
     if last is None or last.id != said.id:
-        _note(context, turn, said, usage)
+        _add_answer(context, turn, said, usage)
     data = json.loads(answer.text) if answer.is_json else None
     taken, kind = NO_USAGE.with_child(usage), answer.shortfall or None
     return Reply(

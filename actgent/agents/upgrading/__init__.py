@@ -1,17 +1,17 @@
-"""What an agent's code of today makes of sessions of before: of those that go on, and of those that are over."""
+"""Effects of changed agent code on recorded sessions: preview of a restart, replay, and inspection of model requests."""
 
-from .coming import Outlook, foresee
-from .comparing import Difference
-from .replaying import Recording, compare_session
-from .showing import ShownRequest, show_next_request, show_request
+from .replay_diff import Difference
+from .replayer import Recording, compare_session
+from .request_inspector import ShownRequest, show_next_request, show_request
+from .restart_preview import RestartPreview, preview_restart
 
 __all__ = [
     "Difference",
-    "Outlook",
     "Recording",
+    "RestartPreview",
     "ShownRequest",
     "compare_session",
-    "foresee",
+    "preview_restart",
     "show_next_request",
     "show_request",
 ]

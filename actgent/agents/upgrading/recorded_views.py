@@ -1,11 +1,17 @@
-"""What a recorded session's model was shown: summaries and cuts as they were, and nobody is asked for them."""
+"""Summaries and context cuts of a recorded session, applied again in a replay without model calls."""
 
 from collections import deque
 from collections.abc import Sequence
 
 import attrs
 
-from actgent.journal.records import Appended, Ended, Fitting, Record, Said
+from actgent.journal.records import (
+    AgentMessageRecord,
+    Fitting,
+    MessageAppendedRecord,
+    MessageEndRecord,
+    Record,
+)
 from actgent.llm.base import LLM, Answer, Chat
 from actgent.memory.base import Memory
 from actgent.memory.short_term import SUMMARY, ShortTermMemory
@@ -13,28 +19,28 @@ from actgent.memory.summarizing import Summarizing, SummarizingView
 from actgent.messages import Message
 from actgent.sessions.context import SessionContext
 from actgent.sessions.turn import Turn
-from actgent.turns.calls.fitting import Assemble, ContextFitter, with_short_results
-from actgent.turns.summaries import TOLD, add_summary
+from actgent.turns.calls.context_fitting import Assemble, ContextFitter, with_short_results
+from actgent.turns.summaries import SUMMARY_HEADING, add_summary
 
-NEVER = 10**9
-"""Tokens from which on a replay would make summaries of its own."""
+NEVER_TOKENS = 10**9
+"""Trigger in tokens that no conversation reaches, so a replay makes no summaries."""
 
 
 def without_summaries(memory: Memory) -> Memory:
-    """The same memory, which takes summaries and makes none."""
+    """Return a copy of a memory that applies summaries and makes none."""
     if type(memory) is Summarizing:
-        return attrs.evolve(memory, trigger=NEVER)
+        return attrs.evolve(memory, trigger=NEVER_TOKENS)
     return ShortTermMemory() if memory.summarizes else memory
 
 
 def is_summary(message: Message) -> bool:
-    """Return True for a notice that holds a summary."""
+    """Return True if the message is a note with a summary."""
     return message.is_note and message.sender.name == SUMMARY
 
 
 @attrs.define(eq=False)
 class RecordedSummaries:
-    """Brings the recorded summaries into a conversation, each where it stood in the recording."""
+    """Adds the recorded summaries to a conversation, each at its recorded position."""
 
     _left: deque[Message]
 
@@ -42,11 +48,15 @@ class RecordedSummaries:
     def of(cls, records: Sequence[Record]) -> "RecordedSummaries":
         """Return the summaries of a recording."""
         return cls(
-            deque(each.message for each in records if isinstance(each, Said) and is_summary(each.message))
+            deque(
+                each.message
+                for each in records
+                if isinstance(each, AgentMessageRecord) and is_summary(each.message)
+            )
         )
 
     def bring(self, context: SessionContext, turn: Turn) -> None:
-        """Add the next summary if the conversation has as many messages as it had then."""
+        """Add the next summary if the conversation is as long as it was in the recording."""
         conversation = context.conversation
         view = conversation.view
         if not self._left or not isinstance(view, SummarizingView):
@@ -54,41 +64,41 @@ class RecordedSummaries:
         place = int(self._left[0].id.rpartition("/")[2])
         if len(conversation.messages) >= place:
             summary = self._left.popleft()
-            view.ready = int(summary.causation_id or 0), summary.text.removeprefix(TOLD)
+            view.ready = int(summary.causation_id or 0), summary.text.removeprefix(SUMMARY_HEADING)
             add_summary(context, turn)
 
 
 @attrs.define(eq=False)
 class RecordedFitter(ContextFitter):
-    """Cuts each request as it was cut then, and no other."""
+    """Context fitter that cuts each request exactly as recorded."""
 
     _left: deque[Fitting | None] = attrs.field(factory=deque, kw_only=True)
-    """Of the calls that are still to come."""
+    """Cuts of the remaining calls; None for a call without cuts."""
 
     @classmethod
     def of(cls, records: Sequence[Record]) -> "RecordedFitter | None":
-        """The fitter of a recording; None where nothing was cut."""
+        """Return the fitter of a recording; None if no request was cut."""
         found: deque[Fitting | None] = deque()
         is_due = False
         for record in records:
             match record:
-                case Said() if record.stop:
+                case AgentMessageRecord() if record.stop:
                     found.append(record.fitting)
                     is_due = False
-                case Said() | Appended():
+                case AgentMessageRecord() | MessageAppendedRecord():
                     is_due = True
-                case Ended() if is_due and record.failed is not None:
+                case MessageEndRecord() if is_due and record.failed is not None:
                     found.append(None)
                     is_due = False
         return cls(left=found) if any(found) else None
 
     def note(self, context: SessionContext, llm: LLM, chat: Chat, answer: Answer) -> None:
-        """Nothing is counted: what was cut is known."""
+        """Ignore the answer: the cuts are known."""
 
     async def fit(
         self, context: SessionContext, turn: Turn, llm: LLM, chat: Chat, assemble: Assemble
     ) -> Chat:
-        fitting = turn.answer.fitting = self._left.popleft() if self._left else None
+        fitting = turn.fitting = self._left.popleft() if self._left else None
         if fitting is None:
             return chat
         for share in fitting.shares:

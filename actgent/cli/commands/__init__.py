@@ -1,6 +1,7 @@
-"""The commands and their options. What a command needs is imported when it runs: `--help` does not wait for it."""
+"""Definitions of all commands and options. Implementations are imported when a command runs, so that `--help` stays fast."""
 
-from . import agents, clusters, journals, memories, pipelines, servers, serving
+from actgent.cli.commands import agents, clusters, journals, mcp, memories, pipelines, serving, simulations
+
 from .base import app
 
-__all__ = ["agents", "app", "clusters", "journals", "memories", "pipelines", "servers", "serving"]
+__all__ = ["agents", "app", "clusters", "journals", "mcp", "memories", "pipelines", "serving", "simulations"]

@@ -1,4 +1,4 @@
-"""Commands that have agents work: `demo`, `chat`, `run`, `goal`, `eval`, and what one needs before."""
+"""Commands that run agents: `demo`, `chat`, `new`, `check`, `run`, `goal`, `eval`, `tools`."""
 
 from typing import Annotated
 
@@ -9,12 +9,11 @@ from actgent.cli.terminal import Terminal
 from actgent.errors import ConfigurationError
 from actgent.protocols import PROTOCOLS
 
-from .base import Count, Flag, Repeated, app, run_command
-from .limits import Bounds, limits_of
-from .talk import TalkOptions, is_message
+from .base import AGENTS, TOOLS, Count, Flag, Repeated, app, run_command
+from .options import ConversationOptions, LimitOptions, is_message_text, to_limits
 
 
-@app.command
+@app.command(group=AGENTS)
 def demo(
     *,
     sessions: Count | None = None,
@@ -22,26 +21,27 @@ def demo(
     live: Flag = False,
     model: str | None = None,
 ) -> int:
-    """Show what actgent does, over HTTP with a scripted provider on loopback; the providers' SDKs are the transport.
+    """Show the main features with a scripted model. Needs no API key and no network.
 
-    Three acts: a conversation with tools, an urgent message that overtakes a full inbox, and 1,000 sessions on
-    10 agents at once. It needs no key and no network.
+    Three parts: a conversation with tools, an urgent message that overtakes a full inbox, and a load test with 1,000
+    sessions on 10 agents. The provider's SDKs talk over HTTP to a scripted server on loopback.
 
     Args:
-        sessions: How many sessions the third act has; 1000, or 20 with --live.
-        agents: How many agents they share.
-        live: Ask a real provider: the one of OPENAI_API_KEY, ANTHROPIC_API_KEY or LLM_PROVIDER_URL. This costs money.
-        model: With --live, the model to ask, e.g. openai:gpt-5.2.
+        sessions: Number of sessions of the load test. Default: 1000, or 20 with --live.
+        agents: Number of agents that share the sessions.
+        live: Call a real provider, found by OPENAI_API_KEY, ANTHROPIC_API_KEY or LLM_PROVIDER_URL. This costs
+            money.
+        model: Model to call with --live, e.g. openai:gpt-5.2.
     """
-    from actgent.cli.demos.demo import DemoOptions, demo as play  # noqa: PLC0415 - the SDKs take two seconds
+    from actgent.cli.demos.demo import DemoOptions, demo as run_demo  # noqa: PLC0415 - the SDKs take two seconds
 
     options = DemoOptions(sessions=sessions, agents=agents, live=live, model=model)
-    return run_command(lambda terminal, shutdown: play(options, terminal, shutdown))
+    return run_command(lambda terminal, shutdown: run_demo(options, terminal, shutdown))
 
 
-@app.command
+@app.command(group=AGENTS)
 def chat(
-    file: str | None = None,
+    agent: str | None = None,
     message: str | None = None,
     /,
     *,
@@ -52,40 +52,42 @@ def chat(
     goal: str | None = None,
     temperature: float | None = None,
     max_tokens: Count | None = None,
-    bounds: Bounds | None = None,
-    talk: TalkOptions | None = None,
+    limits: LimitOptions | None = None,
+    conversation: ConversationOptions | None = None,
     offline: Flag = False,
 ) -> int:
-    r"""Talk to a model or an agent in the terminal, or ask one question.
+    """Talk to a model or an agent in the terminal, or send one message.
 
-    Answers appear as they grow, tool calls between them; /help lists what can be typed besides. Ctrl-C stops a running
-    answer and the conversation stays; /quit or Ctrl-D ends it. A message as argument is answered, and that is all:
+    Answers are streamed; /help lists the slash commands. Ctrl-C stops a running answer; /quit or Ctrl-D ends the
+    conversation. With a message as argument, the command prints the answer and exits:
 
     actgent chat "What is 17 * 23?" --offline
 
-    From a pipe each line is one message, and `-m -` takes all of it as one. There the first Ctrl-C lets a running answer
-    end, the second stops it.
+    In a pipe each line is one message; `-m -` sends all of standard input as one message. The first Ctrl-C then waits
+    for the running answer, the second cancels the answer.
 
     Args:
-        file: An agent's folder, or a Python file that makes an agent, or FILE.py:NAME; without it a plain agent is made of the options.
-        message: What to say; without it the terminal or the pipe is read.
-        model: openai:MODEL, openai-responses:MODEL or anthropic:MODEL; without it, the one that there is a key for.
-        base_url: Where the API stands, for every server with the API of OpenAI or Anthropic.
-        system: The whole system prompt.
-        role: Who the agent is; used in the default system prompt.
-        goal: What it is there for.
-        temperature: How freely it answers; the provider's default without it.
-        max_tokens: The longest answer.
-        bounds: What the whole conversation may take.
-        talk: What is said, and where it is kept.
-        offline: Talk to a small script instead of a model, or have one stand in for a folder's model; needs no key.
+        agent: Agent folder, or Python file that defines an agent, or FILE.py:NAME. Default: a plain agent made from
+            the options.
+        message: Message to send. Default: read messages from the terminal or the pipe.
+        model: openai:MODEL, openai-responses:MODEL or anthropic:MODEL. Default: found by the API keys in the
+            environment.
+        base_url: URL of the provider's API, for any server with an OpenAI or Anthropic API.
+        system: Complete system prompt of a plain agent.
+        role: Role in the default system prompt.
+        goal: Goal in the default system prompt.
+        temperature: Sampling temperature. Default: set by the provider.
+        max_tokens: Maximum tokens of one answer. Default: set by the provider.
+        limits: Limits of the whole conversation.
+        conversation: Message, attachments, journal and output format.
+        offline: Answer from a script instead of a model. Needs no API key.
     """
-    from actgent.cli.chat import ChatOptions, chat as converse  # noqa: PLC0415 - the SDKs take two seconds
+    from actgent.cli.chat import ChatOptions, chat as run_chat  # noqa: PLC0415 - the SDKs take two seconds
 
-    if message is None and file is not None and is_message(file):
-        file, message = None, file
+    if message is None and agent is not None and is_message_text(agent):
+        agent, message = None, agent
     options = ChatOptions(
-        file=file,
+        file=agent,
         message=message,
         model=model,
         base_url=base_url,
@@ -94,88 +96,92 @@ def chat(
         goal=goal or "",
         temperature=temperature,
         max_tokens=max_tokens,
-        limits=limits_of(bounds),
+        limits=to_limits(limits),
         offline=offline,
     )
-    options = (talk or TalkOptions()).put_into(options)
-    return run_command(lambda terminal, shutdown: converse(options, terminal, shutdown))
+    options = (conversation or ConversationOptions()).merge_into(options)
+    return run_command(lambda terminal, shutdown: run_chat(options, terminal, shutdown))
 
 
-@app.command
+@app.command(group=AGENTS)
 def new(
     name: str,
     /,
     *,
     protocol: Annotated[
-        str, Parameter(help=f"How it talks to its model: one of {', '.join(PROTOCOLS)}.")
+        str,
+        Parameter(help=f"How the agent exchanges messages with its model: one of {', '.join(PROTOCOLS)}."),
     ] = "simple",
 ) -> int:
-    """Make a folder with a small agent that runs, and its test.
+    """Create an agent folder with a small working agent and its test.
 
     Args:
-        name: The folder; without a path, in this one. Its own name has lower-case letters, digits, - and _.
-        protocol: How it talks to its model.
+        name: Path of the new folder. The folder name may contain lower-case letters, digits, - and _.
+        protocol: How the agent exchanges messages with its model.
     """
-    from actgent.cli.folders import new as make  # noqa: PLC0415
+    from actgent.cli.agent_folders import new as make  # noqa: PLC0415
 
     return make(name, Terminal(), protocol=protocol)
 
 
-@app.command
-def check(target: str, /, *, journal: str | None = None) -> int:
-    """Check an agent's folder without starting or running anything; all that is wrong is named at once.
+@app.command(group=AGENTS)
+def check(agent: str, /, *, journal: str | None = None) -> int:
+    """Check an agent folder without running it, and print all errors.
 
-    With --journal: say what happens to the sessions in the middle when these agents are deployed, e.g. calls whose tool is
-    gone or needs an approval now. 1 if somebody should know that before. No model is asked, and no tool runs.
+    With --journal: report how unfinished sessions will resume with these agents after a deployment, e.g. calls whose
+    tool was removed or now needs approval. The exit code is 1 if a session is affected. No model is called, and no tool
+    runs.
 
     Args:
-        target: The folder, its brain.md, or a folder of such folders. With --journal also a Python file that defines agents.
-        journal: The file of a journal, or postgres://HOST/DATABASE; agents may be using it, nothing is written.
+        agent: Agent folder, its brain.md, or a folder of agent folders. With --journal also a Python file that
+            defines agents.
+        journal: Journal to check: a file, or postgres://HOST/DATABASE. It is only read, and agents may be using it.
     """
     if journal is not None:
-        from actgent.cli.journals.upgrades import check_journal  # noqa: PLC0415
+        from actgent.cli.journals.upgrade_check import check_journal  # noqa: PLC0415
 
-        return run_command(lambda terminal, _: check_journal(journal, target, terminal))
-    from actgent.cli.folders import check as look_at  # noqa: PLC0415
+        return run_command(lambda terminal, _: check_journal(journal, agent, terminal))
+    from actgent.cli.agent_folders import check as run_check  # noqa: PLC0415
 
-    return look_at(target, Terminal())
+    return run_check(agent, Terminal())
 
 
-@app.command
+@app.command(group=AGENTS)
 def run(
-    folder: str,
+    agent: str,
     message: str | None = None,
     /,
     *,
     model: str | None = None,
     base_url: str | None = None,
-    bounds: Bounds | None = None,
-    talk: TalkOptions | None = None,
+    limits: LimitOptions | None = None,
+    conversation: ConversationOptions | None = None,
     offline: Flag = False,
 ) -> int:
-    """Run an agent's folder: answer one message, or talk as `actgent chat` does.
+    """Run an agent folder: answer one message, or start a conversation as `actgent chat` does.
 
     Args:
-        folder: The folder, or its brain.md. Its tools.py is run. A Python file that makes an agent will do, too.
-        message: What to say; without it the terminal or the pipe is read.
-        model: Goes before LLM_MODEL and what brain.md says.
-        base_url: Where the API stands.
-        bounds: What the whole conversation may take.
-        talk: What is said, and where it is kept.
-        offline: Have a script stand in for the model; needs no key.
+        agent: Agent folder or its brain.md, or a Python file that defines an agent. The folder's tools.py is
+            executed.
+        message: Message to send. Default: read messages from the terminal or the pipe.
+        model: PROVIDER:MODEL; overrides LLM_MODEL and brain.md.
+        base_url: URL of the provider's API.
+        limits: Limits of the whole conversation.
+        conversation: Message, attachments, journal and output format.
+        offline: Answer from a script instead of a model. Needs no API key.
     """
-    from actgent.cli.chat import ChatOptions, chat as converse  # noqa: PLC0415 - the SDKs take two seconds
+    from actgent.cli.chat import ChatOptions, chat as run_chat  # noqa: PLC0415 - the SDKs take two seconds
 
-    bound = limits_of(bounds)
+    bound = to_limits(limits)
     options = ChatOptions(
-        file=folder, message=message, model=model, base_url=base_url, limits=bound, offline=offline
+        file=agent, message=message, model=model, base_url=base_url, limits=bound, offline=offline
     )
-    options = (talk or TalkOptions()).put_into(options)
-    return run_command(lambda terminal, shutdown: converse(options, terminal, shutdown))
+    options = (conversation or ConversationOptions()).merge_into(options)
+    return run_command(lambda terminal, shutdown: run_chat(options, terminal, shutdown))
 
 
-@app.command(name="goal")
-def work_towards(
+@app.command(name="goal", group=AGENTS)
+def goal(
     text: str,
     /,
     *,
@@ -186,46 +192,51 @@ def work_towards(
     model: str | None = None,
     base_url: str | None = None,
     max_iterations: Count = 20,
-    bounds: Bounds | None = None,
+    limits: LimitOptions | None = None,
     verbose: Flag = False,
     json: Flag = False,
 ) -> int:
-    """Work towards a goal with the tools of files, until an evaluation says that it is achieved. 1 if it is not.
+    """Work towards a goal with tools from Python files until it is achieved. The exit code is 1 if it is not achieved.
 
-    A file of tools has functions (state, args), functions with @tool, or objects of Tool; it is run.
+    A tool file contains functions (state, args), functions with @tool, or Tool objects; it is executed. A model call
+    evaluates whether the goal is achieved.
 
     Args:
         text: The goal, in words.
-        tools: A Python file of tools; may be given several times.
-        search_dir: A folder in which files NAME.tools.py, and NAME.output.py with `output_schema`, are looked for; may be given several times.
-        recursive: Look into the folders below, too.
-        output: A Python file with `output_schema`, a type or a schema, or a JSON file with a schema: the form of the answer.
-        model: provider:MODEL; without it LLM_MODEL, TAGENT_MODEL, or the one that there is a key for. LLM_PLANNER_MODEL and the like name those of single roles.
-        base_url: Where the API stands.
-        max_iterations: Model calls, at most.
-        bounds: What the whole work may take.
-        verbose: Tell decisions, calls and changes of the state on standard error.
-        json: Print the result with its status and figures as one line of JSON.
+        tools: Python file with tools; may be given several times.
+        search_dir: Folder to search for NAME.tools.py, and for NAME.output.py with `output_schema`; may be given
+            several times.
+        recursive: Search subfolders also.
+        output: Schema of the answer: a Python file with `output_schema` (a type or a schema), or a JSON file with a
+            schema.
+        model: PROVIDER:MODEL. Default: LLM_MODEL, TAGENT_MODEL, or found by the API keys in the environment.
+            LLM_PLANNER_MODEL
+            and similar variables set the model of one role.
+        base_url: URL of the provider's API.
+        max_iterations: Maximum number of model calls.
+        limits: Limits of the whole run.
+        verbose: Print decisions, calls and state changes on standard error.
+        json: Print the result with status and metrics as one line of JSON.
     """
-    from actgent.cli.goal import GoalOptions, work  # noqa: PLC0415 - the SDKs take two seconds
+    from actgent.cli.goal import GoalOptions, work_towards_goal  # noqa: PLC0415 - the SDKs take two seconds
 
     options = GoalOptions(
         goal=text,
         tools=tools,
-        search=search_dir,
+        search_dirs=search_dir,
         recursive=recursive,
         output=output,
         model=model,
         base_url=base_url,
         max_iterations=max_iterations,
-        limits=limits_of(bounds),
+        limits=to_limits(limits),
         verbose=verbose,
         json=json,
     )
-    return run_command(lambda terminal, shutdown: work(options, terminal, shutdown))
+    return run_command(lambda terminal, shutdown: work_towards_goal(options, terminal, shutdown))
 
 
-@app.command(name="eval")
+@app.command(name="eval", group=AGENTS)
 def evaluate_cases(
     cases: str,
     /,
@@ -245,26 +256,29 @@ def evaluate_cases(
     session: str | None = None,
     limit: Count = 100,
 ) -> int:
-    """Run cases with an agent, side by side for models and prompts, and report what passed. 1 if too little did.
+    """Run evaluation cases with an agent, compare models and prompts, and report how many passed.
+
+    The exit code is 1 if fewer runs passed than --threshold.
 
     Args:
-        cases: An agent's folder, whose cases stand in tests/; or a file of cases (.md, .jsonl, .json), a folder of them, or a Python file with `cases`.
-        agent: Who answers: an agent's folder, or a Python file that defines an agent. With --from-journal, its name.
-        model: A model to ask, as in --model openai:gpt-5.2; several are compared.
-        prompt: A file with a prompt, in the place of the text in brain.md; several are compared.
-        runs: How often each case is run.
-        concurrency: How many run at the same time.
-        judge: The model that judges what cases have a `judge` for.
-        case: Run only cases of this name, part of a name, or tag; may be given several times.
-        threshold: The part of the runs that has to pass, of each model and prompt, from 0 to 1.
-        html: Write a page with all answers into this file.
-        json: Write all figures and answers into this file, for programs.
-        offline: Have a script stand in for the folder's model; needs no key.
-        from_journal: Run nothing: write cases from the sessions of this journal into the file.
-        session: With --from-journal, this session alone.
-        limit: With --from-journal, how many sessions at most, the latest first.
+        cases: Agent folder with cases in tests/, a file of cases (.md, .jsonl, .json), a folder of them, or a
+            Python file with `cases`.
+        agent: Agent folder, or Python file that defines an agent. With --from-journal, the agent's name.
+        model: Model to call, e.g. openai:gpt-5.2; give several to compare them.
+        prompt: File with a prompt that replaces the text of brain.md; give several to compare them.
+        runs: Number of runs of each case.
+        concurrency: Maximum number of concurrent runs.
+        judge: Model that judges answers, for cases with a `judge`.
+        case: Run only cases with this name, part of a name, or tag; may be given several times.
+        threshold: Share of runs that must pass, for each model and prompt, from 0 to 1.
+        html: Write an HTML report with all answers to this file.
+        json: Write a JSON report with all metrics and answers to this file.
+        offline: Answer from a script instead of a model. Needs no API key.
+        from_journal: Run nothing; write cases made from the sessions of this journal to the file CASES.
+        session: With --from-journal, use only this session.
+        limit: With --from-journal, the maximum number of sessions, latest first.
     """
-    from actgent.cli.working.evaluation import EvalOptions, make_cases, run_evaluation  # noqa: PLC0415 - the SDKs take two seconds
+    from actgent.cli.evaluation import EvalOptions, make_cases, run_evaluation  # noqa: PLC0415 - the SDKs take two seconds
 
     if from_journal is not None:
         return run_command(
@@ -273,7 +287,7 @@ def evaluate_cases(
             )
         )
     if session is not None:
-        raise ConfigurationError("--session goes with --from-journal, which makes cases of sessions")
+        raise ConfigurationError("--session requires --from-journal")
     options = EvalOptions(
         cases=cases,
         agent=agent,
@@ -282,7 +296,7 @@ def evaluate_cases(
         runs=runs,
         concurrency=concurrency,
         judge=judge,
-        names=case,
+        filters=case,
         json=json,
         html=html,
         threshold=threshold,
@@ -291,17 +305,18 @@ def evaluate_cases(
     return run_command(lambda terminal, shutdown: run_evaluation(options, terminal, shutdown))
 
 
-@app.command(name="tools")
-def list_tools(target: str, /, *, json: Flag = False, allow_env: Repeated = ()) -> int:
-    """List what an agent would have: tools with schemas, effects, approvals, and where each comes from.
+@app.command(name="tools", group=TOOLS)
+def list_tools(agent: str, /, *, json: Flag = False, allow_env: Repeated = ()) -> int:
+    """List the tools of an agent with schema, effect, approval and origin. The exit code is 1 if a toolset is not available.
 
-    Its code is run, and its toolsets are connected. 1 if one of them is not available.
+    The agent's code is executed, and its toolsets are connected.
 
     Args:
-        target: An agent's folder, a Python file that defines agents, or a folder or file of tools (actgent_tools.py).
-        json: Everything, whole schemas too, as one line of JSON.
-        allow_env: An environment variable that mcp_config.json may pass to its servers; may be given several times.
+        agent: Agent folder, Python file that defines agents, or folder or file of tools (actgent_tools.py).
+        json: Print one JSON object with complete schemas.
+        allow_env: Name of an environment variable that mcp_config.json may pass to its servers; may be given
+            several times.
     """
     from actgent.cli.tool_list import list_tools as show  # noqa: PLC0415
 
-    return run_command(lambda terminal, _: show(target, terminal, json=json, allow_env=allow_env))
+    return run_command(lambda terminal, _: show(agent, terminal, json=json, allow_env=allow_env))

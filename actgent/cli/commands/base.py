@@ -1,28 +1,37 @@
-"""What all commands are made of: the app that finds them, kinds of options, and how one runs."""
+"""The cyclopts app, option types shared by several commands, and the function that runs a command."""
 
 from collections.abc import Awaitable, Callable
 from typing import Annotated
 
 import trio
-from cyclopts import App, Parameter
+from cyclopts import App, Group, Parameter
 from cyclopts.validators import Number
 
 from actgent.cli.signals import Shutdown, run_until_signalled
 from actgent.cli.terminal import Terminal
 
 Count = Annotated[int, Parameter(validator=Number(gte=1))]
+"""Option type: integer of at least 1."""
 Repeated = Annotated[tuple[str, ...], Parameter(negative=(), show_default=False)]
+"""Option type: text that may be given several times."""
 Flag = Annotated[bool, Parameter(negative=(), show_default=False)]
+"""Option type: true if the option is present."""
+
+AGENTS, SESSIONS, SERVERS, TOOLS = (
+    Group(name, sort_key=number)
+    for number, name in enumerate(("Agents", "Stored sessions and memories", "Servers and clusters", "Tools"))
+)
+"""Groups of commands in the help text, in this order."""
 
 app = App(
     name="actgent",
-    help="LLM agents as actors. Neither `actgent demo` nor `actgent chat --offline` needs a key.",
+    help="Build, run and operate LLM agents. `actgent demo` and `actgent chat --offline` need no API key.",
     result_action="return_value",
 )
 
 
 def run_command(command: Callable[[Terminal, Shutdown], Awaitable[int]]) -> int:
-    """Run what a command does, which is told of signals; returns its exit code."""
+    """Run an async command in trio with signal handling, and return its exit code."""
     terminal = Terminal()
 
     async def with_signals() -> int:

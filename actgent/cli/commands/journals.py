@@ -1,14 +1,14 @@
-"""Commands about what was kept: `inspect`, `replay`, `journal`."""
+"""Commands for stored sessions: `inspect`, `replay`, `journal`."""
 
 from cyclopts import App
 
 from actgent.cli.terminal import Terminal
 from actgent.errors import ConfigurationError
 
-from .base import Count, Flag, app, run_command
+from .base import SESSIONS, Count, Flag, app, run_command
 
 
-@app.command
+@app.command(group=SESSIONS)
 def inspect(
     journal: str,
     session: str | None = None,
@@ -21,125 +21,132 @@ def inspect(
     step: Count | None = None,
     code: str | None = None,
 ) -> int:
-    """List the sessions of a journal, or read the transcript of one. No model is asked, and no tool is run.
+    """List the sessions of a journal, or print the transcript of one. No model is called, and no tool runs.
 
     Args:
-        journal: The file of a journal, or postgres://HOST/DATABASE; agents may be using it, nothing is written.
-        session: The session to read.
-        agent: List the sessions of this agent alone; with a session, whose it is, where several have one of this id.
-        steps: Every record of the session by its number, and not only what was said.
-        full: Whole texts.
-        context: How long each request of the session was that a model answered, and what was cut to make it fit.
-        step: With --context and --code, show what the model was shown for the answer in this record, and why.
-        code: The agent's folder, or a Python file that defines it, or FILE.py:NAME: its code puts the request together.
+        journal: Journal to read: a file, or postgres://HOST/DATABASE. Agents may be using it.
+        session: Id of the session to print. Default: list all sessions.
+        agent: List only sessions of this agent; with a session, the agent's name if several agents have a session
+            with this id.
+        steps: Print every record with its number, not only messages.
+        full: Print complete texts.
+        context: List the model requests of the session: their length in tokens, and which messages were left out to
+            fit.
+        step: With --context and --code, the record number of an answer: print the request that led to it.
+        code: With --step, the agent whose code rebuilds the request: agent folder, Python file, or FILE.py:NAME.
     """
     if context or step is not None or code is not None:
-        from actgent.cli.journals.context import check_context_options, list_requests, show  # noqa: PLC0415 - the SDKs take two seconds
+        from actgent.cli.journals.model_requests import check_context_options, list_requests, show  # noqa: PLC0415 - the SDKs take two seconds
 
         check_context_options(session, step, code)
-        known = session or ""
+        session_id = session or ""
         if step is None or code is None:
-            return run_command(lambda terminal, _: list_requests(journal, known, terminal, agent=agent))
+            return run_command(lambda terminal, _: list_requests(journal, session_id, terminal, agent=agent))
         return run_command(
-            lambda terminal, _: show(journal, known, step, terminal, agent=agent, code=code, full=full)
+            lambda terminal, _: show(journal, session_id, step, terminal, agent=agent, code=code, full=full)
         )
-    from actgent.cli.journals.journal import inspect as look  # noqa: PLC0415
+
+    from actgent.cli.journals.journal import inspect as run_inspect  # noqa: PLC0415
 
     return run_command(
-        lambda terminal, _: look(journal, terminal, session=session, agent=agent, steps=steps, full=full)
+        lambda terminal, _: run_inspect(
+            journal, terminal, session=session, agent=agent, steps=steps, full=full
+        )
     )
 
 
-@app.command
+@app.command(group=SESSIONS)
 def replay(
     journal: str,
     session: str,
     /,
     *,
-    of: str | None = None,
-    to: Count | None = None,
     agent: str | None = None,
+    to: Count | None = None,
+    code: str | None = None,
     fork: str | None = None,
     message: str | None = None,
     model: str | None = None,
     base_url: str | None = None,
     system: str | None = None,
 ) -> int:
-    """Make a session again as it was after any of its steps, with model and tools off.
+    """Rebuild a session as it was after any record, without calling models or tools.
 
-    The digest is the same whenever the same history and state come out. With --agent its code is run on the recorded
-    answers and tool results, and the first difference is named. With --fork a copy of the session goes on from the
-    step, this time with model and tools; the recorded one stays as it is.
+    The digest identifies history and state: equal digests mean equal content. With --code, an agent's code runs on the
+    recorded answers and tool results, and the first difference is printed. With --fork, a copy of the session continues
+    from the record with real models and tools; the original session is unchanged.
 
     Args:
-        journal: The file of a journal, or postgres://HOST/DATABASE; agents may be using it, unless --fork adds to it.
-        session: The session.
-        of: The name of its agent, where several have a session of this id.
-        to: The number of the last record to take; `actgent inspect --steps` shows them.
-        agent: An agent's folder, or a Python file that defines an agent, or FILE.py:NAME.
-        fork: The id of the copy that goes on.
-        message: With --fork, what to say next; without it only an unfinished turn goes on.
-        model: With --fork, the model to ask, for a folder or a plain agent.
-        base_url: Where its API stands.
-        system: With --fork and no --agent, the whole system prompt.
+        journal: Journal to read: a file, or postgres://HOST/DATABASE. Agents may be using it, except with --fork.
+        session: Id of the session.
+        agent: Name of the agent, if several agents have a session with this id.
+        to: Number of the last record to replay; `actgent inspect --steps` lists the numbers. Default: all records.
+        code: Agent to run: agent folder, Python file that defines an agent, or FILE.py:NAME.
+        fork: Id of the new session that continues from the record.
+        message: With --fork, the message to send. Default: only resume an unfinished turn.
+        model: With --fork, the model of an agent folder or plain agent.
+        base_url: With --fork, the URL of the provider's API.
+        system: With --fork and without --code, the complete system prompt.
     """
     if fork is None and any(given is not None for given in (message, model, base_url, system)):
         raise ConfigurationError(
-            "--message, --model, --base-url and --system go with --fork: a replay asks no model"
+            "--message, --model, --base-url and --system require --fork: a replay calls no model"
         )
-    if agent is None and fork is None:
+    if code is None and fork is None:
         from actgent.cli.journals.journal import replay as rebuild  # noqa: PLC0415
 
-        return run_command(lambda terminal, _: rebuild(journal, session, terminal, of=of, to=to))
+        return run_command(lambda terminal, _: rebuild(journal, session, terminal, agent=agent, to=to))
     from actgent.cli.chat import ChatOptions  # noqa: PLC0415 - the SDKs take two seconds
-    from actgent.cli.journals.replay import ReplayOptions, compare, fork as go_on  # noqa: PLC0415
+    from actgent.cli.journals.replay import ReplayOptions, compare, fork as run_fork  # noqa: PLC0415
 
-    who = ChatOptions(file=agent, model=model, base_url=base_url, system=system, message=message)
-    options = ReplayOptions(journal=journal, session=session, of=of, to=to, fork=fork, agent=who)
+    chat = ChatOptions(file=code, model=model, base_url=base_url, system=system, message=message)
+    options = ReplayOptions(journal=journal, session=session, agent=agent, to=to, fork=fork, code=chat)
     if fork is None:
         return run_command(lambda terminal, _: compare(options, terminal))
-    return run_command(lambda terminal, _: go_on(options, terminal))
+    return run_command(lambda terminal, _: run_fork(options, terminal))
 
 
-journals = App(name="journal", help="Look after a journal: check, salvage, backup, export, import.")
+journals = App(
+    name="journal", help="Maintain a journal: check, recover, backup, export, import.", group=SESSIONS
+)
 app.command(journals)
 
 
 @journals.command(name="check")
 def check_journal(journal: str, /) -> int:
-    """Name all that is damaged in a journal's file; nothing is changed. 1 if something is.
+    """Check a journal file and print all damaged records. Nothing is changed. The exit code is 1 if the file is damaged.
 
     Args:
-        journal: The file; no agent may be using it.
+        journal: Journal file; no agent may be using it.
     """
-    from actgent.cli.journals.journal import check as look  # noqa: PLC0415
+    from actgent.cli.journals.journal import check as run_check  # noqa: PLC0415
 
-    return look(journal, Terminal())
+    return run_check(journal, Terminal())
 
 
-@journals.command
-def salvage(journal: str, new: str, /) -> int:
-    """Carry each session, up to its first damaged record, into a new file. 1 if something was lost.
+@journals.command(name="recover")
+def recover_journal(journal: str, new: str, /) -> int:
+    """Copy each session, up to its first damaged record, into a new file. The exit code is 1 if records were lost.
 
     Args:
-        journal: The damaged file; it is not changed.
-        new: The file to make.
+        journal: Damaged journal file; it is not changed.
+        new: Path of the new file.
     """
-    from actgent.cli.journals.journal import salvage as carry_over  # noqa: PLC0415
+    from actgent.cli.journals.journal import recover_journal as run_recover  # noqa: PLC0415
 
-    return carry_over(journal, new, Terminal())
+    return run_recover(journal, new, Terminal())
 
 
 @journals.command
 def backup(journal: str, file: str, /) -> int:
-    """Copy a journal, which an agent may be using, to a new file, and read the copy from end to end.
+    """Copy a journal to a new file, and verify the copy. Agents may be using the journal.
 
-    To restore it: end the process, remove the journal's file with what stands beside it (-wal, -lock), and put the copy
-    in its place.
+    To restore: stop the process, remove the journal file and its companions (-wal, -lock), and move the copy to its
+    path.
 
     Args:
-        journal: The file of a journal. One in PostgreSQL is copied by pg_dump.
-        file: The new file; there must be none.
+        journal: Journal file. Use pg_dump for a journal in PostgreSQL.
+        file: Path of the new file; it must not exist.
     """
     from actgent.cli.journals.journal import backup as copy  # noqa: PLC0415
 
@@ -148,13 +155,13 @@ def backup(journal: str, file: str, /) -> int:
 
 @journals.command
 def export(journal: str, file: str, /, *, agent: str | None = None, session: str | None = None) -> int:
-    """Write sessions into a file, for another journal or for a test. It holds all that was said.
+    """Write sessions to a file, for another journal or for a test. The file contains all message texts.
 
     Args:
-        journal: The file of a journal, or postgres://HOST/DATABASE; agents may be using it.
-        file: The file to make.
-        agent: The sessions of this agent alone.
-        session: This session alone.
+        journal: Journal to read: a file, or postgres://HOST/DATABASE. Agents may be using it.
+        file: Path of the new file.
+        agent: Export only sessions of this agent.
+        session: Export only this session.
     """
     from actgent.cli.journals.journal import export as write  # noqa: PLC0415
 
@@ -163,12 +170,12 @@ def export(journal: str, file: str, /, *, agent: str | None = None, session: str
 
 @journals.command(name="import")
 def import_sessions(journal: str, file: str, /, *, new_ids: bool = False) -> int:
-    """Add the sessions of an exported file to a journal. What is unfinished in them goes on when their agent starts.
+    """Add the sessions of an exported file to a journal. Unfinished turns resume when the agent starts.
 
     Args:
-        journal: The file of a journal, made where there is none, or postgres://HOST/DATABASE.
+        journal: Journal file, created if missing, or postgres://HOST/DATABASE.
         file: The exported file.
-        new_ids: Give the sessions new ids, so that they can stand beside those that they were exported from.
+        new_ids: Give the sessions new ids, so that the journal can also hold the originals.
     """
     from actgent.cli.journals.journal import import_ as add  # noqa: PLC0415
 

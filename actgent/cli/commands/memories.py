@@ -1,23 +1,27 @@
-"""`actgent memory`."""
+"""Commands for long-term memory: `memory list`, `show`, `correct`, `forget`, `export`."""
 
 from typing import Annotated
 
 from cyclopts import App, Parameter
 
-from .base import Flag, app, run_command
+from .base import SESSIONS, Flag, app, run_command
 
-memory = App(name="memory", help="What is remembered of an owner: list, show, correct, forget, export.")
+memory = App(
+    name="memory",
+    help="Manage the long-term memory of an owner: list, show, correct, forget, export.",
+    group=SESSIONS,
+)
 app.command(memory)
 
 
 @memory.command(name="list")
 def list_memories(memories: str, /, *, owner: str | None = None, kind: str | None = None) -> int:
-    """List the memories of an owner that count now; without --owner, the owners and how many each has.
+    """List the current memories of an owner; without --owner, list all owners with the number of their memories.
 
     Args:
-        memories: The file of memories, or postgres://HOST/DATABASE; agents may be using it.
-        owner: Whose; `agent:NAME` is an agent.
-        kind: Only of this kind.
+        memories: Memory file, or postgres://HOST/DATABASE; agents may be using it.
+        owner: Name of the owner; `agent:NAME` selects an agent.
+        kind: List only memories of this kind.
     """
     from actgent.cli.journals.memory import list_memories as look  # noqa: PLC0415
 
@@ -26,12 +30,12 @@ def list_memories(memories: str, /, *, owner: str | None = None, kind: str | Non
 
 @memory.command(name="show")
 def show_memory(memories: str, memory_id: str, /, *, owner: str) -> int:
-    """Show a memory with where it comes from, what it replaced, and its links.
+    """Show a memory with its source, its earlier versions and its links.
 
     Args:
-        memories: The file of memories, or postgres://HOST/DATABASE.
-        memory_id: Its id, as `list` tells it.
-        owner: Whose it is.
+        memories: Memory file, or postgres://HOST/DATABASE.
+        memory_id: Id of the memory, as `actgent memory list` prints it.
+        owner: Name of the owner.
     """
     from actgent.cli.journals.memory import show_memory as show  # noqa: PLC0415
 
@@ -40,13 +44,13 @@ def show_memory(memories: str, memory_id: str, /, *, owner: str) -> int:
 
 @memory.command(name="correct")
 def correct_memory(memories: str, memory_id: str, text: str, /, *, owner: str) -> int:
-    """Put another text in the place of a memory, which stays as history.
+    """Replace the text of a memory. The old text stays in the history.
 
     Args:
-        memories: The file of memories, or postgres://HOST/DATABASE.
-        memory_id: Its id.
-        text: What is true.
-        owner: Whose it is.
+        memories: Memory file, or postgres://HOST/DATABASE.
+        memory_id: Id of the memory.
+        text: The correct text.
+        owner: Name of the owner.
     """
     from actgent.cli.journals.memory import correct_memory as correct  # noqa: PLC0415
 
@@ -62,16 +66,17 @@ def forget_memories(
     everything: Annotated[Flag, Parameter(name="--all")] = False,
     journal: str | None = None,
 ) -> int:
-    """Forget memories by their ids, or with --all erase all that is kept of an owner: memories, history, vectors, links.
+    """Forget memories by id, or erase everything stored about an owner with --all: memories, history, vectors and links.
 
-    With --journal also the owner's sessions with all below them, and with these their summaries and snapshots.
+    With --all and --journal, the owner's sessions are erased also, with their child sessions, summaries and snapshots.
 
     Args:
-        memories: The file of memories, or postgres://HOST/DATABASE.
-        ids: The ids of memories.
-        owner: Whose they are.
-        everything: All of this owner.
-        journal: With --all, the file of a journal, or postgres://HOST/DATABASE; no agent may be using it.
+        memories: Memory file, or postgres://HOST/DATABASE.
+        ids: Ids of the memories to forget.
+        owner: Name of the owner.
+        everything: Erase everything stored about the owner.
+        journal: With --all, the journal whose sessions are erased: a file, or postgres://HOST/DATABASE. No agent
+            may be using it.
     """
     from actgent.cli.journals.memory import forget_memories as forget  # noqa: PLC0415
 
@@ -82,11 +87,11 @@ def forget_memories(
 
 @memory.command(name="export")
 def export_memories(memories: str, /, *, owner: str) -> int:
-    """Write all that is remembered of an owner, history and links too, as lines of JSON.
+    """Print all memories of an owner, with history and links, as JSON lines.
 
     Args:
-        memories: The file of memories, or postgres://HOST/DATABASE.
-        owner: Whose.
+        memories: Memory file, or postgres://HOST/DATABASE.
+        owner: Name of the owner.
     """
     from actgent.cli.journals.memory import export_memories as write  # noqa: PLC0415
 

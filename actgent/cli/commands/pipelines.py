@@ -1,4 +1,4 @@
-"""`actgent pipeline`."""
+"""Commands for pipelines: `pipeline run`, `show`, `resume`, `check`, `draw`."""
 
 from typing import Annotated
 
@@ -6,11 +6,11 @@ from cyclopts import App, Parameter
 
 from actgent.cli.terminal import Terminal
 
-from .base import Flag, Repeated, app, run_command
-from .limits import Bounds, limits_of
+from .base import AGENTS, Flag, Repeated, app, run_command
+from .options import LimitOptions, to_limits
 
 pipelines = App(
-    name="pipeline", help="Run pipelines of agents: run, look at a run, go on with it, check, draw."
+    name="pipeline", help="Run pipelines of agents: run, show, resume, check, draw.", group=AGENTS
 )
 app.command(pipelines)
 
@@ -20,31 +20,31 @@ def run_pipeline(
     file: str,
     /,
     *,
-    given: Annotated[Repeated, Parameter(name="--input")] = (),
+    values: Annotated[Repeated, Parameter(name="--input")] = (),
     inputs: str | None = None,
     run: str | None = None,
     journal: str | None = None,
     agents: str | None = None,
     model: str | None = None,
-    bounds: Bounds | None = None,
+    limits: LimitOptions | None = None,
     json: Flag = False,
 ) -> int:
-    """Run a pipeline, and show what its steps came to. 1 unless all that was wanted is done.
+    """Run a pipeline and print the results of its steps. The exit code is 1 unless the run succeeds.
 
-    With a journal a run goes on after a crash: give its id again, or `actgent pipeline resume`.
+    With a journal, a run can be resumed after a crash: pass its id with --run, or use `actgent pipeline resume`.
 
     Args:
-        file: A file of YAML or JSON, or a Python file that defines a pipeline, or FILE.py:NAME.
-        given: An input that is a text, as NAME=VALUE; may be given several times.
+        file: YAML or JSON file, or Python file that defines a pipeline, or FILE.py:NAME.
+        values: Text input as NAME=VALUE; may be given several times.
         inputs: All inputs as a JSON object.
-        run: The id of the run; one that is there is joined, or its result shown.
-        journal: Keep the run in this file, or in postgres://HOST/DATABASE.
-        agents: The agents that a file of YAML or JSON names: a Python file, or a folder of agents' folders.
-        model: The model of its steps with a goal, e.g. openai:gpt-5.2.
-        bounds: What the run may take, with all of its steps.
-        json: The result as one line of JSON.
+        run: Id of the run. An existing run is joined, or its result is printed. Default: a new id.
+        journal: Journal that stores the run: a file, or postgres://HOST/DATABASE.
+        agents: Agents that a YAML or JSON file names: a Python file, or a folder of agent folders.
+        model: Model of steps with a goal, e.g. openai:gpt-5.2.
+        limits: Limits of the whole run.
+        json: Print the result as one line of JSON.
     """
-    from actgent.cli.working.pipelines import PipelineOptions, run_pipeline as start  # noqa: PLC0415 - the SDKs take two seconds
+    from actgent.cli.pipelines import PipelineOptions, run_pipeline as start  # noqa: PLC0415 - the SDKs take two seconds
 
     options = PipelineOptions(
         file=file,
@@ -53,31 +53,31 @@ def run_pipeline(
         journal=journal,
         run=run,
         inputs=inputs,
-        values=given,
-        limits=limits_of(bounds),
+        values=values,
+        limits=to_limits(limits),
         json=json,
     )
     return run_command(lambda terminal, _: start(options, terminal))
 
 
 @pipelines.command(name="show")
-def showrun_command(file: str, run: str, /, *, journal: str, json: Flag = False) -> int:
-    """Show what the steps of a run came to so far. No model is asked, and agents may be using the journal.
+def show_run(file: str, run: str, /, *, journal: str, json: Flag = False) -> int:
+    """Show the results of a run's steps so far. No model is called, and agents may be using the journal.
 
     Args:
-        file: The file of the pipeline.
-        run: The id of the run.
-        journal: The file of the journal, or postgres://HOST/DATABASE.
-        json: As one line of JSON.
+        file: File of the pipeline.
+        run: Id of the run.
+        journal: Journal of the run: a file, or postgres://HOST/DATABASE.
+        json: Print one line of JSON.
     """
-    from actgent.cli.working.pipelines import PipelineOptions, show_run as show  # noqa: PLC0415
+    from actgent.cli.pipelines import PipelineOptions, show_run as print_run  # noqa: PLC0415
 
     options = PipelineOptions(file=file, journal=journal, run=run, json=json)
-    return run_command(lambda terminal, _: show(options, terminal))
+    return run_command(lambda terminal, _: print_run(options, terminal))
 
 
 @pipelines.command(name="resume")
-def resumerun_command(
+def resume_run(
     file: str,
     run: str,
     /,
@@ -86,50 +86,51 @@ def resumerun_command(
     journal: str,
     agents: str | None = None,
     model: str | None = None,
-    bounds: Bounds | None = None,
+    limits: LimitOptions | None = None,
     json: Flag = False,
 ) -> int:
-    """Go on with a run: where its process left it, or else with all that failed or never ran. 1 unless that is done.
+    """Resume an unfinished run, or run all failed and missing steps again. The exit code is 1 unless the run succeeds.
 
     Args:
-        file: The file of the pipeline.
-        run: The id of the run.
-        steps: Run this step again, and all that comes after it; may be given several times. Others keep what they gave.
-        journal: The file of the journal, or postgres://HOST/DATABASE.
-        agents: The agents that a file of YAML or JSON names.
-        model: The model of its steps with a goal.
-        bounds: What it may take from now on, where steps run again.
-        json: The result as one line of JSON.
+        file: File of the pipeline.
+        run: Id of the run.
+        steps: Run this step and all dependent steps again; may be given several times. Other steps keep their
+            results.
+        journal: Journal of the run: a file, or postgres://HOST/DATABASE.
+        agents: Agents that a YAML or JSON file names: a Python file, or a folder of agent folders.
+        model: Model of steps with a goal.
+        limits: Limits of the steps that run again.
+        json: Print the result as one line of JSON.
     """
-    from actgent.cli.working.pipelines import PipelineOptions, resume_run as go_on  # noqa: PLC0415
+    from actgent.cli.pipelines import PipelineOptions, resume_run as resume  # noqa: PLC0415
 
     options = PipelineOptions(
-        file=file, agents=agents, model=model, journal=journal, run=run, limits=limits_of(bounds), json=json
+        file=file, agents=agents, model=model, journal=journal, run=run, limits=to_limits(limits), json=json
     )
-    return run_command(lambda terminal, _: go_on(options, terminal, steps=steps))
+    return run_command(lambda terminal, _: resume(options, terminal, steps=steps))
 
 
 @pipelines.command(name="check")
 def check_pipeline(file: str, /, *, agents: str | None = None) -> int:
-    """Say what a pipeline holds, or all that is wrong with it, before anything runs.
+    """Check a pipeline without running it: print a summary, or all its errors.
 
     Args:
-        file: A file of YAML or JSON, or a Python file that defines a pipeline, or FILE.py:NAME.
-        agents: The agents that it names; without them any name will do.
+        file: YAML or JSON file, or Python file that defines a pipeline, or FILE.py:NAME.
+        agents: Agents that the file names. Default: any agent name is accepted.
     """
-    from actgent.cli.working.pipelines import PipelineOptions, check_pipeline as look  # noqa: PLC0415
+    from actgent.cli.pipelines import PipelineOptions, check_pipeline as check  # noqa: PLC0415
 
-    return look(PipelineOptions(file=file, agents=agents), Terminal())
+    return check(PipelineOptions(file=file, agents=agents), Terminal())
 
 
 @pipelines.command(name="draw")
 def draw_pipeline(file: str, /, *, mermaid: Flag = False) -> int:
-    """Draw the steps of a pipeline, in groups that may run side by side.
+    """Draw the steps of a pipeline, grouped by what can run concurrently.
 
     Args:
-        file: A file of YAML or JSON, or a Python file that defines a pipeline, or FILE.py:NAME.
-        mermaid: As a flowchart of Mermaid, for pages that draw it.
+        file: YAML or JSON file, or Python file that defines a pipeline, or FILE.py:NAME.
+        mermaid: Print a Mermaid flowchart.
     """
-    from actgent.cli.working.pipelines import PipelineOptions, draw_pipeline as draw  # noqa: PLC0415
+    from actgent.cli.pipelines import PipelineOptions, draw_pipeline as draw  # noqa: PLC0415
 
     return draw(PipelineOptions(file=file), Terminal(), mermaid=mermaid)

@@ -1,21 +1,20 @@
-"""Commands about a server of agents: `serve`, `top`, `watch`, `token`, `webhooks`."""
+"""Commands for servers: `serve`, `acp`, `top`, `watch`, `token`, `webhooks`."""
 
 from typing import Annotated
 
 from cyclopts import App, Parameter
 from cyclopts.validators import Number
 
-from actgent.cli.serving.notify import NotifyOptions
-from actgent.cli.serving.operation_options import OperationOptions
-from actgent.cli.serving.place import PlaceOptions
+from actgent.cli.serving.serve_options import NotifyOptions, OperationOptions
+from actgent.cli.serving.server_options import ServerOptions
 from actgent.cli.terminal import Terminal
 
-from .base import Flag, Repeated, app, run_command
+from .base import SERVERS, Flag, Repeated, app, run_command
 
 
-@app.command
+@app.command(group=SERVERS)
 def serve(
-    target: str | None = None,
+    agent: str,
     /,
     *,
     journal: str | None = None,
@@ -27,39 +26,46 @@ def serve(
     tls_key: str | None = None,
     notify: NotifyOptions | None = None,
     operation: OperationOptions | None = None,
-    broker: str | None = None,
-    pool: str | None = None,
-    name: str | None = None,
+    cluster: str | None = None,
+    advertise: str | None = None,
+    node: str | None = None,
+    protocols: str | None = None,
     reload: Flag = False,
 ) -> int:
-    """Put agents behind HTTP, for programs in any language. The extra `web` has what it needs.
+    """Serve agents over HTTP. Needs the extra `web`.
 
-    The first Ctrl-C or SIGTERM takes nothing new, tells streams that they end, and lets what runs end; the second ends it at once.
-    With a broker it serves the sessions of all nodes of a cluster: as a node itself, or without a target beside them.
+    The first Ctrl-C or SIGTERM rejects new requests, closes streams and waits for running turns; the second exits at
+    once. With --cluster the server is one of several nodes: each node answers for all sessions, and other nodes resume
+    its sessions when it stops.
 
     Args:
-        target: An agent's folder, a folder of such folders, or a Python file that defines agents; none where nodes have them all.
-        journal: The file of a journal, or postgres://HOST/DATABASE; without it sessions end with the process, and those of a node
-            are where the variable ACTGENT_JOURNAL says.
-        bind: Where to listen, HOST:PORT. Off loopback there is no start without --tokens.
-        tokens: The file of tokens that `actgent token new` makes; without it, one token is made and shown.
-        origin: A site whose pages may ask, such as https://app.example.com; may be given several times.
-        host: A name by which it is asked, as browsers send it; may be given several times.
-        tls_cert: A certificate, where no proxy in front speaks TLS.
-        tls_key: Its key.
-        notify: Who is told of what happens.
-        operation: How it logs, starts and ends.
-        broker: The broker of a cluster, amqps://USER:PASSWORD@HOST/VHOST; with --pool, or without a target, the variable
-            ACTGENT_BROKER says it, which no list of processes shows.
-        pool: Which nodes of the cluster: those that host the same agents; `default` without it.
-        name: How the name of this node or client of a cluster begins.
-        reload: For developing: start again when a file of the agents changes, and can be run.
+        agent: Agent folder, folder of agent folders, or Python file that defines agents.
+        journal: Journal file, or postgres://HOST/DATABASE. Default: the variable ACTGENT_JOURNAL for a cluster
+            node; else sessions
+            are lost when the process ends.
+        bind: Listening address as HOST:PORT. An address other than loopback requires --tokens.
+        tokens: Token file, as `actgent token new` writes it. Default: one new token, printed at the start.
+        origin: Website that may send cross-origin requests, e.g. https://app.example.com; may be given several
+            times.
+        host: Allowed `Host` header; may be given several times.
+        tls_cert: TLS certificate file, if no proxy terminates TLS.
+        tls_key: Private key file of the certificate.
+        notify: Webhooks.
+        operation: Log, startup, shutdown and rate limits.
+        cluster: Name of the cluster; all nodes with this name and journal share their sessions.
+        advertise: URL at which other nodes reach this node, http://HOST:PORT; the port must differ from --bind.
+            Default: reachable
+            only by nodes on this machine.
+        node: Prefix of the node's name. Default: the host name.
+        protocols: Protocols of other clients to serve, separated by commas: openai, ag-ui, vercel, mcp; or none.
+            Default: all; none in a cluster.
+        reload: For development: restart when a file of the agents changes and can be loaded.
     """
-    from actgent.cli.serving.reloading import serve_again  # noqa: PLC0415 - the SDKs take two seconds
-    from actgent.cli.serving.serve import ServeOptions, serve as put  # noqa: PLC0415
+    from actgent.cli.serving.reloader import serve_with_reload  # noqa: PLC0415 - the SDKs take two seconds
+    from actgent.cli.serving.serve import ServeOptions, serve as run_server  # noqa: PLC0415
 
     options = ServeOptions(
-        target=target,
+        target=agent,
         journal=journal,
         bind=bind,
         tokens=tokens,
@@ -69,71 +75,92 @@ def serve(
         tls_key=tls_key,
         notify=notify or NotifyOptions(),
         operation=operation or OperationOptions(),
-        broker=broker,
-        pool=pool,
-        name=name,
+        cluster=cluster,
+        advertise=advertise,
+        node=node,
+        protocols=protocols,
     )
-    play = serve_again if reload else put
-    return run_command(lambda terminal, shutdown: play(options, terminal, shutdown))
+    run = serve_with_reload if reload else run_server
+    return run_command(lambda terminal, shutdown: run(options, terminal, shutdown))
 
 
-@app.command
+@app.command(name="acp", group=SERVERS)
+def serve_editor(agent: str, /, *, journal: str | None = None, offline: Flag = False) -> int:
+    """Serve an agent to an editor over standard input and output, by the Agent Client Protocol (ACP).
+
+    The editor starts this command. Messages of the log go to standard error. Turns that run when the editor exits
+    resume when it loads their session again.
+
+    Args:
+        agent: Agent folder, or Python file that defines one agent.
+        journal: Journal file, or postgres://HOST/DATABASE. Default: a file in the user's data folder for each agent
+            and working directory.
+        offline: Answer from a script instead of a model.
+    """
+    from actgent.cli.serving.acp import ACPOptions, serve as serve_client  # noqa: PLC0415 - the SDKs take two seconds
+
+    options = ACPOptions(target=agent, journal=journal, offline=offline)
+    return run_command(lambda terminal, shutdown: serve_client(options, terminal, shutdown))
+
+
+@app.command(group=SERVERS)
 def top(
     *,
-    place: PlaceOptions | None = None,
-    every: Annotated[float, Parameter(validator=Number(gte=0.1))] = 1.0,
+    server: ServerOptions | None = None,
+    interval: Annotated[float, Parameter(validator=Number(gte=0.1))] = 1.0,
     once: Flag = False,
     json: Flag = False,
 ) -> int:
-    """Show how agents are just now: inboxes, turns, who waits for people, provider limits, spending.
+    """Show the current state of agents: inbox, running turns, pending approvals, provider limits and cost.
 
-    Of a running server, until Ctrl-C; turns a second and spending take a token with the scope metrics. Of a journal, its
-    sessions by their states. In a pipe it is shown once.
+    For a running server the view refreshes until Ctrl-C; turns per second and cost need a token with the scope metrics.
+    For a journal it shows sessions by state. In a pipe the state is printed once.
 
     Args:
-        place: Where to look.
-        every: Seconds between two looks.
-        once: Look once.
-        json: Write a JSON object a look, for programs.
+        server: Server or journal to read.
+        interval: Time between two updates in seconds.
+        once: Print the state once and exit.
+        json: Print one JSON object per update.
     """
-    from actgent.cli.serving.top import TopOptions, top as look  # noqa: PLC0415 - the SDKs take two seconds
+    from actgent.cli.serving.top import TopOptions, top as run_top  # noqa: PLC0415 - the SDKs take two seconds
 
-    options = TopOptions(place=place or PlaceOptions(), every=every, once=once, json=json)
-    return run_command(lambda terminal, shutdown: look(options, terminal, shutdown))
+    options = TopOptions(server=server or ServerOptions(), interval=interval, once=once, json=json)
+    return run_command(lambda terminal, shutdown: run_top(options, terminal, shutdown))
 
 
-@app.command(name="watch")
-def watch_one(
+@app.command(name="watch", group=SERVERS)
+def show_session_events(
     session: str,
     /,
     *,
-    place: PlaceOptions | None = None,
+    server: ServerOptions | None = None,
     agent: str | None = None,
     after: Annotated[int, Parameter(validator=Number(gte=0))] = 0,
     once: Flag = False,
     json: Flag = False,
 ) -> int:
-    """Show what happens in a session, as it happens, until it is closed or Ctrl-C is pressed.
+    """Show the events of a session as they happen, until the session is closed or Ctrl-C is pressed.
 
-    Of a running server, over its restarts, each event once. Of a journal, which an agent may be using; nothing is written.
+    For a running server, the command reconnects after restarts and shows each event once. A journal is only read, and
+    agents may be using it.
 
     Args:
-        session: Its id.
-        place: Where to look.
-        agent: Whose it is, where several agents have one of this id.
-        after: The number of the last event that is known already.
-        once: Show what is there, and end.
-        json: Write a JSON object an event, for programs.
+        session: Id of the session.
+        server: Server or journal to read.
+        agent: Name of the agent, if several agents have a session with this id.
+        after: Number of the last event that is already known; 0 starts at the beginning.
+        once: Print existing events and exit.
+        json: Print one JSON object per event.
     """
     from actgent.cli.serving.watch import WatchOptions, watch_session  # noqa: PLC0415 - the SDKs take two seconds
 
     options = WatchOptions(
-        session=session, place=place or PlaceOptions(), agent=agent, after=after, once=once, json=json
+        session=session, server=server or ServerOptions(), agent=agent, after=after, once=once, json=json
     )
     return run_command(lambda terminal, shutdown: watch_session(options, terminal, shutdown))
 
 
-access = App(name="token", help="Look after the tokens of a gateway: new, list, revoke.")
+access = App(name="token", help="Manage access tokens of a server: new, list, revoke.", group=SERVERS)
 app.command(access)
 
 
@@ -146,14 +173,14 @@ def new_access(
     days: Annotated[float | None, Parameter(validator=Number(gt=0))] = None,
     file: str = "tokens.toml",
 ) -> int:
-    """Make a token, and show it this once; the file holds its SHA-256 alone.
+    """Create an access token and print it once. The file stores only its SHA-256 digest.
 
     Args:
-        name: What it is called in lists.
-        owner: Whose sessions it reaches, and for whom it speaks.
-        scope: What it may do: read, chat, approve, journal, metrics, admin, impersonate:*; may be given several times.
-        days: How long it is taken; without end if not given.
-        file: The file of tokens, made where there is none.
+        name: Name of the token in lists.
+        owner: Owner of the sessions that the token can access.
+        scope: Permission: read, chat, approve, journal, metrics, admin, impersonate:*; may be given several times.
+        days: Lifetime in days. Default: no expiry.
+        file: Token file; created if missing.
     """
     from actgent.cli.serving.tokens import make_token  # noqa: PLC0415
 
@@ -162,10 +189,10 @@ def new_access(
 
 @access.command(name="list")
 def list_access(*, file: str = "tokens.toml") -> int:
-    """Name the tokens of a file, with owners, scopes and dates.
+    """List the tokens of a file with owner, scopes and expiry.
 
     Args:
-        file: The file of tokens.
+        file: Token file.
     """
     from actgent.cli.serving.tokens import list_tokens  # noqa: PLC0415
 
@@ -174,41 +201,41 @@ def list_access(*, file: str = "tokens.toml") -> int:
 
 @access.command(name="revoke")
 def revoke_access(name: str, /, *, file: str = "tokens.toml") -> int:
-    """Take a token out of a file; a gateway that runs refuses it a second later.
+    """Remove a token from a file. A running server rejects it within one second.
 
     Args:
-        name: Its name.
-        file: The file of tokens.
+        name: Name of the token.
+        file: Token file.
     """
     from actgent.cli.serving.tokens import revoke_token  # noqa: PLC0415
 
     return revoke_token(file, name, Terminal())
 
 
-hooks = App(name="webhooks", help="Look after the webhooks of a running server: list, redeliver.")
+hooks = App(name="webhooks", help="Manage webhooks of a running server: list, redeliver.", group=SERVERS)
 app.command(hooks)
 
 
 @hooks.command(name="list")
-def list_hooks(*, place: PlaceOptions | None = None) -> int:
-    """Name the webhooks of a running server, and what each has given up; the code is 1 where something was.
+def list_hooks(*, server: ServerOptions | None = None) -> int:
+    """List the webhooks of a running server with their dead-lettered deliveries. The exit code is 1 if there are any.
 
     Args:
-        place: Which server; its token has the scope admin.
+        server: Server to ask; its token needs the scope admin.
     """
-    from actgent.cli.serving.webhooks import list_given_up  # noqa: PLC0415 - the SDKs take two seconds
+    from actgent.cli.serving.webhooks import list_undelivered  # noqa: PLC0415 - the SDKs take two seconds
 
-    return run_command(lambda terminal, _: list_given_up(place or PlaceOptions(), terminal))
+    return run_command(lambda terminal, _: list_undelivered(server or ServerOptions(), terminal))
 
 
 @hooks.command(name="redeliver")
-def redeliver_hooks(*ids: str, place: PlaceOptions | None = None) -> int:
-    """Send again what webhooks have given up: what is named, or all of it.
+def redeliver_hooks(*ids: str, server: ServerOptions | None = None) -> int:
+    """Send dead-lettered webhook deliveries again: the named ones, or all.
 
     Args:
-        ids: As the list has them, msg_...; all that is listed without.
-        place: Which server; its token has the scope admin.
+        ids: Delivery ids as `actgent webhooks list` prints them (msg_...). Default: all.
+        server: Server to ask; its token needs the scope admin.
     """
-    from actgent.cli.serving.webhooks import send_again  # noqa: PLC0415 - the SDKs take two seconds
+    from actgent.cli.serving.webhooks import redeliver_webhooks  # noqa: PLC0415 - the SDKs take two seconds
 
-    return run_command(lambda terminal, _: send_again(place or PlaceOptions(), ids, terminal))
+    return run_command(lambda terminal, _: redeliver_webhooks(server or ServerOptions(), ids, terminal))

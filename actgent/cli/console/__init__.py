@@ -1,9 +1,9 @@
-"""What a conversation at the terminal needs: a line to type in, commands, attachments, and how answers are shown."""
+"""Interactive conversation in a terminal: line editor, slash commands, attachments, approvals and output views."""
 
-from .answering import OWNER, answer
 from .attachments import attachment
 from .commands import QUIT
 from .conversation import TerminalConversation
+from .exchange import OWNER, answer
 from .views import DeliveryView, JsonView, TextView, arguments_of
 
 __all__ = [

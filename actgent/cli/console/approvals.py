@@ -1,4 +1,4 @@
-"""Asking the person at the terminal about tool calls. What is shown of them is data: one line, no control characters."""
+"""Approval of tool calls in the terminal. Names and arguments of calls come from a model, so they are escaped to one line."""
 
 import json
 from collections.abc import Awaitable, Callable, Sequence
@@ -10,27 +10,29 @@ from actgent.cli.terminal import Terminal, one_line
 from actgent.errors import AlreadyDecided, InvalidArguments, NotSerializable, NotSuspended
 from actgent.forms import Asked, fields_of
 
-from .filling import fill_form
+from .form_input import Receive, fill_form
 
-Receive = Callable[[], Awaitable[str | None]]
-"""The next line that the person types; None when there is no more."""
 Revise = Callable[[str], Awaitable[str | None]]
-"""The same text, as the person has changed it; None where they let it be."""
+"""Function that lets the user edit a text in the line editor; returns None if the user cancels."""
 
-NOBODY = Reject("nobody is there to ask")
+NO_APPROVER = Reject("no user is available to approve the call")
+"""Decision on a call if no user can be asked."""
 CHOICES = "yes, no, edit or answer? "
+"""Prompt for a decision on a call."""
 FORM_CHOICES = "fill in, yes, no, edit or answer? "
+"""Prompt for a decision on a call that also asks for form values."""
 HELP = """\
-  yes            run it as it stands
-  no REASON      do not run it; the model reads the reason, which may be left out
-  edit JSON      run it with these arguments instead; without JSON, change the ones above
-  answer TEXT    do not run it; the model reads this text as the tool's result
-  fill           answer what it asks for, one after the other, where it asks for something
-The first letter will do."""
+  yes            run the call as shown
+  no REASON      do not run the call; the model receives the reason (optional)
+  edit JSON      run the call with these arguments; without JSON, edit the arguments above
+  answer TEXT    do not run the call; the model receives TEXT as the tool's result
+  fill           fill in the requested values one by one, if the call requests any
+The first letter is enough."""
+"""Explanation of the choices, shown after an unclear line."""
 
 
-def to_decision(line: str) -> Decision | None:
-    """Read a person's line as a decision; None if it is unclear, which is never a yes."""
+def parse_decision(line: str) -> Decision | None:
+    """Parse a line of user input as a decision. Return None if the line is unclear, so that only `yes` approves a call."""
     word, _, rest = line.strip().partition(" ")
     match word.lower():
         case "y" | "yes" if not rest.strip():
@@ -52,7 +54,7 @@ def _edit(text: str) -> Edit | None:
     return Edit(arguments) if isinstance(arguments, dict) else None
 
 
-async def ask(
+async def ask_for_decision(
     session: Session,
     approval: Approval,
     terminal: Terminal,
@@ -60,13 +62,21 @@ async def ask(
     *,
     revise: Revise | None = None,
 ) -> bool:
-    """Have a person decide over a call; False where nobody does, which rejects it."""
+    """Ask the user to decide on a tool call, until a decision is accepted. Return False if the call is rejected without a user.
+
+    Args:
+        session: The suspended session.
+        approval: The pending tool call.
+        terminal: Output of the command.
+        receive: Reads one line of input; None rejects the call.
+        revise: Lets the user edit the arguments; None disables editing.
+    """
     if receive is None:
         terminal.notice(
-            f"the call of {one_line(approval.tool_name)} needs a person's approval, and nobody is there to ask: it does "
-            "not run; talk at a terminal to decide"
+            f"the call of {one_line(approval.tool_name)} needs approval and was rejected, because input is not a terminal: "
+            "run the command in a terminal to decide"
         )
-        return await _answer(session, approval, NOBODY, terminal)
+        return await _record_decision(session, approval, NO_APPROVER, terminal)
     arguments = json.dumps(approval.arguments, ensure_ascii=False, default=repr)
     terminal.line("The agent asks for your approval:", style="bold")
     terminal.line(
@@ -74,40 +84,42 @@ async def ask(
     )
     if approval.risk:
         terminal.line(f"Risk: {one_line(approval.risk)}", style="bold")
-    asked = fields_of(approval.form)
+    fields = fields_of(approval.form)
     while True:
-        terminal.write(FORM_CHOICES if asked else CHOICES, style="bold")
+        terminal.write(FORM_CHOICES if fields else CHOICES, style="bold")
         line = await receive()
         if line is None:
-            return await _answer(session, approval, NOBODY, terminal)
-        decision = to_decision(line)
-        if asked and line.strip().lower() in ("f", "fill", "fill in"):
-            decision = await _filled(approval, asked, terminal, receive)
+            return await _record_decision(session, approval, NO_APPROVER, terminal)
+        decision = parse_decision(line)
+        if fields and line.strip().lower() in ("f", "fill", "fill in"):
+            decision = await _decide_by_form(approval, fields, terminal, receive)
         if decision is None and revise is not None and line.strip().lower() in ("e", "edit"):
             decision = _edit(await revise(arguments) or "")
         if decision is None:
             terminal.line(HELP, style="dim")
-        elif await _answer(session, approval, decision, terminal):
+        elif await _record_decision(session, approval, decision, terminal):
             return True
 
 
-async def _filled(
-    approval: Approval, asked: Sequence[Asked], terminal: Terminal, receive: Receive
+async def _decide_by_form(
+    approval: Approval, fields: Sequence[Asked], terminal: Terminal, receive: Receive
 ) -> Decision | None:
-    """What a person fills in: what the tool runs with, or its result; None where they leave off."""
-    values = await fill_form(asked, terminal, receive)
+    """Ask for all form values. Return the decision with these values, or None if the user cancels the form."""
+    values = await fill_form(fields, terminal, receive)
     if values is None:
         return None
     return Approve(content=values) if approval.again else Respond(values)
 
 
-async def _answer(session: Session, approval: Approval, decision: Decision, terminal: Terminal) -> bool:
-    """Return True once it is decided; a decision that does not fit is shown, and can be made again."""
+async def _record_decision(
+    session: Session, approval: Approval, decision: Decision, terminal: Terminal
+) -> bool:
+    """Record the decision in the session. Return False if the session rejects its values, so that the user can try again."""
     try:
         await session.answer(approval, decision, by=session.owner)
-    except (AlreadyDecided, NotSuspended) as error:  # it has expired meanwhile
+    except (AlreadyDecided, NotSuspended) as error:  # the approval expired while the user was typing
         terminal.notice(str(error))
     except (InvalidArguments, NotSerializable) as error:
         terminal.complain(error)
         return False
-    return decision is not NOBODY
+    return decision is not NO_APPROVER

@@ -1,4 +1,4 @@
-"""Files that go with a message: pictures, sound, videos and documents as they are, text as text."""
+"""Message attachments: images, audio, video and PDF files are sent as binary parts, all others as text."""
 
 import mimetypes
 from pathlib import Path
@@ -8,13 +8,14 @@ from actgent.errors.printable import counted
 from actgent.messages import File, Image, Part, Text
 
 MAX_BYTES = 20_000_000
+"""Maximum size of an attachment in bytes."""
 
 
 def attachment(place: str) -> Part:
-    """Read a file for a message.
+    """Read a file and return it as a message part.
 
     Raises:
-        ConfigurationError: it cannot be read, is too large, or is neither a picture, sound, a video, a PDF nor text.
+        ConfigurationError: The file cannot be read, is too large, or is neither a media file, a PDF nor UTF-8 text.
     """
     path = Path(place).expanduser()
     data = _read(path)
@@ -27,7 +28,7 @@ def attachment(place: str) -> Part:
         text = data.decode("utf-8")
     except UnicodeDecodeError:
         raise ConfigurationError(
-            f"{place} cannot be attached: it is neither a picture, nor sound, a video, a PDF, nor text in UTF-8"
+            f"{place} cannot be attached: expected an image, audio, video, PDF or UTF-8 text file"
         ) from None
     return Text(f"The file {path.name}:\n\n{text}")
 
@@ -35,14 +36,16 @@ def attachment(place: str) -> Part:
 def _read(path: Path) -> bytes:
     try:
         if path.stat().st_size > MAX_BYTES:
-            raise ConfigurationError(f"{path} cannot be attached: it has more than {MAX_BYTES:,} bytes")
+            raise ConfigurationError(
+                f"{path} cannot be attached: the file is larger than {MAX_BYTES:,} bytes"
+            )
         return path.read_bytes()
     except OSError as error:
         raise ConfigurationError(f"{path} cannot be attached: {error.strerror}") from None
 
 
 def describe_attachment(part: Part) -> str:
-    """Return what an attachment is, in a few words."""
+    """Return the kind or name of an attachment, and its size."""
     match part:
         case Image(media_type=kind, data=bytes(data)):
             return f"picture {kind}, {counted(len(data), 'byte')}"

@@ -1,4 +1,4 @@
-"""What a person may type between messages: `/help` and the like."""
+"""Slash commands of a terminal conversation, such as `/help`."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Protocol
@@ -15,115 +15,123 @@ from actgent.messages import Part, Usage
 from .attachments import attachment, describe_attachment
 
 QUIT = ("/quit", "/exit")
+"""Lines that end the conversation."""
 
 
 class CommandTarget(Protocol):
-    """A conversation, as far as commands change it."""
+    """The conversation that slash commands act on."""
 
     agent: Agent
     session: Session
     terminal: Terminal
     attached: list[Part]
-    """What goes with the next message."""
+    """Attachments of the next message."""
 
-    async def begin_anew(self) -> None:
-        """Have a new session in the place of this one."""
+    async def start_new_session(self) -> None:
+        """Replace the session by a new one."""
 
 
 @attrs.frozen
 class Command:
-    """What a word does, and how `/help` tells of it."""
+    """A slash command and its help text."""
 
     run: Callable[[CommandTarget, str], Awaitable[None]]
+    """Async function that receives the conversation and the rest of the line."""
     usage: str
+    """Command with its argument, as `/help` lists it."""
     text: str
+    """Description in `/help`."""
 
 
 def find_command(line: str) -> tuple[str, str] | None:
-    """The command of a line and the rest of it; None for a message, such as one about `/etc/hosts`."""
+    """Return the command word of a line and the rest; None for a message, such as one that starts with a path."""
     word, _, rest = line.strip().partition(" ")
     is_command = len(word) > 1 and word[0] == "/" and word[1:].isalpha() and word[1:].islower()
     return (word, rest.strip()) if is_command and "\n" not in line.strip() else None
 
 
-async def run_command(talk: CommandTarget, word: str, rest: str) -> None:
-    """Do what a command says, or tell that there is none of this name."""
+async def run_command(conversation: CommandTarget, word: str, rest: str) -> None:
+    """Run a slash command; print an error if no command has this name."""
     command = COMMANDS.get(word)
     if command is None:
-        talk.terminal.complain(
-            f"there is no command {word}: {nearest(word, COMMANDS)} /help tells of them; to say it, put a space before it"
+        conversation.terminal.complain(
+            f"unknown command {word}: {nearest(word, COMMANDS)} /help lists the commands; to send the line as a message, start "
+            "it with a space"
         )
         return
     try:
-        await command.run(talk, rest)
+        await command.run(conversation, rest)
     except ConfigurationError as error:
-        talk.terminal.complain(error)
+        conversation.terminal.complain(error)
 
 
-async def _help(talk: CommandTarget, _: str) -> None:
+async def _help(conversation: CommandTarget, _: str) -> None:
     width = max(len(command.usage) for command in COMMANDS.values())
     for command in COMMANDS.values():
-        talk.terminal.line(f"  {command.usage:<{width}}  {command.text}")
-    talk.terminal.line(
-        "  Enter sends; Alt-Enter, or \\ before Enter, begins a new line; pasted lines stay together; "
-        "Up and Ctrl-R find what was typed before.\n"
-        "  Ctrl-C stops a running answer, or throws away what is typed; Ctrl-D ends the conversation.",
+        conversation.terminal.line(f"  {command.usage:<{width}}  {command.text}")
+    conversation.terminal.line(
+        "  Enter sends; Alt-Enter, or \\ before Enter, adds a new line; pasted lines stay one message; "
+        "Up and Ctrl-R search the history.\n"
+        "  Ctrl-C stops a running answer, or clears the input line; Ctrl-D ends the conversation.",
         style="dim",
     )
 
 
-async def _stop(talk: CommandTarget, _: str) -> None:
-    talk.terminal.line("nothing runs; typed while an answer runs, /stop ends it", style="dim")
+async def _stop(conversation: CommandTarget, _: str) -> None:
+    conversation.terminal.line("no answer is running; /stop ends a running answer", style="dim")
 
 
-async def _new(talk: CommandTarget, _: str) -> None:
-    await talk.begin_anew()
-    talk.attached.clear()
-    talk.terminal.line(f"a new session: {talk.session.id}", style="dim")
+async def _new(conversation: CommandTarget, _: str) -> None:
+    await conversation.start_new_session()
+    conversation.attached.clear()
+    conversation.terminal.line(f"a new session: {conversation.session.id}", style="dim")
 
 
-async def _tools(talk: CommandTarget, _: str) -> None:
-    specs = list(talk.agent.tools.specs())
+async def _tools(conversation: CommandTarget, _: str) -> None:
+    specs = list(conversation.agent.tools.specs())
     for spec in specs:
         first = spec.description.strip().partition("\n")[0]
-        talk.terminal.line(f"  {one_line(spec.name, 60)}: {one_line(first, 120)}")
+        conversation.terminal.line(f"  {one_line(spec.name, 60)}: {one_line(first, 120)}")
     if not specs:
-        talk.terminal.line(f"{talk.agent.name} has no tools", style="dim")
+        conversation.terminal.line(f"{conversation.agent.name} has no tools", style="dim")
 
 
-async def _usage(talk: CommandTarget, _: str) -> None:
-    talk.terminal.line(
-        f"  this session: {usage_words(talk.session.usage)}; {counted(len(talk.session.history), 'message')}"
+async def _usage(conversation: CommandTarget, _: str) -> None:
+    conversation.terminal.line(
+        f"  this session: {format_usage(conversation.session.usage)}; {counted(len(conversation.session.history), 'message')}"
     )
 
 
-async def _attach(talk: CommandTarget, rest: str) -> None:
+async def _attach(conversation: CommandTarget, rest: str) -> None:
     if rest:
-        talk.attached.append(attachment(rest.strip("'\"")))
-    for part in talk.attached:
-        talk.terminal.line(f"  {describe_attachment(part)}", style="dim")
-    talk.terminal.line(
-        "goes with the next message" if talk.attached else "nothing is attached: /attach FILE does it",
+        conversation.attached.append(attachment(rest.strip("'\"")))
+    for part in conversation.attached:
+        conversation.terminal.line(f"  {describe_attachment(part)}", style="dim")
+    conversation.terminal.line(
+        "goes with the next message"
+        if conversation.attached
+        else "no attachments; add one with /attach FILE",
         style="dim",
     )
 
 
 async def _quit(_: CommandTarget, __: str) -> None:
-    raise AssertionError("the conversation ends before it comes here")
+    raise AssertionError("the conversation handles /quit before commands run")
 
 
 COMMANDS: Mapping[str, Command] = {
     "/help": Command(_help, "/help", "this list"),
     "/stop": Command(_stop, "/stop", "stop the answer that is running (so does Ctrl-C)"),
-    "/new": Command(_new, "/new", "begin a new session; the agent has forgotten this one"),
+    "/new": Command(_new, "/new", "start a new session with an empty history"),
     "/tools": Command(_tools, "/tools", "the agent's tools"),
     "/usage": Command(_usage, "/usage", "tokens and cost so far"),
     "/attach": Command(_attach, "/attach FILE", "send a picture, a PDF or a text file with the next message"),
     "/quit": Command(_quit, "/quit", "end the conversation (so does Ctrl-D)"),
 }
+"""All slash commands by name."""
 
 
-def usage_words(usage: Usage) -> str:
-    """Tokens and cost in a few words."""
-    cost = "cost not known" if usage.cost is None else f"${usage.cost:.4f}"
+def format_usage(usage: Usage) -> str:
+    """Return token counts and cost as text."""
+    cost = "cost unknown" if usage.cost is None else f"${usage.cost:.4f}"
     return f"{counted(usage.input_tokens, 'token')} in, {usage.output_tokens:,} out, {cost}"

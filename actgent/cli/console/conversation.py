@@ -1,4 +1,4 @@
-"""A conversation at a terminal, in which a person types."""
+"""Interactive conversation: read lines, run slash commands, send messages, and queue lines typed during an answer."""
 
 from collections import deque
 
@@ -13,46 +13,52 @@ from actgent.cli.terminal import Lines, Terminal, one_line
 from actgent.control.limits import Limits
 from actgent.errors import ActgentError
 from actgent.messages import Part, Text
-from actgent.sessions.incoming import Content
+from actgent.sessions.incoming_messages import Content
 
-from .answering import OWNER, Answering, answer
 from .commands import COMMANDS, QUIT, find_command, run_command
-from .prompt import Prompt, PromptInterrupted, history_file
+from .exchange import OWNER, MessageExchange, answer
+from .line_editor import LineEditor, PromptInterrupted, history_file
 from .views import TextView
 
 STDIN = 0
-RECENT = 4
-"""Messages of a session that goes on, which are shown again."""
+"""File descriptor of standard input."""
+RECENT_MESSAGES = 4
+"""Number of latest messages that are shown when a session is resumed."""
 
 
-def _prompt() -> Prompt:
-    return Prompt(history=history_file(), words=tuple(COMMANDS))
+def _editor() -> LineEditor:
+    return LineEditor(history=history_file(), words=tuple(COMMANDS))
 
 
 @attrs.define
 class TerminalConversation:
-    """Who talks with whom, and what is typed ahead."""
+    """An interactive conversation with one agent."""
 
     agent: Agent
     session: Session
     terminal: Terminal
     shutdown: Shutdown
     attached: list[Part] = attrs.field(factory=list, kw_only=True)
+    """Attachments of the next message."""
     limits: Limits | None = attrs.field(default=None, kw_only=True)
-    _prompt: Prompt = attrs.field(factory=_prompt, init=False)
+    """Limits of sessions that `/new` creates; None sets no limits."""
+    _editor: LineEditor = attrs.field(factory=_editor, init=False)
     _lines: Lines = attrs.field(factory=lambda: Lines(STDIN), init=False)
-    """What is typed while an answer runs."""
-    _ahead: deque[str] = attrs.field(factory=deque, init=False)
-    _reading: trio.CancelScope | None = attrs.field(default=None, init=False)
-    _has_ended: bool = attrs.field(default=False, init=False)
+    """Reader of lines typed while an answer runs; the line editor is inactive then."""
+    _queued_lines: deque[str] = attrs.field(factory=deque, init=False)
+    """Lines typed while an answer ran; they are sent afterwards."""
+    _read_ahead_scope: trio.CancelScope | None = attrs.field(default=None, init=False)
+    """Scope of the task that reads ahead during an answer; cancelled when the user must decide on a tool call."""
+    _input_ended: bool = attrs.field(default=False, init=False)
+    """True after the end of standard input."""
 
     async def talk(self) -> None:
-        """Talk until the person ends it."""
+        """Run the conversation until `/quit`, Ctrl-D or a signal."""
         self.terminal.line(
             f"Talking to {self.agent.name}. /help lists the commands; /quit or Ctrl-D ends it.", style="dim"
         )
         self._show_recent()
-        answering = Answering(
+        answering = MessageExchange(
             self.agent, self.session, self.terminal, self._receive, self._revise, TextView(self.terminal)
         )
         await answering.decide_all()
@@ -61,96 +67,96 @@ class TerminalConversation:
             if command is not None:
                 await run_command(self, *command)
             elif line.strip():
-                await self._say(line)
+                await self._send(line)
 
-    async def begin_anew(self) -> None:
-        """Have a new session in the place of this one."""
+    async def start_new_session(self) -> None:
+        """Replace the session by a new one."""
         self.session = await self.agent.create_session(OWNER, limits=self.limits)
 
     def _show_recent(self) -> None:
-        for message in self.session.history[-RECENT:]:
+        for message in self.session.history[-RECENT_MESSAGES:]:
             if message.text.strip():
                 self.terminal.line(
                     f"{one_line(message.sender.name, 60)}: {one_line(message.text, 300)}", style="dim"
                 )
 
-    # --- what is typed -----------------------------------------------------------------------
+    # --- input -------------------------------------------------------------------------------
 
     async def _next_line(self) -> str | None:
-        """The next line; None where the conversation ends."""
-        if self._ahead:
-            line = self._ahead.popleft()
+        """Return the next queued or typed line; None if the conversation ends."""
+        if self._queued_lines:
+            line = self._queued_lines.popleft()
             self.terminal.line(f"> {line}", style="bold")
-        elif self._has_ended or self.shutdown.is_asked:
+        elif self._input_ended or self.shutdown.is_requested:
             return None
         else:
-            typed = await self._ask("> ")
+            typed = await self._prompt_line("> ")
             if typed is None:
                 return None
             line = typed
         return None if line.strip() in QUIT else line
 
-    async def _ask(self, label: str, default: str = "") -> str | None:
-        """A line of the editor. Ctrl-C on an empty one is told of, and a second one is the end."""
+    async def _prompt_line(self, label: str, default: str = "") -> str | None:
+        """Read a line in the editor; None at Ctrl-D. Ctrl-C on an empty line prints a warning; a second Ctrl-C returns None."""
         has_warned = False
         text: str | None = None
-        with self.shutdown.waiting():
+        with self.shutdown.interruptible():
             while True:
                 try:
-                    text = await self._prompt.ask(label, default=default)
+                    text = await self._editor.ask(label, default=default)
                     break
                 except PromptInterrupted:
                     if has_warned:
                         break
                     has_warned = True
                     self.terminal.line(
-                        "(Ctrl-C once more, Ctrl-D or /quit ends the conversation)", style="dim"
+                        "(press Ctrl-C again, Ctrl-D, or type /quit to end the conversation)", style="dim"
                     )
         return text
 
     async def _receive(self) -> str | None:
-        """Return what a person answers to a question in the middle of an answer."""
-        if self._reading is not None:
-            self._reading.cancel()
-        return await self._ask("")
+        """Read the user's decision on a tool call."""
+        if self._read_ahead_scope is not None:
+            self._read_ahead_scope.cancel()
+        return await self._prompt_line("")
 
     async def _revise(self, text: str) -> str | None:
-        if self._reading is not None:
-            self._reading.cancel()
-        return await self._ask("arguments: ", text)
+        if self._read_ahead_scope is not None:
+            self._read_ahead_scope.cancel()
+        return await self._prompt_line("arguments: ", text)
 
-    # --- what is said ------------------------------------------------------------------------
+    # --- messages ----------------------------------------------------------------------------
 
-    async def _say(self, line: str) -> None:
-        said: Content = [*self.attached, Text(line)] if self.attached else line
+    async def _send(self, line: str) -> None:
+        content: Content = [*self.attached, Text(line)] if self.attached else line
         self.attached.clear()
-        with self.shutdown.stopping() as stop:
+        with self.shutdown.stoppable() as stop:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._read_ahead, stop)
+                nursery.start_soon(self._queue_lines, stop)
                 nursery.start_soon(self._stop_when, stop)
-                answered = await outcome.acapture(self._answer, said)
+                answered = await outcome.acapture(self._answer, content)
                 nursery.cancel_scope.cancel()
         answered.unwrap()
 
-    async def _answer(self, said: Content) -> None:
+    async def _answer(self, content: Content) -> None:
         try:
             await answer(
-                self.agent, self.session, said, self.terminal, receive=self._receive, revise=self._revise
+                self.agent, self.session, content, self.terminal, receive=self._receive, revise=self._revise
             )
-        except ActgentError as error:  # such as a message that its model could not take
+        except ActgentError as error:  # e.g. the model does not support an attachment
             self.terminal.complain(error)
 
     async def _stop_when(self, stop: trio.Event) -> None:
         await stop.wait()
         await self.session.interrupt("stopped at the terminal")
 
-    async def _read_ahead(self, stop: trio.Event) -> None:
-        """Take what is typed while the answer runs: /stop ends it, all else waits for its end."""
-        with trio.CancelScope() as self._reading:
+    async def _queue_lines(self, stop: trio.Event) -> None:
+        """Read lines while the answer runs: `/stop` interrupts the answer, other lines are queued for afterwards."""
+        with trio.CancelScope() as self._read_ahead_scope:
             while (line := await self._lines.receive()) is not None:
                 if line.strip() == "/stop":
                     stop.set()
                 elif line.strip():
-                    self._ahead.append(line)
-                    self.terminal.notice("this is said when the answer has ended; /stop ends it now")
-            self._has_ended = True
+                    self._queued_lines.append(line)
+                    self.terminal.notice("queued until the running answer ends; /stop ends the answer now")
+            self._input_ended = True

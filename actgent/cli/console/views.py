@@ -1,4 +1,4 @@
-"""How what comes of a message is shown: to a person, or as a JSON object a line."""
+"""Views of deliveries: as text, or as one JSON object per line."""
 
 import json
 from collections.abc import Mapping
@@ -13,81 +13,83 @@ from actgent.messages import CallProgress, Delivery, Event, Failure, Reply, Rout
 
 
 class DeliveryView(Protocol):
-    """Shows the deliveries of one session."""
+    """Interface for showing the deliveries of one session."""
 
     def show(self, delivery: Delivery, session: Session) -> None:
-        """Show the next one."""
+        """Show one delivery."""
 
 
 class TextView:
-    """For people: the growing answer, tool calls and events; failures on standard error."""
+    """Text output: the streamed answer, tool calls and events. Failures go to standard error."""
 
     def __init__(self, terminal: Terminal) -> None:
         self._terminal = terminal
-        self._shown = ConversationView(terminal)
+        self._conversation = ConversationView(terminal)
 
     def show(self, delivery: Delivery, session: Session) -> None:
-        shown = self._shown
+        conversation = self._conversation
         match delivery:
             case Token():
-                shown.token(delivery.text, (delivery.reply_id, delivery.attempt))
+                conversation.token(delivery.text, (delivery.reply_id, delivery.attempt))
             case Reply():
-                shown.reply(delivery.text)
+                conversation.reply(delivery.text)
             case ToolResult():
-                shown.tool(delivery, arguments_of(session, delivery.call_id))
+                conversation.tool(delivery, arguments_of(session, delivery.call_id))
             case CallProgress():
-                shown.aside(f"{delivery.tool_name}: {_how_far(delivery)}")
+                conversation.aside(f"{delivery.tool_name}: {_format_progress(delivery)}")
             case Event():
-                shown.aside(f"event: {delivery.name} {delivery.data}")
+                conversation.aside(f"event: {delivery.name} {delivery.data}")
             case Route():
-                shown.aside(f"route: {delivery.action} {delivery.data}")
+                conversation.aside(f"route: {delivery.action} {delivery.data}")
             case Approval():
-                shown.break_off()
+                conversation.end_partial_line()
             case Failure():
-                shown.break_off()
+                conversation.end_partial_line()
                 if delivery.kind == "interrupted" and self._terminal.is_live:
-                    shown.aside("stopped")
+                    conversation.aside("stopped")
                 else:
                     self._terminal.complain(delivery.error)
 
 
 class JsonView:
-    """For programs: one object a line with `type`; pieces of growing answers are left out."""
+    """JSON lines with a member `type`. Tokens are omitted."""
 
     def __init__(self, terminal: Terminal) -> None:
         self._terminal = terminal
 
     def show(self, delivery: Delivery, session: Session) -> None:
-        if (found := _as_object(delivery, session)) is not None:
-            self._terminal.raw(json.dumps(found, ensure_ascii=False, default=str))
+        if (found := _to_object(delivery, session)) is not None:
+            self._terminal.json_line(json.dumps(found, ensure_ascii=False, default=str))
 
 
-def _as_object(delivery: Delivery, session: Session) -> dict[str, Any] | None:
-    known: dict[str, Any]
+def _to_object(delivery: Delivery, session: Session) -> dict[str, Any] | None:
+    """Return the delivery as a JSON object; None for a token."""
+    row: dict[str, Any]
     match delivery:
         case Token():
             return None
         case Reply(text=text, data=data, usage=usage):
-            known = {"type": "reply", "text": text, "data": data, "usage": attrs.asdict(usage)}
+            row = {"type": "reply", "text": text, "data": data, "usage": attrs.asdict(usage)}
         case ToolResult(tool_name=name, status=status, call_id=call_id):
-            given = arguments_of(session, call_id)
-            known = {"type": "tool_result", "tool": name, "arguments": given, "status": status}
-            known["content"] = delivery.text
+            arguments = arguments_of(session, call_id)
+            row = {"type": "tool_result", "tool": name, "arguments": arguments, "status": status}
+            row["content"] = delivery.text
         case CallProgress(tool_name=name, call_id=call_id, done=done, total=total, text=text):
-            known = {"type": "tool_progress", "tool": name, "call": call_id}
-            known |= {"done": done, "total": total, "text": text}
+            row = {"type": "tool_progress", "tool": name, "call": call_id}
+            row |= {"done": done, "total": total, "text": text}
         case Event(name=name, data=data):
-            known = {"type": "event", "name": name, "data": data}
+            row = {"type": "event", "name": name, "data": data}
         case Route(action=action, data=data):
-            known = {"type": "route", "action": action, "data": data}
+            row = {"type": "route", "action": action, "data": data}
         case Approval(tool_name=name, arguments=arguments, question=question):
-            known = {"type": "approval", "tool": name, "arguments": arguments, "question": question}
+            row = {"type": "approval", "tool": name, "arguments": arguments, "question": question}
         case Failure(kind=kind, error=error):
-            known = {"type": "failure", "kind": kind, "error": str(error)}
-    return {"session": session.id, **known}
+            row = {"type": "failure", "kind": kind, "error": str(error)}
+    return {"session": session.id, **row}
 
 
-def _how_far(progress: CallProgress) -> str:
+def _format_progress(progress: CallProgress) -> str:
+    """Return tool progress as text, e.g. `3 of 10 downloading`."""
     share = "" if progress.done is None else f"{progress.done:g}"
     if share and progress.total is not None:
         share += f" of {progress.total:g}"
@@ -95,7 +97,7 @@ def _how_far(progress: CallProgress) -> str:
 
 
 def arguments_of(session: Session, call_id: str) -> Mapping[str, Any] | str:
-    """Return the arguments of a tool call: the latest calls stand at the end of the history."""
+    """Return the arguments of a tool call, searched from the end of the history; empty if the call is not found."""
     for message in reversed(session.history):
         for call in message.tool_calls:
             if call.id == call_id:

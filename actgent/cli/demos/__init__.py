@@ -1,1 +1,1 @@
-"""`actgent demo`, and the model on loopback for those who have no key."""
+"""`actgent demo`, and scripted models that need no API key."""

@@ -1,1 +1,1 @@
-"""Commands about journals: looking, replaying, keeping, and what a new version makes of them."""
+"""Commands that read or maintain stored sessions and memories."""

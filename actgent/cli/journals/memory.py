@@ -1,4 +1,4 @@
-"""`actgent memory`: what is remembered of an owner, to be read, corrected, taken along and erased."""
+"""`actgent memory`: list, show, correct, forget and export the long-term memories of an owner."""
 
 import json
 from collections.abc import Iterable
@@ -12,25 +12,26 @@ from actgent.cli.terminal import Terminal, one_line, printable
 from actgent.errors import ConfigurationError
 from actgent.errors.printable import counted
 from actgent.journal.base import Journal
-from actgent.journal.listing import SessionKey
-from actgent.journal.records import Opened
+from actgent.journal.records import SessionCreatedRecord
+from actgent.journal.session_lists import SessionKey
 from actgent.memory.longterm import Memories, MemoryFilter, MemoryUnit
 from actgent.messages import Sender
 
-from .journal import opened as opened_journal
+from .journal import open_for_writing
 
 PAGE = 500
+"""Memories that are read at once."""
 
 
-def memories_at(place: str) -> Memories:
-    """The memories of an address; the path of their file will do.
+def memories_at(location: str) -> Memories:
+    """Open the memories at a file path or URL.
 
     Raises:
-        ConfigurationError: there is no such file.
+        ConfigurationError: The file does not exist.
     """
-    name = place.removeprefix("sqlite:///")
+    name = location.removeprefix("sqlite:///")
     if "://" in name:
-        return Memories(place)
+        return Memories(location)
     if not Path(name).is_file():
         raise ConfigurationError(
             f"no such file: {name} (expected a file of memories or postgres://HOST/DATABASE)"
@@ -38,125 +39,137 @@ def memories_at(place: str) -> Memories:
     return Memories(f"sqlite:///{name}")
 
 
-async def list_memories(place: str, terminal: Terminal, *, owner: str | None, kind: str | None) -> int:
-    """List the memories of an owner; without one, the owners."""
-    async with memories_at(place) as memories:
+async def list_memories(location: str, terminal: Terminal, *, owner: str | None, kind: str | None) -> int:
+    """Print the current memories of an owner; without an owner, print all owners with the number of their memories."""
+    async with memories_at(location) as memories:
         if owner is None:
-            for who, count in await memories.owners():
-                terminal.line(f"{one_line(_named(who), 60)}  {count:,}")
+            for found, count in await memories.owners():
+                terminal.line(f"{one_line(_format_owner(found), 60)}  {count:,}")
             return 0
         wanted = MemoryFilter(kinds=[kind] if kind else [])
         after: MemoryUnit | None = None
         while page := await memories.page(owner=_owner(owner), wanted=wanted, after=after, limit=PAGE):
             for each in page:
                 terminal.line(
-                    f"{each.id}  {_day(each.created_at)}  {one_line(each.kind, 20)}  {one_line(each.text, 200)}"
+                    f"{each.id}  {_format_time(each.created_at)}  {one_line(each.kind, 20)}  {one_line(each.text, 200)}"
                 )
             after = page[-1]
     return 0
 
 
-async def show_memory(place: str, memory_id: str, terminal: Terminal, *, owner: str) -> int:
-    """Show one memory with its history and its links."""
-    who = _owner(owner)
-    async with memories_at(place) as memories:
-        for each in await memories.history(memory_id, owner=who):
-            state = f"replaced by {each.replaced_by}" if each.replaced_by else "what is known now"
-            terminal.line(f"{each.id}  {_day(each.created_at)}  {state}", style="bold")
+async def show_memory(location: str, memory_id: str, terminal: Terminal, *, owner: str) -> int:
+    """Print a memory with its earlier versions, source and links."""
+    owner_sender = _owner(owner)
+    async with memories_at(location) as memories:
+        for each in await memories.history(memory_id, owner=owner_sender):
+            state = f"replaced by {each.replaced_by}" if each.replaced_by else "current"
+            terminal.line(f"{each.id}  {_format_time(each.created_at)}  {state}", style="bold")
             terminal.line(printable(each.text))
             for name, value in _fields(each):
                 terminal.line(f"  {name}: {one_line(value, 200)}")
-        for link in await memories.associations(memory_id, owner=who):
+        for link in await memories.associations(memory_id, owner=owner_sender):
             arrow = "->" if link.is_from_here else "<-"
             terminal.line(f"  {arrow} {one_line(link.relation, 60)} {link.id}")
     return 0
 
 
-async def correct_memory(place: str, memory_id: str, text: str, terminal: Terminal, *, owner: str) -> int:
-    """Put a corrected memory in the place of one."""
-    async with memories_at(place) as memories:
-        made = await memories.update(memory_id, text, owner=_owner(owner))
-    terminal.line(f"{made.id} stands in the place of {memory_id}, which stays as its history")
+async def correct_memory(location: str, memory_id: str, text: str, terminal: Terminal, *, owner: str) -> int:
+    """Replace the text of a memory, and print the id of the new version."""
+    async with memories_at(location) as memories:
+        corrected = await memories.update(memory_id, text, owner=_owner(owner))
+    terminal.line(f"{corrected.id} replaces {memory_id}; the old text stays in the history")
     return 0
 
 
 async def forget_memories(
-    place: str, ids: Iterable[str], terminal: Terminal, *, owner: str, all_of: bool, journal: str | None
+    location: str, ids: Iterable[str], terminal: Terminal, *, owner: str, all_of: bool, journal: str | None
 ) -> int:
-    """Forget memories, or erase all that is kept of an owner, in a journal, too."""
-    who, named = _owner(owner), tuple(ids)
-    if bool(named) is all_of or (journal is not None and not all_of):
+    """Forget memories by id, or erase everything stored about an owner. Return 1 if an id was not found.
+
+    Args:
+        location: Memory file or URL.
+        ids: Ids of the memories; empty with `all_of`.
+        terminal: Output of the command.
+        owner: Name of the owner.
+        all_of: True to erase everything of the owner.
+        journal: With `all_of`, the journal whose sessions are erased; None erases no sessions.
+
+    Raises:
+        ConfigurationError: Ids and `all_of` are both given or both missing, or `journal` is given without `all_of`.
+    """
+    owner_sender, memory_ids = _owner(owner), tuple(ids)
+    if bool(memory_ids) is all_of or (journal is not None and not all_of):
         raise ConfigurationError(
-            "say which: ids of memories, or --all for everything of the owner; --journal goes with --all"
+            "give either ids of memories, or --all for everything of the owner; --journal requires --all"
         )
-    async with memories_at(place) as memories:
-        if named:
-            count = await memories.forget(*named, owner=who)
-            terminal.line(f"forgotten: {count} of {len(named)}")
-            return 0 if count == len(named) else 1
-        if journal is not None:  # first: a session that is left could remember again
-            terminal.line(f"sessions erased: {await _erase_sessions(journal, who)}")
-        terminal.line(f"memories erased: {await memories.erase(who)}")
+    async with memories_at(location) as memories:
+        if memory_ids:
+            count = await memories.forget(*memory_ids, owner=owner_sender)
+            terminal.line(f"forgotten: {count} of {len(memory_ids)}")
+            return 0 if count == len(memory_ids) else 1
+        if journal is not None:  # sessions first: an open session could store new memories
+            terminal.line(f"sessions erased: {await _erase_sessions(journal, owner_sender)}")
+        terminal.line(f"memories erased: {await memories.erase(owner_sender)}")
     return 0
 
 
-async def _erase_sessions(place: str, owner: Sender) -> int:
-    """Erase the sessions of an owner with all below them, and their summaries and snapshots; returns their number."""
-    async with opened_journal(place) as journal:
+async def _erase_sessions(location: str, owner: Sender) -> int:
+    """Erase the sessions of an owner with their child sessions, summaries and snapshots. Return the number of erased sessions."""
+    async with open_for_writing(location) as journal:
         found = await journal.sessions()
         roots = {each.key for each in found if each.owner == owner.name and each.parent_id is None}
-        own = {key for key in roots if await _is_of(journal, key, owner)}
-        doomed = [each for each in found if each.key in own or each.root in own]
-        for each in doomed:
+        own = {key for key in roots if await _is_owned_by(journal, key, owner)}
+        erased = [each for each in found if each.key in own or each.root in own]
+        for each in erased:
             await journal.delete(each.session_id, agent=each.agent)
-    return len(doomed)
+    return len(erased)
 
 
-async def _is_of(journal: Journal, key: SessionKey, owner: Sender) -> bool:
-    """Return True if a session is this owner's: lists know names alone, and not that an agent may be called like a person."""
+async def _is_owned_by(journal: Journal, key: SessionKey, owner: Sender) -> bool:
+    """Return True if the session's owner is this user or agent. Session lists hold only names, which a user and an agent may share."""
     (first, *_) = await journal.read(key.session_id, agent=key.agent, limit=1)
-    return isinstance(first, Opened) and first.owner == owner
+    return isinstance(first, SessionCreatedRecord) and first.owner == owner
 
 
-async def export_memories(place: str, terminal: Terminal, *, owner: str) -> int:
-    """Write all that is remembered of an owner, history and links too, as lines of JSON."""
-    who = _owner(owner)
-    async with memories_at(place) as memories:
-        for each in await memories.export(who):
-            links = [] if each.replaced_by else await memories.associations(each.id, owner=who)
+async def export_memories(location: str, terminal: Terminal, *, owner: str) -> int:
+    """Print all memories of an owner, with history and links, as JSON lines."""
+    owner_sender = _owner(owner)
+    async with memories_at(location) as memories:
+        for each in await memories.export(owner_sender):
+            links = [] if each.replaced_by else await memories.associations(each.id, owner=owner_sender)
             row = attrs.asdict(each) | {"links": [attrs.asdict(link) for link in links]}
-            terminal.raw(json.dumps(row, ensure_ascii=False))
+            terminal.json_line(json.dumps(row, ensure_ascii=False))
     return 0
 
 
 def _owner(owner: str) -> Sender:
-    """The owner of a name, as sessions read it; `agent:cook` is the agent of that name."""
+    """Parse an owner name; `agent:cook` is the agent `cook`."""
     kind, colon, name = owner.partition(":")
     return Sender(name, "agent") if colon and kind == "agent" else Sender.named(owner)
 
 
-def _named(owner: Sender) -> str:
+def _format_owner(owner: Sender) -> str:
     return owner.name if owner.kind == "user" else f"{owner.kind}:{owner.name}"
 
 
-def _day(at: float) -> str:
+def _format_time(at: float) -> str:
     try:
         return datetime.fromtimestamp(at, UTC).isoformat(sep=" ", timespec="minutes")[:16]
-    except (OverflowError, ValueError, OSError):  # of a clock that was far off
+    except (OverflowError, ValueError, OSError):  # the timestamp is out of range
         return "unknown"
 
 
 def _fields(memory: MemoryUnit) -> Iterable[tuple[str, Any]]:
-    """Return what there is to be said of a memory besides its text."""
+    """Yield the attributes of a memory, except its text, as name and value."""
     yield "kind", memory.kind
     yield "importance", memory.importance
-    said = {"agent": memory.agent, "session": memory.session_id, "message": memory.message_id}
-    yield from ((name, value) for name, value in said.items() if value)
+    sources = {"agent": memory.agent, "session": memory.session_id, "message": memory.message_id}
+    yield from ((name, value) for name, value in sources.items() if value)
     for name, at in (("valid from", memory.valid_from), ("valid until", memory.valid_until)):
         if at is not None:
-            yield name, _day(at)
+            yield name, _format_time(at)
     yield from (
-        (name, True) for name, is_so in (("kept", memory.is_kept), ("shared", memory.is_shared)) if is_so
+        (name, True) for name, is_so in (("pinned", memory.is_kept), ("shared", memory.is_shared)) if is_so
     )
     yield "recalled", counted(memory.uses, "time")
     yield from memory.metadata.items()

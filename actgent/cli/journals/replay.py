@@ -1,11 +1,11 @@
-"""`actgent replay` with an agent: whether its code still does the same, and how else it could have gone on."""
+"""`actgent replay` with an agent: compare its current behaviour with the recorded session, or fork the session."""
 
 import attrs
 
 from actgent.agents.agent import Agent
 from actgent.agents.session import Session
+from actgent.cli.agent_folders import is_folder
 from actgent.cli.chat import ChatOptions, arguments_of, open_agent
-from actgent.cli.folders import is_folder
 from actgent.cli.terminal import ConversationView, Terminal
 from actgent.errors import ConfigurationError
 from actgent.errors.printable import counted
@@ -16,30 +16,34 @@ from actgent.runtime.runtime import open_runtime
 from actgent.sessions.restore import rebuild
 from actgent.testing.recorded import Recording
 
-from .journal import OneAwake, load, looked_at, opened, show_rebuilt
+from .journal import SingleSessionJournal, load, open_for_writing, open_read_only, print_rebuilt_session
 
 
 @attrs.frozen(kw_only=True)
 class ReplayOptions:
-    """What `actgent replay` was told."""
+    """Options of `actgent replay --code` and `--fork`."""
 
     journal: str
+    """Journal file or URL."""
     session: str
-    of: str | None = None
-    """Its agent's name, where several have a session of this id."""
+    """Id of the recorded session."""
+    agent: str | None = None
+    """Name of the session's agent; None if only one agent has a session with this id."""
     to: int | None
+    """Number of the last record to replay; None replays all."""
     fork: str | None
-    """The id of the session that goes on from there; None only compares."""
-    agent: ChatOptions
+    """Id of the new session that continues from the record; None only compares."""
+    code: ChatOptions
+    """The agent to run, and the message of a fork."""
 
 
 async def compare(options: ReplayOptions, terminal: Terminal) -> int:
-    """Show the session, and the first difference that an agent's prompt and its code make today; 1 if there is one."""
-    async with looked_at(options.journal) as journal:
-        records = await load(journal, options.session, options.of)
+    """Print the rebuilt session and the first differences in prompts and behaviour of the agent's current code. Return 1 if it differs."""
+    async with open_read_only(options.journal) as journal:
+        records = await load(journal, options.session, options.agent)
     rebuilt = await rebuild(records, to=options.to)
-    async with open_agent(options.agent, is_asked=False) as agent:
-        show_rebuilt(rebuilt, len(records), terminal)
+    async with open_agent(options.code, needs_model=False) as agent:
+        print_rebuilt_session(rebuilt, len(records), terminal)
         recording = Recording(options.session, agent.name, records[: rebuilt.step])
         found = [await recording.compare(agent, prompts=prompts) for prompts in (True, False)]
     for difference in dict.fromkeys(filter(None, found)):
@@ -51,41 +55,48 @@ async def compare(options: ReplayOptions, terminal: Terminal) -> int:
 
 
 async def fork(options: ReplayOptions, terminal: Terminal) -> int:
-    """Let a copy of the session go on after a step, in the journal under its own id; 1 if it failed."""
-    session_id, heard = options.fork or "", _Heard(terminal)
-    _check_changes(options.agent)
-    async with opened(options.journal) as journal, open_agent(options.agent) as agent:
-        records = await load(journal, options.session, options.of)
+    """Copy a session up to a record under a new id, and continue the copy. Return 1 if a turn failed.
+
+    Raises:
+        ConfigurationError: An option does not apply to the agent, or the session does not exist.
+        Fenced: Another process owns the journal.
+    """
+    session_id, view = options.fork or "", _ForkView(terminal)
+    _check_changes(options.code)
+    async with open_for_writing(options.journal) as journal, open_agent(options.code) as agent:
+        records = await load(journal, options.session, options.agent)
         step = (await rebuild(records, to=options.to)).step
-        (whole,) = await read_sessions(journal, agent=options.of, session_id=options.session)
+        (whole,) = await read_sessions(journal, agent=options.agent, session_id=options.session)
         begun = forked(attrs.evolve(whole, records=records[:step]), session_id, agent.name)
         await write_sessions(journal, [begun])
-        await _go_on(agent, begun.session_id, journal, message=options.agent.message, heard=heard)
+        await _resume(agent, begun.session_id, journal, message=options.code.message, view=view)
         count = len(await journal.load(session_id, agent=agent.name))
     terminal.notice(
         f"session {session_id} has {counted(count, 'record')}, {len(begun.records):,} of them from before"
     )
-    return 0 if heard.ok else 1
+    return 0 if view.ok else 1
 
 
 def _check_changes(who: ChatOptions) -> None:
-    """Refuse changes that the agent would not take."""
+    """Raise if `--system` or `--model` cannot be applied to the agent."""
     if who.file is None:
         return
     if who.system is not None:
         raise ConfigurationError(
-            "--system is for a plain agent: leave out --agent, or change the agent's own prompt"
+            "--system works only with a plain agent: omit --code, or change the agent's own prompt"
         )
     if who.model is not None and not is_folder(who.file):
-        raise ConfigurationError("--model changes a folder's agent; the one of a Python file names its own")
+        raise ConfigurationError(
+            "--model works only with agent folders: an agent in a Python file chooses its own model"
+        )
 
 
-async def _go_on(
-    agent: Agent, session_id: str, journal: Journal, *, message: str | None, heard: "_Heard"
+async def _resume(
+    agent: Agent, session_id: str, journal: Journal, *, message: str | None, view: "_ForkView"
 ) -> None:
-    """Let a session go on, and say something in it."""
-    agent.on_session(heard.listen)
-    async with open_runtime(journal=OneAwake(journal, session_id)) as runtime:
+    """Resume the unfinished turn of a session, then send the message, if there is one."""
+    agent.on_session(view.listen)
+    async with open_runtime(journal=SingleSessionJournal(journal, session_id)) as runtime:
         await runtime.start(agent)
         session = await agent.open_session(session_id)
         await session.wait_idle()
@@ -95,11 +106,12 @@ async def _go_on(
 
 
 @attrs.define
-class _Heard:
-    """Shows what a session says."""
+class _ForkView:
+    """Prints the deliveries of a session."""
 
     terminal: Terminal
     ok: bool = True
+    """False after a failed turn."""
 
     def listen(self, session: Session) -> None:
         shown = ConversationView(self.terminal)

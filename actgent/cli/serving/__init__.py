@@ -1,1 +1,1 @@
-"""Commands about servers: agents over HTTP, and the MCP servers whose tools agents have."""
+"""Commands for servers and clusters."""

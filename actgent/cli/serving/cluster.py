@@ -1,4 +1,4 @@
-"""`actgent cluster`: its nodes and partitions, nodes that are to leave, and messages that were given up."""
+"""`actgent cluster`: show the cluster, drain nodes, change partitions, and handle dead-lettered messages."""
 
 from collections import Counter
 
@@ -8,26 +8,21 @@ import orjson
 from actgent.cli.terminal import Terminal, one_line
 from actgent.cluster.operations.changing import finish_upgrade, release, repartition
 from actgent.cluster.operations.dead import drop_message, retry_dead
-from actgent.cluster.operations.watching import (
-    ClusterStatus,
-    PartitionStatus,
-    look_at_cluster,
-    open_cluster_watch,
-)
+from actgent.cluster.operations.watching import ClusterStatus, PartitionStatus, drain, look_at_cluster
 from actgent.errors.printable import counted
 from actgent.journal.postgres import DeadMessage, read_dead
 
-from .cluster_place import ClusterPlace
+from .cluster_options import ClusterOptions
 
 
-async def show_status(place: ClusterPlace, terminal: Terminal, *, json: bool, full: bool) -> int:
-    """Show nodes and partitions; 1 if a partition is served by nobody."""
-    status = await look_at_cluster(place.broker_url(), place.journal_url(), place.pool)
+async def show_status(cluster: ClusterOptions, terminal: Terminal, *, json: bool, full: bool) -> int:
+    """Print nodes and partitions. Return 1 if a partition has no owner, or an agent with open sessions has no node."""
+    status = await look_at_cluster(cluster.journal_url(), cluster.cluster)
     if json:
-        terminal.raw(orjson.dumps(attrs.asdict(status), option=orjson.OPT_INDENT_2).decode())
+        terminal.json_line(orjson.dumps(attrs.asdict(status), option=orjson.OPT_INDENT_2).decode())
     else:
         _show(status, terminal, full=full)
-    return int(any(not each.is_served for each in status.partitions) or not status.nodes)
+    return int(not status.is_whole)
 
 
 def _show(status: ClusterStatus, terminal: Terminal, *, full: bool) -> None:
@@ -35,24 +30,32 @@ def _show(status: ClusterStatus, terminal: Terminal, *, full: bool) -> None:
         agents = ", ".join(one_line(each, 60) for each in node.agents) or "no agents"
         leaving = ", leaving" if node.is_leaving else ""
         terminal.line(
-            f"{node.node}: {counted(len(node.owned), 'partition')}, {counted(node.turns, 'turn')}, {agents}, actgent {node.release}{leaving}"
+            f"{node.name} at {node.address}: {counted(node.partitions, 'partition')}, {agents}, actgent {node.release}{leaving}"
         )
     if not status.nodes:
-        terminal.line("no node is there")
+        terminal.line("no node is running")
     counts = Counter("served" if each.is_served else "not served" for each in status.partitions)
-    said = ", ".join(f"{count} {word}" for word, count in sorted(counts.items())) or "none was ever served"
-    waiting, unfinished = (
-        sum(each.waiting for each in status.partitions),
+    served = (
+        ", ".join(f"{count} {word}" for word, count in sorted(counts.items())) or "none has been served yet"
+    )
+    pending, unfinished = (
+        sum(each.pending for each in status.partitions),
         sum(each.unfinished for each in status.partitions),
     )
     lag = max((each.lag for each in status.partitions), default=0.0)
-    behind = f", the last step of one {lag:.0f} s ago" if unfinished else ""
-    waits = counted(waiting, "request waits", "requests wait")
-    works = counted(unfinished, "session is at work", "sessions are at work")
-    terminal.line(f"partitions: {said}; {waits}, {works}{behind}")
+    last = f", oldest progress {lag:.0f} s ago" if unfinished else ""
+    waits = counted(pending, "message waits for an owner", "messages wait for an owner")
+    works = counted(unfinished, "session is unfinished", "sessions are unfinished")
+    terminal.line(f"partitions: {served}; {waits}, {works}{last}")
+    for agent, count in sorted(status.unhosted.items()):
+        sessions = counted(count, "open session")
+        terminal.line(f"no node hosts agent {one_line(agent, 60)}, which has {sessions}")
+    if status.suspects or status.dead:
+        suspects, dead = counted(status.suspects, "suspect session"), counted(status.dead, "dead message")
+        terminal.line(f"{suspects}, {dead}")
     layout = status.layout
     terminal.line(
-        f"{counted(layout.partitions, 'partition')} in generation {layout.generation}; all write the form {layout.writes}"
+        f"{counted(layout.partitions, 'partition')} in generation {layout.generation}; record format {layout.writes}"
     )
     for each in status.partitions if full else ():
         terminal.line(_line_of(each))
@@ -60,75 +63,79 @@ def _show(status: ClusterStatus, terminal: Terminal, *, full: bool) -> None:
 
 def _line_of(each: PartitionStatus) -> str:
     since, state = each.since.isoformat(timespec="seconds"), "" if each.is_served else ", not served"
-    behind = f", lag {each.lag:.0f} s" if each.unfinished else ""
+    lag = f", lag {each.lag:.0f} s" if each.unfinished else ""
     return (
-        f"  {each.partition}: {each.owner} since {since}, epoch {each.epoch}, {each.waiting} waiting, "
-        f"{each.unfinished} at work{behind}{state}"
+        f"  {each.partition}: {each.owner} since {since}, epoch {each.epoch}, {each.pending} pending, "
+        f"{each.unfinished} unfinished{lag}{state}"
     )
 
 
-async def drain_node(place: ClusterPlace, node: str, terminal: Terminal) -> int:
-    """Have a node hand over what it serves, and end."""
-    async with open_cluster_watch(place.broker_url(), place.pool) as watch:
-        name = await watch.drain(node)
-    terminal.notice(f"{name} has handed over all that it served")
+async def drain_node(cluster: ClusterOptions, node: str, terminal: Terminal) -> int:
+    """Make a node hand over its partitions and stop; wait until it has."""
+    name = await drain(cluster.journal_url(), cluster.cluster, node)
+    terminal.notice(f"{name} has handed over all its partitions")
     return 0
 
 
-async def change_partitions(place: ClusterPlace, partitions: int, terminal: Terminal) -> int:
-    """Give a pool another number of partitions while no node runs."""
-    moved = await repartition(place.journal_url(), place.broker_url(), place.pool, partitions)
-    there = counted(partitions, "partition is there", "partitions are there")
-    changed = counted(moved, "request has changed its queue", "requests have changed their queue")
-    terminal.notice(f"{there}, and {changed}")
+async def change_partitions(cluster: ClusterOptions, partitions: int, terminal: Terminal) -> int:
+    """Change the number of partitions while no node runs."""
+    before = await repartition(cluster.journal_url(), cluster.cluster, partitions)
+    terminal.notice(f"the cluster has {counted(partitions, 'partition')}; it had {before}")
     return 0
 
 
-async def release_agent(place: ClusterPlace, agent: str, terminal: Terminal) -> int:
-    """Let another pool of the same database host an agent."""
-    await release(place.journal_url(), place.broker_url(), place.pool, agent)
-    terminal.notice(f"the pool that starts {one_line(agent, 100)} next goes on with its sessions")
+async def release_agent(cluster: ClusterOptions, agent: str, terminal: Terminal) -> int:
+    """Allow another cluster of the same database to host an agent."""
+    await release(cluster.journal_url(), cluster.cluster, agent)
+    terminal.notice(
+        f"released {one_line(agent, 100)}: the next cluster that starts this agent resumes its sessions"
+    )
     return 0
 
 
-async def end_upgrade(place: ClusterPlace, terminal: Terminal) -> int:
-    """Have a pool write the form of this release."""
-    form = await finish_upgrade(place.journal_url(), place.broker_url(), place.pool)
-    terminal.notice(f"all nodes write the form {form} from now on; older releases can be no nodes any more")
+async def end_upgrade(cluster: ClusterOptions, terminal: Terminal) -> int:
+    """Switch the cluster to the record format of this release."""
+    form = await finish_upgrade(cluster.journal_url(), cluster.cluster)
+    terminal.notice(f"all nodes now write record format {form}; nodes of older releases can no longer join")
     return 0
 
 
-async def list_dead(place: ClusterPlace, terminal: Terminal, *, json: bool) -> int:
-    """Name the messages that were given up, oldest first. 1 if one was not said again."""
-    dead = await read_dead(place.journal_url())
+async def list_dead_letters(cluster: ClusterOptions, terminal: Terminal, *, json: bool) -> int:
+    """Print dead-lettered messages, oldest first. Return 1 if one has not been redelivered."""
+    dead = await read_dead(cluster.journal_url())
     if json:
-        terminal.raw(orjson.dumps([attrs.asdict(each) for each in dead], option=orjson.OPT_INDENT_2).decode())
+        terminal.json_line(
+            orjson.dumps([attrs.asdict(each) for each in dead], option=orjson.OPT_INDENT_2).decode()
+        )
     else:
         for line in map(_line, dead):
             terminal.line(line)
         if not dead:
-            terminal.line("no message was given up")
+            terminal.line("no dead-lettered messages")
     return int(any(each.retried_as is None for each in dead))
 
 
 def _line(dead: DeadMessage) -> str:
     session = one_line(f"{dead.agent}/{dead.session_id}", 80)
-    again = "" if dead.retried_as is None else f"; said again as {one_line(dead.retried_as, 100)}"
+    again = "" if dead.retried_as is None else f"; redelivered as {one_line(dead.retried_as, 100)}"
     at = dead.at.isoformat(timespec="seconds")
     return f"{one_line(dead.message_id, 100)}  {at}  {session}: {one_line(dead.reason, 200)}{again}"
 
 
-async def say_again(place: ClusterPlace, message_id: str, terminal: Terminal, *, session: str | None) -> int:
-    """Have a message said again; its new id goes to standard output."""
-    journal, broker = place.journal_url(), place.broker_url()
-    again = await retry_dead(journal, broker, place.pool, message_id, session_id=session)
-    terminal.notice(f"{one_line(message_id, 100)} was said again under the id")
+async def redeliver_dead_letter(
+    cluster: ClusterOptions, message_id: str, terminal: Terminal, *, session: str | None
+) -> int:
+    """Redeliver a dead-lettered message; print its new id on standard output."""
+    again = await retry_dead(cluster.journal_url(), cluster.cluster, message_id, session_id=session)
+    terminal.notice(f"{one_line(message_id, 100)} was redelivered with the id")
     terminal.line(again)
     return 0
 
 
-async def drop(place: ClusterPlace, message_id: str, terminal: Terminal, *, session: str | None) -> int:
-    """Take a message off the list."""
-    await drop_message(place.journal_url(), message_id, session_id=session)
-    terminal.notice(f"{one_line(message_id, 100)} is dropped; its session keeps it as failed")
+async def drop_dead_letter(
+    cluster: ClusterOptions, message_id: str, terminal: Terminal, *, session: str | None
+) -> int:
+    """Remove a message from the list of dead letters."""
+    await drop_message(cluster.journal_url(), message_id, session_id=session)
+    terminal.notice(f"{one_line(message_id, 100)} was dropped; its session keeps it as failed")
     return 0

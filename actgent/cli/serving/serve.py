@@ -1,67 +1,80 @@
-"""`actgent serve`: agents over HTTP, to the first signal; then what runs ends, and streams are told so."""
+"""`actgent serve`: serve agents over HTTP until the first signal, then drain."""
 
 import importlib.util
 import logging
 import os
 import socket
 import ssl
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from pathlib import Path
 
 import attrs
 import trio
 
-from actgent.cli.folders import agents_at
+from actgent.cli.agent_folders import agents_at
 from actgent.cli.signals import Shutdown
 from actgent.cli.terminal import Terminal, one_line
-from actgent.client.connecting import Client, connect
 from actgent.errors import ConfigurationError
-from actgent.journal.membership import check_cluster_extra
+from actgent.journal.cluster_membership import check_cluster_extra
 from actgent.runtime.runtime import Runtime, open_runtime
-from actgent.web.bounds import GatewayLimits
-from actgent.web.opening import ADDRESS, NO_WEBHOOKS, Gateway, check_extra, open_gateway
-from actgent.web.webhooks.signing import make_secrets_file
+from actgent.web.gateway import ADDRESS, NO_WEBHOOKS, Gateway, check_extra, open_gateway
+from actgent.web.gateway_limits import GatewayLimits
+from actgent.web.outside_protocol import OutsideProtocol
+from actgent.web.webhooks.signatures import make_secrets_file
 from actgent.web.webhooks.webhook import EVENTS, Webhook
 
-from .cluster_place import BROKER, NODE_GRACE, ClusterPlace
-from .notify import NotifyOptions
-from .operation_options import OperationOptions, arguments_of
+from .cluster_options import ClusterOptions
+from .serve_options import NotifyOptions, OperationOptions, to_arguments
 from .server_log import LOGGER, logging_to_stderr
 
-GRACE = 5.0
-"""Seconds for requests at the end; agents have theirs."""
+HAND_OVER_SECONDS = 10.0
+"""Additional grace time in seconds in which a cluster node hands over unfinished turns."""
+REQUEST_GRACE_SECONDS = 5.0
+"""Maximum time in seconds that open requests get to finish at shutdown."""
 
 
 @attrs.frozen(kw_only=True)
 class ServeOptions:
-    """What `actgent serve` was told."""
+    """Options of `actgent serve`."""
 
-    target: str | None
-    """None: agents are hosted by the nodes of a cluster alone."""
+    target: str
+    """Agent folder, folder of agent folders, or Python file."""
     journal: str | None = None
+    """Journal file or URL; None keeps sessions in memory."""
     bind: str = ADDRESS
+    """Listening address as `HOST:PORT`."""
     tokens: str | None = None
+    """Token file; None creates one token for this run."""
     origins: tuple[str, ...] = ()
+    """Origins that may send cross-origin requests."""
     hosts: tuple[str, ...] = ()
+    """Allowed `Host` headers."""
     tls_cert: str | None = None
+    """TLS certificate file; None serves plain HTTP."""
     tls_key: str | None = None
+    """Private key file of the certificate."""
     notify: NotifyOptions = attrs.field(factory=NotifyOptions)
+    """Webhooks."""
     operation: OperationOptions = attrs.field(factory=OperationOptions)
-    broker: str | None = None
-    pool: str | None = None
-    name: str | None = None
+    """Log, startup, shutdown and rate limits."""
+    cluster: str | None = None
+    """Name of the cluster; None for a single server."""
+    advertise: str | None = None
+    """URL at which other nodes reach this node; None for nodes on this machine."""
+    node: str | None = None
+    """Prefix of the node's name; None uses the host name."""
+    protocols: str | None = None
+    """Names of the served outside protocols, separated by commas, or `none`; None: all, but none in a cluster."""
 
     @property
-    def place(self) -> ClusterPlace | None:
-        """Where the cluster is whose sessions are served; None where the process has its own."""
-        if self.target is not None and self.broker is None and self.pool is None:
-            return None
-        return ClusterPlace(journal=self.journal, broker=self.broker, pool=self.pool or "default")
+    def cluster_options(self) -> ClusterOptions | None:
+        """Journal and name of the cluster; None without a cluster."""
+        return None if self.cluster is None else ClusterOptions(journal=self.journal, cluster=self.cluster)
 
-    def command(self) -> list[str]:
-        """The same as a command line has it."""
-        given: dict[str, Iterable[str | None]] = {
+    def to_arguments(self) -> list[str]:
+        """Return the options as a command line, for the child process of `--reload`."""
+        values: dict[str, Iterable[str | None]] = {
             "--journal": [self.journal],
             "--bind": [self.bind],
             "--tokens": [self.tokens],
@@ -69,168 +82,185 @@ class ServeOptions:
             "--host": self.hosts,
             "--tls-cert": [self.tls_cert],
             "--tls-key": [self.tls_key],
-            "--broker": [self.broker],
-            "--pool": [self.pool],
-            "--name": [self.name],
+            "--cluster": [self.cluster],
+            "--advertise": [self.advertise],
+            "--node": [self.node],
+            "--protocols": [self.protocols],
         }
         options = [
-            part for name, values in given.items() for value in values if value for part in (name, value)
+            part for name, values in values.items() for value in values if value for part in (name, value)
         ]
-        target = [] if self.target is None else [self.target]
-        return ["serve", *target, *options, *arguments_of(self.notify), *arguments_of(self.operation)]
+        return ["serve", self.target, *options, *to_arguments(self.notify), *to_arguments(self.operation)]
 
 
 async def serve(options: ServeOptions, terminal: Terminal, shutdown: Shutdown) -> int:
-    """Serve the agents of a target, or those of a cluster's nodes, to the first signal or until the node is drained."""
+    """Serve the agents until the first signal, or until the node is drained.
+
+    Raises:
+        ConfigurationError: An option is invalid, or the extra `web` is missing.
+    """
     check_extra()
     operation = options.operation
     with logging_to_stderr(operation.log_format, operation.log_level):
-        return await _serve(options, terminal.logging_to(logging.getLogger(LOGGER)), shutdown)
+        return await _serve(options, terminal.with_log(logging.getLogger(LOGGER)), shutdown)
 
 
 async def _serve(options: ServeOptions, terminal: Terminal, shutdown: Shutdown) -> int:
     shutdown.notice, shutdown.grace = terminal.notice, options.operation.grace
-    if options.place is not None and options.target is not None:
-        shutdown.grace = NODE_GRACE
-        if any(arguments_of(options.notify)):
+    if options.cluster_options is not None:
+        shutdown.grace += HAND_OVER_SECONDS
+        if any(to_arguments(options.notify)):
             raise ConfigurationError(NO_WEBHOOKS)
-    tls = _tls_of(options)
-    notify, is_new = webhooks_of(options.notify)
-    if is_new:
+    tls, protocols = _tls_context(options), _protocols_of(options)
+    notify, created = make_webhooks(options.notify)
+    if created:
         terminal.notice(
-            f"made {options.notify.notify_secrets}: receivers check signatures with the secret in it"
+            f"created {options.notify.notify_secrets}: webhook receivers verify signatures with its secret"
         )
-    with shutdown.waiting():
+    with shutdown.interruptible():
         await _wait_for_journal(options, terminal)
-    if shutdown.is_asked:
+    if shutdown.is_requested:
         return 0
     async with (
-        _open_source(options) as source,
+        _open_agents(options) as agents_served,
         open_gateway(
-            source.served,
+            agents_served.runtime,
             bind=options.bind,
             tokens=options.tokens,
             hosts=options.hosts,
             origins=options.origins,
-            limits=_limits_of(options),
+            limits=_gateway_limits(options),
             tls=tls,
             notify=notify,
+            protocols=protocols,
         ) as gateway,
     ):
-        _greet(source, gateway, terminal, is_json=options.operation.log_format == "json")
-        with shutdown.waiting():
-            await source.left.wait()
+        is_json = options.operation.log_format == "json"
+        _announce(agents_served, gateway, terminal, protocols, is_json=is_json)
+        with shutdown.interruptible():
+            await agents_served.drained.wait()
             terminal.notice("the node was drained")
-        _tell_manager("STOPPING=1")
+        _notify_service_manager("STOPPING=1")
+        if (
+            member := agents_served.runtime.membership
+        ) is not None:  # the gateway keeps serving until all partitions are handed over
+            await member.leave(options.operation.grace)
     terminal.notice("stopped")
     return 0
 
 
 async def _wait_for_journal(options: ServeOptions, terminal: Terminal) -> None:
-    """Wait until the database of a journal in PostgreSQL can be reached; raises as `wait_until_reachable`."""
-    place = options.place
-    journal = options.journal if place is None else None if options.target is None else place.journal_url()
+    """Wait until the PostgreSQL server of the journal is reachable.
+
+    Raises:
+        JournalFailed: The server is not reachable within `wait_for_journal` seconds, or rejects the user.
+    """
+    cluster = options.cluster_options
+    journal = options.journal if cluster is None else cluster.journal_url()
     if journal is None or not journal.startswith(("postgres://", "postgresql://")):
         return
     if importlib.util.find_spec("psycopg") is None:
-        return  # `open_runtime` names the missing extra
-    from actgent.journal.postgres.reachable import wait_until_reachable  # noqa: PLC0415 - of the extra
+        return  # `open_runtime` raises the error about the missing extra
+    from actgent.journal.postgres.server_startup import wait_until_reachable  # noqa: PLC0415 - of the extra
 
     seconds = options.operation.wait_for_journal
     await wait_until_reachable(journal, seconds=seconds, report=terminal.notice)
 
 
 @attrs.frozen(kw_only=True)
-class _Source:
-    """What is served."""
+class _ServedAgents:
+    """Runtime with the started agents."""
 
-    served: Runtime | Client
+    runtime: Runtime
     names: str
-    """Of agents, for people."""
-    left: trio.Event = attrs.field(factory=trio.Event)
-    """Set when it serves nothing any more."""
-
-
-def _names_cluster(options: ServeOptions) -> bool:
-    return bool(options.broker or options.pool or os.environ.get(BROKER))
+    """Agent names for the startup message."""
+    drained: trio.Event = attrs.field(factory=trio.Event)
+    """Set when the cluster node has been drained."""
 
 
 @asynccontextmanager
-async def _open_source(options: ServeOptions) -> AsyncGenerator[_Source, None]:
-    """What is to be served, for the block: the nodes of a cluster, one of them, or agents by themselves.
+async def _open_agents(options: ServeOptions) -> AsyncGenerator[_ServedAgents, None]:
+    """Start the agents in a runtime, alone or as a cluster node, and stop them when the block exits.
 
     Raises:
-        ConfigurationError: the options do not go together, or name nothing.
+        ConfigurationError: Options exclude each other.
     """
-    place = options.place
-    if options.target is None and not _names_cluster(options):
-        raise ConfigurationError(
-            f"say what is served: TARGET, the agents of a file or folder, or where the nodes of a cluster are: --broker, or the variable {BROKER}"
-        )
-    if place is None and options.name is not None:
-        raise ConfigurationError("--name is that of a node: it goes with --broker, or with --pool")
-    if place is not None:
+    cluster = options.cluster_options
+    if cluster is None and (options.node is not None or options.advertise is not None):
+        raise ConfigurationError("--node and --advertise require --cluster")
+    if cluster is not None:
         check_cluster_extra()
-    if options.target is None:
-        assert place is not None  # noqa: S101 - see `ServeOptions.place`
-        _check_client(options)
-        async with connect(place.broker_url(), name=options.name or "", pool=place.pool) as client:
-            yield _Source(served=client, names=f"the agents of pool {place.pool}")
-    else:
-        async with _open_agents(options.target, options, place) as source:
-            yield source
-
-
-@asynccontextmanager
-async def _open_agents(
-    target: str, options: ServeOptions, place: ClusterPlace | None
-) -> AsyncGenerator[_Source, None]:
-    """Agents of this process, by themselves or as a node of a cluster."""
-    agents = agents_at(target, offline=options.operation.offline)
+    agents = agents_at(options.target, offline=options.operation.offline)
     names = ", ".join(one_line(agent.name, 60) for agent in agents)
-    async with _open_runtime(options, place) as runtime:
+    async with _open_runtime(options, cluster) as runtime:
         async with runtime.starting():
             for agent in agents:
                 agent.grace = options.operation.grace
                 await runtime.start(agent)
         member = runtime.membership
-        yield _Source(served=runtime, names=names, left=trio.Event() if member is None else member.left)
-
-
-def _open_runtime(options: ServeOptions, place: ClusterPlace | None) -> AbstractAsyncContextManager[Runtime]:
-    if place is not None:
-        return open_runtime(
-            journal=place.journal_url(), broker=place.broker_url(), pool=place.pool, node=options.name
+        yield _ServedAgents(
+            runtime=runtime, names=names, drained=trio.Event() if member is None else member.left
         )
-    where = options.journal or "memory:"
-    return open_runtime(journal=where if "://" in where or where == "memory:" else f"sqlite:///{where}")
 
 
-def _check_client(options: ServeOptions) -> None:
-    """Refuse what needs agents or a journal in this process.
+def _open_runtime(
+    options: ServeOptions, cluster: ClusterOptions | None
+) -> AbstractAsyncContextManager[Runtime]:
+    if cluster is not None:
+        return open_runtime(
+            journal=cluster.journal_url(),
+            cluster=cluster.cluster,
+            advertise=options.advertise,
+            node=options.node,
+        )
+    location = options.journal or "memory:"
+    return open_runtime(
+        journal=location if "://" in location or location == "memory:" else f"sqlite:///{location}"
+    )
+
+
+def _protocols_of(options: ServeOptions) -> Sequence[OutsideProtocol]:
+    """Return the outside protocols that are served.
 
     Raises:
-        ConfigurationError: something was given that does.
+        ConfigurationError: `--protocols` names an unknown protocol.
     """
-    if options.journal is not None or any(arguments_of(options.notify)):
+    from actgent.interop import PROTOCOLS  # noqa: PLC0415 - of the extra
+
+    if options.protocols is None:
+        return () if options.cluster is not None else PROTOCOLS
+    wanted = [name.strip() for name in options.protocols.split(",")]
+    known = {each.name: each for each in PROTOCOLS}
+    if wanted == ["none"]:
+        return ()
+    if unknown := [name for name in wanted if name not in known]:
         raise ConfigurationError(
-            "a gateway without agents has no journal, and notifies nobody: leave out --journal and --notify, or name the agents "
-            "that it is to serve as a node"
+            f"--protocols {unknown[0]!r:.100} is unknown: use {', '.join(known)}, or none"
         )
+    return [known[name] for name in wanted]
 
 
-def _greet(source: _Source, gateway: Gateway, terminal: Terminal, *, is_json: bool) -> None:
-    """Print the address, and notify the service manager. With a log in JSON the address is a log record."""
+def _announce(
+    agents_served: _ServedAgents,
+    gateway: Gateway,
+    terminal: Terminal,
+    protocols: Sequence[OutsideProtocol],
+    *,
+    is_json: bool,
+) -> None:
+    """Print the server's URL and token, and notify the service manager. With a JSON log the URL is a log record."""
     show = terminal.notice if is_json else terminal.line
-    show(f"{source.names} at {gateway.url}/v1; Ctrl-C ends it")
+    show(f"{agents_served.names} at {gateway.url}/v1; Ctrl-C stops the server")
     if gateway.key is not None:
-        terminal.line(f"token (of this run alone): {gateway.key}")
+        terminal.line(f"token (for this run only): {gateway.key}")
         terminal.line(f"dashboard: {gateway.link}")
-    _tell_manager("READY=1")
+    for protocol in protocols:
+        show(f"{protocol.title}: {gateway.url}{protocol.address}")
+    _notify_service_manager("READY=1")
 
 
-def _tell_manager(state: str) -> None:
-    """Tell the service manager that started this process, if there is one; sd_notify(3)."""
+def _notify_service_manager(state: str) -> None:
+    """Send a state to systemd if it started this process; see sd_notify(3)."""
     address = os.environ.get("NOTIFY_SOCKET")
     if not address or os.name == "nt":
         return
@@ -239,50 +269,54 @@ def _tell_manager(state: str) -> None:
         channel.sendto(state.encode(), address.replace("@", "\0", 1))
 
 
-def _limits_of(options: ServeOptions) -> GatewayLimits:
-    return GatewayLimits(grace=min(GRACE, options.operation.grace), **options.operation.limits())
+def _gateway_limits(options: ServeOptions) -> GatewayLimits:
+    return GatewayLimits(
+        grace=min(REQUEST_GRACE_SECONDS, options.operation.grace), **options.operation.limits()
+    )
 
 
-def _tls_of(options: ServeOptions) -> ssl.SSLContext | None:
+def _tls_context(options: ServeOptions) -> ssl.SSLContext | None:
     cert, key = options.tls_cert, options.tls_key
     if cert is None or key is None:
         if cert is not None or key is not None:
-            raise ConfigurationError("--tls-cert and --tls-key go together")
+            raise ConfigurationError("--tls-cert and --tls-key require each other")
         return None
-    from actgent.web.server.serving import tls_context  # noqa: PLC0415 - of the extra
+    from actgent.web.server.hypercorn_server import tls_context  # noqa: PLC0415 - of the extra
 
     return tls_context(cert, key)
 
 
-def webhooks_of(options: NotifyOptions) -> tuple[list[Webhook], bool]:
-    """The webhooks that these options mean, and whether their file of secrets was made now.
+def make_webhooks(options: NotifyOptions) -> tuple[list[Webhook], bool]:
+    """Return the configured webhooks, and True if their file of secrets was created.
 
     Raises:
-        ConfigurationError: two of them do not go together, or one makes no sense.
+        ConfigurationError: Options exclude each other, or one is invalid.
     """
     urls: list[str | None] = [*options.notify, *([None] if options.notify_sessions else [])]
     if not urls:
-        if any(arguments_of(options)):
-            raise ConfigurationError("the options of webhooks go with --notify URL, or --notify-sessions")
+        if any(to_arguments(options)):
+            raise ConfigurationError("webhook options require --notify URL or --notify-sessions")
         return [], False
     if options.notify_allow and not options.notify:
         raise ConfigurationError(
-            "--notify-allow is for the addresses of --notify: open receivers of clients by --notify-sessions-allow"
+            "--notify-allow requires --notify: use --notify-sessions-allow for webhook URLs of clients"
         )
     if options.notify_sessions_allow and not options.notify_sessions:
-        raise ConfigurationError("--notify-sessions-allow goes with --notify-sessions")
+        raise ConfigurationError("--notify-sessions-allow requires --notify-sessions")
     if options.notify_secrets is None:
         raise ConfigurationError(
-            "--notify takes --notify-secrets FILE, with which requests are signed; it is made where there is none"
+            "webhooks require --notify-secrets FILE with the signing secrets; the file is created if missing"
         )
     path = Path(options.notify_secrets)
     events = options.notify_events or EVENTS
     allowed = [options.notify_sessions_allow if url is None else options.notify_allow for url in urls]
-    for url, allow in zip(urls, allowed, strict=True):  # what is wrong is told before a file is made
+    for url, allow in zip(
+        urls, allowed, strict=True
+    ):  # validate the options before the secrets file is created
         Webhook(url, secrets=["whsec_" + "A" * 32], events=events, allow=allow)
-    is_new = make_secrets_file(path)
-    made = [
+    created = make_secrets_file(path)
+    webhooks = [
         Webhook(url, secrets=path, events=events, allow=allow)
         for url, allow in zip(urls, allowed, strict=True)
     ]
-    return made, is_new
+    return webhooks, created

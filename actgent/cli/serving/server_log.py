@@ -1,4 +1,4 @@
-"""The log of `actgent serve` on standard error: one line a record, as text or as JSON, with time and level."""
+"""Log of `actgent serve` on standard error: one record per line, as text or JSON, with time and level."""
 
 import logging
 import sys
@@ -14,17 +14,17 @@ from actgent.errors.printable import shown
 LogFormat = Literal["text", "json"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 LOGGER = "actgent.serve"
-"""Name of the logger for notices of the command itself."""
+"""Logger name of the command's own notices."""
 _MAX_MESSAGE = 8_000
-"""Characters of a message; our own loggers bound each argument below that."""
+"""Maximum characters of a message. Loggers of actgent limit each argument below that."""
 
 
 @contextmanager
 def logging_to_stderr(log_format: LogFormat, level: LogLevel) -> Iterator[None]:
-    """Write log records to standard error for the block.
+    """Write log records to standard error during the block.
 
-    Loggers of actgent pass records from `level` on; those of other libraries from WARNING on, because their records may
-    quote addresses with keys.
+    Loggers of actgent log records from `level` on. Other libraries log from WARNING on, because their records may quote
+    URLs with API keys.
     """
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_JSONFormatter() if log_format == "json" else _TextFormatter())

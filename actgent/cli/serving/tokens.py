@@ -1,4 +1,4 @@
-"""`actgent token`: the tokens of a gateway, made, listed and revoked in their file."""
+"""`actgent token`: create, list and revoke access tokens in a token file."""
 
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,48 +11,56 @@ from actgent.web.tokens import AccessToken, days_from_now, new_token, read_token
 def make_token(
     file: str, terminal: Terminal, *, name: str, owner: str, scopes: tuple[str, ...], days: float | None
 ) -> int:
-    """Add a token to a file, and show it this once."""
-    known = _known(file)
-    if any(token.name == name for token in known):
-        raise ConfigurationError(f"{file} has a token {name!r} already: revoke it, or choose another name")
+    """Add a token to the file, and print its secret once.
+
+    Raises:
+        ConfigurationError: The file already has a token with this name, or a scope is unknown.
+    """
+    tokens = _read_existing(file)
+    if any(token.name == name for token in tokens):
+        raise ConfigurationError(f"{file} already has a token {name!r}: revoke it, or choose another name")
     expires = None if days is None else days_from_now(days)
     secret, token = new_token(name, owner=owner, scopes=scopes, expires=expires)
-    write_tokens(Path(file), [*known, token])
-    terminal.raw(secret)
-    terminal.notice(f"this is shown once; {file} holds its digest alone")
+    write_tokens(Path(file), [*tokens, token])
+    terminal.json_line(secret)
+    terminal.notice(f"the token is shown only once; {file} stores its digest")
     return 0
 
 
 def list_tokens(file: str, terminal: Terminal) -> int:
-    """Name the tokens of a file."""
-    known = _known(file)
-    if not known:
-        terminal.notice(f"there is no token in {file}: `actgent token new` makes one")
-    for token in known:
+    """Print the tokens of the file with owner, scopes and expiry."""
+    tokens = _read_existing(file)
+    if not tokens:
+        terminal.notice(f"{file} has no tokens: `actgent token new` creates one")
+    for token in tokens:
         scopes = ", ".join(sorted(token.scopes))
-        terminal.line(f"{token.name}: {token.owner}, {scopes}, {expiry_of(token)}")
+        terminal.line(f"{token.name}: {token.owner}, {scopes}, {format_expiry(token)}")
     return 0
 
 
 def revoke_token(file: str, name: str, terminal: Terminal) -> int:
-    """Take a token out of a file: gateways that read it refuse it a second later."""
-    known = _known(file)
-    left = [token for token in known if token.name != name]
-    if len(left) == len(known):
+    """Remove a token from the file. Running servers reject it within one second.
+
+    Raises:
+        ConfigurationError: The file has no token with this name.
+    """
+    tokens = _read_existing(file)
+    remaining = [token for token in tokens if token.name != name]
+    if len(remaining) == len(tokens):
         raise ConfigurationError(
-            f"{file} has no token {name!r}: {nearest(name, sorted(token.name for token in known))}"
+            f"{file} has no token {name!r}: {nearest(name, sorted(token.name for token in tokens))}"
         )
-    write_tokens(Path(file), left)
-    terminal.notice(f"{name} is not taken any more")
+    write_tokens(Path(file), remaining)
+    terminal.notice(f"revoked {name}")
     return 0
 
 
-def _known(file: str) -> list[AccessToken]:
+def _read_existing(file: str) -> list[AccessToken]:
     return read_tokens(Path(file)) if Path(file).exists() else []
 
 
-def expiry_of(token: AccessToken) -> str:
-    """When a token ends, in words."""
+def format_expiry(token: AccessToken) -> str:
+    """Return the expiry of a token as text."""
     if token.expires is None:
-        return "without end"
+        return "no expiry"
     return f"until {datetime.fromtimestamp(token.expires, UTC):%Y-%m-%d %H:%M} UTC"

@@ -1,4 +1,4 @@
-"""`actgent top`: how agents are just now, again and again: of a running server, or from a journal that is only read."""
+"""`actgent top`: show the current state of a running server, or the sessions of a journal, and refresh it."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
@@ -11,144 +11,152 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from actgent.cli.journals.journal import looked_at
+from actgent.cli.journals.journal import open_read_only
 from actgent.cli.signals import Shutdown
 from actgent.cli.terminal import Terminal, one_line
 from actgent.errors import UsageError
 from actgent.journal.base import Journal
-from actgent.sessions.owner_accounts import is_holder
+from actgent.sessions.quota_accounts import is_holder
 from actgent.web.routes.views import of_head
 
-from .columns import fitted
-from .place import PlaceOptions
-from .remote import GrowingPauses, Lost, RemoteServer, open_remote
+from .remote_server import Backoff, RemoteServer, RemoteUnreachable, open_remote
+from .server_options import ServerOptions
 
-LATEST = 10
-"""Sessions of a journal that are shown."""
+MAX_SESSIONS = 10
+"""Number of latest sessions that are shown for a journal."""
 _UNUSED: Mapping[str, Any] = {"model": "-", "running": 0, "window": 0, "waiting": {}, "paused": 0}
-"""Shown for a provider limit that no call has used."""
-WIDE = 200
-"""Columns in a pipe, where nothing needs to be left out."""
+"""Shown for a provider limit whose client has not called a model yet."""
+PIPE_COLUMNS = 200
+"""Table width in a pipe, where no column needs to be dropped."""
 
 
 @attrs.frozen(kw_only=True)
 class TopOptions:
-    """What `actgent top` was told."""
+    """Options of `actgent top`."""
 
-    place: PlaceOptions
-    every: float = 1.0
+    server: ServerOptions
+    """Server or journal to read."""
+    interval: float = 1.0
+    """Time between two updates in seconds."""
     once: bool = False
+    """True to print the state once."""
     json: bool = False
+    """True to print JSON objects."""
 
 
 @attrs.frozen(kw_only=True)
-class Look:
-    """How things were at one moment."""
+class _Reading:
+    """State of the server or journal at one moment."""
 
     at: float
-    """By trio's clock."""
+    """Time in seconds on trio's clock."""
     data: Mapping[str, Any]
+    """Decoded state."""
 
 
 async def top(options: TopOptions, terminal: Terminal, shutdown: Shutdown) -> int:
-    """Show how things are, until the first signal; once where nobody looks at a terminal, or with `once`."""
-    with shutdown.waiting():
-        if options.place.is_server:
-            async with open_remote(options.place) as remote:
-                await _repeat(lambda: _ask(remote), options, terminal)
+    """Show the state until the first signal; print it once with `once` or in a pipe.
+
+    Raises:
+        UsageError: The server cannot be reached, or rejects the request.
+    """
+    with shutdown.interruptible():
+        if options.server.is_server:
+            async with open_remote(options.server) as remote:
+                await _repeat(lambda: _read_server(remote), options, terminal)
         else:
-            async with looked_at(options.place.at) as journal:
-                await _repeat(lambda: _read(journal), options, terminal)
+            async with open_read_only(options.server.at) as journal:
+                await _repeat(lambda: _read_journal(journal), options, terminal)
     return 0
 
 
 async def _repeat(
-    look: Callable[[], Awaitable[Mapping[str, Any]]], options: TopOptions, terminal: Terminal
+    read: Callable[[], Awaitable[Mapping[str, Any]]], options: TopOptions, terminal: Terminal
 ) -> None:
     if options.once or not (terminal.is_live or options.json):
-        shown = Look(at=trio.current_time(), data=await _first(look))
+        shown = _Reading(at=trio.current_time(), data=await _read_once(read))
         if options.json:
-            terminal.raw(_json(shown, None))
+            terminal.json_line(_json(shown, None))
         else:
             if not terminal.is_live:
-                terminal.console.width = WIDE
-            terminal.console.print(_drawn(shown, None, terminal.console.width))
+                terminal.console.width = PIPE_COLUMNS
+            terminal.console.print(_render(shown, None, terminal.console.width))
         return
     if options.json:
-        await _again(look, options, lambda new, old: terminal.raw(_json(new, old)))
+        await _refresh(read, options, lambda new, old: terminal.json_line(_json(new, old)))
         return
     with Live(console=terminal.console, auto_refresh=False, transient=False) as live:
-        await _again(
-            look,
+        await _refresh(
+            read,
             options,
-            lambda new, old: live.update(_drawn(new, old, terminal.console.width), refresh=True),
+            lambda new, old: live.update(_render(new, old, terminal.console.width), refresh=True),
         )
 
 
-async def _first(look: Callable[[], Awaitable[Mapping[str, Any]]]) -> Mapping[str, Any]:
-    """One look, for which nobody waits.
+async def _read_once(read: Callable[[], Awaitable[Mapping[str, Any]]]) -> Mapping[str, Any]:
+    """Read the state once.
 
     Raises:
-        UsageError: the server cannot be reached.
+        UsageError: The server cannot be reached.
     """
     try:
-        return await look()
-    except Lost as error:
-        raise _not_there(error) from None
+        return await read()
+    except RemoteUnreachable as error:
+        raise _unreachable_error(error) from None
 
 
-def _not_there(error: Lost) -> UsageError:
-    return UsageError(f"{error}: look whether `actgent serve` runs there, and at the address of --at")
+def _unreachable_error(error: RemoteUnreachable) -> UsageError:
+    return UsageError(f"{error}: check that `actgent serve` runs there, and the address of --at")
 
 
-async def _again(
-    look: Callable[[], Awaitable[Mapping[str, Any]]],
+async def _refresh(
+    read: Callable[[], Awaitable[Mapping[str, Any]]],
     options: TopOptions,
-    show: Callable[[Look, Look | None], object],
+    show: Callable[[_Reading, _Reading | None], object],
 ) -> None:
-    before: Look | None = None
-    pauses = GrowingPauses()
+    before: _Reading | None = None
+    pauses = Backoff()
     while True:
         try:
-            now = Look(at=trio.current_time(), data=await look())
-        except Lost as error:
+            now = _Reading(at=trio.current_time(), data=await read())
+        except RemoteUnreachable as error:
             if before is None:
-                raise _not_there(error) from None
-            show(attrs.evolve(before, data={**before.data, "problem": f"{error}; trying again"}), None)
+                raise _unreachable_error(error) from None
+            show(attrs.evolve(before, data={**before.data, "problem": f"{error}; reconnecting"}), None)
             await pauses.wait()
             continue
         pauses.reset()
         show(now, before)
         before = now
-        await trio.sleep(options.every)
+        await trio.sleep(options.interval)
 
 
-# --- looking -----------------------------------------------------------------------------
+# --- reading -----------------------------------------------------------------------------
 
 
-async def _ask(remote: RemoteServer) -> Mapping[str, Any]:
-    """How a server is."""
+async def _read_server(remote: RemoteServer) -> Mapping[str, Any]:
+    """Return statistics and provider limits of a server."""
     statistics = await remote.get("/statistics", totals="true")
-    doors = (await remote.get("/governors"))["items"]
-    return {**statistics, "governors": doors}
+    limiters = (await remote.get("/governors"))["items"]
+    return {**statistics, "governors": limiters}
 
 
-async def _read(journal: Journal) -> Mapping[str, Any]:
-    """What a journal tells of its sessions."""
+async def _read_journal(journal: Journal) -> Mapping[str, Any]:
+    """Return the number of sessions by state, and the latest sessions of a journal."""
     counts = await journal.counts()
-    latest = [of_head(head) for head in await journal.page(limit=LATEST) if not is_holder(head)]
+    latest = [of_head(head) for head in await journal.page(limit=MAX_SESSIONS) if not is_holder(head)]
     return {"sessions": dict(counts), "latest": latest}
 
 
-# --- showing -----------------------------------------------------------------------------
+# --- output ------------------------------------------------------------------------------
 
 
-def _json(now: Look, before: Look | None) -> str:
+def _json(now: _Reading, before: _Reading | None) -> str:
     return orjson.dumps({**now.data, "rates": _rates(now, before)}, default=repr).decode()
 
 
-def _rates(now: Look, before: Look | None) -> dict[str, float | None]:
-    """Turns a second of each agent since the look before; None where that is not known."""
+def _rates(now: _Reading, before: _Reading | None) -> dict[str, float | None]:
+    """Return turns per second of each agent since the previous reading; None if unknown."""
     found: dict[str, float | None] = {}
     for agent, each in now.data.get("agents", {}).items():
         old = None if before is None else before.data.get("agents", {}).get(agent, {}).get("turns")
@@ -159,8 +167,8 @@ def _rates(now: Look, before: Look | None) -> dict[str, float | None]:
     return found
 
 
-def _drawn(now: Look, before: Look | None, width: int) -> RenderableType:
-    """How things are, in so many columns of a terminal."""
+def _render(now: _Reading, before: _Reading | None, width: int) -> RenderableType:
+    """Return the state as tables for a terminal of this width."""
     data = now.data
     parts: list[RenderableType] = []
     if "problem" in data:
@@ -194,24 +202,24 @@ def _agents(agents: Mapping[str, Any], rates: Mapping[str, float | None], width:
                 "spent": Text("-" if spent is None else f"${spent:.4f}"),
             }
         )
-    return fitted(rows, width, ("urgent", "memory", "turns/s", "spent", "running", "state", "people"))
+    return fit_table(rows, width, ("urgent", "memory", "turns/s", "spent", "running", "state", "people"))
 
 
-def _governors(doors: Sequence[Mapping[str, Any]], width: int) -> Table:
+def _governors(limiters: Sequence[Mapping[str, Any]], width: int) -> Table:
     rows = [
         {
-            "provider limit": Text(one_line(door["door"], 40)),
-            "model": Text(one_line(lane["model"], 40)),
-            "running": Text(str(lane["running"])),
-            "window": Text(f"{lane['window']:g}"),
-            "waiting": Text(str(sum(lane["waiting"].values()))),
-            "refused": Text(str(door["total"]["refused"])),
-            "paused": Text(f"{lane['paused']:.1f} s" if lane["paused"] else "-"),
+            "provider limit": Text(one_line(limiter["name"], 40)),
+            "model": Text(one_line(queue["model"], 40)),
+            "running": Text(str(queue["running"])),
+            "window": Text(f"{queue['window']:g}"),
+            "waiting": Text(str(sum(queue["waiting"].values()))),
+            "refused": Text(str(limiter["total"]["refused"])),
+            "paused": Text(f"{queue['paused']:.1f} s" if queue["paused"] else "-"),
         }
-        for door in doors
-        for lane in door["models"] or [_UNUSED]  # a client that has called no model yet
+        for limiter in limiters
+        for queue in limiter["models"] or [_UNUSED]  # a client that has called no model yet
     ]
-    return fitted(rows, width, ("refused", "window", "model", "running", "paused"))
+    return fit_table(rows, width, ("refused", "window", "model", "running", "paused"))
 
 
 def _latest(heads: Sequence[Mapping[str, Any]], width: int) -> Table:
@@ -223,4 +231,51 @@ def _latest(heads: Sequence[Mapping[str, Any]], width: int) -> Table:
         }
         for head in heads
     ]
-    return fitted(rows, width, ("records", "owner", "agent", "changed"))
+    return fit_table(rows, width, ("records", "owner", "agent", "changed"))
+
+
+# --- tables ------------------------------------------------------------------------------
+
+MIN_NAME_COLUMNS = 12
+"""Minimum width of the name column."""
+_GAP = 2
+"""Spaces between two columns."""
+
+
+def fit_table(rows: Sequence[Mapping[str, Text]], width: int, optional_columns: Sequence[str]) -> Table:
+    """Return a table that fits the terminal: names are truncated, figures are shown completely or their column is dropped.
+
+    Args:
+        rows: One or more rows with the same columns, in display order. The first column contains names.
+        width: Width of the terminal.
+        optional_columns: Columns that may be dropped, the first one first.
+    """
+    columns = list(rows[0])
+    widths = {name: max(len(name), *(row[name].cell_len for row in rows)) for name in columns}
+    for name in optional_columns:
+        if _min_width(columns, widths) > width and name in columns:
+            columns.remove(name)
+    table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="bold")
+    for number, name in enumerate(columns):
+        left = None if number else max(MIN_NAME_COLUMNS, width - _figures_width(columns, widths))
+        table.add_column(
+            name,
+            justify="right" if number else "left",
+            no_wrap=True,
+            overflow="ellipsis",
+            max_width=left,
+            min_width=widths[name] if number else None,
+        )
+    for row in rows:
+        table.add_row(*(row[name] for name in columns))
+    return table
+
+
+def _figures_width(columns: Sequence[str], widths: Mapping[str, int]) -> int:
+    """Return the width of all columns except the first."""
+    return sum(widths[name] + _GAP for name in columns[1:])
+
+
+def _min_width(columns: Sequence[str], widths: Mapping[str, int]) -> int:
+    """Return the minimum width of a table with these columns."""
+    return min(MIN_NAME_COLUMNS, widths[columns[0]]) + _figures_width(columns, widths)

@@ -1,4 +1,4 @@
-"""`actgent watch`: what happens in a session, as it happens, of a running server or from a journal that is only read."""
+"""`actgent watch`: print the events of a session as they happen, from a running server or a journal."""
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import aclosing
@@ -9,53 +9,73 @@ import attrs
 import orjson
 import trio
 
-from actgent.cli.journals.journal import looked_at, no_session
+from actgent.cli.journals.journal import open_read_only, session_not_found
 from actgent.cli.signals import Shutdown
 from actgent.cli.terminal import Terminal, one_line
 from actgent.errors import ConfigurationError, SessionNotFound, UsageError
 from actgent.journal.base import Journal, one_of
-from actgent.journal.listing import SessionKey
-from actgent.web.streaming.happenings import teller_at
+from actgent.journal.session_lists import SessionKey
+from actgent.web.streaming.session_events import encoder_at
 
-from .place import PlaceOptions
-from .remote import GrowingPauses, Lost, NotThere, RemoteServer, ServerEvent, open_remote, path_of
+from .remote_server import (
+    Backoff,
+    RemoteServer,
+    RemoteUnreachable,
+    ServerEvent,
+    SessionNotOnServer,
+    open_remote,
+    path_of,
+)
+from .server_options import ServerOptions
 
-LOOK = 0.5
-"""Seconds between two looks at a journal."""
-_PAGE = 200
-_WIDTH = 160
+POLL_SECONDS = 0.5
+"""Time between two reads of a journal, in seconds."""
+_PAGE_SIZE = 200
+"""Events that are read at once."""
+_PIPE_COLUMNS = 160
+"""Maximum line width of an event in a pipe."""
 
 
 @attrs.frozen(kw_only=True)
 class WatchOptions:
-    """What `actgent watch` was told."""
+    """Options of `actgent watch`."""
 
     session: str
-    place: PlaceOptions
+    """Id of the session."""
+    server: ServerOptions
+    """Server or journal to read."""
     agent: str | None = None
+    """Name of the agent; None if only one agent has a session with this id."""
     after: int = 0
+    """Number of the last event that is already known."""
     once: bool = False
+    """True to print existing events and exit."""
     json: bool = False
+    """True to print JSON objects."""
 
 
 async def watch_session(options: WatchOptions, terminal: Terminal, shutdown: Shutdown) -> int:
-    """Show a session's events until it is closed or the first signal comes; with `once`, those that are there."""
+    """Print the events of a session until it is closed or the first signal arrives; with `once`, print the existing events.
+
+    Raises:
+        UsageError: The server cannot be reached, or the session does not exist.
+    """
     view = _View(terminal, is_json=options.json)
-    with shutdown.waiting():
-        if options.place.is_server:
-            async with open_remote(options.place) as remote:
+    with shutdown.interruptible():
+        if options.server.is_server:
+            async with open_remote(options.server) as remote:
                 try:
-                    await _show(_of_server(remote, options, terminal), view)
-                except NotThere:
+                    await _show(_server_events(remote, options, terminal), view)
+                except SessionNotOnServer:
                     raise UsageError(
-                        f"there is no session {one_line(options.session, 200)!r} at {options.place.url}, or it is out of this "
-                        "token's reach: look at its id, and at --agent"
+                        f"session {one_line(options.session, 200)!r} does not exist at {options.server.url}, or this token cannot "
+                        "access it: check the id and --agent"
                     ) from None
-                except Lost as error:
-                    raise UsageError(f"{error}: look whether `actgent serve` runs there") from None
+                except RemoteUnreachable as error:
+                    raise UsageError(f"{error}: check that `actgent serve` runs there") from None
         else:
-            async with looked_at(options.place.at) as journal:
-                await _show(_of_journal(journal, options), view)
+            async with open_read_only(options.server.at) as journal:
+                await _show(_journal_events(journal, options), view)
     view.end()
     return 0
 
@@ -68,36 +88,36 @@ async def _show(events: AsyncGenerator[ServerEvent, None], view: "_View") -> Non
                 return
 
 
-async def _of_server(
+async def _server_events(
     remote: RemoteServer, options: WatchOptions, terminal: Terminal
 ) -> AsyncGenerator[ServerEvent, None]:
-    """A session's events, each once, over broken connections and restarts of the server."""
+    """Yield each event of a session once. Reconnects after lost connections and server restarts."""
     query = {} if options.agent is None else {"agent": options.agent}
     path, last = f"{path_of('sessions', options.session)}/events", str(options.after)
     if options.once:
-        async for event in _pages(remote, path, options.after, query):
+        async for event in _stored_events(remote, path, options.after, query):
             yield event
         return
     address = path + (f"?agent={path_of(options.agent)[1:]}" if options.agent else "")
-    pauses, is_lost = GrowingPauses(), False
+    pauses, is_disconnected = Backoff(), False
     while True:
         try:
             async with aclosing(_generator(remote.events(address, last))) as events:
                 async for event in events:
                     pauses.reset()
-                    if is_lost:
-                        terminal.notice(f"{options.place.url} answers again")
-                    is_lost, last = False, event.id or last
+                    if is_disconnected:
+                        terminal.notice(f"{options.server.url} answers again")
+                    is_disconnected, last = False, event.id or last
                     if event.name == "resync":
                         raise ConfigurationError(
-                            f"the session has fewer records than {last}: another one has its id, or an older copy was put back"
+                            f"the session has fewer than {last} records: the journal was restored from a backup, or the id was reused"
                         )
                     if event.name not in ("bye", "lagged"):
                         yield event
-        except Lost as error:
-            if not is_lost:  # once, however often it is tried
-                terminal.notice(f"{error}; trying again")
-            is_lost = True
+        except RemoteUnreachable as error:
+            if not is_disconnected:  # one notice for all attempts
+                terminal.notice(f"{error}; reconnecting")
+            is_disconnected = True
         await pauses.wait()
 
 
@@ -106,12 +126,12 @@ async def _generator(events: AsyncIterator[ServerEvent]) -> AsyncGenerator[Serve
         yield event
 
 
-async def _pages(
+async def _stored_events(
     remote: RemoteServer, path: str, after: int, query: Mapping[str, str]
 ) -> AsyncGenerator[ServerEvent, None]:
-    """The events that are there."""
+    """Yield the events that are recorded so far."""
     while True:
-        page = await remote.get(path, after=after, limit=_PAGE, **query)
+        page = await remote.get(path, after=after, limit=_PAGE_SIZE, **query)
         for each in page["items"]:
             yield ServerEvent(each["event"], each["data"], str(each["id"]))
         if page["cursor"] <= after:
@@ -119,84 +139,89 @@ async def _pages(
         after = page["cursor"]
 
 
-async def _of_journal(journal: Journal, options: WatchOptions) -> AsyncGenerator[ServerEvent, None]:
-    """A session's events from its records, which another process may be writing."""
-    agents = await journal.agents_of(options.session)
+async def _journal_events(journal: Journal, options: WatchOptions) -> AsyncGenerator[ServerEvent, None]:
+    """Yield the events of a session from its records, while another process may be writing them."""
+    agents = await journal.agents_with_session(options.session)
     key = one_of(agents if options.agent is None else [options.agent], options.session)
     if key is None or await journal.head(*key) is None:
-        raise no_session(options.session)
-    teller, number = await teller_at(journal, key, options.after), options.after
+        raise session_not_found(options.session)
+    encoder, number = await encoder_at(journal, key, options.after), options.after
     while True:
-        steps = await journal.read_steps(key.session_id, agent=key.agent, after=number, limit=_PAGE)
+        steps = await journal.read_steps(key.session_id, agent=key.agent, after=number, limit=_PAGE_SIZE)
         for step in steps:
             for number, record in enumerate(step.records, step.first):
-                for each in teller.tell(number, record, step.at or 0.0):
+                for each in encoder.encode(number, record, step.at or 0.0):
                     yield ServerEvent(each.name, each.data, str(number))
         if not steps:
             if options.once:
                 return
-            await _wait(journal, key)
+            await _wait_for_records(journal, key)
 
 
-async def _wait(journal: Journal, key: SessionKey) -> None:
-    await trio.sleep(LOOK)  # nobody tells of what another process writes
+async def _wait_for_records(journal: Journal, key: SessionKey) -> None:
+    await trio.sleep(POLL_SECONDS)  # another process writes the records, and SQLite sends no notifications
     if await journal.head(*key) is None:
         raise SessionNotFound(key.agent, key.session_id)
 
 
-# --- what is shown -----------------------------------------------------------------------
+# --- output ------------------------------------------------------------------------------
 
 
 class _View:
-    """Shows events: a line each, and an answer as it grows; or as JSON."""
+    """Prints events as lines of text, with the answer streamed, or as JSON objects."""
 
     def __init__(self, terminal: Terminal, *, is_json: bool) -> None:
         self._terminal = terminal
         self._is_json = is_json
-        self._growing = ""
+        self._shown_text = ""
 
     def show(self, event: ServerEvent) -> None:
+        """Print one event."""
         if self._is_json:
             if event.id is not None:
                 row = {"id": int(event.id), "event": event.name, "data": event.data}
-                self._terminal.raw(orjson.dumps(row, default=repr).decode())
+                self._terminal.json_line(orjson.dumps(row, default=repr).decode())
         elif event.name in ("token", "growing"):
-            self._grow(event.data)
+            self._append_token(event.data)
         elif event.id is not None:
             self.end()
             begin = f"{event.id:>6}  {_time(event.data)}  {event.name:<9} "
-            room = max(20, self._terminal.console.width - len(begin)) if self._terminal.is_live else _WIDTH
-            self._terminal.line(begin + one_line(_words(event), room), style=_style(event))
+            room = (
+                max(20, self._terminal.console.width - len(begin))
+                if self._terminal.is_live
+                else _PIPE_COLUMNS
+            )
+            self._terminal.line(begin + one_line(_format(event), room), style=_style(event))
 
-    def _grow(self, data: Mapping[str, Any]) -> None:
-        """Add what is new of a growing answer, where a person looks."""
+    def _append_token(self, data: Mapping[str, Any]) -> None:
+        """Print the new text of a partial answer, on a terminal only."""
         text = str(data.get("text", ""))
-        if self._terminal.is_live and data.get("begin", 0) == len(self._growing):
+        if self._terminal.is_live and data.get("begin", 0) == len(self._shown_text):
             self._terminal.write(text, style="dim")
-            self._growing += text
+            self._shown_text += text
 
     def end(self) -> None:
-        """End the line of an answer that grew."""
-        if self._growing:
+        """End the line of a partial answer."""
+        if self._shown_text:
             self._terminal.line()
-            self._growing = ""
+            self._shown_text = ""
 
 
 def _time(data: Mapping[str, Any]) -> str:
-    """When it was, by the clock on the wall; empty where a record of before does not say."""
+    """Return the local time of an event; blank if an old record has no time."""
     at = data.get("at")
     return f"{datetime.fromisoformat(at).astimezone():%H:%M:%S}" if at else " " * 8
 
 
 def _style(event: ServerEvent) -> str | None:
-    """What people are to see stands out; what failed and who is waited for have a colour."""
+    """Return the style of an event: failures red, approvals yellow, messages plain, all others dim."""
     if event.name == "ended" and event.data["failed"]:
         return "red"
     return {"message": None, "reply": None, "approval": "yellow"}.get(event.name, "dim")
 
 
-def _words(event: ServerEvent) -> str:
-    words = _WORDS.get(event.name)
+def _format(event: ServerEvent) -> str:
+    words = _FORMATTERS.get(event.name)
     return "" if words is None else words(event.data)
 
 
@@ -207,7 +232,7 @@ def _answer(data: Mapping[str, Any]) -> str:
     return " ".join(filter(None, (data["text"], f"calls {calls}" if calls else "")))
 
 
-_WORDS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
+_FORMATTERS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "message": lambda d: f"{d['sender']['name']}: {d['text']}",
     "turn": lambda d: d["phase"],
     "answer": _answer,
@@ -219,7 +244,7 @@ _WORDS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "approval": lambda d: (
         f"{d['tool']}({orjson.dumps(d['arguments'], default=repr).decode()}) {d['question']}"
     ),
-    "decision": lambda d: f"{d['word']} by {d['by'] or 'nobody'}",
+    "decision": lambda d: f"{d['word']} by {d['by'] or 'unknown'}",
     "state": lambda d: orjson.dumps(
         {k: v for k, v in d.items() if k not in ("turn", "at")}, default=repr
     ).decode(),
@@ -227,3 +252,4 @@ _WORDS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "feedback": lambda d: f"{d['score']:g} by {d['by']}: {d['comment']}",
     "ended": lambda d: f"failed: {d['failed']} {(d['error'] or {}).get('words', '')}" if d["failed"] else "",
 }
+"""Text formatter of each event type."""

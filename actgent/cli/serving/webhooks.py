@@ -1,4 +1,4 @@
-"""`actgent webhooks`: what the webhooks of a running server have given up, and sending it again."""
+"""`actgent webhooks`: list dead-lettered deliveries of a running server, and send them again."""
 
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import asynccontextmanager
@@ -8,20 +8,20 @@ from actgent.cli.terminal import Terminal, one_line
 from actgent.errors import ConfigurationError, UsageError
 from actgent.errors.printable import counted
 
-from .place import PlaceOptions
-from .remote import Lost, RemoteServer, open_remote, path_of
+from .remote_server import RemoteServer, RemoteUnreachable, open_remote, path_of
+from .server_options import ServerOptions
 
 
-async def list_given_up(place: PlaceOptions, terminal: Terminal) -> int:
-    """Name the webhooks of a server, and what each has given up. 1 if something was."""
-    async with _server(place) as server:
-        webhooks = (await server.get("/webhooks"))["items"]
+async def list_undelivered(server: ServerOptions, terminal: Terminal) -> int:
+    """Print the webhooks of a server with their dead-lettered deliveries. Return 1 if there are any."""
+    async with _open_server(server) as remote:
+        webhooks = (await remote.get("/webhooks"))["items"]
     if not webhooks:
-        terminal.notice("the server has no webhooks: `actgent serve --notify` gives it some")
+        terminal.notice("the server has no webhooks: configure them with `actgent serve --notify URL`")
     for webhook in webhooks:
         where = one_line(webhook["url"] or "the addresses of sessions", 100)
         counts = f"{webhook['sent']} sent, {counted(webhook['waiting'], 'session waits', 'sessions wait')}"
-        terminal.line(f"{webhook['id']}  {where}: {counts}, {len(webhook['failed'])} given up")
+        terminal.line(f"{webhook['id']}  {where}: {counts}, {len(webhook['failed'])} dead-lettered")
         for line in _lines(webhook["failed"]):
             terminal.line(line)
     return 1 if any(webhook["failed"] for webhook in webhooks) else 0
@@ -34,37 +34,35 @@ def _lines(failed: list[Mapping[str, Any]]) -> Iterator[str]:
         yield f"  {each['webhook_id']}  {each['at']}  {each['event']} of {session}: {reason}"
 
 
-async def send_again(place: PlaceOptions, ids: tuple[str, ...], terminal: Terminal) -> int:
-    """Have what was given up sent again: what is named, or all of it. 1 if something that is named is not listed."""
+async def redeliver_webhooks(server: ServerOptions, ids: tuple[str, ...], terminal: Terminal) -> int:
+    """Send dead-lettered deliveries again: those with the given ids, or all. Return 1 if an id is not listed."""
     count, unknown = 0, set(ids)
-    async with _server(place) as server:
-        for webhook in (await server.get("/webhooks"))["items"]:
+    async with _open_server(server) as remote:
+        for webhook in (await remote.get("/webhooks"))["items"]:
             listed = {each["webhook_id"] for each in webhook["failed"]}
             wanted = sorted(listed & unknown) if ids else sorted(listed)
             unknown -= listed
             if wanted:
-                place_of_it = path_of("webhooks", webhook["id"], "redelivery")
-                count += len((await server.post(place_of_it, {"webhook_ids": wanted}))["items"])
-    terminal.line(f"{count} sent again; `actgent webhooks list` names those that are not taken")
+                redelivery_path = path_of("webhooks", webhook["id"], "redelivery")
+                count += len((await remote.post(redelivery_path, {"webhook_ids": wanted}))["items"])
+    terminal.line(f"{count} sent again; `actgent webhooks list` shows deliveries that fail again")
     for each in sorted(unknown):
-        terminal.complain(f"{one_line(each, 100)} was not given up")
+        terminal.complain(f"{one_line(each, 100)} is not a dead-lettered delivery")
     return 1 if unknown else 0
 
 
 @asynccontextmanager
-async def _server(place: PlaceOptions) -> AsyncGenerator[RemoteServer, None]:
-    """The server that is asked, for the block.
+async def _open_server(server: ServerOptions) -> AsyncGenerator[RemoteServer, None]:
+    """Yield a client of the server.
 
     Raises:
-        ConfigurationError: a journal is named, which sends nothing; or there is no token.
-        UsageError: it cannot be reached, or refuses.
+        ConfigurationError: `--at` names a journal, or the access token is missing.
+        UsageError: The server cannot be reached, or rejects the request.
     """
-    if not place.is_server:
-        raise ConfigurationError(
-            f"webhooks are sent by a running server: --at takes its address, not {place.at}"
-        )
-    async with open_remote(place) as server:
+    if not server.is_server:
+        raise ConfigurationError(f"webhooks need a running server: --at must be its URL, not {server.at}")
+    async with open_remote(server) as remote:
         try:
-            yield server
-        except Lost as error:
+            yield remote
+        except RemoteUnreachable as error:
             raise UsageError(str(error)) from None

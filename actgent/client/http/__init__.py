@@ -1,1 +1,1 @@
-"""The way to a gateway over HTTP."""
+"""HTTP transport of the client."""

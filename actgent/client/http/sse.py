@@ -1,4 +1,4 @@
-"""Server-sent events with their names and numbers (WHATWG HTML, section 9.2)."""
+"""Decoder of server-sent events with event names and record numbers (WHATWG HTML, section 9.2)."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from actgent.llm.http import LineDecoder
 
 
 class StreamDecoder(LineDecoder[StreamEvent]):
-    """Events with what the server says of each."""
+    """Decodes a byte stream of server-sent events to `StreamEvent`s. The `id` of an event is its record number."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -20,7 +20,7 @@ class StreamDecoder(LineDecoder[StreamEvent]):
     def held(self) -> int:
         return sum(map(len, self._data))
 
-    def take(self, line: bytes) -> StreamEvent | None:
+    def decode_line(self, line: bytes) -> StreamEvent | None:
         field, _, value = line.partition(b":")
         value = value.removeprefix(b" ")
         if field == b"data":
@@ -34,13 +34,17 @@ class StreamDecoder(LineDecoder[StreamEvent]):
         return None
 
     def _event(self) -> StreamEvent:
+        """Return the event of the lines since the last blank line, and start the next event."""
         name, number, data = self._name, self._number, b"\n".join(self._data)
         self._name, self._number, self._data = b"", b"", []
-        return StreamEvent(name=name.decode(), data=_decoded(data), number=int(number) if number else None)
+        return StreamEvent(
+            name=name.decode(), data=_decode_json(data), number=int(number) if number else None
+        )
 
 
-def _decoded(data: bytes) -> Any:
+def _decode_json(data: bytes) -> Any:
+    """Decode the JSON data of an event. Raise `ConnectionLost` if it is not JSON."""
     try:
         return orjson.loads(data)
     except orjson.JSONDecodeError:
-        raise ConnectionLost("an event of the server is no JSON", was_sent=True) from None
+        raise ConnectionLost("data of a server-sent event is not JSON", was_sent=True) from None

@@ -1,1 +1,1 @@
-"""What people do about a cluster from outside of its nodes."""
+"""Operations on a cluster from a process that is not a node: status, drain, repartition, dead letters."""

@@ -1,12 +1,10 @@
-"""Journals that write the steps of many sessions together: the queue, the numbers, pages and readers."""
+"""Group commit: write the steps of many sessions in one transaction, for all storages."""
 
-from .group import EVERYONE, LEAVING, GroupedJournal
-from .heads import KnownHeads
-from .reading import GROUP_RECORDS, Found, Stored, read_each
+from .group_commit import ALL_SESSIONS, CLOSE_TIMEOUT_SECONDS, GroupedJournal
+from .head_cache import HeadCache
+from .read_batching import GROUP_RECORDS, Found, PageRequest, ReadBatcher, Stored, read_each
 from .references import refer, resolve
-from .snapshots import SNAPSHOT_FIELDS, SnapshotRow, place_snapshot, read_snapshot
-from .step_queue import QueuedStep
-from .steps import (
+from .row_format import (
     CHANGING,
     HEAD_FIELDS,
     Head,
@@ -27,23 +25,27 @@ from .steps import (
     read_key,
     unsealed,
 )
+from .snapshots import SNAPSHOT_FIELDS, SnapshotRow, place_snapshot, read_snapshot
+from .step_queue import QueuedStep
 from .storage import HeadFound
 
 __all__ = [
+    "ALL_SESSIONS",
     "CHANGING",
-    "EVERYONE",
+    "CLOSE_TIMEOUT_SECONDS",
     "GROUP_RECORDS",
     "HEAD_FIELDS",
-    "LEAVING",
     "SNAPSHOT_FIELDS",
     "Found",
     "GroupedJournal",
     "Head",
+    "HeadCache",
     "HeadFound",
     "JournalStep",
-    "KnownHeads",
     "Page",
+    "PageRequest",
     "QueuedStep",
+    "ReadBatcher",
     "Row",
     "SnapshotRow",
     "Stored",

@@ -1,7 +1,8 @@
-"""Records that refer to what others of their session hold.
+"""References of records to earlier records of their session.
 
-Results of tools are stored once: what is said of several calls refers to what was written when each had ended.
-A large value of a state is stored once as a whole, and each later change of it as its difference to the value before.
+Tool results are stored once: a message with several results refers to the `CallFinishedRecord` records that were
+written before. A large state value is stored once as a whole, and each later change as the difference to the previous
+value.
 """
 
 import json
@@ -11,18 +12,18 @@ from typing import Any
 import attrs
 
 from actgent.journal.records import (
-    Changed,
-    Finished,
+    AgentMessageRecord,
+    CallFinishedRecord,
+    OutcomeRecord,
     Record,
-    RolledBack,
-    Said,
-    Told,
+    StateChangeRecord,
+    StateRollbackRecord,
 )
 from actgent.journal.state_patches import with_values
 
 
-def refer(said: Said) -> Said:
-    """The same without its tool results, which stand in `Finished` records before it."""
+def refer(said: AgentMessageRecord) -> AgentMessageRecord:
+    """Return the record without its tool results, as references to the earlier `CallFinishedRecord` records."""
     ids = tuple(result.call_id for result in said.message.tool_results)
     return attrs.evolve(said, message=attrs.evolve(said.message, parts=()), results=ids)
 
@@ -40,31 +41,31 @@ def resolve(records: Iterable[Record], *, is_partial: bool = False) -> list[Reco
     values: dict[str, Any] = {}
     resolved: list[Record] = []
     for record in records:
-        if type(record) is Finished:
+        if type(record) is CallFinishedRecord:
             found[record.result.call_id] = record.result
-        elif type(record) is Told:
+        elif type(record) is OutcomeRecord:
             if record.answer:
                 record = _with_words(record, texts[record.answer])  # noqa: PLW2901
-        elif type(record) is Said:
+        elif type(record) is AgentMessageRecord:
             if record.results:
                 parts = tuple(found[call_id] for call_id in record.results)
                 record = attrs.evolve(record, message=attrs.evolve(record.message, parts=parts), results=())  # noqa: PLW2901
             elif record.stop:
                 texts = {record.message.id: record.message.text}
-        elif type(record) is Changed or type(record) is RolledBack:
+        elif type(record) is StateChangeRecord or type(record) is StateRollbackRecord:
             record = _follow_state(values, record, is_partial=is_partial)  # noqa: PLW2901
         resolved.append(record)
     return resolved
 
 
 def _follow_state(
-    values: dict[str, Any], record: Changed | RolledBack, *, is_partial: bool
-) -> Changed | RolledBack:
-    """Return a record with its values, and keep those that later differences may refer to."""
-    if type(record) is RolledBack:
+    values: dict[str, Any], record: StateChangeRecord | StateRollbackRecord, *, is_partial: bool
+) -> StateChangeRecord | StateRollbackRecord:
+    """Return a change record with whole values, and update `values` for later differences."""
+    if type(record) is StateRollbackRecord:
         values.clear()  # the next change of each key has the whole value
         return record
-    assert type(record) is Changed  # noqa: S101 - the other of the two
+    assert type(record) is StateChangeRecord  # noqa: S101 - the other of the two
     if record.patches and (not is_partial or record.patches.keys() <= values.keys()):
         record = with_values(record, values)
     values.update(record.changes)
@@ -73,20 +74,23 @@ def _follow_state(
     return record
 
 
-def _with_words(told: Told, said: str) -> Told:
+def _with_words(told: OutcomeRecord, said: str) -> OutcomeRecord:
+    """Return the outcome with its text and data, copied from the text of the answer."""
     text, data = told.text, told.data
     if told.text_at:
         text = said[slice(*told.text_at)]
         text = json.loads(f'"{text}"', strict=False) if told.is_quoted else text
     if told.data_at:
         data = said[slice(*told.data_at)]
-    return Told(id=told.id, kind=told.kind, name=told.name, text=text, data=data, reasoning=told.reasoning)
+    return OutcomeRecord(
+        id=told.id, kind=told.kind, name=told.name, text=text, data=data, reasoning=told.reasoning
+    )
 
 
 def refers(record: Record) -> bool:
-    """Return True if a part of a record stands in one before it."""
+    """True if a part of the record is stored in an earlier record."""
     return (
-        (type(record) is Said and bool(record.results))
-        or (type(record) is Told and record.answer != "")
-        or (type(record) is Changed and bool(record.patches))
+        (type(record) is AgentMessageRecord and bool(record.results))
+        or (type(record) is OutcomeRecord and record.answer != "")
+        or (type(record) is StateChangeRecord and bool(record.patches))
     )

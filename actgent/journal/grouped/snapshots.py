@@ -1,4 +1,4 @@
-"""Snapshots of sessions as rows, beside their steps."""
+"""Snapshots of sessions as rows of the storage."""
 
 import zlib
 
@@ -11,17 +11,17 @@ from actgent.errors import (
 from actgent.journal.base import Snapshot
 from actgent.journal.encryption import Keys, is_sealed, open_sealed
 
-from .steps import Head
+from .row_format import Head
 
 
 @attrs.define
 class SnapshotRow:
-    """A snapshot in its place: of a series, and of the row that holds the last record which it covers."""
+    """A snapshot as it is stored, bound to the row that holds its last covered record."""
 
     series: str
     records: int
     last: int
-    """The checksum of that row."""
+    """Checksum of the row that holds the last covered record."""
     version: int
     body: bytes
     checksum: int
@@ -33,7 +33,10 @@ SNAPSHOT_FIELDS = tuple(field.name for field in attrs.fields(SnapshotRow))
 def place_snapshot(
     snapshot: Snapshot, series: str, last: int, *, identity: bytes, keys: Keys | None
 ) -> SnapshotRow:
-    """The row that a snapshot becomes, encrypted if there are keys."""
+    """Return the stored row of a snapshot, encrypted if there are keys.
+
+    `last` is the checksum of the row with its last record.
+    """
     body = snapshot.body
     if keys is not None:
         body = keys.seal(body, _place_of_snapshot(series, snapshot.records, identity))
@@ -43,7 +46,7 @@ def place_snapshot(
 
 
 def read_snapshot(row: SnapshotRow, *, head: Head, last: int | None, identity: bytes) -> Snapshot | None:
-    """The snapshot of a session whose row that holds the same record has this checksum; None if it does not count."""
+    """Return the snapshot of a row; None if it is damaged, undecryptable or does not match the head and the checksum `last`."""
     if type(row.body) is not bytes or not row.body or row.checksum != _checksum_snapshot(row, identity):
         return None
     if row.series != head.series or row.records > head.records or row.last != last:

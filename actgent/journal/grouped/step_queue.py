@@ -1,4 +1,4 @@
-"""The steps of a journal that are not in its storage: on their way, being written, and those it could not take."""
+"""Queue of steps that are not stored yet: queued, being written, or failed and to be retried."""
 
 import itertools
 import math
@@ -20,41 +20,45 @@ from actgent.errors import (
     SessionNotFound,
 )
 from actgent.journal.base import Creation
-from actgent.journal.listing import SessionKey
-from actgent.support.logs import Each, logger_of
+from actgent.journal.session_lists import SessionKey
+from actgent.support.logs import LogVariable, logger_of
 from actgent.support.quick_init import maker
 
-from .steps import Head, JournalStep, find_parent
+from .row_format import Head, JournalStep, find_parent
 
 _log = logger_of(__name__)
 GROUP_STEPS = 1000
+"""Maximum number of steps in one transaction."""
 GROUP_BYTES = 16_000_000
-"""Bounds of one transaction; a single larger step is written all the same."""
+"""Maximum bytes of one transaction. A single larger step is written nevertheless."""
 
 
 Steps = dict[SessionKey, list[JournalStep]]
-"""Of a group, by their sessions."""
+"""Steps of a group by session."""
 
 
 @attrs.define(eq=False)
 class QueuedStep:
-    """A step, and whoever waits until it is in the storage."""
+    """A queued step, and the task that waits until it is stored."""
 
     step: JournalStep
     epoch: int
-    is_kept: bool = False
-    """True: it is kept where it cannot be written, whoever waits for it."""
+    is_retried: bool = False
+    """True if the step is retained for a retry when the write fails, even though a task waits for it."""
     is_over: bool = False
     error: ActgentError | None = None
     task: trio.lowlevel.Task | None = None
-    """Who waits; None where nobody does, or not any more."""
+    """The waiting task; None if no task waits."""
     patience: float = math.inf
-    """Seconds after which that one gives up."""
+    """Timeout of the waiting task in seconds."""
     until: float = math.inf
-    """When, by trio's clock."""
+    """Deadline of the waiting task on trio's clock, in seconds."""
 
     async def wait(self) -> None:
-        """Wait until it is over; raises its error. Cancelled, it is kept where it cannot be written, as nobody tries again."""
+        """Wait until the step is complete, and raise its error.
+
+        If the wait is cancelled, a failed step is retained and retried.
+        """
         if self.is_over:
             await trio.lowlevel.checkpoint()
         else:
@@ -62,7 +66,7 @@ class QueuedStep:
         if self.error is not None:
             raise self.error
 
-    @trio.lowlevel.enable_ki_protection  # or a task would be woken that does not wait
+    @trio.lowlevel.enable_ki_protection  # Ctrl-C here would leave a task registered that no longer waits
     async def _wait_over(self) -> None:
 
         def leave(_: object) -> trio.lowlevel.Abort:
@@ -73,7 +77,7 @@ class QueuedStep:
         await trio.lowlevel.wait_task_rescheduled(leave)
 
     def wake(self) -> None:
-        """Have the one who waits go on."""
+        """Wake the waiting task."""
         if self.task is not None:
             trio.lowlevel.reschedule(self.task)
             self.task = None
@@ -84,53 +88,61 @@ make_queued = maker(QueuedStep)
 
 @attrs.define(eq=False)
 class StepQueue:
-    """Keeps the order of steps, and who waits for each; what a group of them is, and what came of it."""
+    """Ordered queue of steps with their waiting tasks. Forms groups and distributes their outcome."""
 
     steps: deque[QueuedStep] = attrs.field(factory=deque)
-    """In the order in which they came, without those that are being written."""
+    """Queued steps in order of arrival, without the group that is being written."""
     writing: Sequence[QueuedStep] = ()
-    """The group that the storage is at."""
-    kept: dict[SessionKey, list[JournalStep]] = attrs.field(factory=dict)
-    """Steps that could not be written and that nobody else has: each is tried again before the next of its session."""
-    unsure: set[SessionKey] = attrs.field(factory=set)
-    """Sessions among those that may have been erased since: what is kept of one that is gone would begin it without its first step."""
+    """The group that is being written."""
+    failed: dict[SessionKey, list[JournalStep]] = attrs.field(factory=dict)
+    """Failed steps by session that no caller retries. They are written before the next step of their session."""
+    possibly_erased: set[SessionKey] = attrs.field(factory=set)
+    """Sessions in `failed` that may have been erased.
+
+    Their steps must not be written without the first step of the session.
+    """
     _bytes: int = 0
-    """Of `steps`."""
+    """Total bytes of `steps`."""
     _unwritten: dict[SessionKey, int] = attrs.field(factory=dict)
-    """How many steps of each session are not over."""
+    """Number of incomplete steps by session."""
 
     @trio.lowlevel.enable_ki_protection
     def put(self, queued: QueuedStep) -> None:
-        """Let a step be written with the next group that has room."""
+        """Append a step. It is written with the next group that has room."""
         step, unwritten = queued.step, self._unwritten
         self.steps.append(queued)
         self._bytes += len(step.body)
         unwritten[step.key] = unwritten.get(step.key, 0) + 1
 
-    def is_behind(self, key: SessionKey) -> bool:
-        """Return True if a step of this session has to wait, as the storage does not take what comes."""
-        return key in self.kept or len(self.steps) >= GROUP_STEPS or self._bytes >= GROUP_BYTES
+    def must_wait(self, key: SessionKey) -> bool:
+        """True if a step of this session must wait: the session has failed steps, or the queue is full."""
+        return key in self.failed or len(self.steps) >= GROUP_STEPS or self._bytes >= GROUP_BYTES
+
+    @property
+    def is_empty(self) -> bool:
+        """True if all steps are stored."""
+        return not (self.steps or self.writing or self.failed)
 
     def has_unwritten(self, key: SessionKey) -> bool:
-        """Return True if a step of this session is not in the storage."""
-        return key in self._unwritten or key in self.kept
+        """True if a step of this session is not stored."""
+        return key in self._unwritten or key in self.failed
 
     def count_unwritten(self) -> Counter[SessionKey]:
-        """Count the steps with records that are not in the storage, by session."""
-        left = Counter({key: len(steps) for key, steps in self.kept.items()})
-        for queued in self.unsettled():
+        """Return the number of steps with records that are not stored, by session."""
+        left = Counter({key: len(steps) for key, steps in self.failed.items()})
+        for queued in self.unfinished():
             if queued.step.count and not queued.is_over:
                 left[queued.step.key] += 1
         return left
 
-    def unsettled(self) -> Sequence[QueuedStep]:
-        """Return what is being written, and what is behind it."""
+    def unfinished(self) -> Sequence[QueuedStep]:
+        """Return the steps that are being written, followed by the queued steps."""
         return [*self.writing, *self.steps]
 
     # --- a group --------------------------------------------------------------------------
 
     def sessions_beginning(self, known: Mapping[SessionKey, Head]) -> Sequence[SessionKey] | None:
-        """Return the sessions that begin in the queue; None where heads have to be read before it can be written."""
+        """Return the sessions that begin in the queue; None if heads must be read before the queue can be written."""
         for queued in self.steps:
             step = queued.step
             if step.count and (step.creation is not None or step.key not in known):
@@ -155,7 +167,7 @@ class StepQueue:
         return list(new)
 
     def take_group(self) -> list[QueuedStep]:
-        """Take the first steps as the group that is being written."""
+        """Remove the first steps from the queue and return them as the group that is being written."""
         if len(self.steps) <= GROUP_STEPS and self._bytes < GROUP_BYTES:
             group, self._bytes = [*self.steps], 0
             self.steps.clear()
@@ -174,9 +186,9 @@ class StepQueue:
         return group
 
     def by_session(self, group: list[QueuedStep]) -> Steps:
-        """Return the steps of a group, each session's behind those that could not be written before."""
+        """Return the steps of a group by session. Failed steps of a session come first."""
         by_session: Steps = {}
-        kept = self.kept
+        kept = self.failed
         for queued in group:
             step = queued.step
             steps = by_session.get(step.key)
@@ -188,10 +200,10 @@ class StepQueue:
             return by_session
         return {key: steps for key, steps in by_session.items() if steps}
 
-    def refuse_seconds(
+    def reject_duplicates(
         self, group: Iterable[QueuedStep], by_session: Steps, known: Container[SessionKey]
     ) -> Steps:
-        """Refuse new sessions whose ids others have, with all steps of them; returns the steps that are to be written."""
+        """Reject new sessions whose id is taken, with all their steps. Return the steps to write."""
         if all(step.creation is None for steps in by_session.values() for step in steps):
             return by_session
         admitted = {key: _admit(steps, is_there=key in known) for key, steps in by_session.items()}
@@ -200,12 +212,12 @@ class StepQueue:
                 self._answer(queued)
         return {key: steps for key, steps in admitted.items() if steps}
 
-    def refuse_orphans(
+    def reject_erased(
         self, group: Iterable[QueuedStep], by_session: Steps, known: Container[SessionKey]
     ) -> Steps:
-        """Refuse steps of sessions that are gone, which would begin a session without its first record.
+        """Reject steps of erased sessions, because they would create a session without its first record.
 
-        Returns the steps that are to be written: a session that begins with a later step is written from that on.
+        Returns the steps to write. A session that begins again with a later step is written from that step.
         """
         gone = [key for key, steps in by_session.items() if key not in known and steps[0].follows]
         if not gone:
@@ -215,62 +227,68 @@ class StepQueue:
         for key in gone:
             rest = [*itertools.dropwhile(lambda step: not step.begins, left.pop(key))]
             refused.update(id(step) for step in by_session[key][: len(by_session[key]) - len(rest)])
-            self.kept.pop(key, None)
+            self.failed.pop(key, None)
             if rest:
                 left[key] = rest
-            _log.warning("agent %s: session %s is erased, so records of it are not written", *map(Each, key))
+            _log.warning(
+                "agent %s: records of session %s were dropped because the session was erased",
+                *map(LogVariable, key),
+            )
         for queued in group:
             if id(queued.step) in refused and not queued.is_over:
                 queued.error = SessionNotFound(*queued.step.key)
                 self._answer(queued)
         return left
 
-    # --- what came of it ------------------------------------------------------------------
+    # --- outcome --------------------------------------------------------------------------
 
     def finish(self, group: list[QueuedStep]) -> None:
-        """Let those go on who wait for steps that are written."""
+        """Complete a written group and wake its waiting tasks."""
         for queued in group:
-            if self.kept:
-                self.kept.pop(queued.step.key, None)
+            if self.failed:
+                self.failed.pop(queued.step.key, None)
             if not queued.is_over:
                 self._answer(queued)
 
     def fail(self, group: Iterable[QueuedStep], error: JournalError | Fenced) -> bool:
-        """Raise an error where steps are waited for; returns True if some that nobody waits for are kept."""
-        is_kept = False
+        """Set the error of all steps of a group.
+
+        Return True if steps without a waiting task were retained for a retry.
+        """
+        is_any_retained = False
         for queued in group:
             if queued.is_over:
                 continue
             queued.error = _again(error)
-            is_lost = (queued.is_kept or queued.task is None) and queued.step.count
+            is_lost = (queued.is_retried or queued.task is None) and queued.step.count
             if is_lost and isinstance(error, JournalFull | JournalFailed):
-                self.kept.setdefault(queued.step.key, []).append(queued.step)
-                is_kept = True
+                self.failed.setdefault(queued.step.key, []).append(queued.step)
+                is_any_retained = True
             self._answer(queued)
-        return is_kept
+        return is_any_retained
 
-    def note_unsure(self) -> None:
-        """Sessions may have been erased, and nobody knows which."""
-        self.unsure = {key for key, steps in self.kept.items() if not steps[0].begins}
+    def note_possibly_erased(self) -> None:
+        """Mark the sessions with failed steps as possibly erased."""
+        self.possibly_erased = {key for key, steps in self.failed.items() if not steps[0].begins}
 
-    def drop_gone(self, there: Container[SessionKey]) -> None:
-        """Know which of these sessions are there, and forget what is kept of the others."""
-        for key in self.unsure:
+    def drop_erased(self, there: Container[SessionKey]) -> None:
+        """Drop the failed steps of possibly erased sessions that are not in `there`."""
+        for key in self.possibly_erased:
             if key not in there:
-                self.kept.pop(key, None)
-        self.unsure.clear()
+                self.failed.pop(key, None)
+        self.possibly_erased.clear()
 
     def drop(self, error: Fenced) -> None:
-        """Fail all that waits with an error, and forget what is kept."""
+        """Fail all queued steps with an error, and drop the failed steps that were retained."""
         waiting = [*self.steps]
         self.steps.clear()
-        self.kept.clear()
+        self.failed.clear()
         self._bytes = 0
         self.fail(waiting, error)
 
     def give_up(self, now: float) -> None:
-        """Let nobody wait for longer than they want; the storage goes on with their steps."""
-        for queued in self.unsettled():
+        """Raise `JournalSlow` in tasks whose timeout has expired. Their steps are still written."""
+        for queued in self.unfinished():
             if queued.until <= now and queued.task is not None:
                 queued.error = JournalSlow(queued.patience)
                 queued.wake()
@@ -290,11 +308,11 @@ class StepQueue:
 
 
 def _admit(steps: Iterable[JournalStep], *, is_there: bool) -> list[JournalStep]:
-    """The steps of a session but those of others that were to be made under its id."""
+    """Return the steps of a session without those of other creations with the same id, and mark those creations as rejected."""
     admitted = []
     for step in steps:
         if is_there and step.begins and step.creation is not None:
-            step.creation.is_refused = True  # also where the one that is there is on its way, and may fail
+            step.creation.is_refused = True  # even if the other session is still queued and may fail
         if not step.is_refused:
             admitted.append(step)
             is_there = True
@@ -302,7 +320,7 @@ def _admit(steps: Iterable[JournalStep], *, is_there: bool) -> list[JournalStep]
 
 
 def _tell(creation: Creation, queued: QueuedStep) -> None:
-    """Tell who makes a session what came of it."""
+    """Record the outcome of a step in the creation of its session."""
     if creation.is_refused:
         queued.error = SessionExists(*queued.step.key)
     elif queued.error is None:
@@ -310,7 +328,7 @@ def _tell(creation: Creation, queued: QueuedStep) -> None:
 
 
 def _again(error: JournalError | Fenced) -> ActgentError:
-    """The same error for one more task, so that they do not share a traceback."""
+    """Return a copy of the error, so that waiting tasks do not share a traceback."""
     fresh = error if isinstance(error, JournalDamaged) else type(error)(*error.args)
     fresh.__cause__ = error.__cause__
     return fresh

@@ -1,6 +1,6 @@
-"""What a storage does for the group commit that all journals share: take, read, write, and let go.
+"""Interface of a storage for group commit: acquire, read, write and release.
 
-Whoever brings a storage writes these methods, and nothing of order, groups, epochs or waiting.
+A new storage implements these methods only. Order, groups, epochs and waiting are in `group_commit`.
 """
 
 import abc
@@ -11,45 +11,48 @@ import outcome
 import trio
 
 from actgent.journal.base import Journal, Snapshot
-from actgent.journal.listing import Cursor, SessionFilter, SessionKey, State
+from actgent.journal.session_lists import Cursor, SessionFilter, SessionKey, State
 
-from .reading import Found
-from .steps import Head, Page, Row
+from .read_batching import Found, PageRequest
+from .row_format import Head, Page, Row
 
 
 class HeadFound(Exception):
-    """A session that was taken as new is there."""
+    """A session that should be new exists already."""
 
 
 class Work(Protocol):
-    """A transaction that a storage has begun with."""
+    """A transaction that the storage has started."""
 
     result: outcome.Outcome[None] | None
-    """What came of it, once it is over."""
+    """Outcome of the transaction; None until it is complete."""
 
 
 class StoredJournal(Journal):
-    """A journal in a storage of which one process at a time is the owner; its members are `GroupedJournal`s."""
+    """A journal in a storage that one process at a time owns. `GroupedJournal` is its only direct subclass."""
 
     identity: bytes = b""
-    """Of the storage; part of each checksum. Known once it is acquired."""
+    """Identity of the storage, part of each checksum. Set by `_acquire_storage`."""
     _writer: trio.lowlevel.Task | None = None
-    """The task that writes, while it has nothing to do; see `_wait_called`."""
+    """The writer task while it is idle; see `_wait_called`."""
 
     @abc.abstractmethod
-    async def _take(self) -> int:
-        """Own the storage, set `identity` and return a new epoch, or raise `Fenced`."""
+    async def _acquire_storage(self) -> int:
+        """Acquire the storage, set `identity` and return a new epoch.
+
+        Raise `Fenced` if another process owns the storage.
+        """
 
     @abc.abstractmethod
     async def _release(self) -> None:
-        """Let the storage go."""
+        """Release the storage."""
 
-    def _let_go(self) -> None:
-        """Let the storage go as soon as that is possible, without waiting; nothing where it was let go."""
+    def _release_now(self) -> None:
+        """Release the storage without waiting. Do nothing if it is released already."""
 
     @abc.abstractmethod
     async def _read_heads(self, keys: Sequence[SessionKey]) -> dict[SessionKey, Head]:
-        """The heads of those sessions that are there; raises `JournalDamaged` for the first bad one."""
+        """Return the heads of the existing sessions. Raise `JournalDamaged` for the first damaged head."""
 
     @abc.abstractmethod
     async def _write(self, rows: Sequence[Row], heads: Sequence[Head], epoch: int) -> None:
@@ -57,30 +60,33 @@ class StoredJournal(Journal):
 
     @property
     def _may_start(self) -> bool:
-        """Whether the storage has `_prepare_writing`."""
+        """True if the storage implements `_prepare_writing`."""
         return False
 
     def _prepare_writing(
         self, rows: Sequence[Row], heads: Sequence[Head], new: Sequence[SessionKey], *, is_led: bool
     ) -> Any:
-        """Begin with what `_write` does without waiting, and call the writer when it is over; returns a `Work`.
+        """Start a write without waiting and return its `Work`. Wake the writer task when the write is complete.
 
-        Where one of the `new` sessions is there nothing is written: `HeadFound`. One that `is_led` begins as somebody
-        waits in `_see_through`, who alone hears of its end.
+        If one of the `new` sessions exists, nothing is written and the result is `HeadFound`. With `is_led`, the
+        write starts when a task calls `_wait_led`, and only that task is woken at the end.
         """
         raise NotImplementedError
 
-    async def _see_through(self, work: Any) -> None:
-        """Wait until a work is over that is led; cancelled, it goes on, and somebody else may wait for it."""
+    async def _wait_led(self, work: Any) -> None:
+        """Wait until a led write is complete.
+
+        If the wait is cancelled the write continues, and another task may wait for it.
+        """
         raise NotImplementedError
 
-    def _dismiss(self, work: Any) -> None:
-        """Have the one in `_see_through` wait no more."""
+    def _stop_waiting(self, work: Any) -> None:
+        """End the wait of the task in `_wait_led`; the write continues."""
         raise NotImplementedError
 
-    @trio.lowlevel.enable_ki_protection  # or a task would be woken that does not wait
+    @trio.lowlevel.enable_ki_protection  # Ctrl-C here would leave a task registered that no longer waits
     async def _wait_called(self) -> None:
-        """Wait until `_call` is called, or something is over that `_prepare_writing` began with; perhaps shorter."""
+        """Wait until `_call` is called or a write from `_prepare_writing` is complete. May return early."""
 
         def leave(_: object) -> trio.lowlevel.Abort:
             self._writer = None
@@ -90,41 +96,49 @@ class StoredJournal(Journal):
         await trio.lowlevel.wait_task_rescheduled(leave)
 
     def _call(self) -> None:
-        """Have the writer go on; an event costs more."""
+        """Wake the writer task. Rescheduling it directly is cheaper than an event."""
         if self._writer is not None:
             trio.lowlevel.reschedule(self._writer)
             self._writer = None
 
     @abc.abstractmethod
-    async def _take_back(self, key: SessionKey, head: Head | None, epoch: int) -> None:
-        """Have a session end at this head again, whatever stands behind it; without one there is none."""
+    async def _roll_back(self, key: SessionKey, head: Head | None, epoch: int) -> None:
+        """Reset a session to this head and delete later rows. If `head` is None, delete the session."""
 
     async def _newest_body(self) -> bytes | None:
-        """The body of a row that was written lately, as it is stored; None if there is none."""
+        """Return the stored body of a recently written row; None if there is no row."""
         return None
 
     @abc.abstractmethod
     async def _read_some(self, keys: Sequence[SessionKey]) -> Sequence[Found]:
-        """See `reading.ReadSome`; raises where the storage as a whole fails."""
+        """Read sessions; see `read_batching.ReadSome`. Raise if the storage as a whole fails."""
 
     @abc.abstractmethod
     async def _read_tails(self, keys: Sequence[SessionKey]) -> Sequence[Found]:
-        """The same, each session behind its snapshot, if it has one."""
+        """Read sessions, each from its snapshot if it has one. Otherwise like `_read_some`."""
 
     @abc.abstractmethod
     async def _read_page(self, key: SessionKey, after: int, limit: int) -> Page:
-        """See `Journal.read`."""
+        """Return some records of a session; see `Journal.read`."""
+
+    async def _read_pages(self, requests: Sequence[PageRequest]) -> Sequence[outcome.Outcome[Page]]:
+        """Read pages, at least the first; see `read_batching.ReadTogether`.
+
+        One page per call lets writers in between.
+        """
+        first = requests[0]
+        return [outcome.Value(await self._read_page(first.key, first.after, first.limit))]
 
     @abc.abstractmethod
-    def _read_page_now(self, key: SessionKey, after: int, limit: int) -> Page:
-        """See `Journal.read_now`."""
+    def _read_page_blocking(self, key: SessionKey, after: int, limit: int) -> Page:
+        """Return some records without waiting; see `Journal.read_blocking`."""
 
     @abc.abstractmethod
     async def _find_snapshot(self, key: SessionKey) -> Snapshot | None: ...
 
     @abc.abstractmethod
     async def _keep_snapshot(self, key: SessionKey, snapshot: Snapshot, epoch: int) -> bool:
-        """See `Journal.keep_snapshot`; in one transaction."""
+        """Replace the snapshot of a session in one transaction; see `Journal.keep_snapshot`."""
 
     @abc.abstractmethod
     async def _drop_snapshots(self, key: SessionKey, epoch: int) -> None: ...
@@ -132,11 +146,19 @@ class StoredJournal(Journal):
     @abc.abstractmethod
     async def _list_unfinished(self, agent: str) -> list[str]: ...
 
+    async def _list_unfinished_of(self, agents: Sequence[str]) -> Sequence[outcome.Outcome[list[str]]]:
+        """List the unfinished sessions of each agent, at least of the first agent; see `read_batching.ReadTogether`."""
+        return [outcome.Value(await self._list_unfinished(agents[0]))]
+
     @abc.abstractmethod
     async def _count_waiting(self) -> dict[str, int]: ...
 
     @abc.abstractmethod
     async def _list_due(self, agent: str) -> list[tuple[str, float]]: ...
+
+    async def _list_due_of(self, agents: Sequence[str]) -> Sequence[outcome.Outcome[list[tuple[str, float]]]]:
+        """List the sessions of each agent with a date, at least of the first agent; see `read_batching.ReadTogether`."""
+        return [outcome.Value(await self._list_due(agents[0]))]
 
     @abc.abstractmethod
     async def _list_suspended(self, agent: str, after: str, limit: int) -> list[str]: ...
@@ -146,17 +168,24 @@ class StoredJournal(Journal):
 
     @abc.abstractmethod
     async def _list_agents(self, session_id: str) -> list[str]:
-        """See `Journal.agents_of`; raises `JournalDamaged` where there is none and damage may be the reason."""
+        """Return the agents with this session id.
+
+        Raise `JournalDamaged` if none is found and damage may be the reason.
+        """
+
+    async def _list_agents_of(self, session_ids: Sequence[str]) -> Sequence[outcome.Outcome[list[str]]]:
+        """List the agents with each session id, at least of the first id; see `read_batching.ReadTogether`."""
+        return [outcome.Value(await self._list_agents(session_ids[0]))]
 
     @abc.abstractmethod
     async def _list_children(self, keys: Sequence[SessionKey]) -> list[Head]: ...
 
     @abc.abstractmethod
     async def list_changed(self, after: SessionKey, limit: int) -> list[SessionKey]:
-        """See `paging.Shelves`, as for those that follow."""
+        """Return sessions with an outdated list order; see `session_pages.SessionListStorage`, also for the next methods."""
 
     @abc.abstractmethod
-    async def put_in_order(self, keys: Sequence[SessionKey]) -> None: ...
+    async def update_list_order(self, keys: Sequence[SessionKey]) -> None: ...
 
     @abc.abstractmethod
     async def select_page(self, wanted: SessionFilter, after: Cursor | None, limit: int) -> list[Head]: ...
@@ -171,7 +200,7 @@ class StoredJournal(Journal):
     async def _erase_trees(
         self, roots: Sequence[SessionKey], unchanged_since: float, epoch: int
     ) -> list[SessionKey]:
-        """See `Journal.erase_trees`; in one transaction."""
+        """Erase sessions with their child sessions in one transaction; see `Journal.erase_trees`."""
 
     @abc.abstractmethod
     async def _erase(self, key: SessionKey, epoch: int) -> None: ...

@@ -1,34 +1,49 @@
-"""A journal in a schema of PostgreSQL: its tables, statements and connections. Needs the extra `postgres`."""
+"""Journals in a schema of PostgreSQL: tables, statements and connections. Needs the extra `postgres`."""
 
-from . import layout
+from . import pool_layout
 from .cluster_tables import (
     ClusterTables,
     DeadMessage,
+    NodeStatus,
     drop_dead,
+    mark_leaving,
     note_retried,
+    read_cluster_key,
     read_cluster_tables,
     read_dead,
     read_request,
 )
+from .crash_counts import SUSPECT_CRASHES, Suspect
 from .journal import PostgresJournal
+from .node_table import NodeRow, NodeTable, PartitionOwner, SeenNode
 from .partitioned import PartitionedJournal
 from .partitions import PartitionsLost, Taken, partition_of_slot, slot_of, slots_of
+from .pending_messages import PendingMessage, PendingMessageTable
 from .reader import PostgresReader
-from .suspects import Suspect
 
 __all__ = [
+    "SUSPECT_CRASHES",
     "ClusterTables",
     "DeadMessage",
+    "NodeRow",
+    "NodeStatus",
+    "NodeTable",
+    "PartitionOwner",
     "PartitionedJournal",
     "PartitionsLost",
+    "PendingMessage",
+    "PendingMessageTable",
     "PostgresJournal",
     "PostgresReader",
+    "SeenNode",
     "Suspect",
     "Taken",
     "drop_dead",
-    "layout",
+    "mark_leaving",
     "note_retried",
     "partition_of_slot",
+    "pool_layout",
+    "read_cluster_key",
     "read_cluster_tables",
     "read_dead",
     "read_request",

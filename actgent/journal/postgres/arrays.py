@@ -1,7 +1,7 @@
-"""Columns of values as arrays in PostgreSQL's binary form.
+"""Encode columns of values as PostgreSQL arrays in binary form.
 
-Each group of steps is some twenty-four arrays. psycopg makes its own of a list value by value, in Python and as text; one
-made here costs a few calls, and has the type that the statement says, so that each statement is prepared once.
+Each group of steps has about 24 arrays. psycopg encodes lists value by value, in Python and as text. This encoding
+needs a few calls, and keeps the parameter types constant, so each statement is prepared once.
 """
 
 import itertools
@@ -15,18 +15,18 @@ import psycopg
 from psycopg.types.string import BytesBinaryDumper
 
 _BEGIN = struct.Struct("!iiIii")
-"""Dimensions, whether some values are NULL, the type of the values, how many there are, and the number of the first."""
+"""Header: number of dimensions, flag for NULL values, type of the values, their number, and the index of the first."""
 _EMPTY = struct.Struct("!iiI")
 _NULL = b"\xff\xff\xff\xff"
 _pack_length = struct.Struct("!i").pack
 
 
 class Array(bytes):
-    """An array in binary form, for a parameter whose type its statement says: `%s::text[]`."""
+    """An array in binary form, for a parameter with an explicit type such as `%s::text[]`."""
 
 
 class _ArrayDumper(BytesBinaryDumper):
-    """Sends an array as it is."""
+    """Sends the encoded array unchanged."""
 
     oid = 0
 
@@ -35,7 +35,7 @@ psycopg.adapters.register_dumper(Array, _ArrayDumper)
 
 
 Pieces = Iterable[bytes]
-"""Values as bytes, each behind their number."""
+"""Encoded values, each after its length."""
 
 
 def _sized(values: Sequence[bytes]) -> Pieces:
@@ -62,15 +62,15 @@ _KINDS: dict[str, tuple[int, Callable[[Sequence[Any]], Pieces]]] = {
     "text": (25, _texts),
     "float8": (701, _fixed("d")),
 }
-"""Of each type the number that it has at every server, and what makes pieces of its values."""
+"""Object id of each type, which is the same on all servers, and the encoder of its values."""
 
 
 def encode_array(kind: str, values: Sequence[Any]) -> Array:
-    """Values of a type of the server's, and None for NULL, as an array.
+    """Encode values of a server type, with None for NULL, as an array.
 
     Raises:
-        psycopg.DataError: the type has no such value.
-        UnicodeEncodeError: it is a text that is no Unicode.
+        psycopg.DataError: A value does not fit the type.
+        UnicodeEncodeError: A text has a lone surrogate.
     """
     oid, encode = _KINDS[kind]
     if not values:
@@ -83,10 +83,10 @@ def encode_array(kind: str, values: Sequence[Any]) -> Array:
         known = iter(encode([each for each in values if each is not None]))
         return Array(begin + b"".join([_NULL if each is None else next(known) for each in values]))
     except struct.error as error:
-        raise psycopg.DataError(f"no {kind} can be that: {error}") from error
+        raise psycopg.DataError(f"a value does not fit the type {kind}: {error}") from error
 
 
 def encode_columns(types: Mapping[str, str], things: Sequence[Any]) -> list[Array]:
-    """An array for each of some attributes of things, which have these types; raises as `encode_array`."""
+    """Encode an array for each attribute of the objects. Raises like `encode_array`."""
     columns = zip(*map(operator.attrgetter(*types), things), strict=True) if things else itertools.repeat(())
     return [encode_array(kind, column) for kind, column in zip(types.values(), columns, strict=False)]

@@ -1,4 +1,4 @@
-"""What the tables of a cluster say, for people who look at it from outside of its nodes."""
+"""Read the tables of a cluster from outside its nodes, for operators."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,7 +14,8 @@ import trio
 from actgent.errors import ConfigurationError
 from actgent.support.postgres_address import split_schema
 
-from .connecting import Connection, connection_to, errors_translated, is_not_yet, one_row, patiently
+from .connections import Connection, connection_to, errors_translated, is_not_yet, one_row, patiently
+from .liveness import IS_UNLOCKED, NODE_TIMEOUT_SECONDS
 from .statements import IS_UNFINISHED
 
 _PARTITIONS = "SELECT p, owner, epoch, since, clean FROM partitions WHERE pool = %s ORDER BY p"
@@ -22,7 +23,17 @@ _UNFINISHED = (
     "SELECT slot, count(*), extract(epoch FROM now())::float8 - min(updated_at) FROM sessions "  # noqa: S608
     f"WHERE slot >= 0 AND {IS_UNFINISHED} GROUP BY slot"
 )
-
+_NODES = f"""
+SELECT name, address, agents, release, reads, is_leaving,
+    (SELECT count(*) FROM partitions AS t WHERE t.pool = nodes.pool AND t.owner = nodes.name AND NOT t.clean)
+FROM nodes WHERE pool = %s AND heartbeat > clock_timestamp() - interval '{NODE_TIMEOUT_SECONDS} s' AND NOT ({IS_UNLOCKED}) ORDER BY name
+"""  # noqa: S608 - words of our own
+_PENDING = "SELECT slot, count(*) FROM pending_messages WHERE pool = %s GROUP BY 1"
+_SESSIONS = """
+SELECT s.agent, count(*) FROM sessions AS s JOIN hosts AS h ON h.agent = s.agent AND h.pool = %s
+WHERE NOT s.closed GROUP BY s.agent
+"""
+_MARK_LEAVING = "UPDATE nodes SET is_leaving = true WHERE pool = %s AND name = %s"
 _DEAD = (
     "SELECT session_id, agent, message_id, reason, at, retried_as, request IS NOT NULL FROM dead "
     "ORDER BY at, message_id"
@@ -35,20 +46,38 @@ T = TypeVar("T")
 
 @attrs.frozen(kw_only=True)
 class PartitionRow:
-    """A partition, as the database has it."""
+    """A partition in the database."""
 
     partition: int
     owner: str
-    """Who took it last."""
+    """Name of the node that took the partition last."""
     epoch: int
     since: datetime
     is_given_back: bool
-    """True: its owner has let it go."""
+    """True if the owner has released the partition."""
+
+
+@attrs.frozen(kw_only=True)
+class NodeStatus:
+    """A live node."""
+
+    name: str
+    address: str
+    """Base URL of the node for other nodes."""
+    agents: tuple[str, ...]
+    """Names of the agents that the node hosts."""
+    release: str
+    reads: int
+    """Newest record format that the node reads."""
+    is_leaving: bool
+    """True if the node is handing over its partitions."""
+    partitions: int
+    """Number of partitions that the node owns."""
 
 
 @attrs.frozen(kw_only=True)
 class DeadMessage:
-    """A message that was given up, as each process died that worked on it."""
+    """A dead-lettered message: each process that worked on it died."""
 
     session_id: str
     agent: str
@@ -56,32 +85,38 @@ class DeadMessage:
     reason: str
     at: datetime
     retried_as: str | None
-    """The id under which it was said again; None: it was not."""
+    """Id under which the message was re-sent; None if it was not."""
     is_request: bool = False
-    """True: nothing of it was accepted, so that its request is kept beside it."""
+    """True if no session accepted the message, so its request is stored."""
 
 
 @attrs.frozen(kw_only=True)
 class ClusterTables:
-    """All of it."""
+    """Content of a cluster's tables."""
 
+    nodes: tuple[NodeStatus, ...]
+    """Live nodes of the pool."""
     partitions: tuple[PartitionRow, ...]
+    pending: dict[int, int]
+    """Number of messages without an owner, by slot."""
+    sessions: dict[str, int]
+    """Number of open sessions, by agent of the pool."""
     unfinished: dict[int, int]
-    """By slot, sessions that are in the middle of something."""
+    """Number of unfinished sessions, by slot."""
     lags: dict[int, float]
-    """By slot, seconds since the last step of the one of these that has waited longest."""
+    """Seconds since the last step of the longest waiting unfinished session, by slot."""
     suspects: int
-    """Sessions that were in the middle of something when a process died."""
+    """Number of sessions that were unfinished when their process died."""
     dead: int
-    """Messages that were given up."""
+    """Number of dead-lettered messages."""
 
 
 async def read_cluster_tables(url: str, pool: str) -> ClusterTables:
-    """Read what the database of a cluster knows.
+    """Read the tables of a cluster.
 
     Raises:
-        ConfigurationError: the address is none, or there are no such tables, or they are of an older release.
-        JournalFailed: it cannot be read.
+        ConfigurationError: The URL is invalid, the tables do not exist, or an older release created them.
+        JournalFailed: The database cannot be read.
     """
     return await run_connected(url, _read, pool)
 
@@ -93,7 +128,10 @@ def _read(connection: Connection, pool: str) -> ClusterTables:
     (dead,) = one_row(connection, "SELECT count(*) FROM dead")
     known = tuple(map(_to_row, rows))
     return ClusterTables(
+        nodes=tuple(map(_to_node, connection.execute(_NODES, (pool,)).fetchall())),
         partitions=known,
+        pending=dict(connection.execute(_PENDING, (pool,)).fetchall()),
+        sessions=dict(connection.execute(_SESSIONS, (pool,)).fetchall()),
         unfinished={slot: count for slot, count, _ in unfinished},
         lags={slot: max(0.0, lag) for slot, _, lag in unfinished},
         suspects=suspects,
@@ -106,26 +144,55 @@ def _to_row(columns: tuple[Any, ...]) -> PartitionRow:
     return PartitionRow(partition=number, owner=owner, epoch=epoch, since=since, is_given_back=clean)
 
 
+def _to_node(columns: tuple[Any, ...]) -> NodeStatus:
+    name, address, agents, release, reads, is_leaving, partitions = columns
+    return NodeStatus(
+        name=name,
+        address=address,
+        agents=tuple(agents),
+        release=release,
+        reads=reads,
+        is_leaving=is_leaving,
+        partitions=partitions,
+    )
+
+
+async def mark_leaving(url: str, pool: str, node: str) -> None:
+    """Make a node hand over its sessions at its next poll. Raises like `read_cluster_tables`."""
+    await _run(url, _MARK_LEAVING, pool, node)
+
+
 async def read_dead(url: str) -> tuple[DeadMessage, ...]:
-    """The messages that were given up, oldest first; raises as `read_cluster_tables`."""
+    """Return the dead-lettered messages, oldest first. Raises like `read_cluster_tables`."""
     rows = await _run(url, _DEAD)
     names = [field.name for field in attrs.fields(DeadMessage)]
     return tuple(DeadMessage(**dict(zip(names, row, strict=True))) for row in rows)
 
 
 async def read_request(url: str, message: DeadMessage) -> bytes | None:
-    """The request that was given up, as a node had it; None if it is not there any more. Raises as `read_cluster_tables`."""
+    """Return the stored request of a dead-lettered message; None if it does not exist.
+
+    Raises like `read_cluster_tables`.
+    """
     rows = await _run(url, _REQUEST, message.session_id, message.agent, message.message_id)
     return rows[0][0] if rows else None
 
 
+async def read_cluster_key(url: str) -> bytes:
+    """Return the key with which nodes sign requests; raises as `read_cluster_tables`, also if no node has run yet."""
+    rows = await _run(url, "SELECT key FROM cluster_key")
+    if not rows:
+        raise ConfigurationError("no node of this database has run yet")
+    return bytes(rows[0][0])
+
+
 async def note_retried(url: str, message: DeadMessage, retried_as: str) -> None:
-    """A message was said again, under another id."""
+    """Note that a dead-lettered message was re-sent under another id."""
     await _run(url, _NOTE_RETRIED, retried_as, message.session_id, message.agent, message.message_id)
 
 
 async def drop_dead(url: str, message: DeadMessage) -> None:
-    """Nobody asks for a message any more; the session keeps it."""
+    """Delete a dead-lettered message. The session keeps its records."""
     await _run(url, _DROP, message.session_id, message.agent, message.message_id)
 
 
@@ -139,9 +206,11 @@ def _execute(connection: Connection, sql: str, values: tuple[str, ...]) -> list[
 
 
 async def run_connected(url: str, fn: Callable[..., T], *args: object) -> T:
-    """Run `fn(connection, ...)` in a thread on a connection to the schema of a cluster, as soon as a server that starts lets anybody in.
+    """Run `fn(connection, ...)` in a thread on a connection to the schema of a cluster.
 
-    Raises as `read_cluster_tables`.
+    Waits for a server that is starting.
+
+    Raises like `read_cluster_tables`.
     """
     address, schema = split_schema(url, default="actgent", owner="the journal")
 
@@ -160,9 +229,9 @@ def _connected(address: str, schema: str) -> Iterator[Connection]:
             yield connection
         except psycopg.errors.UndefinedTable as error:
             raise ConfigurationError(
-                f"the schema {schema!r} has no tables of a cluster: start a node with this journal first, or name another one"
+                f"the schema {schema!r} has no cluster tables: start a node with this journal first, or use another journal"
             ) from error
         except psycopg.errors.UndefinedColumn as error:
             raise ConfigurationError(
-                f"the schema {schema!r} is of an older release: start a node of this one first, or ask with that one"
+                f"the schema {schema!r} was created by an older release: start a node of this release first, or use the older release"
             ) from error

@@ -1,9 +1,8 @@
-"""The journal in PostgreSQL: for agents whose machine may not come back.
+"""Journal in PostgreSQL, for agents whose machine may be lost.
 
-One connection, in a thread of its own, holds an advisory lock for as long as its process lives, and whatever writes
-checks the epoch: who has lost the connection, and with it perhaps the ownership, writes nothing more.
-A group of steps is one statement, which checks the epoch itself: it costs one round trip, and a process that stops in the
-middle of it leaves no transaction open.
+One connection in its own thread holds an advisory lock while its process lives. Each write checks the epoch, so a
+process that lost the connection, and perhaps the ownership, cannot write. A group of steps is one statement that
+checks the epoch itself. It needs one round trip, and a process that stops in the middle leaves no open transaction.
 """
 
 import contextlib
@@ -21,7 +20,7 @@ import psycopg
 import psycopg.sql
 import trio
 
-from actgent.errors import Fenced, JournalDamaged, JournalError, JournalFailed, WireError
+from actgent.errors import Fenced, JournalDamaged, JournalError, JournalFailed
 from actgent.journal.base import Snapshot
 from actgent.journal.grouped import (
     GROUP_RECORDS,
@@ -29,6 +28,7 @@ from actgent.journal.grouped import (
     GroupedJournal,
     Head,
     Page,
+    PageRequest,
     Row,
     SnapshotRow,
     Stored,
@@ -39,20 +39,19 @@ from actgent.journal.grouped import (
     place_snapshot,
     read_snapshot,
 )
-from actgent.journal.listing import Cursor, SessionFilter, SessionKey, State
+from actgent.journal.session_lists import Cursor, SessionFilter, SessionKey, State
 from actgent.support.files import plain_name
 from actgent.support.postgres_address import split_schema
 from actgent.support.storage_thread import StorageThread
 
 from . import statements
 from .arrays import Array, encode_array, encode_columns
-from .connecting import (
+from .connections import (
     OPTIONS,
     Connection,
     break_off,
     connection_to,
     errors_translated,
-    in_one_moment,
     in_transaction,
     is_not_yet,
     one_row,
@@ -62,26 +61,42 @@ from .connecting import (
 from .schema import migrate_schema
 from .session_pages import session_page_query
 
-WRITING = 10.0
-READING = 60.0
-"""Seconds that the server may take for a piece of work, until its connection is dropped."""
+WRITE_TIMEOUT_SECONDS = 10.0
+"""Seconds that the server may take for a write, until its connection is dropped."""
+READ_TIMEOUT_SECONDS = 60.0
+"""Seconds that the server may take for a read, until its connection is dropped."""
 CLEAR_AGAIN_SECONDS, CLEAR_MORE_SECONDS = 600.0, 5.0
-"""Pause between two searches for sessions that have rested; the shorter one if the last search found a full batch."""
-LETTING_GO = 1.0
-"""Seconds that the server may take to let the lock of one who leaves go at once."""
+"""Seconds between two updates of the flag `active` of idle sessions; the shorter pause after a full batch."""
+UNLOCK_TIMEOUT_SECONDS = 1.0
+"""Seconds that the server may take to release the lock when the journal closes."""
 _GONE = (psycopg.OperationalError, psycopg.errors.ReadOnlySqlTransaction, Fenced)
-"""What says that the server is away, or is not the one that is written to any more."""
+"""Errors that mean that the server is away, or is not the primary any more."""
 _REFUSED = (psycopg.errors.ProgramLimitExceeded, psycopg.errors.StatementTooComplex)
-"""What a server that is there says of a statement that it will never take."""
+"""Errors of statements that the server will never accept."""
+
+_HEAD_LENGTH, _ROW_LENGTH = len(statements.HEAD_TYPES), len(statements.ROW_TYPES)
 
 T = TypeVar("T")
 
 
+@attrs.define(eq=False)
+class _Read:
+    """A session as `READ_SESSIONS` or `READ_TAILS` returns it."""
+
+    weight: int
+    """Number of requested records, plus one per KB of the snapshot."""
+    head: Sequence[Any]
+    """Columns of `HEAD_TYPES`."""
+    snapshot: Sequence[Any]
+    """Columns of `SNAPSHOT_COLUMNS`; empty if snapshots were not read."""
+    rows: list[Row] = attrs.field(factory=list)
+
+
 class PostgresJournal(GroupedJournal):
-    """A journal in one schema of a database, `actgent` unless the address says `?schema=...`."""
+    """A journal in one schema of a database: `actgent`, or the value of `?schema=` in the URL."""
 
     _options: Mapping[str, str] = OPTIONS
-    """Of the session on the server."""
+    """Settings of the server session."""
 
     def __init__(self, url: str) -> None:
         super().__init__()
@@ -89,19 +104,19 @@ class PostgresJournal(GroupedJournal):
         self._connection: Connection | None = None
         self._thread: StorageThread | None = None
         self._is_owner = False
-        """True if a new connection has to be that of the owner of before."""
+        """True if a new connection must regain the ownership of the previous one."""
         self._is_new = False
         """True if nothing was written through this connection yet."""
         self._clear_due = -math.inf
-        """When sessions that have rested are looked for next, by trio's clock."""
+        """Time of the next update of `active` flags, on trio's clock."""
         self._table_id = 0
-        """Of the table that says who owns the journal: one that was put back from a backup has another."""
+        """Object id of the table `meta`. A table restored from a backup has another id."""
 
     def beside(self, name: str) -> str | None:
         joint = "&" if "?" in self._address else "?"
         return f"{self._address}{joint}schema={self._schema[:20]}_{plain_name(name)}"
 
-    async def _take(self) -> int:
+    async def _acquire_storage(self) -> int:
         if self._thread is None:
             self._thread = StorageThread(f"journal {self._schema}")
         self._is_owner = False
@@ -111,85 +126,104 @@ class PostgresJournal(GroupedJournal):
 
     async def _release(self) -> None:
         if self._thread is not None:
-            with trio.move_on_after(LETTING_GO):
+            with trio.move_on_after(UNLOCK_TIMEOUT_SECONDS):
                 await self._thread.run(self._unlock)
-            self._let_go()
+            self._release_now()
 
-    def _let_go(self) -> None:
+    def _release_now(self) -> None:
         if self._thread is not None:
             self._drop()
             self._thread.end(self._close)
             self._thread = None
 
     async def _read_heads(self, keys: Sequence[SessionKey]) -> dict[SessionKey, Head]:
-        return await self._run(self._select_heads, keys)
+        return await self._run_alone(self._select_heads, keys)
 
     async def _write(self, rows: Sequence[Row], heads: Sequence[Head], epoch: int) -> None:
         await self._clear_rested(heads)
-        await self._run_alone(self._insert, rows, heads, epoch, patience=WRITING)
+        await self._run_alone(self._insert, rows, heads, epoch, patience=WRITE_TIMEOUT_SECONDS)
         self._is_new = False
 
     async def _clear_rested(self, heads: Sequence[Head]) -> None:
-        """Clear the flag `active` of sessions that have rested, now and then; `heads` are about to be written.
+        """Clear the flag `active` of idle sessions from time to time; `heads` are about to be written.
 
-        The flag only speeds up queries, so a failure is ignored: the write that follows meets it, too.
+        The flag only speeds up queries. Errors are ignored, because the following write raises them too.
         """
         if not heads or trio.current_time() < self._clear_due:
             return
         now = max(head.updated_at for head in heads)
         count = 0
         with contextlib.suppress(JournalError, Fenced):
-            count = await self._run(self._clear_active, now, patience=WRITING)
+            count = await self._run_alone(self._clear_active, now, patience=WRITE_TIMEOUT_SECONDS)
         self._clear_due = trio.current_time() + (
             CLEAR_AGAIN_SECONDS if count < statements.CLEAR_BATCH else CLEAR_MORE_SECONDS
         )
 
-    async def _take_back(self, key: SessionKey, head: Head | None, epoch: int) -> None:
+    async def _roll_back(self, key: SessionKey, head: Head | None, epoch: int) -> None:
         await self._run(self._cut, key, head, epoch)
 
     async def _newest_body(self) -> bytes | None:
-        rows = await self._run(self._select, statements.SELECT_NEWEST)
+        rows = await self._ask(statements.SELECT_NEWEST)
         return rows[0][0] if rows else None
 
     async def _read_some(self, keys: Sequence[SessionKey]) -> Sequence[Found]:
-        return await self._run_alone(in_one_moment, self._select_some, keys)
+        return await self._run_alone(self._select_some, keys)
 
     async def _read_tails(self, keys: Sequence[SessionKey]) -> Sequence[Found]:
-        return await self._run_alone(in_one_moment, self._select_tails, keys)
+        return await self._run_alone(self._select_tails, keys)
 
     async def _read_page(self, key: SessionKey, after: int, limit: int) -> Page:
-        return await self._run_alone(in_one_moment, self._select_page, key, after, limit)
+        return (await self._read_pages([PageRequest(key, after, limit)]))[0].unwrap()
 
-    def _read_page_now(self, key: SessionKey, after: int, limit: int) -> Page:
+    async def _read_pages(self, requests: Sequence[PageRequest]) -> Sequence["outcome.Outcome[Page]"]:
+        return await self._run_alone(self._select_pages, requests)
+
+    def _read_page_blocking(self, key: SessionKey, after: int, limit: int) -> Page:
         if self._thread is None:
             raise JournalFailed("the journal's database is not connected")
-        return self._thread.run_now(self._connected, self._select_page, key, after, limit)
+        request = PageRequest(key, after, limit)
+        return self._thread.run_now(self._connected, self._select_pages, [request])[0].unwrap()
 
     async def _find_snapshot(self, key: SessionKey) -> Snapshot | None:
-        return await self._run_alone(in_one_moment, self._select_snapshot, key)
+        return await self._run_alone(self._select_snapshot, key)
 
     async def _keep_snapshot(self, key: SessionKey, snapshot: Snapshot, epoch: int) -> bool:
-        return await self._run(self._put_snapshot, key, snapshot, epoch, patience=WRITING)
+        return await self._run(self._put_snapshot, key, snapshot, epoch, patience=WRITE_TIMEOUT_SECONDS)
 
     async def _drop_snapshots(self, key: SessionKey, epoch: int) -> None:
         await self._run(self._delete_snapshot, key, epoch)
 
     async def _list_unfinished(self, agent: str) -> list[str]:
-        return [
-            session_id for (session_id,) in await self._run(self._select, statements.SELECT_UNFINISHED, agent)
-        ]
+        return (await self._list_unfinished_of([agent]))[0].unwrap()
+
+    async def _list_unfinished_of(self, agents: Sequence[str]) -> Sequence["outcome.Outcome[list[str]]"]:
+        found: dict[str, list[str]] = {each: [] for each in agents}
+        for agent, session_id in await self._select_unfinished([*found]):
+            found[agent].append(session_id)
+        return [outcome.Value([*found[each]]) for each in agents]
+
+    async def _select_unfinished(self, agents: list[str]) -> list[tuple[Any, ...]]:
+        return await self._ask(statements.SELECT_UNFINISHED, agents)
 
     async def _count_waiting(self) -> dict[str, int]:
-        return dict(await self._run(self._select, statements.COUNT_WAITING))
+        return dict(await self._ask(statements.COUNT_WAITING))
 
     async def _list_due(self, agent: str) -> list[tuple[str, float]]:
-        return [
-            (session_id, due)
-            for session_id, due in await self._run(self._select, statements.SELECT_DUE, agent)
-        ]
+        return (await self._list_due_of([agent]))[0].unwrap()
+
+    async def _list_due_of(
+        self, agents: Sequence[str]
+    ) -> Sequence["outcome.Outcome[list[tuple[str, float]]]"]:
+        found: dict[str, list[tuple[str, float]]] = {each: [] for each in agents}
+        for agent, session_id, due in await self._select_due([*found]):
+            found[agent].append((session_id, due))
+        return [outcome.Value([*found[each]]) for each in agents]
+
+    async def _select_due(self, agents: list[str]) -> list[tuple[Any, ...]]:
+        return await self._ask(statements.SELECT_DUE, agents)
 
     async def _list_suspended(self, agent: str, after: str, limit: int) -> list[str]:
-        rows = await self._run(self._select, statements.SELECT_SUSPENDED, agent, after, limit)
+        rows = await self._ask(statements.SELECT_SUSPENDED, agent, after, limit)
         return [session_id for (session_id,) in rows]
 
     async def _list_heads(self, agent: str | None) -> list[Head]:
@@ -197,78 +231,91 @@ class PostgresJournal(GroupedJournal):
         return await self._heads_in(f"{statements.SELECT_HEADS}{where}{statements.OLDEST}", *values)
 
     async def _heads_in(self, sql: str, *values: Any) -> list[Head]:
-        return [Head(*columns[:-1]) for columns in await self._run(self._select, sql, *values)]
+        return [Head(*columns[:-1]) for columns in await self._ask(sql, *values)]
 
     async def _list_agents(self, session_id: str) -> list[str]:
-        sql = "SELECT agent FROM sessions WHERE session_id = %s"
-        return [agent for (agent,) in await self._run(self._select, sql, session_id)]
+        return (await self._list_agents_of([session_id]))[0].unwrap()
+
+    async def _list_agents_of(self, session_ids: Sequence[str]) -> Sequence["outcome.Outcome[list[str]]"]:
+        found: dict[str, list[str]] = {each: [] for each in session_ids}
+        for session_id, agent in await self._ask(statements.SELECT_AGENTS, [*found]):
+            found[session_id].append(agent)
+        return [outcome.Value([*found[each]]) for each in session_ids]
 
     async def _list_children(self, keys: Sequence[SessionKey]) -> list[Head]:
         agents, session_ids = [key.agent for key in keys], [key.session_id for key in keys]
         return await self._heads_in(statements.SELECT_CHILDREN, agents, session_ids)
 
     async def list_changed(self, after: SessionKey, limit: int) -> list[SessionKey]:
-        """Nothing: indexes of the sessions themselves have their order."""
+        """Return an empty list: indexes of the sessions table have the order."""
         return []
 
-    async def put_in_order(self, keys: Sequence[SessionKey]) -> None:
-        """Nothing, as above."""
+    async def update_list_order(self, keys: Sequence[SessionKey]) -> None:
+        """Do nothing: indexes of the sessions table have the order."""
 
     async def select_page(self, wanted: SessionFilter, after: Cursor | None, limit: int) -> list[Head]:
         sql, values = session_page_query(statements.HEAD_TYPES, wanted, after, limit)
         return await self._heads_in(sql, *values)
 
     async def count_states(self) -> dict[tuple[str, State], int]:
-        rows = await self._run(self._select, statements.COUNT_STATES)
+        rows = await self._ask(statements.COUNT_STATES)
         return {(agent, state): count for agent, state, count in rows}
 
     async def _list_to_erase(self, limit: int) -> list[SessionKey]:
-        return [
-            SessionKey(*each) for each in await self._run(self._select, statements.SELECT_TO_ERASE, limit)
-        ]
+        return [SessionKey(*each) for each in await self._ask(statements.SELECT_TO_ERASE, limit)]
 
     async def _erase_trees(
         self, roots: Sequence[SessionKey], unchanged_since: float, epoch: int
     ) -> list[SessionKey]:
         connection = self._connection
         gone = await self._run(self._delete_trees, roots, unchanged_since, epoch)
-        if self._connection is not connection:  # a try before this one may have erased more
+        if self._connection is not connection:  # an earlier attempt may have erased more
             self._doubt_all()
         return gone
 
     async def _erase(self, key: SessionKey, epoch: int) -> None:
         await self._run(self._delete, key, epoch)
 
-    async def _run(self, fn: Callable[..., T], *args: Any, patience: float = READING) -> T:
-        """Run `fn(connection, ...)` in the thread, in one transaction; again where the server was away for a moment."""
+    async def _run(self, fn: Callable[..., T], *args: Any, patience: float = READ_TIMEOUT_SECONDS) -> T:
+        """Run `fn(connection, ...)` in the thread in one transaction.
+
+        Repeat it if the server was away for a moment.
+        """
         return await self._run_alone(in_transaction, fn, *args, patience=patience)
 
-    async def _run_alone(self, fn: Callable[..., T], *args: Any, patience: float = READING) -> T:
-        """The same without a transaction round it: each of its statements is one."""
+    async def _ask(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:
+        """Return the rows of one statement, in one round trip."""
+        return await self._run_alone(self._select, sql, *values)
+
+    async def _run_alone(self, fn: Callable[..., T], *args: Any, patience: float = READ_TIMEOUT_SECONDS) -> T:
+        """Run `fn(connection, ...)` like `_run`, but each statement is its own transaction."""
         return await patiently(partial(self._run_once, fn, *args, patience=patience), self._is_lost)
 
     def _is_lost(self, error: JournalFailed) -> bool:
-        """Return True if a step failed for want of its server, and may be tried again; who comes in waits for one that starts."""
+        """True if a call failed because the server is away and may be repeated."""
         cause = error.__cause__
         was_there = self._is_owner and isinstance(cause, _GONE) and not isinstance(cause, _REFUSED)
         return was_there or is_not_yet(error)
 
     async def _run_once(self, fn: Callable[..., T], *args: Any, patience: float) -> T:
-        """Drop the connection of a server that does not answer: a thread that waits for it cannot be stopped otherwise."""
+        """Run a call with a timeout.
+
+        Drop the connection after it, as a thread that waits for the server cannot be stopped otherwise.
+        """
         if self._thread is None:
             raise JournalFailed("the journal's database is not connected")
         with trio.move_on_after(patience):
             try:
                 return await self._thread.run(self._connected, fn, *args)
             except trio.ClosedResourceError as error:
-                raise JournalFailed("the journal was closed meanwhile") from error
+                raise JournalFailed("the journal was closed during the call") from error
             except JournalFailed as error:
                 if isinstance(error.__cause__, psycopg.errors.ReadOnlySqlTransaction):
                     self._drop()
                 raise
         self._drop()
         raise JournalFailed(
-            f"the journal's database has not answered within {patience:g} s"
+            f"the journal's database did not answer within {patience:g} s"
         ) from psycopg.OperationalError("no answer")
 
     def _drop(self) -> None:
@@ -277,7 +324,7 @@ class PostgresJournal(GroupedJournal):
     # --- in the thread --------------------------------------------------------------------
 
     def _unlock(self) -> None:
-        """Let the lock go, and then the connection, of whose end the server may learn only after the next one has asked."""
+        """Release the lock before closing, because the server may notice the end of a connection late."""
         with contextlib.suppress(psycopg.Error):
             if self._connection is not None:
                 self._connection.execute("SELECT pg_advisory_unlock_all()")
@@ -299,7 +346,7 @@ class PostgresJournal(GroupedJournal):
                 settle(self._connection)
 
     def _connect(self) -> Connection:
-        """A new connection; after a lost one it has to be the owner's again."""
+        """Open a connection. After a lost connection, regain the ownership."""
         self._connection = connection = connection_to(self._address, self._options)
         self._is_new = True
         if self._is_owner:
@@ -318,14 +365,14 @@ class PostgresJournal(GroupedJournal):
             except Fenced as fenced:
                 if self._stored_epoch(connection) == self._epoch:
                     raise JournalFailed(
-                        "the connection to the journal was lost, and its server keeps the old one's lock until it finds "
-                        "that out: try again within half a minute"
+                        "the connection to the journal was lost, and the server holds its lock until it detects "
+                        "that: try again within half a minute"
                     ) from fenced
                 raise
             self._check_epoch_there(connection, self._epoch)
 
     def _check_place(self, connection: Connection) -> None:
-        """Refuse to go on in another journal, or where there is none any more: it would be a new one."""
+        """Raise if the journal was removed or replaced, as writing would create a new one."""
         meta = psycopg.sql.Identifier(self._schema, "meta")
         sql = psycopg.sql.SQL("SELECT identity, tableoid FROM {}").format(meta)
         try:
@@ -337,12 +384,12 @@ class PostgresJournal(GroupedJournal):
     def _check_found(self, found: tuple[Any, ...] | None) -> None:
         if found != (self.identity, self._table_id):
             raise JournalFailed(
-                f"the schema {self._schema!r} of the database was removed or replaced while the journal was open: nothing is "
-                "written any more. Put it back, or end this process and start again"
+                f"the schema {self._schema!r} of the database was removed or replaced while the journal was open: writes "
+                "fail from now on. Restore it, or restart this process"
             )
 
     def _own_anew(self, connection: Connection) -> tuple[int, bytes, int]:
-        """In one transaction: between two a connection might be lost, and there is nothing yet that it could come back to."""
+        """Acquire and start an epoch in one transaction, because a connection lost in between could not be regained."""
         self._own(connection)
         return self._begin_epoch(connection)
 
@@ -351,7 +398,7 @@ class PostgresJournal(GroupedJournal):
         return int(one_row(connection, psycopg.sql.SQL("SELECT epoch FROM {}").format(meta))[0])
 
     def _own(self, connection: Connection) -> None:
-        """Take the lock that names this process the owner, and bring the schema up to date."""
+        """Acquire the ownership lock, and create or migrate the schema."""
         schema = psycopg.sql.Identifier(self._schema)
         (is_ours,) = one_row(connection, statements.TRY_LOCK, f"actgent {self._schema}")
         exists = one_row(connection, "SELECT to_regnamespace(%s) IS NOT NULL", schema.as_string(connection))[
@@ -359,7 +406,7 @@ class PostgresJournal(GroupedJournal):
         ]
         if not is_ours:
             raise Fenced(
-                f"the journal is owned by {self._owner(connection, exists)}, which is alive: stop it first"
+                f"the journal is owned by {self._owner(connection, exists)}, which is running: stop it first"
             )
         if not exists:
             connection.execute(psycopg.sql.SQL("CREATE SCHEMA {}").format(schema))
@@ -391,67 +438,92 @@ class PostgresJournal(GroupedJournal):
     def _good_head(self, columns: Sequence[Any]) -> Head:
         head = Head(*columns[:-1])
         if not is_good_head(head, columns[-1], self.identity):
-            raise JournalDamaged("the checksum of its head is wrong", session_id=head.session_id)
+            raise JournalDamaged("the checksum of the session's head is wrong", session_id=head.session_id)
         return head
 
-    def _select_some(self, connection: Connection, keys: Sequence[SessionKey]) -> list[Found]:
-        heads: dict[SessionKey, Sequence[Any]] = {}
-        for columns in self._select(connection, statements.HEADS_OF, *statements.columns_of(keys)):
-            heads[Head(*columns[:-1]).key] = columns
-        counts = itertools.accumulate(
-            heads[key][statements.RECORDS] if key in heads else 0 for key in keys[:-1]
-        )
-        wanted = keys[: 1 + sum(count < GROUP_RECORDS for count in counts)]
-        rows: dict[str, list[Row]] = {}
-        series = [heads[key][statements.SERIES] for key in wanted if key in heads]
-        for columns in self._select(connection, statements.SELECT_ROWS, series):
-            rows.setdefault(columns[0], []).append(Row(*columns))
-        return [outcome.capture(self._stored, heads.get(key), rows) for key in wanted]
+    def _read_together(
+        self, connection: Connection, sql: str, requests: Sequence[PageRequest]
+    ) -> list["_Read | None"]:
+        """Read sessions in one statement: at least the first, more until `GROUP_RECORDS` records.
 
-    def _stored(self, columns: Sequence[Any] | None, rows: Mapping[str, list[Row]]) -> Stored:
-        if columns is None:
+        None for a missing session.
+        """
+        columns: dict[str, Sequence[Any]] = {
+            "session_ids": [each.key.session_id for each in requests],
+            "agents": [each.key.agent for each in requests],
+            "after": [each.after for each in requests],
+            "up_to": [each.after + each.limit for each in requests],
+        }
+        arrays = [encode_array(kind, columns[name]) for name, kind in statements.READ_TYPES.items()]
+        found: dict[int, _Read] = {}
+        for number, weight, *values in connection.execute(sql, [*arrays, GROUP_RECORDS]):
+            if weight is None:
+                found[number].rows.append(Row(*values[-_ROW_LENGTH:]))
+            else:
+                found[number] = _Read(weight, values[:_HEAD_LENGTH], values[_HEAD_LENGTH:-_ROW_LENGTH])
+        reads = [found.get(number) for number in range(1, len(requests) + 1)]
+        before = itertools.accumulate(0 if each is None else each.weight for each in reads[:-1])
+        return reads[: 1 + sum(weight < GROUP_RECORDS for weight in before)]
+
+    def _select_some(self, connection: Connection, keys: Sequence[SessionKey]) -> list[Found]:
+        requests = [PageRequest(key, 0, statements.ALL) for key in keys]
+        reads = self._read_together(connection, statements.READ_SESSIONS, requests)
+        return [outcome.capture(self._stored, each) for each in reads]
+
+    def _stored(self, read: "_Read | None") -> Stored:
+        if read is None:
             return Stored()
-        head = self._good_head(columns)
-        records = decode_rows(rows.get(head.series, ()), head=head, identity=self.identity)
-        return Stored(head, records)
+        head = self._good_head(read.head)
+        return Stored(head, decode_rows(read.rows, head=head, identity=self.identity))
 
     def _select_tails(self, connection: Connection, keys: Sequence[SessionKey]) -> list[Found]:
-        """Sessions up to the first that has a snapshot; that one by itself."""
-        found = self._select(connection, statements.HAVE_SNAPSHOTS, *statements.columns_of(keys))
-        known = {SessionKey(*columns) for columns in found}
-        plain = list(itertools.takewhile(lambda key: key not in known, keys))
-        if plain:
-            return self._select_some(connection, plain)
-        try:
-            return [outcome.Value(self._select_tail(connection, keys[0]))]
-        except (JournalDamaged, WireError) as error:
-            return [outcome.Error(error)]
+        requests = [PageRequest(key, 0, statements.ALL) for key in keys]
+        reads = self._read_together(connection, statements.READ_TAILS, requests)
+        return [
+            outcome.capture(self._stored_tail, connection, key, read)
+            for key, read in zip(keys, reads, strict=False)
+        ]
 
-    def _select_tail(self, connection: Connection, key: SessionKey) -> Stored:
-        snapshot = self._select_snapshot(connection, key)
+    def _stored_tail(self, connection: Connection, key: SessionKey, read: "_Read | None") -> Stored:
+        if read is None or read.snapshot[0] is None:
+            return self._stored(read)
+        head = self._good_head(read.head)
+        snapshot = self._snapshot_of(read, head)
         if snapshot is None:
             return self._select_some(connection, [key])[0].unwrap()
-        head = self._select_heads(connection, [key])[key]
-        rows = self._some_rows(connection, head.series, snapshot.records)
-        records = decode_rows(rows, head=head, identity=self.identity, after=snapshot.records)
+        records = decode_rows(read.rows, head=head, identity=self.identity, after=snapshot.records)
         return Stored(head, records, snapshot)
+
+    def _snapshot_of(self, read: "_Read", head: Head) -> Snapshot | None:
+        *columns, last = read.snapshot
+        if columns[0] is None:
+            return None
+        return read_snapshot(SnapshotRow(*columns), head=head, last=last, identity=self.identity)
 
     def _some_rows(
         self, connection: Connection, series: str, after: int, up_to: int = statements.ALL
     ) -> list[Row]:
-        """The row that holds the record behind `after`, and those that follow, up to the one that holds `up_to`."""
+        """Return the rows from the one with record `after + 1` to the one with record `up_to`."""
         values = {"series": series, "begin": after + 1, "up_to": up_to}
         return [
             Row(*columns) for columns in connection.execute(statements.SELECT_SOME_ROWS, values).fetchall()
         ]
 
-    def _select_page(self, connection: Connection, key: SessionKey, after: int, limit: int) -> Page:
-        head = self._select_heads(connection, [key]).get(key)
-        if head is None:
+    def _select_pages(
+        self, connection: Connection, requests: Sequence[PageRequest]
+    ) -> list["outcome.Outcome[Page]"]:
+        reads = self._read_together(connection, statements.READ_SESSIONS, requests)
+        return [
+            outcome.capture(self._page_of_read, connection, request, read)
+            for request, read in zip(requests, reads, strict=False)
+        ]
+
+    def _page_of_read(self, connection: Connection, request: PageRequest, read: "_Read | None") -> Page:
+        if read is None:
             return Page()
-        rows = self._some_rows(connection, head.series, after, after + limit)
+        head, after = self._good_head(read.head), request.after
         return decode_page(
-            [row for row in rows if row.first + row.count - 1 > after],
+            [row for row in read.rows if row.first + row.count - 1 > after],
             head=head,
             identity=self.identity,
             after=after,
@@ -461,13 +533,8 @@ class PostgresJournal(GroupedJournal):
         )
 
     def _select_snapshot(self, connection: Connection, key: SessionKey) -> Snapshot | None:
-        head = self._select_heads(connection, [key]).get(key)
-        found = [] if head is None else self._select(connection, statements.SELECT_SNAPSHOTS, [head.series])
-        if head is None or not found:
-            return None
-        row = SnapshotRow(*found[0])
-        last = self._checksum_at(connection, head, row.records)
-        return read_snapshot(row, head=head, last=last, identity=self.identity)
+        (read,) = self._read_together(connection, statements.READ_TAILS, [PageRequest(key, 0, 0)])
+        return None if read is None else self._snapshot_of(read, self._good_head(read.head))
 
     def _checksum_at(self, connection: Connection, head: Head, record: int) -> int | None:
         values = {"series": head.series, "record": record}
@@ -490,12 +557,12 @@ class PostgresJournal(GroupedJournal):
 
     def _insert(self, connection: Connection, rows: Sequence[Row], heads: Sequence[Head], epoch: int) -> None:
         if self._is_new and in_transaction(connection, self._has_heads, heads):
-            return  # the old connection was lost behind the commit
+            return  # the old connection was lost after the commit
         fence = [epoch, self.identity, self._table_id]
         values = [*fence, *encode_columns(statements.ROW_TYPES, rows), *self._head_columns(heads)]
         if connection.execute(statements.WRITE_GROUP, values).fetchone() is None:
             in_transaction(connection, self._check_epoch_there, epoch)
-            raise JournalDamaged("its description is lost")
+            raise JournalDamaged("its table meta is empty")
 
     def _clear_active(self, connection: Connection, now: float) -> int:
         return connection.execute(statements.CLEAR_ACTIVE, (now,)).rowcount
@@ -542,13 +609,19 @@ class PostgresJournal(GroupedJournal):
         connection.execute(statements.DELETE_HEAD, key)
 
     def _check_fence(self, connection: Connection, epoch: int, keys: Iterable[SessionKey]) -> None:
-        """Refuse to write these sessions where another process owns them; until this transaction ends, none can."""
+        """Raise `Fenced` if another process owns these sessions.
+
+        Ownership cannot change until the transaction ends.
+        """
         self._check_epoch_there(connection, epoch)
 
     def _check_epoch_there(self, connection: Connection, epoch: int) -> None:
-        """Raise where another process is the owner, or this is another journal; until this transaction ends, none can become it."""
+        """Raise if another process is the owner, or the journal was replaced.
+
+        Neither can happen until the transaction ends.
+        """
         sql = "SELECT epoch, owner, identity, tableoid FROM meta FOR SHARE"
         current, owner, *found = one_row(connection, sql)
         self._check_found(tuple(found))
         if current != epoch:
-            raise Fenced(f"epoch {epoch} of the journal is over: {owner} owns it; nothing was written")
+            raise Fenced(f"epoch {epoch} of the journal is over: {owner} owns it; the step was not written")

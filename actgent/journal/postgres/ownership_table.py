@@ -1,4 +1,4 @@
-"""Who owns which partition, as the database has it; on a connection of its own, so that nobody waits for a writer."""
+"""The table of partition owners, on a separate connection, so that it never waits for a writer."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
@@ -10,16 +10,20 @@ import trio
 from actgent.errors import JournalFailed
 from actgent.support.storage_thread import StorageThread
 
-from .connecting import Connection, break_off, connection_to, errors_translated, is_not_yet, patiently
-from .layout import IS_TAKEN_FROM, PoolLayout, layout_of
+from .connections import Connection, break_off, connection_to, errors_translated, is_not_yet, patiently
+from .liveness import LOCK_OF_NODE
 from .partitions import Taken
+from .pool_layout import IS_TAKEN_FROM, PoolLayout, layout_of
 
-ANSWERING = 10.0
-"""Seconds that the server may take, until the connection is dropped."""
-_COLUMNS = "SELECT * FROM unnest(%(partitions)s::int[], %(epochs)s::bigint[])"
+CHANNEL_BYTES = 63
+"""Maximum bytes of a channel name in PostgreSQL."""
+ANSWER_TIMEOUT_SECONDS = 10.0
+"""Seconds without an answer after which the connection is dropped."""
+_COLUMNS = "SELECT * FROM unnest(%(partitions)s::int[], %(epochs)s::bigint[], %(seen)s::bigint[])"
+_NOTIFY = "SELECT pg_notify(%(channel)s, 'ownership')"
 _TAKE = f"""
 WITH layout AS MATERIALIZED ({IS_TAKEN_FROM}),
-wanted AS (SELECT given.p, given.epoch FROM ({_COLUMNS}) AS given (p, epoch), layout),
+wanted AS (SELECT given.p, given.epoch, given.seen FROM ({_COLUMNS}) AS given (p, epoch, seen), layout),
 old AS MATERIALIZED (
     SELECT t.p, t.epoch, t.owner, t.clean FROM partitions AS t JOIN wanted USING (p) WHERE t.pool = %(pool)s
     ORDER BY t.p FOR UPDATE OF t
@@ -27,18 +31,24 @@ old AS MATERIALIZED (
 new AS (
     INSERT INTO partitions AS t (pool, p, epoch, owner, since, clean)
     SELECT %(pool)s, wanted.p, 1, %(node)s, now(), false FROM wanted LEFT JOIN old USING (p)
-    WHERE old.p IS NULL OR old.owner <> %(node)s OR old.epoch <> wanted.epoch ORDER BY wanted.p
+    WHERE (old.p IS NULL OR old.owner <> %(node)s OR old.epoch <> wanted.epoch)
+        AND coalesce(wanted.seen = coalesce(old.epoch, 0), true) ORDER BY wanted.p
     ON CONFLICT (pool, p) DO UPDATE SET epoch = t.epoch + 1, owner = %(node)s, since = now(), clean = false
     RETURNING p, epoch
-)
-SELECT wanted.p, wanted.epoch, new.epoch, old.owner, old.clean
+),
+notified AS MATERIALIZED ({_NOTIFY} FROM new LIMIT 1)
+SELECT wanted.p, wanted.epoch, new.epoch, old.owner, old.clean, old.epoch, (SELECT count(*) FROM notified)
 FROM wanted LEFT JOIN new USING (p) LEFT JOIN old USING (p) ORDER BY wanted.p
 """  # noqa: S608 - names of our own
-_GIVE_BACK = (
-    "UPDATE partitions SET clean = true FROM (SELECT t.p FROM partitions AS t "  # noqa: S608
-    f"JOIN ({_COLUMNS} AS given (p, epoch)) AS given USING (p, epoch) WHERE t.pool = %(pool)s AND t.owner = %(node)s ORDER BY t.p FOR UPDATE OF t"
-    ") AS held WHERE partitions.pool = %(pool)s AND partitions.p = held.p"
+_GIVE_BACK = f"""
+WITH given AS MATERIALIZED (
+    UPDATE partitions SET clean = true FROM (SELECT t.p FROM partitions AS t
+    JOIN ({_COLUMNS} AS given (p, epoch, seen)) AS given USING (p, epoch)
+    WHERE t.pool = %(pool)s AND t.owner = %(node)s ORDER BY t.p FOR UPDATE OF t) AS held
+    WHERE partitions.pool = %(pool)s AND partitions.p = held.p RETURNING held.p
 )
+{_NOTIFY} FROM given LIMIT 1
+"""  # noqa: S608 - as above
 _LOOK = """
 SELECT t.p, t.epoch, c.generation, c.partitions, c.writes, c.state
 FROM (SELECT * FROM cluster WHERE pool = %(pool)s ORDER BY generation DESC LIMIT 1) AS c
@@ -47,43 +57,74 @@ LEFT JOIN partitions AS t ON t.pool = c.pool AND t.owner = %(node)s
 T = TypeVar("T")
 
 
+def channel_of(pool: str) -> str:
+    """Return the name of the channel on which a pool's nodes notify each other of changes."""
+    return f"actgent_{pool}".encode()[:CHANNEL_BYTES].decode("utf-8", "ignore")
+
+
 class OwnershipTable:
-    """The partitions of one pool, for one process."""
+    """Owner and epoch of each partition of one pool, as this process reads and changes them in the database."""
 
     def __init__(self, address: str, schema: str, *, pool: str, node: str) -> None:
         self._address, self._schema = address, schema
-        self._who = {"pool": pool, "node": node}
+        self._who = {"pool": pool, "node": node, "channel": channel_of(pool)}
         self._connection: Connection | None = None
         self._thread: StorageThread | None = None
         self._turn = trio.Lock()
 
     async def take(
-        self, epochs: Mapping[int, int], *, generation: int, reads: int, identity: bytes
-    ) -> list[Taken]:
-        """Become the owner of these partitions, in one statement; each with the epoch in which we think that we own it, or -1.
+        self,
+        epochs: Mapping[int, int],
+        *,
+        generation: int,
+        reads: int,
+        identity: bytes,
+        seen: Mapping[int, int] | None = None,
+    ) -> list[Taken] | None:
+        """Acquire partitions in one statement.
 
-        Writes that are under way end before; those that come after find the new epoch. None is ours if the pool has another
-        generation by now, writes a higher form than we read, or is of a journal with another identity.
+        Writes that have begun end before. Later writes of the previous owner are rejected because of the new epoch.
+
+        Args:
+            epochs: Partition numbers, each with the epoch in which this node owned it last, or -1.
+            generation: Generation of the partition layout that this node has read.
+            reads: Newest record format that this node reads.
+            identity: Identity of the journal.
+            seen: Epoch of each partition as this node last read it; 0 if the table had no row. A partition is
+                acquired only
+                if its epoch is unchanged, so only one of several nodes acquires it. None acquires all.
+
+        Returns:
+            The partitions that this node owns now. None if nothing can be acquired: the pool has another
+                generation, writes
+            a newer record format than `reads`, or belongs to a journal of another identity.
         """
-        known = {"generation": generation, "reads": reads, "identity": identity}
+        columns = None if seen is None else [seen[each] for each in epochs]
+        known = {"generation": generation, "reads": reads, "identity": identity, "seen": columns}
         rows = await self._run(self._select, _TAKE, epochs, **known)
-        return [self._taken(columns) for columns in rows]
+        found = [self._taken(columns) for columns in rows]
+        return [each for each in found if each is not None] if rows or not epochs else None
 
-    def _taken(self, columns: tuple[int, int, int | None, str | None, bool | None]) -> Taken:
-        number, known, new, before, clean = columns
-        if new is None:
-            return Taken(partition=number, epoch=known, before=self._who["node"], is_kept=True)
-        return Taken(partition=number, epoch=new, before=before or "", was_clean=clean is not False)
+    def _taken(self, columns: tuple[Any, ...]) -> Taken | None:
+        number, known, new, before, clean, old_epoch, _ = columns
+        if new is not None:
+            return Taken(partition=number, epoch=new, before=before or "", was_clean=clean is not False)
+        if before == self._who["node"] and old_epoch == known:
+            return Taken(partition=number, epoch=known, before=before, is_kept=True)
+        return None
 
     async def give_back(self, epochs: Mapping[int, int]) -> None:
-        """Say of partitions, with their epochs, that nothing in them was left in the middle; nothing for those that another one has."""
+        """Mark partitions of these epochs as released without unfinished work.
+
+        Partitions of other owners are ignored.
+        """
         await self._run(self._execute, _GIVE_BACK, epochs)
 
     async def look(self) -> tuple[dict[int, int], PoolLayout]:
-        """The epoch of each partition of ours, and how the pool is laid out.
+        """Return the epochs of the partitions that this node owns, and the layout of the pool.
 
         Raises:
-            JournalFailed: the database does not answer, or does not know the pool any more.
+            JournalFailed: The database does not answer, or the pool was removed.
         """
         rows = await self._run(self._select, _LOOK, {})
         if not rows:
@@ -94,27 +135,27 @@ class OwnershipTable:
         return epochs, layout_of(rows[0][2:])
 
     async def select(self, sql: str, values: Mapping[str, Any]) -> list[Any]:
-        """The rows of another statement about what is owned."""
+        """Return the rows of a statement. The pool, node and channel are available as parameters."""
         return await self._run_whole(self._select, sql, {**self._who, **values})
 
     async def execute(self, sql: str, values: Mapping[str, Any]) -> None:
-        """Run another statement about what is owned."""
+        """Run a statement. The pool, node and channel are available as parameters."""
         await self._run_whole(self._execute, sql, {**self._who, **values})
 
     def close(self) -> None:
-        """Let the connection go, whoever waits for it."""
+        """Close the connection at once, even while a statement runs."""
         if self._thread is not None:
             break_off(self._connection)
             self._thread.end(self._disconnect)
             self._thread = None
 
     async def _run(self, fn: Callable[..., T], sql: str, epochs: Mapping[int, int], **values: Any) -> T:
-        """Run a statement about some partitions to its end: who is cancelled would not know whose the partitions are."""
-        columns = {"partitions": list(epochs), "epochs": list(epochs.values())}
+        """Run a statement about partitions, shielded from cancellation, so that the owner is always known."""
+        columns = {"partitions": list(epochs), "epochs": list(epochs.values()), "seen": None}
         return await self._run_whole(fn, sql, {**self._who, **columns, **values})
 
     async def _run_whole(self, fn: Callable[..., T], sql: str, values: Mapping[str, Any]) -> T:
-        """Run it in its turn, as soon as a server that starts lets anybody in."""
+        """Run statements one at a time, and wait for a server that is starting."""
 
         async def run() -> T:
             async with self._turn:
@@ -128,20 +169,22 @@ class OwnershipTable:
         if self._thread is None:
             self._thread = StorageThread(f"partitions of {self._schema}")
         thread = self._thread
-        with trio.move_on_after(ANSWERING):
+        with trio.move_on_after(ANSWER_TIMEOUT_SECONDS):
             try:
                 return await thread.run(self._connected, fn, *args)
             except trio.ClosedResourceError as error:
-                raise JournalFailed("the journal was closed meanwhile") from error
+                raise JournalFailed("the journal was closed during the call") from error
         break_off(self._connection)
-        raise JournalFailed(f"the journal's database has not said within {ANSWERING:g} s who owns what")
+        raise JournalFailed(
+            f"the journal's database did not return the partition owners within {ANSWER_TIMEOUT_SECONDS:g} s"
+        )
 
     # --- in the thread --------------------------------------------------------------------
 
     def _connected(self, fn: Callable[..., T], *args: Any) -> T:
-        """Run a statement, which commits itself; once more where the connection was lost since the last time.
+        """Run an auto-committing statement, once more if the connection was lost since the previous one.
 
-        So a process that stops anywhere holds no row.
+        So a process that stops at any point holds no row lock.
         """
         with errors_translated():
             try:
@@ -153,10 +196,20 @@ class OwnershipTable:
 
     def _open(self) -> Connection:
         if self._connection is None or self._connection.closed:
-            self._connection = connection_to(self._address)
-            schema = psycopg.sql.Identifier(self._schema)
-            self._connection.execute(psycopg.sql.SQL("SET search_path TO {}").format(schema))
+            connection = connection_to(self._address)
+            try:
+                schema = psycopg.sql.Identifier(self._schema)
+                connection.execute(psycopg.sql.SQL("SET search_path TO {}").format(schema))
+                self._begin(connection)
+            except BaseException:
+                connection.close()
+                raise
+            self._connection = connection
         return self._connection
+
+    def _begin(self, connection: Connection) -> None:
+        """Acquire the lock that shows that the process lives; see `node_table`."""
+        connection.execute(LOCK_OF_NODE, self._who)
 
     def _disconnect(self) -> None:
         if self._connection is not None:

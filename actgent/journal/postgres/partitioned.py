@@ -1,8 +1,8 @@
-"""A journal with many owners, each of some partitions: for the processes of a cluster.
+"""Journal for the processes of a cluster: each process owns some partitions of the sessions.
 
-Nothing is locked for longer than a statement. Whoever takes a partition raises its epoch, and a group of steps names in its
-statement the epochs that it was written under: a process that hangs holds nothing, and one that wakes up writes nothing.
-A process that owns a whole journal (`PostgresJournal`) and those of a cluster keep each other out.
+No lock lasts longer than a statement. Acquiring a partition raises its epoch, and each write names the epochs of its
+partitions. So a process that hangs holds no lock, and its late writes are rejected. An owner of the whole journal
+(`PostgresJournal`) and cluster processes exclude each other.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,32 +17,34 @@ import trio
 from actgent.errors import Fenced, JournalDamaged, JournalError, JournalFailed, JournalVersion
 from actgent.journal.base import SessionSummary
 from actgent.journal.feed import FeedReader
-from actgent.journal.grouped import EVERYONE, Found, Head, JournalStep, QueuedStep, Row
-from actgent.journal.listing import SessionKey, State
+from actgent.journal.grouped import ALL_SESSIONS, Found, Head, JournalStep, QueuedStep, Row
+from actgent.journal.session_lists import SessionKey, State
 from actgent.messages import new_secret
 
-from . import layout as layouts, statements
-from .allowances import AllowanceTable
+from . import pool_layout as layouts, statements
+from .agent_hosts import HostTable
 from .arrays import encode_array, encode_columns
-from .connecting import OPTIONS, Connection, in_transaction, one_row
-from .hosts import HostTable
-from .journal import WRITING, PostgresJournal
-from .layout import BEGIN_POOL, SELECT_LAYOUTS, PoolLayout, check_layout, layout_of
+from .connections import OPTIONS, Connection, in_transaction, one_row
+from .crash_counts import SuspectTable
+from .journal import WRITE_TIMEOUT_SECONDS, PostgresJournal
+from .node_table import NodeTable
 from .ownership_table import OwnershipTable
 from .partitions import SLOTS, PartitionsLost, Taken, check_partitions, slot_of, slots_of
+from .pending_messages import PendingMessageTable
+from .pool_layout import BEGIN_POOL, SELECT_LAYOUTS, PoolLayout, check_layout, layout_of
+from .rate_limit_leases import AllowanceTable
 from .schema import migrate_schema
-from .suspects import SuspectTable
 
-TRIES = 32
-"""Ids for each partition that are tried, at most, until one is of a partition that this process owns."""
-FILLED = 1000
-"""Sessions whose slot is filled in at once."""
-ENDING = 5000
-"""Milliseconds in which the server ends a connection that was lost."""
+MAX_ID_ATTEMPTS = 32
+"""Maximum number of random session ids, per partition, that are tried until one falls into an owned partition."""
+SLOTS_PER_STATEMENT = 1000
+"""Number of sessions whose slot is set by one statement."""
+END_BACKEND_TIMEOUT_MS = 5000
+"""Milliseconds that the server gets to end the server session of a lost connection."""
 
 
 class PartitionedJournal(PostgresJournal):
-    """A journal in one schema, of which this process owns the partitions that it takes."""
+    """A journal in one database schema, of which this process owns the partitions that it acquired."""
 
     _options = MappingProxyType({**OPTIONS, "idle_in_transaction_session_timeout": "3000"})
 
@@ -52,50 +54,57 @@ class PartitionedJournal(PostgresJournal):
         *,
         node: str,
         pool: str = "default",
-        partitions: int = 64,
+        partitions: int = 256,
         on_lost: Callable[[Mapping[int, int]], object] = lambda _: None,
     ) -> None:
-        """Args: `node` is this process, and no other one ever; `partitions` are those of a new pool.
+        """Create the journal of one cluster process, without connecting.
 
-        `on_lost` hears of partitions that another process has taken, with the epochs that are over.
+        Args:
+            url: URL of the database.
+            node: Unique name of this process.
+            pool: Name of the pool of processes that share the partitions.
+            partitions: Number of partitions if the pool is new.
+            on_lost: Called with partitions that another process has acquired, and their former epochs.
         """
         super().__init__(url)
         self.reads = layouts.READS
-        """The highest form that this process reads."""
+        """Newest record format that this process reads."""
         self.layout = PoolLayout(generation=1, partitions=check_partitions(partitions), writes=layouts.READS)
-        """Of the pool, as it was when this process came in."""
+        """Layout of the pool when this process joined."""
         self.latest = self.layout
-        """Of the pool, as it was at the last look."""
+        """Layout of the pool at the last `look`."""
         self.owned: dict[int, int] = {}
-        """The partitions that this process owns, as far as it knows, with their epochs."""
+        """Epochs by partition that this process owns, as far as it knows."""
         self.left = trio.Event()
-        """Set when this process has given back all that it had, and takes nothing more."""
+        """Event that is set when this process has released all partitions and takes no more."""
         self.fenced = 0
-        """Steps that were not written as their partition was another's."""
+        """Number of steps that were rejected because another process owned their partition."""
         self.node = node
         self._pool = pool
         self._on_lost = on_lost
         self._table = OwnershipTable(self._address, self._schema, pool=pool, node=node)
+        self.nodes = NodeTable(self._address, self._schema, pool=pool, node=node)
         self.suspects = SuspectTable(self._table, self.partition_of)
         self.allowances = AllowanceTable(self._table)
         self.hosts = HostTable(self._table, pool)
+        self.pending_messages = PendingMessageTable(self._table)
         self._backend: tuple[Any, ...] | None = None
-        """The writer's process on the server."""
+        """Process id and start time of the writer's server session."""
         self._owned_before: dict[int, int] = {}
-        """What was owned when the group that is being written was begun with."""
+        """Owned partitions when the current group was started."""
 
     # --- owning --------------------------------------------------------------------------
 
     @property
     def count(self) -> int:
-        """The number of partitions."""
+        """Number of partitions."""
         return self.layout.partitions
 
     def partition_of(self, session_id: str) -> int:
-        """The partition of a session, and of all others of its tree."""
+        """Return the partition of a session. All sessions of a tree are in one partition."""
         return (
             slot_of(session_id) * self.layout.partitions // SLOTS
-        )  # as `partition_of_slot`, some ten times a message
+        )  # inlined `partition_of_slot`: called about ten times per message
 
     def epoch_of(self, session_id: str) -> int:
         number = self.partition_of(session_id)
@@ -110,46 +119,68 @@ class PartitionedJournal(PostgresJournal):
     def owns(self, session_id: str) -> bool:
         return self.partition_of(session_id) in self.owned
 
-    def is_together(self, session_id: str, other_id: str) -> bool:
+    def have_same_owner(self, session_id: str, other_id: str) -> bool:
         return slot_of(session_id) == slot_of(other_id)
 
     def new_session_id(self) -> str:
-        for _ in range(TRIES * self.count):
+        for _ in range(MAX_ID_ATTEMPTS * self.count):
             if self.partition_of(session_id := new_secret()) in self.owned:
                 return session_id
         raise PartitionsLost(range(self.count))
 
-    async def take(self, partitions: Iterable[int]) -> list[Taken]:
-        """Become the owner of partitions, whoever owns them; what was known of their sessions is read again.
+    async def take(self, partitions: Iterable[int], *, seen: Mapping[int, int] | None = None) -> list[Taken]:
+        """Acquire partitions, and discard cached data of their sessions.
+
+        Args:
+            partitions: Numbers of the partitions.
+            seen: Last known epoch of each partition. A partition with another epoch is skipped, because another
+                process
+                acquired it. None acquires the partitions from any owner.
 
         Raises:
-            JournalFailed: the database does not answer; some may be taken, and can be taken again.
-            Fenced: the pool is laid out anew, writes a form that this process does not read, or is another journal's: it may take
-            nothing.
+            JournalFailed: The database does not answer. Some partitions may be acquired; the call can be repeated.
+            Fenced: This process can acquire nothing: the pool has another generation, its record format is
+                unreadable for
+                this process, or it belongs to another journal.
         """
         wanted = {each: self.owned.get(each, -1) for each in sorted(set(partitions))}
         generation = self.layout.generation
         taken = await self._table.take(
-            wanted, generation=generation, reads=self.reads, identity=self.identity
+            wanted, generation=generation, reads=self.reads, identity=self.identity, seen=seen
         )
-        if wanted and not taken:
-            raise Fenced("the partitions of this pool are not for this process any more: start it again")
+        if taken is None:
+            raise Fenced("this process must not own partitions of this pool any more: restart it")
         new = [each for each in taken if not each.is_kept]
         self._lose([each.partition for each in new])
         for each in new:
             self.owned[each.partition] = each.epoch
         return taken
 
-    async def give_back(self, partitions: Iterable[int]) -> None:
-        """Let others have partitions: all that was queued is written before, and nothing of them after.
+    def drop_lost(self, owners: Mapping[int, tuple[str, int]]) -> None:
+        """Drop the owned partitions for which the database names another owner or a later epoch, and call `on_lost`.
 
-        One that was lost and taken again meanwhile stays ours.
+        Args:
+            owners: Name and epoch of the owner of each partition, as read from the database. Rows with an epoch
+                before ours
+                are ignored: they were read before we acquired the partition.
+        """
+        gone = {
+            each
+            for each, epoch in self.owned.items()
+            if (found := owners.get(each)) is not None and found != (self.node, epoch) and found[1] >= epoch
+        }
+        self._lose(gone)
+
+    async def give_back(self, partitions: Iterable[int]) -> None:
+        """Write all queued steps, then release the partitions.
+
+        A partition that was lost and acquired again in the meantime is not released.
 
         Raises:
-            JournalError: something could not be written; they are still ours.
+            JournalError: A step could not be written; the partitions are still owned.
         """
         known = {each: self.owned[each] for each in partitions if each in self.owned}
-        await self._flush(EVERYONE)
+        await self._flush(ALL_SESSIONS)
         async with self._storage:
             given = {each: epoch for each, epoch in known.items() if self.owned.get(each) == epoch}
             for each in given:
@@ -167,7 +198,7 @@ class PartitionedJournal(PostgresJournal):
             raise
 
     async def look(self) -> list[int]:
-        """Find out which partitions others have taken; returns them, as `on_lost` gets them."""
+        """Compare the owned partitions with the database. Return the partitions that others have acquired, after `on_lost`."""
         before = dict(self.owned)
         known, self.latest = await self._table.look()
         lost = [each for each, epoch in before.items() if known.get(each) != epoch == self.owned.get(each)]
@@ -178,40 +209,46 @@ class PartitionedJournal(PostgresJournal):
         gone = [*partitions]
         lost = {each: self.owned.pop(each) for each in gone if each in self.owned}
         if gone:
-            self._forget(gone)  # also what came to be known of them since they were lost
+            self._forget(gone)  # including data that was read after the loss
         if lost:
             self._on_lost(lost)
 
     def _forget(self, partitions: Iterable[int]) -> None:
-        """Know nothing of the sessions of partitions: others may write to them."""
+        """Drop all cached data of the partitions, because other processes may write to them."""
         gone = frozenset(partitions)
-        for known in (self._heads.by_key, self._heads.doubts, self._queue.kept):
+        for known in (self._heads.by_key, self._heads.uncertain, self._queue.failed):
             for key in [each for each in known if self.partition_of(each.session_id) in gone]:
                 del known[key]
-        self._onlookers.feed.lose(lambda each: self.partition_of(each) in gone, PartitionsLost(gone))
+        self._feed.fence_readers(lambda each: self.partition_of(each) in gone, PartitionsLost(gone))
 
     # --- opening -------------------------------------------------------------------------
 
-    async def _take(self) -> int:
-        """Come in beside other processes of the cluster; nothing is owned by that. The number is negative, and so no partition's."""
+    async def _acquire_storage(self) -> int:
+        """Join other processes of the cluster without owning a partition.
+
+        The returned number is negative, unlike epochs of partitions.
+        """
         self.owned.clear()
-        return -await super()._take()
+        return -await super()._acquire_storage()
 
     async def _release(self) -> None:
         self.owned.clear()
         await super()._release()
 
-    def _let_go(self) -> None:
+    def _release_now(self) -> None:
         self._table.close()
-        super()._let_go()
+        self.nodes.close()
+        super()._release_now()
 
     def _own(self, connection: Connection) -> None:
-        """Keep owners of the whole journal out, and bring the schema up to date."""
+        """Exclude owners of the whole journal, and migrate the schema."""
         name = f"actgent {self._schema}"
         one_row(connection, statements.LOCK_SETTING_UP, f"{name} is set up")
         if not one_row(connection, statements.TRY_SHARED_LOCK, name)[0]:
             exists = one_row(connection, "SELECT to_regnamespace(%s) IS NOT NULL", self._schema)[0]
-            raise Fenced(f"the journal is owned by {self._owner(connection, exists)}, alone: stop it first")
+            raise Fenced(
+                f"the journal is owned by {self._owner(connection, exists)}, which does not share it: stop it first"
+            )
         schema = psycopg.sql.Identifier(self._schema)
         connection.execute(psycopg.sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(schema))
         connection.execute(psycopg.sql.SQL("SET search_path TO {}").format(schema))
@@ -224,11 +261,11 @@ class PartitionedJournal(PostgresJournal):
         self._fill_slots(connection)
 
     def _read_layout(self, connection: Connection) -> None:
-        """Find out how the pool is laid out; one that comes in again finds it as it was.
+        """Read the layout of the pool, or create it. A process that reconnects must find the same generation.
 
         Raises:
-            ConfigurationError: this process may not come in.
-            Fenced: it came in before, and the pool is laid out anew.
+            ConfigurationError: This process must not join the pool.
+            Fenced: The layout has changed since this process joined.
         """
         new = self.layout
         connection.execute(BEGIN_POOL, (self._pool, new.partitions, self.reads, self._pool))
@@ -237,28 +274,32 @@ class PartitionedJournal(PostgresJournal):
             self.layout = self.latest = check_layout(found, self._pool, reads=self.reads)
         elif found.generation != self.layout.generation:
             raise Fenced(
-                f"the pool {self._pool!r} was laid out anew while this process was away: start it again"
+                f"the pool {self._pool!r} was repartitioned while this process was disconnected: restart it"
             )
 
     def _is_for_us(self, connection: Connection) -> bool:
-        """True if a newer release has changed the schema, and still writes what we read."""
+        """Return True if this process can read the record format of a schema that a newer release migrated."""
         found = connection.execute(SELECT_LAYOUTS, (self._pool,)).fetchone()
         return found is not None and found[2] <= self.reads
 
     def _fill_slots(self, connection: Connection) -> None:
-        """Sessions that the owner of a whole journal wrote have no slot yet."""
-        while ids := [each for (each,) in self._select(connection, statements.SELECT_WITHOUT_SLOT, FILLED)]:
+        """Set the slots of sessions that an owner of the whole journal wrote."""
+        while ids := [
+            each for (each,) in self._select(connection, statements.SELECT_WITHOUT_SLOT, SLOTS_PER_STATEMENT)
+        ]:
             connection.execute(statements.FILL_SLOTS, (ids, [slot_of(each) for each in ids]))
 
     def _own_again(self, connection: Connection) -> None:
-        """After a lost connection: what it was sent last is done, or will never be."""
+        """Reconnect, and end the lost server session first, so that its last statement cannot run later."""
         self._check_place(connection)
         if self._backend is not None:
-            gone = connection.execute(statements.END_BACKEND, (ENDING, *self._backend)).fetchone()
+            gone = connection.execute(
+                statements.END_BACKEND, (END_BACKEND_TIMEOUT_MS, *self._backend)
+            ).fetchone()
             if gone is not None and not gone[0]:
                 raise JournalFailed(
-                    "the connection was lost, and its server does not let it go: try again"
-                ) from psycopg.OperationalError("it is still there")
+                    "the connection was lost, and the server has not ended the old one: try again"
+                ) from psycopg.OperationalError("the old connection is still open")
         with connection.transaction():
             self._own(connection)
         self._note_backend(connection)
@@ -283,7 +324,7 @@ class PartitionedJournal(PostgresJournal):
         self._check_step(JournalStep(key, 0, b""), epoch)
 
     async def _write_group(self, group: list[QueuedStep], begun: object = None) -> None:
-        """Write the steps whose partitions are ours; the others fail, whenever that is found out."""
+        """Write the steps of owned partitions. Steps of lost partitions fail, whenever the loss is detected."""
         current = self._fail_lost(group)
         while current:
             try:
@@ -300,15 +341,15 @@ class PartitionedJournal(PostgresJournal):
                 self._queue.finish(current)
             return
 
-    async def _settle_doubts(self, keys: Iterable[SessionKey]) -> None:
+    async def _resolve_uncertain(self, keys: Iterable[SessionKey]) -> None:
         for key in list(keys):
             try:
-                await super()._settle_doubts([key])
+                await super()._resolve_uncertain([key])
             except PartitionsLost as lost:  # whoever owns them goes on with what is there
                 self._lose(lost.partitions)
 
     def _fail_lost(self, group: list[QueuedStep]) -> list[QueuedStep]:
-        """Fail the steps of partitions that are not ours any more, and return the others, which are written as what is owned now."""
+        """Fail the queued steps of partitions that this process no longer owns. Return the other steps."""
         self._owned_before = {**self.owned}
         lost = [each for each in group if not self._is_current(each)]
         if not lost:
@@ -327,20 +368,23 @@ class PartitionedJournal(PostgresJournal):
         await self._clear_rested(heads)
         fences = self._fences(head.session_id for head in heads)
         self._check_not_taken_again(fences)
-        await self._run_alone(self._insert_fenced, rows, heads, fences, patience=WRITING)
+        await self._run_alone(self._insert_fenced, rows, heads, fences, patience=WRITE_TIMEOUT_SECONDS)
         self._is_new = False
 
     def _check_not_taken_again(self, fences: Mapping[int, int]) -> None:
-        """Raise where partitions were lost and taken again while their sessions were read: others may have written in between."""
+        """Raise if partitions were lost and taken again while their sessions were read.
+
+        Another process may have written meanwhile.
+        """
         again = {each for each, epoch in fences.items() if self._owned_before.get(each) != epoch}
         if again:
-            self._heads.forget(
+            self._heads.evict(
                 [key for key in self._heads.by_key if self.partition_of(key.session_id) in again]
             )
-            raise PartitionsLost  # of none that are ours: the steps themselves tell under which epoch they were made
+            raise PartitionsLost  # names no partition: each step has the epoch that it was made in
 
     def _fences(self, session_ids: Iterable[str]) -> dict[int, int]:
-        """The partitions of sessions, with their epochs; raises `PartitionsLost` where some are not ours."""
+        """Return the partitions of sessions with their epochs. Raise `PartitionsLost` if some are not owned."""
         numbers = {self.partition_of(each) for each in session_ids}
         if lost := numbers - self.owned.keys():
             raise PartitionsLost(lost)
@@ -350,7 +394,7 @@ class PartitionedJournal(PostgresJournal):
         self, connection: Connection, rows: Sequence[Row], heads: Sequence[Head], fences: Mapping[int, int]
     ) -> None:
         if self._is_new and in_transaction(connection, self._has_heads, heads):
-            return  # the old connection was lost behind the commit
+            return  # the old connection was lost after the commit
         slots = encode_array("smallint", [slot_of(head.session_id) for head in heads])
         values = [*self._fence_columns(fences), len(fences), *encode_columns(statements.ROW_TYPES, rows)]
         found = connection.execute(
@@ -375,40 +419,38 @@ class PartitionedJournal(PostgresJournal):
         self, session: SessionKey | None = None, *, capacity: int = 1000, records: bool = True
     ) -> AbstractAsyncContextManager[FeedReader]:
         if session is not None:
-            self.epoch_of(session.session_id)  # or nothing of it would be told here
+            self.epoch_of(session.session_id)  # only the owner publishes the steps of a session
         return super().feed(session, capacity=capacity, records=records)
 
     def _kept_heads(self, found: Sequence[Found]) -> Sequence[Found]:
         super()._kept_heads(found)
-        self._heads.forget(
+        self._heads.evict(
             [key for key in self._heads.by_key if self.partition_of(key.session_id) not in self.owned]
         )
         return found
 
-    def head_now(self, agent: str, session_id: str) -> SessionSummary | None:
-        return super().head_now(agent, session_id) if self.owns(session_id) else None
+    def cached_head(self, agent: str, session_id: str) -> SessionSummary | None:
+        return super().cached_head(agent, session_id) if self.owns(session_id) else None
 
     async def head(self, agent: str, session_id: str) -> SessionSummary | None:
         if self.partition_of(session_id) not in self.owned:
-            self._heads.forget([SessionKey(agent, session_id)])
+            self._heads.evict([SessionKey(agent, session_id)])
         return await super().head(agent, session_id)
 
     @property
     def _slots(self) -> list[int]:
         return slots_of(self.owned, self.count)
 
-    async def _list_unfinished(self, agent: str) -> list[str]:
-        rows = await self._run(self._select, statements.SELECT_UNFINISHED_HERE, agent, self._slots)
-        return [session_id for (session_id,) in rows]
+    async def _select_unfinished(self, agents: list[str]) -> list[tuple[Any, ...]]:
+        return await self._ask(statements.SELECT_UNFINISHED_HERE, agents, self._slots)
 
-    async def _list_due(self, agent: str) -> list[tuple[str, float]]:
-        rows = await self._run(self._select, statements.SELECT_DUE_HERE, agent, self._slots)
-        return [(session_id, due) for session_id, due in rows]
+    async def _select_due(self, agents: list[str]) -> list[tuple[Any, ...]]:
+        return await self._ask(statements.SELECT_DUE_HERE, agents, self._slots)
 
     async def _list_to_erase(self, limit: int) -> list[SessionKey]:
-        rows = await self._run(self._select, statements.SELECT_TO_ERASE_HERE, self._slots, limit)
+        rows = await self._ask(statements.SELECT_TO_ERASE_HERE, self._slots, limit)
         return [SessionKey(*columns) for columns in rows]
 
     async def counts(self, agent: str | None = None) -> dict[State, int]:
-        self._onlookers.pages.forget_counts()
+        self._pages.forget_counts()
         return await super().counts(agent)

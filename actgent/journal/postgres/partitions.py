@@ -1,4 +1,4 @@
-"""Which partition a session is of: what all processes of a cluster have to agree on, for ever."""
+"""Mapping of sessions to slots and partitions. All processes of a cluster must agree on it forever."""
 
 import hashlib
 from collections.abc import Iterable
@@ -9,12 +9,15 @@ import attrs
 from actgent.errors import ConfigurationError, Fenced
 
 SLOTS = 4096
-"""How many slots there are. A session's slot stands in the database, so that this number never changes."""
+"""Number of slots. The database stores the slot of each session, so this number never changes."""
 
 
 @lru_cache(maxsize=10_000)
 def slot_of(session_id: str) -> int:
-    """The slot of a session: that of its tree, whose root's id is the text before the first `/` of its own."""
+    """Return the slot of a session.
+
+    It depends on the root id (the text before the first `/`), so a session tree shares a slot.
+    """
     root = session_id.partition("/")[0]
     return (
         int.from_bytes(hashlib.blake2b(root.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "big")
@@ -23,29 +26,31 @@ def slot_of(session_id: str) -> int:
 
 
 def partition_of_slot(slot: int, partitions: int) -> int:
-    """The partition of a slot: equal runs of slots that follow each other, so that doubling the partitions halves each."""
+    """Return the partition of a slot. Partitions are equal ranges of slots, so doubling their number halves each."""
     return slot * partitions // SLOTS
 
 
 def slots_of(partitions: Iterable[int], count: int) -> list[int]:
-    """The slots of some of so many partitions."""
+    """Return the slots of the given partitions, of `count` partitions in total."""
     width = SLOTS // count
     return [slot for each in partitions for slot in range(each * width, (each + 1) * width)]
 
 
 def check_partitions(count: int) -> int:
-    """The number of partitions, if there can be so many.
+    """Return the number of partitions if it is valid.
 
     Raises:
-        ConfigurationError: it is no power of two, or more than there are slots.
+        ConfigurationError: The number is not a power of two from 1 to the number of slots.
     """
     if count not in {1 << power for power in range(SLOTS.bit_length())}:
-        raise ConfigurationError(f"there are 1, 2, 4, 8 ... or {SLOTS} partitions, not {count}")
+        raise ConfigurationError(
+            f"the number of partitions must be a power of two up to {SLOTS}, not {count}"
+        )
     return count
 
 
 class PartitionsLost(Fenced):
-    """Other processes own these partitions by now, or nobody does; what was about to be written to them is not."""
+    """This process does not own these partitions any more. The step was not written."""
 
     def __init__(self, partitions: Iterable[int] = ()) -> None:
         self.partitions = tuple(sorted(partitions))
@@ -53,20 +58,20 @@ class PartitionsLost(Fenced):
 
     def __str__(self) -> str:
         names = ", ".join(map(str, self.partitions))
-        return f"this process does not own the partitions {names} of the journal: nothing was written to them"
+        return f"this process does not own the partitions {names} of the journal: the step was not written"
 
 
 @attrs.frozen(kw_only=True)
 class Taken:
-    """A partition that this process owns from now on."""
+    """A partition that this process owns now."""
 
     partition: int
-    """Its number."""
+    """Number of the partition."""
     epoch: int
-    """What its writes name."""
+    """Epoch that writes to the partition must name."""
     before: str = ""
-    """Who had it; empty: nobody had."""
+    """Name of the previous owner; empty if there was none."""
     was_clean: bool = True
-    """True: that one gave it back, and left nothing in the middle because of its end."""
+    """True if the previous owner released the partition without unfinished work."""
     is_kept: bool = False
-    """True: this process had it, and nobody had it in between, so that all that runs may go on."""
+    """True if this process already owned the partition without interruption, so running turns may continue."""

@@ -1,7 +1,7 @@
-"""Connection poolers between a journal and its server: a journal needs one session of the server for as long as it is open.
+"""Detect connection poolers in transaction mode. A journal needs one server session for its whole lifetime.
 
-The lock that names the owner of a journal belongs to a session. A pooler in transaction mode hands the session to another
-client after each transaction, so a second process would get the lock of a journal that is in use.
+The ownership lock of a journal belongs to a server session. A pooler in transaction mode gives the session to another
+client after each transaction, so a second process would acquire the lock of a journal in use.
 """
 
 import threading
@@ -15,20 +15,20 @@ from actgent.errors.printable import quoted
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 TRIES = 3
-"""Times that a second client is given a session of the server, to see whether it is the first client's."""
+"""Number of times that a second client checks whether it gets the server session of the first client."""
 PATIENCE = 2.0
-"""Seconds that a second client waits for a session: a pooler in session mode may have none left."""
+"""Seconds that a second client waits for a session, because a pooler in session mode may have none left."""
 
 
 def backend_of(connection: Connection) -> int:
-    """Return the process id of the server's session that runs the connection's statements now."""
+    """Return the process id of the server session that runs the connection's statements now."""
     row = connection.execute("SELECT pg_backend_pid()").fetchone()
     assert row is not None  # noqa: S101 - a function call has one row
     return int(row[0])
 
 
 def is_pooled(connection: Connection) -> bool:
-    """Return True if a pooler answers instead of the server: a server says its own process id when a connection begins."""
+    """True if a pooler answers instead of the server. A server sends its own process id when a connection begins."""
     return backend_of(connection) != connection.info.backend_pid
 
 
@@ -70,13 +70,13 @@ def check_session(
 def _not_kept(connection: Connection) -> ConfigurationError:
     place = quoted(f"{connection.info.host}:{connection.info.port}")
     return ConfigurationError(
-        f"{place} is a connection pooler in transaction or statement mode, and a journal needs one session of the server, "
-        "which holds its lock: give the journal the address of the PostgreSQL server itself, or of a pool with "
+        f"{place} is a connection pooler in transaction or statement mode, and a journal needs one server session, "
+        "which holds its lock: use the address of the PostgreSQL server itself, or of a pool with "
         "pool_mode = session"
     )
 
 
 def apply_settings(connection: Connection, settings: Mapping[str, str]) -> None:
-    """Set what a pooler does not pass on when a connection begins."""
+    """Set session settings that a pooler does not pass on when a connection begins."""
     for name, value in settings.items():
         connection.execute("SELECT set_config(%s, %s, false)", (name, value))

@@ -1,4 +1,4 @@
-"""A journal in PostgreSQL that is looked at beside its owner."""
+"""Read-only access to a journal in PostgreSQL while another process owns it."""
 
 import psycopg.sql
 
@@ -6,18 +6,18 @@ from actgent.errors import ConfigurationError, JournalVersion
 from actgent.journal.read_only import ReadOnlyJournal
 from actgent.support.storage_thread import StorageThread
 
-from .connecting import OPTIONS, Connection, connection_to, one_row
+from .connections import OPTIONS, Connection, connection_to, one_row
 from .journal import PostgresJournal
 from .schema import MIGRATIONS
 
 _READ_ONLY = {"default_transaction_read_only": "on", "default_transaction_isolation": "repeatable read"}
-"""Each transaction reads as of one moment, however many statements it has."""
+"""Each transaction reads a consistent snapshot, however many statements it has."""
 
 
 class PostgresReader(ReadOnlyJournal, PostgresJournal):
-    """A journal in a database, which another process may own; each call is one transaction that cannot write."""
+    """Read-only journal in a database that another process may own. Each call is one read-only transaction."""
 
-    async def _take(self) -> int:
+    async def _acquire_storage(self) -> int:
         self._thread = StorageThread(f"look at {self._schema}")
         self.identity = await self._run(self._describe)
         return 1
@@ -29,12 +29,12 @@ class PostgresReader(ReadOnlyJournal, PostgresJournal):
         return connection
 
     def _describe(self, connection: Connection) -> bytes:
-        """Return the journal's identity, where there is one of this version."""
+        """Return the identity of the journal. Raise if it is missing or has another version."""
         meta = psycopg.sql.Identifier(self._schema, "meta").as_string(connection)
         if one_row(connection, "SELECT to_regclass(%s)", meta)[0] is None:
             raise ConfigurationError(
-                f"the database has no journal in its schema {self._schema!r}: the first runtime that is opened with its address "
-                "makes it; another one is named by ?schema=NAME"
+                f"the database has no journal in its schema {self._schema!r}: the first runtime with this URL "
+                "creates it; ?schema=NAME selects another schema"
             )
         version, identity = one_row(connection, "SELECT version, identity FROM meta")
         if version != len(MIGRATIONS):

@@ -1,11 +1,11 @@
-"""The tables of a journal in PostgreSQL, and how a schema comes to them."""
+"""Tables of a journal in PostgreSQL and their migrations."""
 
 import secrets
 from collections.abc import Sequence
 
 from actgent.errors import JournalVersion
 
-from .connecting import Connection, one_row
+from .connections import Connection, one_row
 
 MIGRATIONS: Sequence[str] = (
     """
@@ -28,7 +28,7 @@ MIGRATIONS: Sequence[str] = (
     CREATE INDEX due ON sessions (agent, due, session_id) WHERE due > 0 AND NOT closed;
     """,
     'CREATE INDEX suspended ON sessions (agent, session_id COLLATE "C") WHERE suspended AND NOT closed',
-    # Ids become unique for their agent, and heads know their root, which was found by ids alone so far.
+    # Ids become unique for their agent, and heads store their root, which was found by ids alone before.
     """
     ALTER TABLE steps RENAME COLUMN session_id TO series;
     ALTER TABLE sessions ADD COLUMN parent_agent text, ADD COLUMN root_agent text, ADD COLUMN root_id text,
@@ -70,7 +70,7 @@ MIGRATIONS: Sequence[str] = (
     );
     """,
     "ALTER TABLE steps ADD COLUMN at double precision",
-    # Of a cluster. A slot below 0 is not known yet, and stands in no index: one process alone pays nothing for it.
+    # For clusters. A slot below 0 is unknown and in no index, so a single owner has no cost.
     """
     ALTER TABLE sessions ADD COLUMN slot smallint NOT NULL DEFAULT -1;
     CREATE INDEX unfinished_slot ON sessions (slot, agent, created_at)
@@ -85,7 +85,7 @@ MIGRATIONS: Sequence[str] = (
         clean boolean NOT NULL, PRIMARY KEY (pool, p)
     );
     """,
-    # Of a cluster, too: sessions that may kill their process, and messages that were given up for that.
+    # For clusters: sessions that may crash their process, and dead-lettered messages.
     """
     CREATE TABLE suspects (
         session_id text COLLATE "C", agent text COLLATE "C", slot smallint NOT NULL, crashes integer NOT NULL,
@@ -96,18 +96,18 @@ MIGRATIONS: Sequence[str] = (
         at timestamptz NOT NULL, retried_as text, PRIMARY KEY (session_id, agent, message_id)
     );
     """,
-    # Of a cluster, too: what its nodes may ask of providers together, and what of that is lent to them.
+    # For clusters: shared rate limits and their leases.
     """
     CREATE TABLE allowances (
         door text COLLATE "C", kind text, level double precision NOT NULL, at double precision NOT NULL,
         leases jsonb NOT NULL, lent double precision NOT NULL, held double precision NOT NULL, PRIMARY KEY (door, kind)
     );
     """,
-    # Of a cluster, too: which pool goes on with the sessions of an agent.
+    # For clusters: the pool that hosts each agent.
     'CREATE TABLE hosts (agent text COLLATE "C" PRIMARY KEY, pool text NOT NULL)',
-    # Of a cluster, too: requests that were given up before anything of them was accepted.
+    # For clusters: dead-lettered requests that no session accepted.
     "ALTER TABLE dead ADD COLUMN request bytea",
-    # Of a cluster, too: the epoch of its partition in which a session was counted last, so that each death is counted once.
+    # For clusters: the partition epoch in which a session was counted last, so that each death is counted once.
     "ALTER TABLE suspects ADD COLUMN epoch bigint NOT NULL DEFAULT 0",
     # The records of messages and outcomes have further fields. The tables stay as they are.
     "SELECT 1",
@@ -137,19 +137,39 @@ MIGRATIONS: Sequence[str] = (
     """,
     # The record of a change of the state has a further field, `patches`.
     "SELECT 1",
+    # Of a cluster: its nodes, the key that signs what they send to each other, and messages that wait for an owner.
+    # A heartbeat changes no index, so half-full pages keep its updates in place. Nodes that use a broker read form 1 only.
+    """
+    UPDATE cluster SET writes = 2 WHERE writes < 2;
+    CREATE TABLE nodes (
+        pool text, name text, address text NOT NULL, agents text[] NOT NULL, release text NOT NULL,
+        reads smallint NOT NULL, lock_key bigint NOT NULL, heartbeat timestamptz NOT NULL,
+        is_leaving boolean NOT NULL, PRIMARY KEY (pool, name)
+    ) WITH (fillfactor = 50);
+    CREATE TABLE cluster_key (is_only boolean PRIMARY KEY DEFAULT true CHECK (is_only), key bytea NOT NULL);
+    CREATE TABLE pending_messages (
+        number bigint GENERATED ALWAYS AS IDENTITY, pool text NOT NULL, slot smallint NOT NULL,
+        session_id text NOT NULL, message_id text NOT NULL, request bytea NOT NULL,
+        created_at timestamptz NOT NULL DEFAULT now(), deliveries smallint NOT NULL DEFAULT 0,
+        PRIMARY KEY (session_id, message_id)
+    );
+    CREATE INDEX pending_messages_order ON pending_messages (pool, slot, number);
+    ALTER TABLE suspects ADD COLUMN records bigint NOT NULL DEFAULT 0, ADD COLUMN is_open boolean NOT NULL DEFAULT true,
+        ADD COLUMN alone_at text NOT NULL DEFAULT '';
+    """,
 )
-"""The n-th leads from schema version n to n + 1; what stands here never changes.
+"""SQL scripts by schema version: script n migrates from version n to n + 1. A released script never changes.
 
-Nodes of the release before go on beside a schema that a newer node has brought up to date. So from the tenth on they only add:
-tables, columns with a default, indexes.
+Nodes of the previous release keep running after a newer node has migrated the schema. So scripts from the tenth on
+only add tables, columns with a default, and indexes.
 """
 
 
 def migrate_schema(connection: Connection) -> None:
-    """Bring the schema of the search path up to date, in the transaction that is open.
+    """Create or migrate the tables in the schema of the connection's search path, within its open transaction.
 
     Raises:
-        JournalVersion: a newer actgent wrote it.
+        JournalVersion: A newer actgent wrote the schema.
     """
     connection.execute(
         "CREATE TABLE IF NOT EXISTS meta "

@@ -1,17 +1,17 @@
 """Pages of sessions in PostgreSQL, ordered by the last change without an index on that time.
 
-An index on `updated_at` would change with every step and would make each update of a session write to all indexes. So the
-indexes have the minute of the last change, `updated_minute`, which changes at most once a minute. A page reads the index by
-minutes and sorts the sessions of each minute by their exact time.
+An index on `updated_at` would change with every step and would make each update of a session write to all indexes. So
+the indexes have the minute of the last change, `updated_minute`, which changes at most once a minute. A page reads
+the index by minutes and sorts the sessions of each minute by their exact time.
 """
 
 from collections.abc import Iterable
 from typing import Any
 
-from actgent.journal.listing import Cursor, SessionFilter
+from actgent.journal.session_lists import Cursor, SessionFilter
 
 SECONDS = 60
-"""Length of a minute of `updated_minute`."""
+"""Length of a minute of `updated_minute`, in seconds."""
 _LAST = "\U0010ffff"
 """Sorts after every character of an id."""
 _ORDER = ("updated_at", "agent", "session_id")
@@ -25,21 +25,21 @@ _STATES = {
 MINUTE_OF = f"floor({{0}} / {SECONDS})"
 """SQL of the minute of a time."""
 OWNER_LENGTH = 256
-"""Characters of an owner's name in indexes, whose entries hold 2,700 bytes."""
+"""Characters of an owner's name in indexes, whose entries are limited to 2,700 bytes."""
 OWNER_KEY = f"left(owner, {OWNER_LENGTH})"
-"""SQL of an owner's name as indexes have it."""
+"""SQL of the owner's name as stored in indexes."""
 
 
 def session_page_query(
     columns: Iterable[str], wanted: SessionFilter, after: Cursor | None, limit: int
 ) -> tuple[str, list[Any]]:
-    """Return the SQL of a page, with `%s` for its values, and these values.
+    """Return the SQL of a session page, with `%s` placeholders, and the values for them.
 
     Args:
         columns: Names of the columns to read.
-        wanted: Which sessions, and in which order.
-        after: Last session of the page before; None begins with the first.
-        limit: Number of sessions of the page, at most.
+        wanted: Filter and order of the sessions.
+        after: Position after which the page begins; None begins with the first session.
+        limit: Maximum number of sessions.
     """
     conditions = _conditions(wanted)
     direction, sign = ("ASC", ">") if wanted.oldest_first else ("DESC", "<")

@@ -1,9 +1,17 @@
-"""A journal in a file of SQLite: the file, its lock and log, backups, and what can be saved of a damaged one."""
+"""Journals in SQLite files: the file, its lock and write-ahead log, backups, and recovery of damaged files."""
 
 from .backup import back_up
 from .journal import SQLiteJournal
-from .lock import lock_path
+from .lock import close_all_locks, lock_path
 from .reader import SQLiteReader
-from .salvage import carry_over, find_problems
+from .recovery import find_problems, recover_file
 
-__all__ = ["SQLiteJournal", "SQLiteReader", "back_up", "carry_over", "find_problems", "lock_path"]
+__all__ = [
+    "SQLiteJournal",
+    "SQLiteReader",
+    "back_up",
+    "close_all_locks",
+    "find_problems",
+    "lock_path",
+    "recover_file",
+]

@@ -1,4 +1,4 @@
-"""What the system and SQLite say about a journal's files, as the journal's errors, with what to do."""
+"""Translate errors of the operating system and of SQLite into errors of the journal, with a remedy."""
 
 import errno
 
@@ -6,19 +6,19 @@ import apsw
 
 from actgent.errors import Fenced, JournalDamaged, JournalError, JournalFailed, JournalFull
 
-NO_SPACE = "no space for the journal: free some, or name another place; nothing of the step was written"
+NO_SPACE = "the disk of the journal is full: free space or move the journal; the step was not written"
 WRITABLE = (
-    "let this user write it, its folder and what stands beside it, or name or copy the journal elsewhere"
+    "give this user write access to the file, its folder and its -wal and -lock files, or move the journal"
 )
 
 
 def is_full(error: OSError) -> bool:
-    """Return True if there is no space."""
+    """True if the error means that the disk or quota is full."""
     return error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
 def disk_failure(error: OSError) -> JournalFull | JournalFailed:
-    """The journal's error for one of the system."""
+    """Return the journal error for an error of the operating system."""
     if is_full(error):
         return JournalFull(f"{NO_SPACE} ({error.strerror})")
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
@@ -26,13 +26,13 @@ def disk_failure(error: OSError) -> JournalFull | JournalFailed:
     return JournalFailed(f"the journal's file failed: {error}")
 
 
-class translated:  # noqa: N801 - a block; as a generator it would cost several times as much
-    """SQLite's errors as ours."""
+class translated:  # noqa: N801 - used like a function; a generator would be several times slower
+    """Context manager that translates errors of SQLite and the operating system."""
 
     __slots__ = ()
 
     def __enter__(self) -> None:
-        """Nothing is to be done before."""
+        """Do nothing."""
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         if error is not None and (ours := _ours(error)) is not None:

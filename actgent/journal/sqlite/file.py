@@ -1,7 +1,4 @@
-"""A journal's open SQLite file, and each piece of work with it.
-
-All of this is sync, and runs in the thread of its connection.
-"""
+"""All SQL statements on an open journal file. The methods block, and run in the thread of the connection."""
 
 import contextlib
 import functools
@@ -39,9 +36,9 @@ from actgent.journal.grouped import (
     read_snapshot,
     unsealed,
 )
-from actgent.journal.listing import (
-    KEPT_SQL,
+from actgent.journal.session_lists import (
     STATE_SQL,
+    UNFINISHED_SQL,
     Cursor,
     SessionFilter,
     SessionKey,
@@ -50,21 +47,21 @@ from actgent.journal.listing import (
     unlisted_page_query,
 )
 
+from .file_checks import Place
 from .lock import Lock, LookLock
-from .place import Place
 from .schema import pragma, read_fact, transaction
 
 LOG_PAGES = 1000
-"""Pages of the log behind which it begins anew, as SQLite does it by itself: about 4 MB."""
+"""Pages of the log after which it is restarted, like SQLite's default: about 4 MB."""
 MOST_LOG_PAGES = 16_000
-"""Pages behind which it does so beside somebody who looks at the file, and has to look again: about 64 MB."""
+"""Pages after which the log is restarted even if a reader is active and must read again: about 64 MB."""
 LOG_STEP = 100
-"""Pages behind which somebody who looked before is asked for again."""
+"""Pages after which the owner checks again for an active reader."""
 
 _HEAD_COLUMNS = (*HEAD_FIELDS, "checksum")
 _ROW_COLUMNS = ("series", "first", "count", "body", "checksum", "at")
 _OF_KEY = " WHERE agent = ? AND session_id = ?"
-_SELECT_HEADS = f"SELECT {', '.join(_HEAD_COLUMNS)} FROM sessions"  # noqa: S608 - names of our own
+_SELECT_HEADS = f"SELECT {', '.join(_HEAD_COLUMNS)} FROM sessions"  # noqa: S608 - column names only
 _SELECT_ROWS = f"SELECT {', '.join(_ROW_COLUMNS)} FROM steps WHERE series = ? ORDER BY first"  # noqa: S608
 _SELECT_SOME_ROWS = (
     f"SELECT {', '.join(_ROW_COLUMNS)} FROM steps WHERE series = ?1 AND first <= ?3 AND first >= "  # noqa: S608
@@ -75,7 +72,7 @@ _SELECT_SNAPSHOT = f"SELECT {', '.join(SNAPSHOT_FIELDS)} FROM snapshots WHERE se
 _PUT_SNAPSHOT = f"INSERT OR REPLACE INTO snapshots VALUES ({', '.join('?' * len(SNAPSHOT_FIELDS))})"  # noqa: S608
 _DELETE_SNAPSHOT = f"DELETE FROM snapshots WHERE series = (SELECT series FROM sessions{_OF_KEY})"  # noqa: S608
 _ALL = 1 << 62
-"""More records than a session has."""
+"""Upper bound of record numbers."""
 _SELECT_CHILDREN = (
     f"{_SELECT_HEADS} WHERE parent_agent = ? AND parent_id = ? ORDER BY created_at, session_id, agent"
 )
@@ -83,7 +80,7 @@ _SELECT_CHANGED = (
     "SELECT agent, session_id FROM sessions LEFT JOIN listing USING (session_id, agent) "
     "WHERE changed_at IS NOT updated_at AND (session_id, agent) > (?, ?) ORDER BY session_id, agent LIMIT ?"
 )
-_PUT_IN_ORDER = f"INSERT OR REPLACE INTO listing SELECT session_id, agent, owner, {STATE_SQL}, updated_at FROM sessions{_OF_KEY}"  # noqa: S608
+_UPDATE_LIST_ORDER = f"INSERT OR REPLACE INTO listing SELECT session_id, agent, owner, {STATE_SQL}, updated_at FROM sessions{_OF_KEY}"  # noqa: S608
 _COUNT_STATES = f"SELECT agent, {STATE_SQL} AS now, count(*) FROM sessions GROUP BY agent, now"  # noqa: S608
 _DELETE_ROWS = f"DELETE FROM steps WHERE series = (SELECT series FROM sessions{_OF_KEY})"  # noqa: S608
 _SELECT_AGENTS = "SELECT agent FROM sessions WHERE session_id = ?"
@@ -98,7 +95,7 @@ _TREE = (
     "WITH RECURSIVE tree (agent, session_id) AS (VALUES (?, ?) UNION SELECT below.agent, below.session_id FROM tree "
     "JOIN sessions AS below ON below.parent_id = tree.session_id AND below.parent_agent = tree.agent)"
 )
-_IS_KEPT = f"{KEPT_SQL} OR updated_at >= ?"
+_IS_KEPT = f"{UNFINISHED_SQL} OR updated_at >= ?"
 _SELECT_TREE = (
     f"{_TREE} SELECT agent, session_id, {_IS_KEPT} FROM tree JOIN sessions USING (agent, session_id)"  # noqa: S608
 )
@@ -119,7 +116,7 @@ _COUNT_COMMIT = "UPDATE meta SET value = ? WHERE key = 'commits'"
 
 
 def _is_sound(db: apsw.Connection, table: str) -> bool:
-    """Return True if a table and its indexes agree, so that what is not found is not there."""
+    """True if a table and its indexes agree, so that a session that is not found does not exist."""
     try:
         return bool(pragma(db, f"integrity_check({table})") == "ok")
     except (apsw.CorruptError, UnicodeDecodeError):
@@ -127,39 +124,39 @@ def _is_sound(db: apsw.Connection, table: str) -> bool:
 
 
 class SqliteFile:
-    """The file, opened; its methods run in SQLite's thread."""
+    """An open journal file. Its methods run in the storage thread."""
 
     def __init__(self, db: apsw.Connection, lock: Lock | None, *, is_sound: bool | None = None) -> None:
-        """Look for damage, which reads the heads of all sessions, unless that is known."""
+        """Check for damage unless `is_sound` is given. The check reads the heads of all sessions."""
         self._db = db
         self._lock = lock
         self.commits: int = read_fact(db, "commits")
         self.identity: bytes = read_fact(db, "identity").to_bytes(4, "big")
         self.is_suspect = not (_is_sound(db, "sessions") if is_sound is None else is_sound)
         self._has_failed = False
-        """A failed write may leave frames in the log that look like a lost end: it has to begin anew."""
+        """True after a failed write: frames in the log may look like a lost end, so the log must be restarted."""
         self._written: tuple[Any, ...] | None = None
-        """What the last write has left of a head that not every step changes; None where something else came since."""
+        """Values of the rarely changed head fields after the last write; None if anything else was written since."""
         self.place: Place | None = None
-        """Where it stands; None where nobody else can be in the way."""
+        """Identity of the file for replacement checks; None if no other process can reach the file."""
         self._look_lock: LookLock | None = None
         self._log_pages = 0
-        """The length of the log after the last commit."""
+        """Pages of the log after the last commit."""
         self._log_bound = LOG_PAGES
-        """The length at which it is to begin anew."""
+        """Pages at which the log is restarted."""
 
     def begin_epoch(self) -> tuple[int, bytes]:
         with transaction(self._db):
             self._db.execute("UPDATE meta SET value = value + 1 WHERE key = 'epoch'")
         return read_fact(self._db, "epoch"), self.identity
 
-    def set_open(self, is_open: bool) -> None:  # noqa: FBT001 - a state, not an option
-        """Write into the file itself whether a log belongs to it."""
+    def set_open(self, is_open: bool) -> None:  # noqa: FBT001 - sets a state
+        """Store in the file whether a log belongs to it."""
         self._db.execute("UPDATE meta SET value = ? WHERE key = 'open'", (int(is_open),))
         self._checkpoint(apsw.SQLITE_CHECKPOINT_RESTART)
 
     def look_after(self, look_lock: LookLock) -> None:
-        """Begin the log anew when nobody looks at the file, by `tidy`, instead of where SQLite does it."""
+        """Restart the log in `tidy` when no reader is active, instead of automatically by SQLite."""
         self._look_lock = look_lock
         self._db.set_wal_hook(self._note_log)
 
@@ -168,10 +165,11 @@ class SqliteFile:
         return apsw.SQLITE_OK
 
     def tidy(self) -> None:
-        """Take the log over into the file where it has become long, unless somebody looks at it; call it when work is done.
+        """Restart a long log after work is done, unless a reader is active.
 
-        All of it happens while nobody looks, also the first write into the new log. Otherwise it is tried again later; a log
-        of `MOST_LOG_PAGES` begins anew whoever looks. If the disk fails, what is written stays as it is.
+        The whole restart happens while no reader is active, including the first write to the new log. Otherwise it is
+        tried again later. A log of `MOST_LOG_PAGES` is restarted in any case. If the disk fails, the written data
+        stays as it is.
         """
         if self._log_pages < self._log_bound or self._look_lock is None or self.is_lost:
             return
@@ -210,11 +208,11 @@ class SqliteFile:
             raise
         self.commits += 1
         self.look()
-        with contextlib.suppress(apsw.Error, OSError):  # the step is durable, whatever these two do
+        with contextlib.suppress(apsw.Error, OSError):  # the step is durable even if these calls fail
             self._follow_up()
 
     def _write_one(self, row: Row, head: Head) -> None:
-        """Write the step of a session that is alone, by one call: five calls cost a tenth of it."""
+        """Write the step of a single session with one call. Five calls would cost 10 % more."""
         state = _state_values(head)
         sql, self._written = _WRITE_ON if state == self._written else _WRITE_ONE, None
         try:
@@ -234,16 +232,16 @@ class SqliteFile:
 
     @property
     def is_lost(self) -> bool:
-        """True if it was not where it was opened, at the last look."""
+        """True if the file was missing or replaced at the last check."""
         return self.place is not None and self.place.is_lost
 
     def look(self) -> None:
-        """Raise `JournalFailed` if it is not where it was opened."""
+        """Raise `JournalFailed` if the file is missing or was replaced."""
         if self.place is not None:
             self.place.check()
 
-    def take_back(self, key: SessionKey, head: Head | None) -> None:
-        """Have a session end at this head again; without one there is none."""
+    def roll_back(self, key: SessionKey, head: Head | None) -> None:
+        """Reset a session to this head and delete later rows. If `head` is None, delete the session."""
         self._written = None
         with transaction(self._db):
             if head is None:
@@ -268,7 +266,7 @@ class SqliteFile:
             self._checkpoint(apsw.SQLITE_CHECKPOINT_RESTART)
 
     def _insert(self, statement: Callable[[int], str], values: list[tuple[Any, ...]]) -> None:
-        """Insert in few statements of many rows: each statement gives the interpreter's lock away once."""
+        """Insert many rows in few statements. Each statement releases the GIL once."""
         if len(values) == 1:
             self._db.execute(statement(1), values[0])
             return
@@ -294,20 +292,20 @@ class SqliteFile:
         return _good_head(columns, key.session_id, self.identity)
 
     def _check_absence(self, session_id: str) -> None:
-        """Refuse to take a session as new whose rows stand here without a head."""
+        """Raise `JournalDamaged` if a session without a head has rows, so it must not be created again."""
         if self.is_suspect and session_id in self._lost_ids:
-            raise JournalDamaged("its head is lost", session_id=session_id)
+            raise JournalDamaged("the head of the session is lost", session_id=session_id)
 
     @functools.cached_property
     def _lost_ids(self) -> frozenset[str]:
         return frozenset(self.id_in(series) for series, key in self.all_sessions().items() if key is None)
 
     def read(self, key: SessionKey) -> Stored:
-        """All of a session."""
+        """Return a session with all records."""
         return self._read(key, is_tail=False)
 
     def read_tail(self, key: SessionKey) -> Stored:
-        """A session behind its snapshot."""
+        """Return a session from its snapshot."""
         return self._read(key, is_tail=True)
 
     def _read(self, key: SessionKey, *, is_tail: bool) -> Stored:
@@ -323,7 +321,7 @@ class SqliteFile:
         return Stored(head, records, snapshot)
 
     def read_page(self, key: SessionKey, after: int, limit: int) -> Page:
-        """Records behind a number; see `Journal.read`."""
+        """Return records after a number; see `Journal.read`."""
         with _naming(key.session_id):
             head = self._find(key)
             if head is None:
@@ -341,16 +339,16 @@ class SqliteFile:
             )
 
     def _some_rows(self, series: str, after: int, up_to: int = _ALL) -> list[Row]:
-        """The row that holds the record behind `after`, and those that follow, up to the one that holds `up_to`."""
+        """Return the rows from the one with record `after + 1` to the one with record `up_to`."""
         return [Row(*columns) for columns in self._db.execute(_SELECT_SOME_ROWS, (series, after + 1, up_to))]
 
     def find_snapshot(self, key: SessionKey) -> Snapshot | None:
-        """The snapshot of a session, if it counts."""
+        """Return the valid snapshot of a session, or None."""
         head = self._find(key)
         return None if head is None else self._snapshot_of(head)
 
     def _snapshot_of(self, head: Head) -> Snapshot | None:
-        """The same; what cannot be read does not count."""
+        """Return the valid snapshot of a head, or None. Unreadable snapshots are ignored."""
         with contextlib.suppress(apsw.CorruptError, UnicodeDecodeError, TypeError):
             columns = self._db.execute(_SELECT_SNAPSHOT, (head.series,)).fetchone()
             if columns is not None:
@@ -364,7 +362,7 @@ class SqliteFile:
         return checksum
 
     def keep_snapshot(self, key: SessionKey, snapshot: Snapshot, keys: Keys | None) -> bool:
-        """Put a snapshot in the place of the one before, if the records that it covers are there."""
+        """Replace the snapshot of a session. Return False if the covered records do not exist."""
         try:
             with transaction(self._db):
                 head = self._find(key)
@@ -379,7 +377,7 @@ class SqliteFile:
         return True
 
     def drop_snapshots(self, key: SessionKey) -> None:
-        """Remove the snapshot of a session, if there is one."""
+        """Delete the snapshot of a session, if there is one."""
         with transaction(self._db):
             self._db.execute(_DELETE_SNAPSHOT, key)
 
@@ -388,7 +386,7 @@ class SqliteFile:
 
     def _check_found(self, session_id: str) -> None:
         if self.is_suspect:
-            raise JournalDamaged("it is not found, where the file is damaged", session_id=session_id)
+            raise JournalDamaged("the session was not found, and the file is damaged", session_id=session_id)
 
     def list_agents(self, session_id: str) -> list[str]:
         with _naming(session_id):
@@ -404,16 +402,16 @@ class SqliteFile:
         found = self._db.execute(_SELECT_CHANGED, (after.session_id, after.agent, limit))
         return [SessionKey(*columns) for columns in found]
 
-    def put_in_order(self, keys: Sequence[SessionKey]) -> None:
+    def update_list_order(self, keys: Sequence[SessionKey]) -> None:
         with transaction(self._db):
-            self._db.executemany(_PUT_IN_ORDER, keys)
+            self._db.executemany(_UPDATE_LIST_ORDER, keys)
 
     def select_page(self, wanted: SessionFilter, after: Cursor | None, limit: int) -> list[Head]:
         found = self._db.execute(*page_query(_HEAD_COLUMNS, wanted, after, limit))
         return [_head(columns) for columns in found]
 
     def select_unlisted(self, wanted: SessionFilter, after: Cursor | None, limit: int) -> list[Head]:
-        """Select the same where nothing may be put in order before."""
+        """Return a page without the list order, for readers that cannot update it."""
         found = self._db.execute(*unlisted_page_query(_HEAD_COLUMNS, wanted, after, limit))
         return [_head(columns) for columns in found]
 
@@ -421,7 +419,7 @@ class SqliteFile:
         return {(agent, state): count for agent, state, count in self._db.execute(_COUNT_STATES)}
 
     def newest_body(self) -> bytes | None:
-        """The body of the row that was written last; None where there is none, or it cannot be read."""
+        """Return the body of the last written row; None if there is no row, or it cannot be read."""
         with contextlib.suppress(apsw.CorruptError):
             body: bytes | None = self._db.execute("SELECT body FROM steps ORDER BY rowid DESC LIMIT 1").get
             return body if isinstance(body, bytes) else None
@@ -448,7 +446,7 @@ class SqliteFile:
         return [SessionKey(*each) for each in self._db.execute(_SELECT_TO_ERASE, (limit,))]
 
     def erase_trees(self, roots: Sequence[SessionKey], unchanged_since: float) -> list[SessionKey]:
-        """Delete sessions with all below them; SQLite overwrites what they had in the file."""
+        """Delete sessions with their child sessions. SQLite overwrites the deleted bytes in the file."""
         gone: list[SessionKey] = []
         with transaction(self._db):
             for root in roots:
@@ -461,7 +459,7 @@ class SqliteFile:
         return gone
 
     def erase(self, key: SessionKey) -> None:
-        """Delete a session, and overwrite what remains of it in the file and in its log."""
+        """Delete a session and overwrite its bytes in the file and in the log."""
         with transaction(self._db):
             self._delete(key)
             self._db.execute("UPDATE meta SET value = 0 WHERE key = 'open'")
@@ -469,7 +467,7 @@ class SqliteFile:
         self.set_open(True)
 
     def _suspects(self) -> list[str]:
-        """Sessions that no index can be trusted to list, where there is damage: to be loaded, which names it."""
+        """Return the sessions that a damaged index may hide. Loading them reports the damage."""
         if not self.is_suspect:
             return []
         heads = list(self._readable(f"{_SELECT_HEADS} NOT INDEXED"))
@@ -481,7 +479,7 @@ class SqliteFile:
         ]
 
     def all_sessions(self) -> dict[str, SessionKey | None]:
-        """The series that any readable part of the file names, with their sessions; None where the head is lost."""
+        """Return all series in readable parts of the file, with their sessions; None if the head is lost."""
         heads = ("FROM sessions NOT INDEXED", "FROM sessions ORDER BY session_id, agent")
         rows = ("FROM steps NOT INDEXED", "FROM steps INDEXED BY places")
         found: dict[str, SessionKey | None] = {}
@@ -494,7 +492,7 @@ class SqliteFile:
         return found
 
     def id_in(self, series: str) -> str:
-        """The id of the session whose rows stand in a series, by what is said in them."""
+        """Return the session id that the rows of a series contain; the name of the series if none is readable."""
         unreadable = (apsw.CorruptError, UnicodeDecodeError, JournalVersion, JournalKeyError, WireError)
         with contextlib.suppress(*unreadable):
             good = (row for row in self._rows_of(series) if is_good(row, self.identity))
@@ -502,19 +500,19 @@ class SqliteFile:
         return series
 
     def _readable(self, sql: str) -> Iterator[tuple[Any, ...]]:
-        """The rows of a query up to the first that cannot be read."""
+        """Yield the rows of a query up to the first unreadable one."""
         with contextlib.suppress(apsw.CorruptError, UnicodeDecodeError):
             yield from self._db.execute(sql)
 
     def structure_problem(self) -> str | None:
-        """Return what SQLite finds wrong with the file's structure; reads all of it."""
+        """Return the first structural problem that SQLite finds, or None. Reads the whole file."""
         found = str(pragma(self._db, "integrity_check(1)"))
         return None if found == "ok" else found
 
 
 @contextlib.contextmanager
 def _naming(session_id: str) -> Iterator[None]:
-    """Say of damage that is met whose it is."""
+    """Add the session id to errors of damaged data in the block."""
     try:
         yield
     except (apsw.CorruptError, UnicodeDecodeError) as error:
@@ -548,7 +546,7 @@ def _one(upsert: str) -> str:
 
 _WRITE_ONE = _one(_upsert_heads(1))
 _WRITE_ON = _one(_upsert_heads(1, names=("updated_at", "records")))
-"""Where all else of the head is as it was: indexes that hold some of that would be written anew, changed or not."""
+"""Statement for a step that leaves the other head fields unchanged, so that their indexes are not rewritten."""
 
 
 def _state_values(head: Head) -> tuple[Any, ...]:
@@ -566,7 +564,7 @@ def _head(columns: Sequence[Any]) -> Head:
 
 def _good_head(columns: Sequence[Any], session_id: str, identity: bytes) -> Head:
     if not _is_good(columns, identity):
-        raise JournalDamaged("the checksum of its head is wrong", session_id=session_id)
+        raise JournalDamaged("the checksum of the session's head is wrong", session_id=session_id)
     return _head(columns)
 
 

@@ -1,8 +1,7 @@
-"""The journal in one SQLite file: what an agent on one machine needs to survive.
+"""Journal in one SQLite file, for agents on one machine.
 
-Write-ahead log with `synchronous=FULL`: each transaction is synced before it is confirmed, which
-is what survives a power cut. The file belongs to one process: a lock beside it names the owner, and
-SQLite's own lock keeps other programs out.
+The write-ahead log uses `synchronous=FULL`: each transaction is synced before it is confirmed, so it survives a power
+cut. The file belongs to one process. A lock file names the owner, and SQLite's own lock excludes other programs.
 """
 
 import contextlib
@@ -16,24 +15,24 @@ import trio
 
 from actgent.errors import Fenced, JournalDamaged, JournalError, JournalFailed
 from actgent.journal.base import Backup, Snapshot
-from actgent.journal.grouped import EVERYONE, Found, GroupedJournal, Head, HeadFound, Page, Row, read_each
-from actgent.journal.listing import Cursor, SessionFilter, SessionKey, State
+from actgent.journal.grouped import ALL_SESSIONS, Found, GroupedJournal, Head, HeadFound, Page, Row, read_each
+from actgent.journal.session_lists import Cursor, SessionFilter, SessionKey, State
 from actgent.support.files import plain_name
 from actgent.support.storage_thread import Job, StorageThread
 
+from .atomic_files import drafted
 from .backup import PageCopy, forget_log, seal
 from .disk_errors import translated
-from .drafts import drafted
 from .file import SqliteFile
+from .file_checks import Place
 from .lock import Lock, LookLock
-from .opening import check_kind, examine, prepare
-from .place import Place
+from .open_checks import check_kind, examine, prepare
 
 T = TypeVar("T")
 
 
 class SQLiteJournal(GroupedJournal):
-    """A journal in one file; the file, its log and the lock stand beside each other."""
+    """A journal in one file. Its log and its lock file are in the same folder."""
 
     def __init__(self, path: Path, *, vfs: str | None = None) -> None:
         super().__init__()
@@ -45,7 +44,7 @@ class SQLiteJournal(GroupedJournal):
         self._db: apsw.Connection | None = None
         self._file: SqliteFile | None = None
 
-    async def _take(self) -> int:
+    async def _acquire_storage(self) -> int:
         if self._thread is None:
             self._thread = StorageThread(f"journal {self._path.name}")
         epoch, self.identity = await self._thread.run(_call, self._own)
@@ -54,14 +53,14 @@ class SQLiteJournal(GroupedJournal):
     async def _release(self) -> None:
         if self._thread is not None:
             await self._thread.run(self._shut)
-            self._let_go()
+            self._release_now()
 
-    def _let_go(self) -> None:
+    def _release_now(self) -> None:
         if self._thread is not None:
             self._thread.end(self._shut)
             self._thread = None
 
-    # --- in the thread, which has the lock, the connection and the file -----------------------
+    # --- in the storage thread, which has the lock, the connection and the file ---------------
 
     def _own(self) -> tuple[int, bytes]:
         if self._file is None:
@@ -86,22 +85,22 @@ class SQLiteJournal(GroupedJournal):
             raise
 
     def _shut(self) -> None:
-        """Close all that is open; a log that cannot be taken over stays, and is read at the next start."""
+        """Close all open files. A log that cannot be merged into the file stays, and is read at the next start."""
         file, self._file = self._file, None
         db, self._db = self._db, None
         lock, self._lock = self._lock, None
         look_lock, self._look_lock = self._look_lock, None
         with contextlib.suppress(JournalError, apsw.Error):
-            if file is not None and not file.is_lost:  # or it would take over the log of another file
+            if file is not None and not file.is_lost:  # otherwise SQLite would merge the log of another file
                 _call(file.end)
-        with contextlib.suppress(apsw.Error):  # a disk that fails even now
+        with contextlib.suppress(apsw.Error):  # the disk may fail here too
             if db is not None:
                 db.close()
         for each in (look_lock, lock):
             if each is not None:
                 each.close()
 
-    # --- what it reads and writes ---------------------------------------------------------------
+    # --- reads and writes -----------------------------------------------------------------------
 
     async def _read_heads(self, keys: Sequence[SessionKey]) -> dict[SessionKey, Head]:
         return await self._run(SqliteFile.read_heads, keys)
@@ -120,14 +119,14 @@ class SQLiteJournal(GroupedJournal):
         begin = self._thread.prepare if is_led else self._thread.start
         return begin(self._work, _write, rows, heads, new)
 
-    async def _see_through(self, work: Job) -> None:
+    async def _wait_led(self, work: Job) -> None:
         if self._thread is not None:
-            with contextlib.suppress(
-                trio.ClosedResourceError
-            ):  # the block is left, and tells it to who waits
-                await self._thread.see_through(work)
+            try:  # noqa: SIM105 - suppress() is slower, and each commit comes here
+                await self._thread.wait_for(work)
+            except trio.ClosedResourceError:  # the journal is closing, which raises in the caller
+                pass
 
-    def _dismiss(self, work: Job) -> None:
+    def _stop_waiting(self, work: Job) -> None:
         if self._thread is not None:
             self._thread.dismiss(work)
 
@@ -141,8 +140,8 @@ class SQLiteJournal(GroupedJournal):
         else:
             self._thread.ring()
 
-    async def _take_back(self, key: SessionKey, head: Head | None, epoch: int) -> None:
-        await self._run(SqliteFile.take_back, key, head)
+    async def _roll_back(self, key: SessionKey, head: Head | None, epoch: int) -> None:
+        await self._run(SqliteFile.roll_back, key, head)
 
     async def _newest_body(self) -> bytes | None:
         return await self._run(SqliteFile.newest_body)
@@ -156,7 +155,7 @@ class SQLiteJournal(GroupedJournal):
     async def _read_page(self, key: SessionKey, after: int, limit: int) -> Page:
         return await self._run(SqliteFile.read_page, key, after, limit)
 
-    def _read_page_now(self, key: SessionKey, after: int, limit: int) -> Page:
+    def _read_page_blocking(self, key: SessionKey, after: int, limit: int) -> Page:
         if self._thread is None:
             raise JournalFailed(f"{self._path.name} is not open")
         return self._thread.run_now(self._work, SqliteFile.read_page, key, after, limit)
@@ -194,8 +193,8 @@ class SQLiteJournal(GroupedJournal):
     async def list_changed(self, after: SessionKey, limit: int) -> list[SessionKey]:
         return await self._run(SqliteFile.list_changed, after, limit)
 
-    async def put_in_order(self, keys: Sequence[SessionKey]) -> None:
-        await self._run(SqliteFile.put_in_order, keys)
+    async def update_list_order(self, keys: Sequence[SessionKey]) -> None:
+        await self._run(SqliteFile.update_list_order, keys)
 
     async def select_page(self, wanted: SessionFilter, after: Cursor | None, limit: int) -> list[Head]:
         return await self._run(SqliteFile.select_page, wanted, after, limit)
@@ -218,14 +217,16 @@ class SQLiteJournal(GroupedJournal):
         return f"sqlite:///{self._path.with_name(f'{self._path.stem}.{plain_name(name)}.data.db')}"
 
     async def backup(self, target: Path) -> Backup:
-        await self._flush(EVERYONE)
+        await self._flush(ALL_SESSIONS)
         with drafted(target) as draft:
             await self._copy_pages(draft)
             return await trio.to_thread.run_sync(_finish_backup, draft, target)
 
     async def _copy_pages(self, draft: Path) -> None:
         async with self._storage:
-            with trio.CancelScope(shield=True):  # or what it opens would stay open, and make the draft anew
+            with trio.CancelScope(
+                shield=True
+            ):  # otherwise the copy would stay open and create its file again
                 copy = await self._run(partial(_begin_copy, self._db, draft))
         try:
             is_done = False
@@ -238,13 +239,13 @@ class SQLiteJournal(GroupedJournal):
                     await self._run(partial(_end_copy, copy))
 
     async def _run(self, method: Callable[..., T], *args: Any) -> T:
-        """Run a whole piece of work in SQLite's thread: each hop there costs more than a statement."""
+        """Run a method in the storage thread. Each switch to the thread costs more than a statement."""
         if self._thread is None:
             raise JournalFailed(f"{self._path.name} is not open")
         try:
             return await self._thread.run(self._work, method, *args)
         except trio.ClosedResourceError as error:
-            raise JournalFailed(f"{self._path.name} was closed meanwhile") from error
+            raise JournalFailed(f"{self._path.name} was closed during the call") from error
 
     def _work(self, method: Callable[..., T], *args: Any) -> T:
         if self._file is None:
@@ -257,32 +258,32 @@ class SQLiteJournal(GroupedJournal):
             return _call(method, self._file, *args)
         except (
             Fenced
-        ) as error:  # the lock is ours: who is in the way goes, and what failed is kept and written then
+        ) as error:  # this process holds the lock, so the other program leaves soon and the step is retried
             raise JournalFailed(str(error)) from error
         finally:
             self._file.tidy()
 
 
 def advice(path: Path) -> str:
-    """Return the commands that help with a damaged file."""
+    """Return the commands that help with a damaged file, for error notes."""
     return (
-        f"`actgent journal check {path}` names all that is damaged, and `actgent journal salvage {path} NEW` "
-        "carries what is good into a new file"
+        f"`actgent journal check {path}` lists all damage, and `actgent journal recover {path} NEW` "
+        "copies the undamaged records into a new file"
     )
 
 
 def read_whole(file: SqliteFile, keys: Sequence[SessionKey]) -> list[Found]:
-    """Read sessions with all of their records."""
+    """Read sessions with all records."""
     return read_each(keys, translating(file.read))
 
 
 def read_tails(file: SqliteFile, keys: Sequence[SessionKey]) -> list[Found]:
-    """Read sessions from their snapshots on."""
+    """Read sessions from their snapshots."""
     return read_each(keys, translating(file.read_tail))
 
 
 def translating(fn: Callable[..., T]) -> Callable[..., T]:
-    """The same function, with SQLite's errors as ours."""
+    """Return the function with SQLite errors translated into journal errors."""
     return partial(_call, fn)
 
 

@@ -1,4 +1,4 @@
-"""Who owns a journal's file, and how far it has come: a file beside it that one process holds; and who looks at it."""
+"""Lock files of journals: ownership by one process, a note of the last commit, and locks of readers."""
 
 import contextlib
 import fcntl
@@ -16,15 +16,15 @@ from .disk_errors import disk_failure, is_full
 
 
 class Lock:
-    """The file beside a journal's file that one process holds, and that notes how far its log has come."""
+    """The lock file of a journal file. Its owner holds it, and notes the last commit in it."""
 
     def __init__(self, path: Path) -> None:
-        """Lock a journal's file for this process; the lock ends with the process.
+        """Lock a journal file for this process. The operating system releases the lock when the process ends.
 
         Raises:
-            Fenced: another process, or another journal of this one, has it.
-            JournalFull: there is no space for it.
-            JournalFailed: the folder cannot be written.
+            Fenced: Another process, or another journal of this process, owns the file.
+            JournalFull: The disk is full.
+            JournalFailed: The folder cannot be written.
         """
         self.path = path.absolute()
         try:
@@ -36,11 +36,11 @@ class Lock:
             remedy = (
                 "give this user the right to write it"
                 if folder.is_dir()
-                else f"make it (the folder {str(folder)!r} does not exist)"
+                else f"create it (the folder {str(folder)!r} does not exist)"
             )
             raise JournalFailed(
-                f"no lock file can be written into the folder of the journal {path.name} ({error.strerror}): {remedy}, "
-                "or name or copy the journal elsewhere"
+                f"cannot write a lock file into the folder of the journal {path.name} ({error.strerror}): {remedy}, "
+                "or move the journal"
             ) from error
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -48,7 +48,7 @@ class Lock:
             owner = os.pread(self._fd, _NOTE_AT, 0).decode(errors="replace").strip() or "another process"
             os.close(self._fd)
             raise Fenced(
-                f"the journal {path.name} is owned by {owner}, which is alive: stop it first"
+                f"the journal {path.name} is owned by {owner}, which is running: stop it first"
             ) from None
         owner = f"process {os.getpid()} on {socket.gethostname()}"
         try:
@@ -59,22 +59,25 @@ class Lock:
         _locks.add(self)
 
     def note(self, identity: bytes, commits: int) -> None:
-        """Note a confirmed commit. It is not synced: after a power cut an earlier note stands here, never a later one."""
+        """Note a confirmed commit.
+
+        The note is not synced: after a power cut it may be too old, but never too new.
+        """
         packed = _NOTE.pack(identity, commits)
         os.pwrite(self._fd, packed + zlib.crc32(packed).to_bytes(4, "big"), _NOTE_AT)
 
     def read_note(self) -> tuple[bytes, int]:
-        """The identity and the number of commits that were noted last; none, and 0, where nothing was."""
+        """Return the noted identity and number of commits; empty and 0 if there is no note."""
         return _unpacked(os.pread(self._fd, _NOTE.size + 4, _NOTE_AT))
 
     def close(self) -> None:
-        """Let another process have the journal."""
+        """Release the lock."""
         _locks.discard(self)
         os.close(self._fd)
 
 
 def read_note(path: Path) -> tuple[bytes, int]:
-    """The same of a journal's file that another process may hold."""
+    """Return the noted identity and number of commits of a journal file that another process may own."""
     try:
         with lock_path(path).open("rb") as file:
             file.seek(_NOTE_AT)
@@ -92,23 +95,24 @@ def _unpacked(found: bytes) -> tuple[bytes, int]:
 
 
 def is_held_here(path: Path) -> bool:
-    """Return True if this very process has a journal's file open: closing it once more would drop SQLite's locks."""
+    """True if this process has the journal file open. Closing the file once more would drop SQLite's locks."""
     return any(lock.path == path.absolute() for lock in _locks)
 
 
 class LookLock:
-    """The lock of the file itself, which those share who look at it from outside, one `looking` at a time each.
+    """Lock on the journal file itself, which readers share during `looking`.
 
-    SQLite does not know it: its own locks are of another kind, and those of the owner keep everybody out.
+    SQLite's locks are of another kind and do not interact with it. SQLite's locks of the owner exclude all other
+    programs.
     """
 
     def __init__(self, path: Path) -> None:
-        """Open the file once more; it may be closed only when SQLite has closed it, whose locks would go with it."""
+        """Open the file once more. Close it after SQLite has closed the file, as closing it drops SQLite's locks."""
         self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
 
     @contextlib.contextmanager
     def kept_out(self) -> Iterator[bool]:
-        """Whether nobody looks; nobody begins to within the block, then."""
+        """Yield True if no reader is active. No reader starts during the block then."""
         is_alone = _try_lock(self._fd, fcntl.LOCK_EX)
         try:
             yield is_alone
@@ -117,21 +121,22 @@ class LookLock:
                 fcntl.flock(self._fd, fcntl.LOCK_UN)
 
     def close(self) -> None:
-        """Look after them no more."""
+        """Close the lock."""
         os.close(self._fd)
 
 
 @contextlib.contextmanager
 def looking(path: Path) -> Iterator[None]:
-    """Keep the owner of a file from beginning its log anew.
+    """Share the reader lock during the block, so that the owner does not restart its log.
 
-    That is not sure: an owner that does not answer is not waited for, and one whose log has grown too long does not wait.
+    This is best effort: the reader waits at most `READER_WAIT_SECONDS` for the owner, and an owner with a very long
+    log restarts it anyway.
     """
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        until = time.monotonic() + LOOK_PATIENCE
+        until = time.monotonic() + READER_WAIT_SECONDS
         while not _try_lock(fd, fcntl.LOCK_SH) and time.monotonic() < until:
-            time.sleep(LOOK_PAUSE)
+            time.sleep(READER_PAUSE_SECONDS)
         yield
     finally:
         os.close(fd)
@@ -140,33 +145,33 @@ def looking(path: Path) -> Iterator[None]:
 def _try_lock(fd: int, kind: int) -> bool:
     try:
         fcntl.flock(fd, kind | fcntl.LOCK_NB)
-    except OSError:  # somebody has it, or there are no such locks on this disk
+    except OSError:  # another process has the lock, or the file system has no such locks
         return False
     return True
 
 
-LOOK_PATIENCE = 1.0
-"""Seconds that a look waits for an owner that begins its log anew, which takes some ms."""
-LOOK_PAUSE = 0.005
-"""Seconds between two tries."""
+READER_WAIT_SECONDS = 1.0
+"""Seconds that a reader waits for an owner that restarts its log, which takes some milliseconds."""
+READER_PAUSE_SECONDS = 0.005
+"""Seconds between two attempts."""
 
 _locks: set[Lock] = set()
-"""Those of this process."""
+"""The locks that this process holds."""
 
 
-def _leave_to_parent() -> None:
-    """A forked process shares its parent's locks: held on there, they would outlive the parent's death."""
+def close_all_locks() -> None:
+    """Close all locks of this process. Called in a forked child, where they would outlive the parent process."""
     while _locks:
         _locks.pop().close()
 
 
-os.register_at_fork(after_in_child=_leave_to_parent)
+os.register_at_fork(after_in_child=close_all_locks)
 
 _NOTE = struct.Struct(">4sQ")
 _NOTE_AT = 256
-"""Where the note stands; before it is the owner's name, for people."""
+"""Offset of the note in bytes. The name of the owner, for error messages, is before it."""
 
 
 def lock_path(path: Path) -> Path:
-    """The file whose lock stands for a journal's file."""
+    """Return the path of the lock file of a journal file."""
     return path.with_name(f"{path.name}-lock")

@@ -1,11 +1,11 @@
-"""Reading a journal's file that another process has open and writes.
+"""Read a journal file while another process owns and writes it.
 
-Its owner keeps SQLite's locks for itself, and the index of its log in memory, so SQLite's own ways of sharing a file do
-not apply. Three things make up for it. The file is opened through a VFS that takes no lock and cannot write, and SQLite
-makes an index of its own of the log as it stands. While somebody looks the owner lets its log grow, up to a bound: who
-looks shares a lock that the owner asks for before it begins the log anew. And each look compares before and after what a
-checkpoint or a new round of the log would have changed, as owners of former versions do not ask: if they differ, the pages
-may have been of two moments, and it looks again. A log that only grows changes nothing of what was seen.
+The owner holds SQLite's locks and keeps the index of its log in memory, so SQLite's own file sharing does not work.
+Three measures replace it. First, the file is opened through a VFS that takes no lock and cannot write, and SQLite
+builds its own index of the log. Second, the reader shares a lock that the owner requests before it restarts the log.
+So the owner lets the log grow, up to a bound, while a reader is active. Third, each read compares a stamp of the
+files before and after, because owners of earlier versions do not request the lock. If the stamp changed, the pages
+may be of two moments and the read is repeated. A log that only grows does not change the pages that were read.
 """
 
 import contextlib
@@ -25,47 +25,47 @@ import outcome
 
 from actgent.errors import ConfigurationError, JournalDamaged, JournalError, JournalFailed, JournalVersion
 from actgent.journal.grouped import Found, Head
-from actgent.journal.listing import Cursor, SessionFilter, SessionKey
 from actgent.journal.read_only import ReadOnlyJournal
+from actgent.journal.session_lists import Cursor, SessionFilter, SessionKey
 from actgent.support.storage_thread import StorageThread
 
 from .disk_errors import translated
 from .file import SqliteFile
 from .journal import SQLiteJournal, advice, read_tails, read_whole
 from .lock import is_held_here, lock_path, looking, read_note
-from .opening import check_identity, check_kind, check_log, examine
+from .open_checks import check_identity, check_kind, check_log, examine
 from .schema import MIGRATIONS, pragma
 from .wal import log_path
 
 TRIES = 40
-"""How often a look is repeated while the file is changed below it."""
+"""Maximum number of attempts of a read while the file changes."""
 PAUSE = 0.025
-"""Seconds between two of them, until when a change of the file has another date than one from now on."""
+"""Seconds between two attempts, after which a change of the file gets another modification time."""
 TICK = 0.02
-"""Seconds within which two changes of a file may have the same date."""
+"""Seconds within which two changes of a file may have the same modification time."""
 _HEADER = 32
-"""Bytes of a log that are other ones in its next round."""
+"""Bytes at the start of a log that change when it is restarted."""
 _VFS = "actgent-read-only"
 
 T = TypeVar("T")
 
 
 class _ReadOnlyVFS(apsw.VFS):
-    """Files that are opened for reading alone, without locks; nothing is made or removed."""
+    """SQLite file system that opens files read-only, without locks, and creates or deletes no file."""
 
     def __init__(self) -> None:
         super().__init__(_VFS, "unix-none")
 
-    def xOpen(self, name: Any, flags: list[int]) -> apsw.VFSFile:  # noqa: N802 - SQLite's name
+    def xOpen(self, name: Any, flags: list[int]) -> apsw.VFSFile:  # noqa: N802 - name of SQLite's API
         return _ReadOnlyFile(name, flags)
 
     def xDelete(self, filename: str, syncdir: bool) -> None:  # noqa: FBT001, N802 - SQLite's
-        raise apsw.ReadOnlyError(f"{filename} is only read")
+        raise apsw.ReadOnlyError(f"{filename} is open read-only")
 
 
 @functools.cache
 def _register_vfs() -> apsw.VFS:
-    """Keep it for as long as the process lives: connections know it by its name."""
+    """Register the VFS once. It lives as long as the process, because connections refer to it by name."""
     return _ReadOnlyVFS()
 
 
@@ -73,25 +73,25 @@ class _ReadOnlyFile(apsw.VFSFile):
     def __init__(self, name: Any, flags: list[int]) -> None:
         kind = flags[0] & ~(apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE)
         super().__init__("unix-none", name, [kind | apsw.SQLITE_OPEN_READONLY, 0])
-        flags[1] = flags[0]  # SQLite would refuse to say how much of a read-only log is good
+        flags[1] = flags[0]  # SQLite does not report the valid length of a log that is opened read-only
 
 
 @attrs.frozen
 class _Stamp:
-    """What changes where pages of the file, or the log's former frames, are written over."""
+    """Values that change when pages of the file, or earlier frames of its log, are overwritten."""
 
     file: tuple[int, ...]
     round: bytes
-    """The beginning of the log; empty where there is none."""
+    """First bytes of the log; empty if there is no log."""
     log: tuple[int, ...]
-    """Of the log as it grows; not compared after a look."""
+    """Identity, size and time of the log. Not compared after a read, because a growing log is harmless."""
     changed_at: float
 
     def is_same_round(self, other: "_Stamp") -> bool:
         return (self.file, self.round) == (other.file, other.round)
 
     def is_settled(self) -> bool:
-        """Return True if a change from now on gets another date."""
+        """True if a later change is sure to get another modification time."""
         return abs(time.time() - self.changed_at) > TICK
 
 
@@ -109,7 +109,7 @@ def _stamp(path: Path) -> _Stamp:
 
 
 class FileReader:
-    """One file as it is looked at again and again; all of it runs in one thread."""
+    """A journal file that is read repeatedly. All methods run in one thread."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -119,10 +119,12 @@ class FileReader:
         self._is_sound: bool | None = None
 
     def read(self, fn: Callable[[SqliteFile], T], proven: Callable[[T], T | None] = lambda _: None) -> T:
-        """Return what `fn` finds in the file, all of one moment; of another look, what is `proven` by its own checksums.
+        """Return the result of `fn` on a consistent view of the file.
+
+        If the file changed meanwhile, return the part that `proven` verifies by checksums.
 
         Raises:
-            JournalFailed: the file changes faster than it is read.
+            JournalFailed: The file changes faster than it is read.
         """
         with translated(), looking(self._path):
             for _ in range(TRIES):
@@ -135,16 +137,16 @@ class FileReader:
                     return good
                 time.sleep(PAUSE)
         raise JournalFailed(
-            f"{self._path.name} is written too fast to be read beside its owner: try again, or read a copy, made by "
+            f"{self._path.name} changes too fast to be read while its owner writes: try again, or read a copy, made by "
             "`await runtime.backup(path)` in its process"
         )
 
     def _is_trusted(self, stamp: _Stamp) -> bool:
-        """Return True if the file itself would show a change; its last one may be as old as the log's."""
+        """True if the modification time of the file would show a change during the read."""
         return time.time_ns() - stamp.file[-1] > TICK * 1e9
 
     def _tried(self, fn: Callable[[SqliteFile], T], stamp: _Stamp) -> outcome.Outcome[T]:
-        """Return what it found, or why it failed, which means nothing where the file changed meanwhile."""
+        """Return the result of `fn` or its error. An error counts only if the file did not change meanwhile."""
         try:
             with translated():
                 return outcome.Value(fn(self._opened(stamp)))
@@ -152,7 +154,7 @@ class FileReader:
             return outcome.Error(error)
 
     def _opened(self, stamp: _Stamp) -> SqliteFile:
-        """The file as of now; opened again where anything has changed."""
+        """Return the current file. Open it again if anything has changed."""
         if self._file is None or stamp != self._stamp or not stamp.is_settled():
             self.close()
             self._open(stamp)
@@ -176,7 +178,10 @@ class FileReader:
         self._is_sound = not self._file.is_suspect
 
     def _check(self, db: apsw.Connection) -> None:
-        """Look for damage as an owner does, where there is none: an owner is writing what would look like it."""
+        """Check for damage like an owner, if the file has no owner.
+
+        An owner's unfinished write would look like damage.
+        """
         if is_owned(self._path):
             check_identity(db, examine(self._path, (b"", 0)))
             return
@@ -187,7 +192,7 @@ class FileReader:
             raise
 
     def close(self) -> None:
-        """Let the file go."""
+        """Close the file."""
         self._file, db = None, self._db
         self._db = None
         with contextlib.suppress(apsw.Error):
@@ -209,7 +214,7 @@ def _check_version(db: apsw.Connection, path: Path) -> None:
 
 
 def is_owned(path: Path) -> bool:
-    """Return True if a living process owns a journal's file."""
+    """True if a live process owns the journal file."""
     try:
         fd = os.open(lock_path(path), os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -224,21 +229,19 @@ def is_owned(path: Path) -> bool:
 
 
 class SQLiteReader(ReadOnlyJournal, SQLiteJournal):
-    """A journal's file, which another process may own."""
+    """Read-only journal on a file that another process may own."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
         self._reader = FileReader(path)
 
-    async def _take(self) -> int:
+    async def _acquire_storage(self) -> int:
         with translated():
             check_kind(self._path)
         if not self._path.is_file():
             raise ConfigurationError(f"no such file: {self._path}")
         if is_held_here(self._path):
-            raise ConfigurationError(
-                f"this process has {self._path.name} open itself: ask its runtime, not the file beside it"
-            )
+            raise ConfigurationError(f"this process has {self._path.name} open: read it through its runtime")
         self._thread = StorageThread(f"look at {self._path.name}")
         self.identity = await self._thread.run(self._reader.read, _identity)
         return 1
@@ -267,7 +270,10 @@ class SQLiteReader(ReadOnlyJournal, SQLiteJournal):
 
 
 def _proven(found: list[Found]) -> list[Found] | None:
-    """The sessions up to the first that is not whole: a head and all of its records have checksums."""
+    """Return the sessions before the first incomplete one; None if there are none.
+
+    Checksums cover each head and its records.
+    """
     whole = list(itertools.takewhile(_is_whole, found))
     return whole or None
 

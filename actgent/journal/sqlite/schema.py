@@ -1,4 +1,4 @@
-"""The tables of a journal's file, brought up to date, and the words in which one speaks with SQLite."""
+"""Tables of a journal file and their migrations, and helpers for SQLite statements."""
 
 import secrets
 from collections.abc import Sequence
@@ -31,7 +31,7 @@ MIGRATIONS: Sequence[str] = (
     CREATE INDEX due ON sessions (agent, due, session_id) WHERE due > 0 AND NOT closed;
     """,
     "CREATE INDEX suspended ON sessions (agent, session_id) WHERE suspended AND NOT closed",
-    # Ids become unique for their agent, and heads know their root, which was found by ids alone so far.
+    # Ids become unique for their agent, and heads store their root, which was found by ids alone before.
     """
     DROP INDEX unfinished;
     DROP INDEX due;
@@ -85,24 +85,25 @@ MIGRATIONS: Sequence[str] = (
     "ALTER TABLE steps ADD COLUMN at REAL",
     # The records of messages and outcomes have further fields. The tables stay as they are.
     "SELECT 1",
-    # The record of a begun turn has its time; results name
-    # foreign exceptions, schedules the request that set them, and failures of messages have a record.
+    # Records of started turns have a time, results name exceptions of user code, schedules have the request that set
+    # them, and failures of messages have a record.
     "SELECT 1",
     # The record of a change of the state has a further field, `patches`.
     "SELECT 1",
 )
-"""Migration n leads from schema version n to n + 1. An entry never changes after its release.
+"""Scripts by schema version: migration n leads from version n to n + 1. An entry never changes after its release.
 
-New fields and tags of records take an entry, too: an older release then refuses the journal as a whole, instead of failing at
-those sessions that have them. `tests/journal/test_record_format.py` compares.
+New fields and tags of records need an entry too: an older release then rejects the whole journal, instead of
+failing at the
+sessions that have them. `tests/journal/test_record_format.py` checks this.
 """
 
 
 def version_of(db: apsw.Connection) -> int:
-    """Read the version of a file's tables; 0 where there are none.
+    """Return the schema version of a file; 0 if it has no tables.
 
     Raises:
-        JournalVersion: a later release has made them.
+        JournalVersion: A later release wrote the file.
     """
     version = int(pragma(db, "user_version"))
     if version > len(MIGRATIONS):
@@ -111,7 +112,7 @@ def version_of(db: apsw.Connection) -> int:
 
 
 def migrate(db: apsw.Connection, version: int) -> None:
-    """Make the tables, or bring those of an older version up to date, in one transaction."""
+    """Create the tables, or migrate them from an older version, in one transaction."""
     pragma(db, "journal_mode=WAL")
     if version == len(MIGRATIONS):
         return
@@ -127,17 +128,17 @@ def migrate(db: apsw.Connection, version: int) -> None:
 
 
 def pragma(db: apsw.Connection, text: str) -> Any:
-    """The value of a setting, or what it becomes."""
+    """Read or set a SQLite setting, and return its value."""
     return db.execute(f"PRAGMA {text}").get
 
 
 def read_fact(db: apsw.Connection, key: str) -> Any:
-    """What the file says of itself: identity, epoch, open, commits."""
+    """Return a value of the table `meta`: identity, epoch, open or commits."""
     return db.execute("SELECT value FROM meta WHERE key = ?", (key,)).get
 
 
-class transaction:  # noqa: N801 - a block; as a generator it would cost several times as much
-    """All statements of the block or none."""
+class transaction:  # noqa: N801 - used like a function; a generator would be several times slower
+    """Context manager of a transaction: commit at the end of the block, roll back after an error."""
 
     __slots__ = ("_db",)
 

@@ -1,9 +1,8 @@
-"""A look at a SQLite file and its write-ahead log from outside, before SQLite opens them.
+"""Inspect a SQLite file and its write-ahead log before SQLite opens them.
 
-SQLite takes whatever good log lies beside a file, and drops everything from the first bad frame
-on, without a word: it cannot know that there was more. We can: only the very last transaction of
-a log may be broken, since each is synced before the next begins.
-Formats: https://www.sqlite.org/fileformat2.html, sections 1.3 and 4.
+SQLite uses any valid log next to a file, and silently drops everything after the first invalid frame, because it
+cannot know that more followed. Only the last transaction of a log may be invalid, since each one is synced before the
+next begins. Formats: https://www.sqlite.org/fileformat2.html, sections 1.3 and 4.
 """
 
 import glob
@@ -15,9 +14,9 @@ import attrs
 _HEADER = struct.Struct(">8I")
 _FRAME = struct.Struct(">6I")
 _MAGIC = b"SQLite format 3\0"
-"""How each file begins."""
+"""First bytes of each SQLite file."""
 _APPLICATION_ID = 68
-"""Where the first page has it."""
+"""Offset of the application id in the first page, in bytes."""
 
 
 @attrs.frozen
@@ -25,31 +24,31 @@ class Log:
     """The write-ahead log of a file."""
 
     commits: tuple[int, ...] = ()
-    """The numbers of its frames that end a transaction of the log's present round, from 1."""
+    """Numbers of the frames that end a transaction, in the current round of the log, from 1."""
     frames: int = 0
-    """Frames of this round."""
+    """Number of frames in the current round."""
 
     def is_broken_behind(self, accepted: int) -> bool:
-        """Return True if more than one transaction stands behind the frames that SQLite accepts."""
+        """True if more than one transaction follows the frames that SQLite accepts."""
         return any(accepted < commit < self.frames for commit in self.commits)
 
 
 def log_path(path: Path) -> Path:
-    """Where SQLite keeps the log of a file."""
+    """Return the path of SQLite's log of a file."""
     return path.with_name(f"{path.name}-wal")
 
 
 def may_be_journal(path: Path) -> bool:
-    """Return True for a file of SQLite's, or one that was before it was damaged: something stands beside it then."""
+    """True if the file is a SQLite file, or a damaged one: then a log or lock file is next to it."""
     with path.open("rb") as file:
         found = file.read(len(_MAGIC))
     return found in (b"", _MAGIC) or any(path.parent.glob(f"{glob.escape(path.name)}-*"))
 
 
 def read_identity(path: Path, noted: bytes) -> int:
-    """The application id in the file itself, whatever a log says; 0 where there is none.
+    """Return the application id in the file itself, ignoring the log; 0 if there is none.
 
-    Where a power cut tore the first page, which the log has then, it is the one that was noted.
+    If a power cut tore the first page, the noted id is returned, because the log has the page.
     """
     with path.open("rb") as file:
         page = file.read(100)
@@ -58,7 +57,7 @@ def read_identity(path: Path, noted: bytes) -> int:
 
 
 def read_log(path: Path) -> Log:
-    """The frames of the log beside a file, empty where there is no log."""
+    """Return the frames of the log of a file; empty if there is no log."""
     data = log_path(path).read_bytes() if log_path(path).exists() else b""
     if len(data) < _HEADER.size + _FRAME.size:
         return Log()

@@ -1,6 +1,6 @@
-"""Sessions on their way to another journal or another id: exported, forked and renamed."""
+"""Copy sessions to other journals or to new ids: export files, forks and id remapping."""
 
-from .exporting import (
+from .export_file import (
     ExportedSession,
     SessionExport,
     is_export,
@@ -9,8 +9,8 @@ from .exporting import (
     save_sessions,
     write_sessions,
 )
-from .forking import forked
-from .renaming import with_new_ids
+from .id_remapping import with_new_ids
+from .session_fork import forked
 
 __all__ = [
     "ExportedSession",

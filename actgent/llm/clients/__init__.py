@@ -1,4 +1,4 @@
-"""Clients of providers: those with an API of their own, and those that speak OpenAI's."""
+"""Clients of providers with their own API, and of providers with an OpenAI-compatible API."""
 
 from .providers import COMPATIBLE
 

@@ -1,4 +1,4 @@
-"""The Anthropic SDK. Importing this module takes about a second and 60 MB."""
+"""Import of the Anthropic SDK. Importing this module takes about a second and 60 MB."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,12 +9,12 @@ from actgent.llm.http import Sdk, set_platform
 
 
 def make_sdk(**options: Any) -> Sdk:
-    """Create an SDK client that never retries a request and traces none; actgent does both."""
+    """Create an SDK client without retries and tracing, since actgent does both."""
     client = anthropic.AsyncAnthropic(max_retries=0, open_telemetry=False, **options)
     set_platform(client)
     return Sdk(client, anthropic.AnthropicError, anthropic.APITimeoutError)
 
 
 def closed_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """A JSON Schema in the form that Anthropic enforces: closed objects, other limits moved into descriptions."""
+    """Return a JSON Schema in the form that Anthropic enforces: closed objects, and unsupported limits as descriptions."""
     return anthropic.transform_schema(dict(schema))

@@ -1,4 +1,4 @@
-"""The OpenAI SDK. Importing this module takes about a second and 60 MB."""
+"""Import of the OpenAI SDK. Importing this module takes about a second and 60 MB."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from actgent.llm.http import Sdk, set_platform
 
 
 def make_sdk(**options: Any) -> Sdk:
-    """Create an SDK client that never retries a request."""
+    """Create an SDK client without retries, since actgent retries."""
     client = openai.AsyncOpenAI(max_retries=0, **options)
     set_platform(client)
     return Sdk(client, openai.OpenAIError, openai.APITimeoutError)

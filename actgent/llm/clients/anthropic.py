@@ -1,4 +1,4 @@
-"""Anthropic messages: typed content blocks, strict turns of user and assistant, explicit prompt caching.
+"""`Anthropic`: client of the Anthropic messages API (typed content blocks, alternating turns, explicit prompt caching).
 
 Source: https://docs.claude.com/en/api/messages
 """
@@ -16,22 +16,22 @@ from actgent.llm.http import (
     PDF,
     PICTURES,
     Body,
-    Fold,
     Remote,
     RemoteOptions,
     SchemaStyle,
     Sdk,
-    attached,
+    StreamAssembler,
+    answer_schema,
+    attach_media,
     base64_text,
     count,
-    described,
-    offered_tools,
-    provider_form,
+    description_field,
+    provider_call_id,
+    provider_tool_name,
     read_arguments,
     read_call,
+    supported_tools,
     whole_calls,
-    wire_id,
-    wire_name,
 )
 from actgent.messages import (
     File,
@@ -49,7 +49,7 @@ from actgent.messages import (
 
 _DIALECT = "anthropic"
 DEFAULT_MAX_TOKENS = 8192
-"""The API requires a limit; this one fits every model since Claude 3.5."""
+"""Default maximum of an answer in tokens. The API requires one, and this one fits every model since Claude 3.5."""
 _STOPS: dict[str, StopReason] = {
     "tool_use": "tool_calls",
     "max_tokens": "length",
@@ -60,11 +60,11 @@ _STOPS: dict[str, StopReason] = {
 }
 _CACHE = {"type": "ephemeral"}
 _OPENING = "(The conversation begins with your own message.)"
-"""The first message must be a user's."""
+"""Text of a user message before a conversation that starts with the assistant, since the API rejects such conversations."""
 
 
 class Anthropic(Remote):
-    """A model behind the Anthropic messages API, or a server that speaks it."""
+    """Client of a model behind the Anthropic messages API or a compatible server."""
 
     provider: ClassVar[str] = "anthropic"
     dialect: ClassVar[str] = _DIALECT
@@ -79,10 +79,13 @@ class Anthropic(Remote):
     key_needed_everywhere: ClassVar[bool] = True
 
     def __init__(self, model: str, *, cache: bool = True, **options: Unpack[RemoteOptions]) -> None:
-        """See `RemoteOptions`; `max_tokens` is 8192 if nobody sets it.
+        """Create a client for a model.
 
-        `cache` marks the ends of the tool list, the system prompt, the last answer and the conversation for the
-        provider's prompt cache: writing costs a quarter more, reading a tenth.
+        Args:
+            model: Model name, such as `claude-sonnet-4-5`.
+            cache: True uses the provider's prompt cache at the ends of tools, system prompt, last answer and conversation.
+                Writing to the cache costs a quarter more, reading a tenth.
+            options: See `RemoteOptions`. The default of `max_tokens` is 8192.
         """
         super().__init__(model, **options)
         self._cache = cache
@@ -93,11 +96,11 @@ class Anthropic(Remote):
         return make_sdk(**options)
 
     def _url(self, argument: str | None) -> str:
-        # The SDK's paths begin with /v1, the addresses that people copy often end with it.
+        # The SDK's paths begin with /v1, and copied URLs often end with it.
         return super()._url(argument).removesuffix("/v1")
 
     def _source(self) -> str:
-        # The API itself drops the thoughts of models that the asked model cannot read; another host refuses them.
+        # The API ignores thinking that the requested model cannot read, so the model is not part of the source. Other hosts reject it.
         return f"{self.provider}@{httpx2.URL(self.base_url).host}"
 
     def encode(self, chat: Chat) -> Body:
@@ -107,7 +110,7 @@ class Anthropic(Remote):
         }
         if chat.system.strip():
             body["system"] = [{"type": "text", "text": chat.system}]
-        if chat.tools and (tools := [_tool(*each) for each in offered_tools(chat.tools, self.style)]):
+        if chat.tools and (tools := [_tool(*each) for each in supported_tools(chat.tools, self.style)]):
             body["tools"] = tools
         if chat.temperature is not None:
             body["temperature"] = chat.temperature
@@ -121,18 +124,18 @@ class Anthropic(Remote):
         from ._anthropic_sdk import closed_schema  # noqa: PLC0415 - loaded since the client was made
 
         try:
-            schema = closed_schema(provider_form(wanted.schema, self.style).schema)
-        except ValueError:  # the prompt says the form, and the answer is checked by it
+            schema = closed_schema(answer_schema(wanted.schema, self.style).schema)
+        except ValueError:  # the prompt contains the schema, and the answer is validated with it
             return None
         return {"type": "json_schema", "schema": schema}
 
-    def fold(self) -> Fold:
-        return _MessageFold()
+    def assembler(self) -> StreamAssembler:
+        return _MessageAssembler()
 
     def decode(self, body: Body, names: Mapping[str, str]) -> Answer:
         reason = body["stop_reason"]
         if not isinstance(reason, str):
-            raise ValueError(f"its stop_reason is {reason!r}")  # noqa: TRY004 - the provider's, not the caller's
+            raise ValueError(f"its stop_reason is {reason!r}")  # noqa: TRY004 - an error of the provider, not of the caller
         stop = _STOPS.get(reason, "end")
         blocks = body["content"]
         if stop in ("length", "refusal") and blocks and _is_decoded_call(blocks[-1]):
@@ -150,7 +153,7 @@ class Anthropic(Remote):
         raw = body.get("usage") or {}
         read, written = count(raw, "cache_read_input_tokens"), count(raw, "cache_creation_input_tokens")
         usage = Usage(
-            # On this wire the three are separate.
+            # This API reports the three counts separately.
             input_tokens=count(raw, "input_tokens") + read + written,
             output_tokens=count(raw, "output_tokens"),
             cached_tokens=read,
@@ -160,11 +163,11 @@ class Anthropic(Remote):
         return self.priced(usage, body.get("model") or "", raw)
 
 
-# --- from ours to theirs ----------------------------------------------------------------------------
+# --- requests ---------------------------------------------------------------------------------------
 
 
 def _messages(chat: Chat, source: str) -> list[Body]:
-    """Turns in strict alternation, the user's first: neighbours of one role become one message."""
+    """Encode messages as alternating turns that start with the user. Neighbours of one role become one turn."""
     turns: list[Body] = []
     for message in chat.messages:
         role = "assistant" if message.role == "assistant" else "user"
@@ -191,10 +194,10 @@ def _blocks(message: ChatMessage, source: str) -> list[Body]:
     parts = message.parts
     if len(parts) == 1 and type(text := parts[0]) is Text:
         return [{"type": "text", "text": text.text}] if text.text.strip() else []
-    return list(_said(parts, source) if message.role == "assistant" else _heard(parts))
+    return list(_encode_assistant(parts, source) if message.role == "assistant" else _encode_user(parts))
 
 
-def _said(parts: tuple[Part, ...], source: str) -> Iterator[Body]:
+def _encode_assistant(parts: tuple[Part, ...], source: str) -> Iterator[Body]:
     text: Body = {}
     for part in parts:
         if isinstance(part, Text):
@@ -205,7 +208,7 @@ def _said(parts: tuple[Part, ...], source: str) -> Iterator[Body]:
             if part.native:
                 yield _call(part)
         elif isinstance(part, Media):
-            raise UnsupportedPart(f"Anthropic takes no {type(part).__name__} in a message of the model's")
+            raise UnsupportedPart(f"Anthropic accepts no {type(part).__name__} in a message of the model")
         elif isinstance(part, Thinking | Opaque) and part.dialect == _DIALECT and part.source in ("", source):
             if part.data.get("type") == _CITATIONS:
                 text["citations"] = part.data["citations"]
@@ -213,7 +216,7 @@ def _said(parts: tuple[Part, ...], source: str) -> Iterator[Body]:
                 yield dict(part.data)
 
 
-def _heard(parts: tuple[Part, ...]) -> Iterator[Body]:
+def _encode_user(parts: tuple[Part, ...]) -> Iterator[Body]:
     for part in parts:
         if isinstance(part, ToolResult):
             yield from _result(part)
@@ -230,20 +233,20 @@ def _call(call: ToolCall) -> Body:
     arguments = call.arguments
     return {
         "type": "tool_use",
-        "id": wire_id(call.id or call.provider_id or ""),
-        "name": wire_name(call.name),
-        # Only objects are allowed here; the model still sees what it wrote.
+        "id": provider_call_id(call.id or call.provider_id or ""),
+        "name": provider_tool_name(call.name),
+        # The API only accepts objects. The model still sees its invalid arguments.
         "input": {INVALID_JSON: arguments} if isinstance(arguments, str) else arguments,
     }
 
 
 def _result(result: ToolResult) -> Iterator[Body]:
-    text, media = attached(result, _takes)
+    text, media = attach_media(result, _accepts)
     shown = [{"type": "text", "text": text}, *map(_medium, media)] if media else []
     if not result.native:
         yield from shown or [{"type": "text", "text": text}]
         return
-    block: Body = {"type": "tool_result", "tool_use_id": wire_id(result.call_id)}
+    block: Body = {"type": "tool_result", "tool_use_id": provider_call_id(result.call_id)}
     if text:
         block["content"] = shown or text
     if result.status != "success":
@@ -251,7 +254,7 @@ def _result(result: ToolResult) -> Iterator[Body]:
     yield block
 
 
-def _takes(medium: Medium) -> bool:
+def _accepts(medium: Medium) -> bool:
     return medium.media_type in PICTURES or medium.media_type == PDF
 
 
@@ -269,22 +272,26 @@ def _document(part: File) -> Body:
     if part.media_type == "application/pdf":
         return {"type": "document", "source": _source(part), "title": part.name}
     if not part.media_type.startswith("text/") or part.data is None:
-        where = "by its address" if part.data is None else "as bytes"
+        transfer = "by URL" if part.data is None else "as bytes"
         raise UnsupportedPart(
-            f"Anthropic takes no {part.media_type} {where} ({part.name}): only PDF, and text as bytes"
+            f"Anthropic accepts no {part.media_type} {transfer} ({part.name}): only PDF, and text as bytes"
         )
     source = {"type": "text", "media_type": "text/plain", "data": part.data.decode("utf-8", "replace")}
     return {"type": "document", "source": source, "title": part.name}
 
 
 def _tool(tool: ToolSpec, parameters: Mapping[str, Any]) -> Body:
-    return {"name": wire_name(tool.name), **described(tool.description), "input_schema": parameters}
+    return {
+        "name": provider_tool_name(tool.name),
+        **description_field(tool.description),
+        "input_schema": parameters,
+    }
 
 
 def _mark(body: Body) -> None:
-    """Mark where prefixes end that later requests share: tools, system, the last answer, the conversation.
+    """Mark the ends of cached prefixes: tools, system prompt, the last answer, and the conversation.
 
-    The last answer has a mark of its own because what comes after it may be said for this one call only.
+    The last answer is marked because the messages after it may only be sent in this call.
     """
     turns = body["messages"]
     answer = next((turn["content"] for turn in reversed(turns) if turn["role"] == "assistant"), None)
@@ -295,10 +302,10 @@ def _mark(body: Body) -> None:
 
 _MARKABLE = ("tool", "text", "image", "document", "tool_result", "tool_use")
 
-# --- from theirs to ours ----------------------------------------------------------------------------
+# --- responses --------------------------------------------------------------------------------------
 
 _CITATIONS = "actgent.citations"
-"""A mark after a text block whose citations it holds."""
+"""Type of the `Opaque` part after a text that holds the citations of the text."""
 
 
 def _read_block(block: Body, names: Mapping[str, str], source: str) -> Iterator[Part]:
@@ -317,12 +324,12 @@ def _read_block(block: Body, names: Mapping[str, str], source: str) -> Iterator[
 
 
 def _is_decoded_call(block: Body) -> bool:
-    """Return True for a call whose input the provider decoded itself, which hides whether it was cut."""
+    """Return True for a call whose input is decoded JSON, so that a truncated call cannot be recognized."""
     return block.get("type") == "tool_use" and not isinstance(block.get("input"), str)
 
 
-class _MessageFold(Fold):
-    """Blocks begin, grow by deltas and end; the message's frame comes in its first and last events."""
+class _MessageAssembler(StreamAssembler):
+    """Assembles content blocks from their start and delta events. The first and last events contain the message's fields."""
 
     def __init__(self) -> None:
         self._message: Body = {}
@@ -336,7 +343,7 @@ class _MessageFold(Fold):
         if kind == "content_block_start":
             return self._begin(event["index"], event["content_block"])
         if kind == "message_start":
-            # A second one begins the answer anew (the provider went over to another model).
+            # A second one restarts the answer, after the provider has switched to another model.
             self._message, self._blocks, self._pieces = dict(event["message"]), {}, {}
         elif kind == "message_delta":
             self._finish(event)
@@ -374,7 +381,7 @@ class _MessageFold(Fold):
 
 
 def _joined(block: Body, pieces: dict[str, list[str]]) -> Body:
-    """The block with its pieces; input stays text for our own calls, and is decoded for the provider's."""
+    """Return a block with its joined pieces. The input of our tools stays text; that of the provider's tools is decoded."""
     whole = dict(block)
     for key, texts in pieces.items():
         text = "".join(texts)

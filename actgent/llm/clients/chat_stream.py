@@ -1,4 +1,4 @@
-"""Fold the chunks of a streamed chat completion into the body of a whole one.
+"""Assembles the chunks of a streamed chat completion into the body of a complete one.
 
 Servers that call themselves compatible number, name and cut the pieces of a tool call in many ways. `CallAssembler`
 assigns each piece to its call; a call that cannot be assembled keeps its text, which is an error to the model.
@@ -11,16 +11,16 @@ from typing import Any
 
 import attrs
 
-from actgent.llm.http import Body, Fold, read_arguments, to_json
+from actgent.llm.http import Body, StreamAssembler, read_arguments, to_json
 
 _APPENDED_LISTS = frozenset({"thinking", "text"})
-"""Types of list items without a number that arrive in pieces (Mistral's thoughts, LiteLLM's thinking blocks)."""
+"""Types of list items without an index that are received in pieces (Mistral's thinking, LiteLLM's thinking blocks)."""
 _WHOLE = frozenset({"id", "index", "type", "name", "format", "signature"})
-"""Text fields that arrive in one piece, though some servers repeat them in each chunk."""
+"""Text fields that are never split. Some servers repeat them in each chunk."""
 
 
-class CompletionFold(Fold):
-    """Chunks of one message. Only the choice with index 0 is read."""
+class CompletionAssembler(StreamAssembler):
+    """Assembler of one message. Only the choice with index 0 is used."""
 
     def __init__(self) -> None:
         self._body: Body = {}
@@ -54,14 +54,18 @@ class CompletionFold(Fold):
                 self._content.feed(value)
             elif value and key not in ("role", "tool_calls", "function_call"):
                 grow(self._message, key, value)
-        if isinstance(text := choice.get("text"), str):  # a server of text completions
+        if isinstance(text := choice.get("text"), str):  # a server with the text completions format
             self._content.feed(text)
         return delta_text(delta.get("content")) + delta_text(delta.get("refusal")) + delta_text(text)
 
     def body(self) -> Body | None:
         if not self.complete:
             return None
-        message = {**joined(self._message), "content": self._content.read(), "tool_calls": self._calls.read()}
+        message = {
+            **join_pieces(self._message),
+            "content": self._content.read(),
+            "tool_calls": self._calls.read(),
+        }
         return {**self._body, "choices": [{**self._choice, "message": message}]}
 
 
@@ -69,7 +73,7 @@ class CompletionFold(Fold):
 
 
 class ContentParts:
-    """The content of a message: strings and lists of parts in any order. Text is appended to the last text part."""
+    """Assembles the content of a message: strings and lists of parts in any order. Text is appended to the last text part."""
 
     def __init__(self) -> None:
         self._parts: list[Body] = []
@@ -91,12 +95,12 @@ class ContentParts:
             _grow_item(self._parts, content)
 
     def read(self) -> str | list[Body] | None:
-        """Return one string if all parts are text, else the list of parts; None if nothing came."""
+        """Return one string if all parts are text, else the list of parts; None if there is no content."""
         if not self._parts:
             return None
         if all(part.keys() <= {"type", "text"} for part in self._parts):
-            return "".join(joined(part.get("text") or "") for part in self._parts)
-        parts: list[Body] = joined(self._parts)
+            return "".join(join_pieces(part.get("text") or "") for part in self._parts)
+        parts: list[Body] = join_pieces(self._parts)
         return parts
 
 
@@ -116,15 +120,15 @@ def _item_text(item: Any) -> str:
 
 
 _MARKS = re.compile(r'["\\{}\[\]]')
-_MOST_VALUES = 8
-"""As many values in a row as `read_arguments` reads."""
+_MAX_VALUES = 8
+"""Maximum number of consecutive JSON values, the same as in `read_arguments`."""
 
 
 @attrs.define(eq=False)
-class _Ends:
-    """Where JSON text that grows may end.
+class _CompletenessScanner:
+    """Tracks whether streamed JSON text may be complete.
 
-    Each character is looked at once: reading all pieces with each new one would take quadratic time.
+    Each character is scanned once. Parsing all pieces after each new one would take quadratic time.
     """
 
     _scanned: int = 0
@@ -135,10 +139,10 @@ class _Ends:
 
     @property
     def may_be_whole(self) -> bool:
-        return not self._in_string and self._depth == 0 and 0 < self._values <= _MOST_VALUES
+        return not self._in_string and self._depth == 0 and 0 < self._values <= _MAX_VALUES
 
     def scan(self, pieces: list[str]) -> None:
-        """Look at the pieces that were not looked at."""
+        """Count the complete JSON values in the pieces of arguments that were added since the last scan."""
         for place in range(self._scanned, len(pieces)):
             text, at = pieces[place], 0
             if self._is_escaped and text:
@@ -163,21 +167,21 @@ class _Call:
     name: str = ""
     kind: str = "function"
     pieces: list[str] = attrs.field(factory=list)
-    """Of the arguments, or of a custom tool's input."""
+    """Pieces of the arguments, or of a custom tool's input."""
     fields: Body = attrs.field(factory=dict)
-    """Unknown fields of the call."""
+    """Fields of the call that the API does not define."""
     function_fields: Body = attrs.field(factory=dict)
-    """Unknown fields of its function."""
+    """Fields of the call's function that the API does not define."""
     _read: tuple[int, Mapping[str, Any] | None] = (0, None)
-    """How many pieces were read as arguments, and what they are."""
-    _ends: _Ends = attrs.field(factory=_Ends)
+    """Number of pieces that were parsed, and the arguments in them (None if they are incomplete)."""
+    _ends: _CompletenessScanner = attrs.field(factory=_CompletenessScanner)
 
     def is_whole(self) -> bool:
-        """True if the arguments are a JSON object by now."""
+        """Return True if the received arguments are a complete JSON object."""
         return self._arguments() is not None
 
     def is_filled(self) -> bool:
-        """True if the arguments are a JSON object that is not empty."""
+        """Return True if the received arguments are a complete JSON object that is not empty."""
         return bool(self._arguments())
 
     def _arguments(self) -> Mapping[str, Any] | None:
@@ -226,7 +230,7 @@ class CallAssembler:
         _merge(call.function_fields, inner, without=("name", "arguments", "input"))
 
     def read(self) -> list[Body]:
-        """Return the calls as a message that is not streamed has them."""
+        """Return the calls in the format of a message that was not streamed."""
         last = self._calls[-1:]
         if last and self._is_repetition(last[0]):
             return [call.read() for call in self._calls[:-1]]
@@ -261,13 +265,13 @@ class CallAssembler:
         return last
 
     def _is_repetition(self, call: _Call) -> bool:
-        """True for a call without id and arguments that has the name of the call before it."""
+        """Return True if a call has the name of the call before it, and neither id nor arguments."""
         before = self._calls[-2] if len(self._calls) > 1 else None
         return before is not None and before.name == call.name and not call.id and not call.pieces
 
 
 def _starts_next(known: _Call, call_id: str, name: str, text: str) -> bool:
-    """True if a piece with a name starts another call under the same index, or without any."""
+    """Return True if a piece with a name starts a new call with the same index or without an index."""
     if not known.name:
         return False
     if call_id and known.id:
@@ -280,7 +284,7 @@ def _starts_next(known: _Call, call_id: str, name: str, text: str) -> bool:
 
 
 def _merge(target: Body, piece: Mapping[str, Any], *, without: tuple[str, ...] = ()) -> None:
-    """Keep the fields of a piece; objects are merged, other values replaced."""
+    """Add the fields of a piece to `target`. Objects are merged, other values replaced."""
     for key, value in piece.items():
         if key in without or value is None:
             continue
@@ -290,15 +294,15 @@ def _merge(target: Body, piece: Mapping[str, Any], *, without: tuple[str, ...] =
             target[key] = dict(value) if isinstance(value, Mapping) else value
 
 
-# --- fields that grow -----------------------------------------------------------------------------
+# --- streamed fields ------------------------------------------------------------------------------
 
 
 class _Pieces(list[str]):
-    """Text that still grows: appending to a str in a dict copies it each time."""
+    """Pieces of a streamed text. Appending to a str in a dict would copy the text each time."""
 
 
 def grow(target: Body, key: str, value: Any) -> None:
-    """Add a piece of a field: text is appended, objects and lists grow item by item, other values replace."""
+    """Add a piece of a field: text is appended, objects and lists are extended, other values are replaced."""
     known = target.get(key)
     if isinstance(value, str) and key not in _WHOLE:
         if isinstance(known, _Pieces):
@@ -306,7 +310,7 @@ def grow(target: Body, key: str, value: Any) -> None:
         else:
             target[key] = _Pieces([value])
     elif isinstance(value, dict):
-        if key == "extra_content":  # signatures, which are repeated and never cut
+        if key == "extra_content":  # signatures, which are repeated and never split
             _merge(target.setdefault(key, {}), value)
         else:
             for inner, piece in value.items():
@@ -329,17 +333,17 @@ def _grow_item(known: list[Any], item: Any) -> None:
 
 
 def _continues(last: Body, item: Body) -> bool:
-    """True if an item is the next piece of the last item of its list."""
+    """Return True if an item is the next piece of the last item of its list."""
     if "index" in item:
         return (last.get("index"), last.get("type")) == (item["index"], item.get("type"))
     is_piece = item.get("type") in _APPENDED_LISTS and last.get("type") == item.get("type")
     return is_piece and "index" not in last and not last.get("signature")
 
 
-def joined(value: Any) -> Any:
-    """Return a grown value with its texts joined."""
+def join_pieces(value: Any) -> Any:
+    """Return a copy of an assembled value with its texts joined."""
     if isinstance(value, _Pieces):
         return "".join(value)
     if isinstance(value, dict):
-        return {key: joined(inner) for key, inner in value.items()}
-    return [joined(inner) for inner in value] if isinstance(value, list) else value
+        return {key: join_pieces(inner) for key, inner in value.items()}
+    return [join_pieces(inner) for inner in value] if isinstance(value, list) else value

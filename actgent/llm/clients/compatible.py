@@ -13,12 +13,12 @@ from .openai import OpenAI
 from .providers import COMPATIBLE, CompatibleProvider
 
 _REGION = "us-east-1"
-"""Where neither AWS_REGION nor AWS_DEFAULT_REGION says another one."""
+"""Region if neither AWS_REGION nor AWS_DEFAULT_REGION is set."""
 _ALPHABET = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 
 
 class Compatible(OpenAI):
-    """A model of one provider in the table; `client_class` makes the class of each."""
+    """Base class of the clients of OpenAI-compatible providers. `client_class` creates the class of a provider."""
 
     row: CompatibleProvider
 
@@ -40,8 +40,8 @@ class Compatible(OpenAI):
         variables = (*self.url_variables, "LLM_PROVIDER_URL")
         if argument is None and not (default or any(os.environ.get(name, "").strip() for name in variables)):
             raise ConfigurationError(
-                f"{self.row.title} has no public address: pass base_url=..., or set {' or '.join(self.url_variables)}, "
-                f"to the address of your own, such as {self.row.example}"
+                f"{self.row.title} has no common base URL: pass base_url=..., or set {' or '.join(self.url_variables)}, "
+                f"to the URL of your resource, such as {self.row.example}"
             )
         url = find_url(argument, variables, default=default)
         return url if url.endswith("/v1") else url + self.row.path
@@ -52,14 +52,14 @@ class Compatible(OpenAI):
 
 @functools.cache
 def client_class(provider: str) -> type[Compatible]:
-    """The class of the clients of a provider in the table."""
+    """Return the client class of a provider in the table. Classes are cached."""
     row = COMPATIBLE[provider]
     fields = {"provider": provider, "row": row, "key_variables": row.key, "url_variables": row.url}
     return cast("type[Compatible]", type(f"Compatible[{provider}]", (Compatible,), fields))
 
 
 def _with_short_ids(message: Body, length: int) -> Body:
-    """A message whose calls and result have ids of letters and digits, the same for the same id, always."""
+    """Return a message with call ids of `length` letters and digits. Equal ids stay equal."""
     if "tool_call_id" in message:
         return {**message, "tool_call_id": _short(message["tool_call_id"], length)}
     if "tool_calls" in message:

@@ -1,4 +1,4 @@
-"""OpenAI chat completions, and all servers with a compatible API (OpenRouter, vLLM, Ollama, DeepSeek ...).
+"""`OpenAI`: client of OpenAI chat completions and compatible servers (OpenRouter, vLLM, Ollama, DeepSeek ...).
 
 Source: https://platform.openai.com/docs/api-reference/chat
 """
@@ -14,25 +14,25 @@ from actgent.llm.http import (
     PDF,
     PICTURES,
     STYLES,
+    AcceptsMedium,
     Body,
-    Fold,
-    Inexpressible,
     Remote,
     RemoteOptions,
     Sdk,
-    Takes,
-    attached,
+    StreamAssembler,
+    UnsupportedSchema,
+    answer_schema,
+    attach_media,
     base64_text,
     count,
     data_url,
-    described,
-    offered_tools,
+    description_field,
+    provider_call_id,
     provider_error,
-    provider_form,
+    provider_tool_name,
     read_call,
+    supported_tools,
     whole_calls,
-    wire_id,
-    wire_name,
     write_arguments,
     write_object,
 )
@@ -51,16 +51,16 @@ from actgent.messages import (
     Usage,
 )
 
-from .chat_stream import CompletionFold, delta_text
+from .chat_stream import CompletionAssembler, delta_text
 from .providers import OPENAI, CompatibleProvider, row_at
 
 _DIALECT = "openai"
 _MESSAGE_FIELDS = "actgent.message_fields"
-"""Type of the opaque part that holds the provider's unknown fields of a message."""
-_UNSIGNED = "skip_thought_signature_validator"
-"""Google's word for a call that another model made (ai.google.dev/gemini-api/docs/thought-signatures)."""
+"""Type of the `Opaque` part that holds the fields of a message that the API does not define."""
+_FOREIGN_CALL_SIGNATURE = "skip_thought_signature_validator"
+"""Google's signature for a call of another model (ai.google.dev/gemini-api/docs/thought-signatures)."""
 _BRIDGE = "Understood."
-"""The assistant's word between a tool's message and a user's."""
+"""Text of the assistant message between a tool message and a user message, for providers that require one."""
 _OPENING = "(The conversation begins with your own message.)"
 _STOPS: dict[str, StopReason] = {
     "length": "length",
@@ -71,21 +71,21 @@ _STOPS: dict[str, StopReason] = {
     "prohibited_content": "filter",
     "refusal": "refusal",
 }
-"""Any other word ends an answer normally; servers have their own (`eos`, `stop_sequence`, `function_call`)."""
-_BREAKS = frozenset({"error", "abort", "insufficient_system_resource", "malformed_function_call"})
-"""Words of servers that gave up in the middle of an answer (OpenRouter, vLLM, DeepSeek, Gemini)."""
-_NEW_LIMIT = re.compile(r"(.*/)?(o\d|gpt-([5-9]|\d\d))")
-"""Models that refuse `max_tokens`."""
+"""Stop reason by `finish_reason`. Other values mean a normal end; servers have various ones (`eos`, `function_call`)."""
+_ABORTED = frozenset({"error", "abort", "insufficient_system_resource", "malformed_function_call"})
+"""Values of `finish_reason` after the server aborted an answer (OpenRouter, vLLM, DeepSeek, Gemini)."""
+_COMPLETION_LIMIT_MODELS = re.compile(r"(.*/)?(o\d|gpt-([5-9]|\d\d))")
+"""Names of models that reject `max_tokens` in favour of `max_completion_tokens`."""
 _OPENAI_HOSTS = (".openai.com", ".azure.com")
-_HEARS = re.compile("audio|gemini|voxtral|omni")
-"""Models that take sound; others refuse a request with any."""
+_AUDIO_MODELS = re.compile("audio|gemini|voxtral|omni")
+"""Names of models that accept audio. Others reject a request that contains audio."""
 _AUDIO = {"audio/wav": "wav", "audio/x-wav": "wav", "audio/mpeg": "mp3", "audio/mp3": "mp3"}
 
 
 class OpenAI(Remote):
-    """A model behind OpenAI chat completions or a compatible server, which `base_url` names.
+    """Client of a model behind OpenAI chat completions, or behind a compatible server at `base_url`.
 
-    A server at an `http://` address is asked without a key if there is none; every other one needs a key.
+    A server at an `http://` URL needs no API key; any other server does.
     """
 
     provider: ClassVar[str] = "openai"
@@ -95,12 +95,12 @@ class OpenAI(Remote):
     url_variables: ClassVar[tuple[str, ...]] = ("OPENAI_BASE_URL",)
     default_url: ClassVar[str] = "https://api.openai.com/v1"
     row: CompatibleProvider = OPENAI
-    """What the server at the other end takes and refuses."""
+    """Properties of the provider, such as its field for the maximum answer length."""
 
     def __init__(self, model: str, **options: Unpack[RemoteOptions]) -> None:
-        """See `RemoteOptions`."""
+        """Create a client for a model. `options` are those of `RemoteOptions`."""
         super().__init__(model, **options)
-        if self.row is OPENAI and self._takes_video:
+        if self.row is OPENAI and self._accepts_video:
             self.row = row_at(self._host)
         self.style = STYLES[self.row.schemas]
 
@@ -110,8 +110,8 @@ class OpenAI(Remote):
         return make_sdk(**options)
 
     def encode(self, chat: Chat) -> Body:
-        body: Body = {"messages": _in_order(self._messages(chat), self.row)}
-        if chat.tools and (tools := [_tool(*each) for each in offered_tools(chat.tools, self.style)]):
+        body: Body = {"messages": _fix_order(self._messages(chat), self.row)}
+        if chat.tools and (tools := [_tool(*each) for each in supported_tools(chat.tools, self.style)]):
             body["tools"] = tools
         if chat.temperature is not None:
             body["temperature"] = chat.temperature
@@ -122,16 +122,16 @@ class OpenAI(Remote):
         return body
 
     def _form(self, wanted: ResponseFormat, with_tools: bool) -> Body | None:  # noqa: FBT001 - one caller
-        """Return the response format that this model takes; None: only the prompt says the form."""
+        """Return the request field for a response format; None if the model has none, so that only the prompt has the schema."""
         if with_tools and not re.search(self.row.format_with_tools, self.model):
             return None
         try:
-            form = provider_form(wanted.schema, self.style)
-        except Inexpressible:
+            form = answer_schema(wanted.schema, self.style)
+        except UnsupportedSchema:
             return None
         if not re.search(self.row.json_schema_models, self.model):
             return None if form.is_wrapped else {"type": "json_object"}
-        schema = {"name": wire_name(wanted.name), "schema": form.schema, "strict": form.strict}
+        schema = {"name": provider_tool_name(wanted.name), "schema": form.schema, "strict": form.strict}
         return {"type": "json_schema", "json_schema": schema}
 
     def _messages(self, chat: Chat) -> Iterator[Body]:
@@ -145,12 +145,12 @@ class OpenAI(Remote):
                     "content": parts[0].text,
                 }
             elif message.role == "assistant":
-                yield from self._said(message)
+                yield from self._encode_assistant(message)
             else:
-                yield from _heard(message, self._takes, self._takes_video)
+                yield from _encode_user(message, self._accepts, self._accepts_video)
 
-    def _said(self, message: ChatMessage) -> Iterator[Body]:
-        """Encode a message of the model: at most one in the request."""
+    def _encode_assistant(self, message: ChatMessage) -> Iterator[Body]:
+        """Encode a message of the model as one request message; yields no message if it has no content to send back."""
         body: Body = {}
         content: list[Body] = []
         calls: list[Body] = []
@@ -162,18 +162,20 @@ class OpenAI(Remote):
                     calls.append(_call(part, write_object if self.row.decodes_arguments else write_arguments))
             elif isinstance(part, Thinking | Opaque):
                 if part.dialect == _DIALECT and part.source in ("", self.source):
-                    self._return(part, body, content, calls)
+                    self._restore_fields(part, body, content, calls)
             elif isinstance(part, Media):
                 raise UnsupportedPart(
-                    f"chat completions take no {type(part).__name__} in a message of the model's"
+                    f"chat completions accept no {type(part).__name__} in a message of the model"
                 )
         if calls:
-            body["tool_calls"] = self._signed(calls)
+            body["tool_calls"] = self._add_signature(calls)
         if content or body:
-            yield {"role": "assistant", "content": _joined_content(content), **body}
+            yield {"role": "assistant", "content": _join_content(content), **body}
 
-    def _return(self, part: Thinking | Opaque, body: Body, content: list[Body], calls: list[Body]) -> None:
-        """Add what the provider sent beside text and calls to the message that it belongs to."""
+    def _restore_fields(
+        self, part: Thinking | Opaque, body: Body, content: list[Body], calls: list[Body]
+    ) -> None:
+        """Add thinking and unknown fields of an answer to the request message that it is encoded in."""
         data = part.data
         kind = data.get("type")
         if kind == CALL_FIELDS:
@@ -192,48 +194,48 @@ class OpenAI(Remote):
         elif isinstance(part, Thinking):
             body |= {key: value for key, value in data.items() if re.fullmatch(self.row.reasoning, key)}
 
-    def _signed(self, calls: list[Body]) -> list[Body]:
-        """Mark the calls of a message that another model wrote: Gemini 3 refuses calls without a signature."""
+    def _add_signature(self, calls: list[Body]) -> list[Body]:
+        """Add a signature to calls of another model, since Gemini 3 rejects calls without one."""
         is_signed = not self.row.unsigned_calls or any("extra_content" in call for call in calls)
         if not is_signed and re.search(self.row.unsigned_calls, self.model):
-            calls[0]["extra_content"] = {"google": {"thought_signature": _UNSIGNED}}
+            calls[0]["extra_content"] = {"google": {"thought_signature": _FOREIGN_CALL_SIGNATURE}}
         return calls
 
-    def _takes(self, medium: Medium) -> bool:
-        """Return True for what this model may be shown of a result, in a user's message behind it."""
+    def _accepts(self, medium: Medium) -> bool:
+        """Return True if a medium of a tool result can be sent to this model, in a user message after the result."""
         if medium.media_type in _AUDIO:
-            return medium.data is not None and _HEARS.search(self.model) is not None
+            return medium.data is not None and _AUDIO_MODELS.search(self.model) is not None
         return medium.media_type in PICTURES or (medium.media_type == PDF and medium.data is not None)
 
     @property
-    def _takes_video(self) -> bool:
-        """True for servers other than OpenAI's, of which some take videos, by the name that they have agreed on."""
+    def _accepts_video(self) -> bool:
+        """True for servers other than OpenAI's. Some of them accept videos as `video_url`."""
         return not f".{self._host}".endswith(_OPENAI_HOSTS)
 
     def _limit_field(self) -> str:
-        # OpenAI has replaced max_tokens; most compatible servers know no other.
-        official = not self._takes_video or _NEW_LIMIT.match(self.model)
+        # OpenAI has replaced max_tokens, but most compatible servers only support this field.
+        official = not self._accepts_video or _COMPLETION_LIMIT_MODELS.match(self.model)
         return "max_completion_tokens" if official else "max_tokens"
 
     def stream_fields(self) -> Body:
         return {"stream": True, "stream_options": {"include_usage": True}}
 
-    def fold(self) -> Fold:
-        return CompletionFold()
+    def assembler(self) -> StreamAssembler:
+        return CompletionAssembler()
 
     def decode(self, body: Body, names: Mapping[str, str]) -> Answer:
         choice = _first_choice(body["choices"])
         if error := choice.get("error"):
             raise provider_error(error, model=self.name, secrets=self._secrets, headers={})
-        # A server of text completions answers with `text` and without a message.
+        # A server with the text completions format returns `text` and no message.
         message = choice.get("message") or {"content": choice.get("text")}
         parts, finish = _read_message(message, names, self.source), choice.get("finish_reason")
         if not finish:
-            # Ollama sends whole answers without; the length of the HTTP body says that all of it is here.
+            # Ollama omits it in complete answers. The content length shows that the body is complete.
             if not parts:
                 raise ValueError("it has no finish_reason")
             finish = "stop"
-        if finish.lower() in _BREAKS:
+        if finish.lower() in _ABORTED:
             raise ValueError(f"its finish_reason is {finish!r}")
         stop = _STOPS.get(finish.lower(), "end")
         if message.get("refusal"):
@@ -261,10 +263,10 @@ class OpenAI(Remote):
         return self.priced(usage, body.get("model") or "", raw)
 
 
-# --- from ours to theirs ----------------------------------------------------------------------------
+# --- requests ---------------------------------------------------------------------------------------
 
 
-def _joined_content(content: list[Body]) -> str | list[Body] | None:
+def _join_content(content: list[Body]) -> str | list[Body] | None:
     if not content:
         return None
     if all(part.keys() == {"type", "text"} for part in content):
@@ -272,35 +274,35 @@ def _joined_content(content: list[Body]) -> str | list[Body] | None:
     return content
 
 
-def _heard(message: ChatMessage, takes: Takes, takes_video: bool) -> Iterator[Body]:  # noqa: FBT001 - as above
-    """Encode a message of the user or of tools: each native result is a message of its own, and they come first."""
+def _encode_user(message: ChatMessage, accepts: AcceptsMedium, accepts_video: bool) -> Iterator[Body]:  # noqa: FBT001 - as above
+    """Encode a message of the user or of tools. Each native tool result becomes a message, before the other parts."""
     rest: list[Body] = []
     for part in message.parts:
         if isinstance(part, ToolResult) and part.native:
-            text, media = attached(part, takes)
-            yield {"role": "tool", "tool_call_id": wire_id(part.call_id), "content": text}
-            rest += _beside(part, media)
+            text, media = attach_media(part, accepts)
+            yield {"role": "tool", "tool_call_id": provider_call_id(part.call_id), "content": text}
+            rest += _encode_result_media(part, media)
         elif isinstance(part, ToolResult):
-            text, media = attached(part, takes)
+            text, media = attach_media(part, accepts)
             rest += [{"type": "text", "text": text}, *map(_content, media)]
         elif isinstance(part, Opaque):
             rest += [dict(part.data)] if part.dialect == _DIALECT else []
         elif isinstance(part, File) and part.media_type.startswith("video/"):
-            rest.append(_video(part, takes_video=takes_video))
+            rest.append(_video(part, accepts_video=accepts_video))
         elif not isinstance(part, Thinking | ToolCall):
             rest.append(_content(part))
     if rest:
         plain = all(content.get("type") == "text" for content in rest)
-        # Servers that know only text take only a string.
+        # Text-only servers only accept a string.
         yield {"role": "user", "content": "\n\n".join(content["text"] for content in rest) if plain else rest}
 
 
-def _beside(result: ToolResult, media: Sequence[Medium]) -> Iterator[Body]:
-    """Return what a result shows besides its text, which is all that a message of a tool takes."""
+def _encode_result_media(result: ToolResult, media: Sequence[Medium]) -> Iterator[Body]:
+    """Encode the media of a tool result as user content, since a tool message can only contain text."""
     if media:
         yield {
             "type": "text",
-            "text": f"[returned by the tool {result.tool_name}, call {wire_id(result.call_id)}:]",
+            "text": f"[returned by the tool {result.tool_name}, call {provider_call_id(result.call_id)}:]",
         }
         yield from map(_content, media)
 
@@ -312,41 +314,49 @@ def _content(part: Part) -> Body:
         return {"type": "image_url", "image_url": {"url": data_url(part)}}
     if isinstance(part, File):
         return _file(part)
-    raise UnsupportedPart(f"chat completions take no {type(part).__name__}")
+    raise UnsupportedPart(f"chat completions accept no {type(part).__name__}")
 
 
-def _video(part: File, *, takes_video: bool) -> Body:
-    if not takes_video:
+def _video(part: File, *, accepts_video: bool) -> Body:
+    if not accepts_video:
         raise UnsupportedPart(
-            f"OpenAI takes no {part.media_type} ({part.name}): pass pictures of it, or its sound"
+            f"OpenAI accepts no {part.media_type} ({part.name}): pass images of it, or its audio"
         )
     return {"type": "video_url", "video_url": {"url": data_url(part)}}
 
 
 def _file(part: File) -> Body:
     if part.data is None:
-        raise UnsupportedPart(f"chat completions take no file by its address ({part.name}): pass data=")
+        raise UnsupportedPart(f"chat completions accept no file by URL ({part.name}): pass data=")
     if kind := _AUDIO.get(part.media_type):
         return {"type": "input_audio", "input_audio": {"data": base64_text(part), "format": kind}}
     if part.media_type.startswith("audio/"):
         raise UnsupportedPart(
-            f"chat completions take WAV and MP3, and no {part.media_type} ({part.name}): convert it"
+            f"chat completions accept WAV and MP3, not {part.media_type} ({part.name}): convert it"
         )
     return {"type": "file", "file": {"filename": part.name, "file_data": data_url(part)}}
 
 
 def _call(call: ToolCall, write: Callable[[Mapping[str, Any] | str], str]) -> Body:
-    function = {"name": wire_name(call.name), "arguments": write(call.arguments)}
-    return {"id": wire_id(call.id or call.provider_id or ""), "type": "function", "function": function}
+    function = {"name": provider_tool_name(call.name), "arguments": write(call.arguments)}
+    return {
+        "id": provider_call_id(call.id or call.provider_id or ""),
+        "type": "function",
+        "function": function,
+    }
 
 
 def _tool(tool: ToolSpec, parameters: Mapping[str, Any]) -> Body:
-    function = {"name": wire_name(tool.name), **described(tool.description), "parameters": parameters}
+    function = {
+        "name": provider_tool_name(tool.name),
+        **description_field(tool.description),
+        "parameters": parameters,
+    }
     return {"type": "function", "function": function}
 
 
-def _in_order(messages: Iterable[Body], row: CompatibleProvider) -> list[Body]:
-    """Return the messages with what the provider's order demands between them."""
+def _fix_order(messages: Iterable[Body], row: CompatibleProvider) -> list[Body]:
+    """Return the messages in an order that the provider accepts: with fillers, and neighbours of one role merged."""
     if row.has_user_after_tool and not row.alternates:
         return list(messages)
     ordered: list[Body] = []
@@ -357,14 +367,14 @@ def _in_order(messages: Iterable[Body], row: CompatibleProvider) -> list[Body]:
         elif row.alternates and role == "assistant" and before in ("", "system"):
             ordered.append({"role": "user", "content": _OPENING})
         elif row.alternates and role == before != "tool":
-            ordered[-1] = _merged(ordered[-1], message)
+            ordered[-1] = _merge_messages(ordered[-1], message)
             continue
         ordered.append(message)
     return ordered
 
 
-def _merged(first: Body, second: Body) -> Body:
-    """Two neighbours of one role as one message."""
+def _merge_messages(first: Body, second: Body) -> Body:
+    """Merge two messages of one role."""
     one, other = first.get("content"), second.get("content")
     content: Any = one or other
     if one and other:
@@ -378,15 +388,17 @@ def _parts(content: str | list[Body]) -> list[Body]:
     return [{"type": "text", "text": content}] if isinstance(content, str) else content
 
 
-# --- from theirs to ours ----------------------------------------------------------------------------
+# --- responses --------------------------------------------------------------------------------------
 
 
 def _first_choice(choices: list[Body]) -> Body:
     return next((choice for choice in choices if choice.get("index") == 0), choices[0])
 
 
-_READ = frozenset({"role", "content", "refusal", "tool_calls", "function_call", "audio", "annotations"})
-"""Fields of a message that are parts of the answer."""
+_KNOWN_FIELDS = frozenset(
+    {"role", "content", "refusal", "tool_calls", "function_call", "audio", "annotations"}
+)
+"""Fields of a message that are decoded. Other fields are kept as unknown."""
 _REASONING_FIELDS = (
     "reasoning_content",
     "reasoning",
@@ -400,7 +412,7 @@ def _read_message(message: Body, names: Mapping[str, str], source: str) -> tuple
     unknown = {
         key: value
         for key, value in message.items()
-        if value and key not in _READ and key not in _REASONING_FIELDS
+        if value and key not in _KNOWN_FIELDS and key not in _REASONING_FIELDS
     }
     return (
         *_read_thinking(message, source),
@@ -413,7 +425,10 @@ def _read_message(message: Body, names: Mapping[str, str], source: str) -> tuple
 
 
 def _read_thinking(message: Body, source: str) -> Iterator[Part]:
-    """`reasoning_content` (DeepSeek, vLLM) or `reasoning` with details (OpenRouter, Ollama), to go back as it came."""
+    """Yield the thinking of a message with all its fields, so that it can be sent back unchanged.
+
+    The fields are `reasoning_content` (DeepSeek, vLLM) or `reasoning` with details (OpenRouter, Ollama).
+    """
     data = {key: message[key] for key in _REASONING_FIELDS if message.get(key)}
     if data:
         texts = (data.get(key) for key in ("reasoning_content", "reasoning", "reasoning_text"))
@@ -433,13 +448,13 @@ def _read_content(content: object, source: str) -> Iterator[Part]:
             elif isinstance(item.get("text"), str):
                 yield Text(item["text"])
             elif item.get("type") == "thinking":
-                yield Thinking(_thoughts_of(item), _DIALECT, {"content": [item]}, source)
+                yield Thinking(_thinking_text(item), _DIALECT, {"content": [item]}, source)
             else:
                 yield Opaque(_DIALECT, {"content": [item]}, source)
 
 
-def _thoughts_of(item: Body) -> str:
-    """Return the readable text of a content part of Mistral's reasoning models."""
+def _thinking_text(item: Body) -> str:
+    """Return the text of a thinking part of Mistral's reasoning models."""
     thoughts = item.get("thinking")
     return thoughts if isinstance(thoughts, str) else delta_text(thoughts or [])
 
@@ -458,7 +473,7 @@ def _read_calls(message: Body, names: Mapping[str, str], source: str) -> Iterato
 
 
 def _read_fields(call: Body, function: Body, source: str) -> Iterator[Part]:
-    """Return the fields of a call that this API does not define; Gemini's `extra_content` must come back with the call."""
+    """Yield the fields of a call that the API does not define. Gemini's `extra_content` must be sent back with the call."""
     fields = {key: value for key, value in call.items() if value is not None and key not in _CALL}
     inner = {key: value for key, value in function.items() if value is not None and key not in _FUNCTION}
     if inner:

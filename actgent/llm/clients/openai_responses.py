@@ -1,6 +1,6 @@
-"""OpenAI responses: items instead of messages, with reasoning that goes back encrypted.
+"""`OpenAIResponses`: client of the OpenAI responses API (items instead of messages, encrypted reasoning).
 
-Nothing is kept at the provider (`store=False`), so each request carries the whole conversation.
+The provider stores nothing (`store=False`), so each request contains the complete conversation.
 Source: https://platform.openai.com/docs/api-reference/responses
 """
 
@@ -14,22 +14,22 @@ from actgent.llm.http import (
     PDF,
     PICTURES,
     Body,
-    Fold,
-    Inexpressible,
     Remote,
     RemoteOptions,
     SchemaStyle,
     Sdk,
-    attached,
+    StreamAssembler,
+    UnsupportedSchema,
+    answer_schema,
+    attach_media,
     count,
     data_url,
-    described,
-    offered_tools,
-    provider_form,
+    description_field,
+    provider_call_id,
+    provider_tool_name,
     read_call,
+    supported_tools,
     whole_calls,
-    wire_id,
-    wire_name,
     write_arguments,
 )
 from actgent.messages import (
@@ -48,14 +48,14 @@ from actgent.messages import (
 
 _DIALECT = "openai-responses"
 _REASONING = re.compile(r"(.*/)?(o\d|codex|gpt-([5-9]|\d\d)(?!.*-chat-latest))")
-"""Models that encrypt their reasoning on request; the others answer such a request with 400."""
+"""Names of models that can return encrypted reasoning. Others answer a request for it with 400."""
 _CUTS: dict[str, StopReason] = {"content_filter": "filter"}
 
 
 class OpenAIResponses(Remote):
-    """A model behind the OpenAI responses API, or a server that speaks it.
+    """Client of a model behind the OpenAI responses API or a compatible server.
 
-    A server at an `http://` address is asked without a key if there is none; every other one needs a key.
+    A server at an `http://` URL needs no API key; any other server does.
     """
 
     provider: ClassVar[str] = "openai-responses"
@@ -76,7 +76,13 @@ class OpenAIResponses(Remote):
     default_url: ClassVar[str] = "https://api.openai.com/v1"
 
     def __init__(self, model: str, *, store: bool = False, **options: Unpack[RemoteOptions]) -> None:
-        """See `RemoteOptions`; with `store=True` the provider keeps the answers."""
+        """Create a client for a model.
+
+        Args:
+            model: Model name, such as `gpt-5.2`.
+            store: True lets the provider store the answers.
+            options: See `RemoteOptions`.
+        """
         super().__init__(model, **options)
         self._store = store
 
@@ -94,7 +100,7 @@ class OpenAIResponses(Remote):
             body["include"] = ["reasoning.encrypted_content"]
         if chat.system:
             body["instructions"] = chat.system
-        if chat.tools and (tools := [_tool(*each) for each in offered_tools(chat.tools, self.style)]):
+        if chat.tools and (tools := [_tool(*each) for each in supported_tools(chat.tools, self.style)]):
             body["tools"] = tools
         if chat.temperature is not None:
             body["temperature"] = chat.temperature
@@ -109,11 +115,11 @@ class OpenAIResponses(Remote):
         if len(parts) == 1 and type(parts[0]) is Text:
             yield {"role": "assistant" if message.role == "assistant" else "user", "content": parts[0].text}
         elif message.role == "assistant":
-            yield from self._said(parts)
+            yield from self._encode_assistant(parts)
         else:
-            yield from _heard(parts)
+            yield from _encode_user(parts)
 
-    def _said(self, parts: tuple[Part, ...]) -> Iterator[Body]:
+    def _encode_assistant(self, parts: tuple[Part, ...]) -> Iterator[Body]:
         phase: Body = {}
         for part in parts:
             if isinstance(part, Text):
@@ -131,18 +137,20 @@ class OpenAIResponses(Remote):
                 elif part.data.get("type") != _ANNOTATIONS and self._may_return(part.data):
                     yield dict(part.data)
             else:
-                raise UnsupportedPart(f"responses take no {type(part).__name__} in a message of the model's")
+                raise UnsupportedPart(
+                    f"the responses API accepts no {type(part).__name__} in a message of the model"
+                )
 
     def _may_return(self, item: Mapping[str, Any]) -> bool:
-        # Without its content the provider would look a reasoning item up by its id, which it has not stored.
+        # The provider would look up a reasoning item without content by its id, but it has not stored the item.
         return (
             item.get("type") != "reasoning"
             or self._store
             or bool(item.get("encrypted_content") or item.get("content"))
         )
 
-    def fold(self) -> Fold:
-        return _ResponseFold()
+    def assembler(self) -> StreamAssembler:
+        return _ResponseAssembler()
 
     def decode(self, body: Body, names: Mapping[str, str]) -> Answer:
         status = body["status"]
@@ -177,19 +185,23 @@ class OpenAIResponses(Remote):
         return self.priced(usage, body.get("model") or "", raw)
 
 
-# --- from ours to theirs ----------------------------------------------------------------------------
+# --- requests ---------------------------------------------------------------------------------------
 
 _PHASE = "actgent.phase"
 _ANNOTATIONS = "actgent.annotations"
-"""Marks beside a text that belong to it; never sent as items."""
+"""Types of `Opaque` parts after a text that hold its phase and its annotations. They are not items of the API."""
 
 
-def _heard(parts: tuple[Part, ...]) -> Iterator[Body]:
-    """Encode a message of the user or of tools: results are items of their own, and come first."""
+def _encode_user(parts: tuple[Part, ...]) -> Iterator[Body]:
+    """Encode a message of the user or of tools. Each native tool result becomes an item, before the other parts."""
     rest: list[Body] = []
     for part in parts:
         if isinstance(part, ToolResult) and part.native:
-            yield {"type": "function_call_output", "call_id": wire_id(part.call_id), "output": _output(part)}
+            yield {
+                "type": "function_call_output",
+                "call_id": provider_call_id(part.call_id),
+                "output": _output(part),
+            }
         elif isinstance(part, ToolResult):
             rest += _shown(part)
         elif isinstance(part, Opaque):
@@ -205,11 +217,11 @@ def _output(result: ToolResult) -> str | list[Body]:
 
 
 def _shown(result: ToolResult) -> list[Body]:
-    text, media = attached(result, _takes)
+    text, media = attach_media(result, _accepts)
     return [{"type": "input_text", "text": text}, *map(_content, media)]
 
 
-def _takes(medium: Medium) -> bool:
+def _accepts(medium: Medium) -> bool:
     return medium.media_type in PICTURES or medium.media_type == PDF
 
 
@@ -219,10 +231,10 @@ def _content(part: Part) -> Body:
     if isinstance(part, Image):
         return {"type": "input_image", "image_url": data_url(part)}
     if not isinstance(part, File):
-        raise UnsupportedPart(f"responses take no {type(part).__name__}")
+        raise UnsupportedPart(f"the responses API accepts no {type(part).__name__}")
     if part.media_type.startswith(("audio/", "video/")):
         raise UnsupportedPart(
-            f"responses take no {part.media_type} ({part.name}): WAV and MP3 go to models behind chat completions that hear"
+            f"the responses API accepts no {part.media_type} ({part.name}): use chat completions with a model that accepts audio"
         )
     if part.data is None:
         return {"type": "input_file", "file_url": part.url}
@@ -232,18 +244,18 @@ def _content(part: Part) -> Body:
 def _call(call: ToolCall) -> Body:
     return {
         "type": "function_call",
-        "call_id": wire_id(call.id or call.provider_id or ""),
-        "name": wire_name(call.name),
+        "call_id": provider_call_id(call.id or call.provider_id or ""),
+        "name": provider_tool_name(call.name),
         "arguments": write_arguments(call.arguments),
     }
 
 
 def _tool(tool: ToolSpec, parameters: Mapping[str, Any]) -> Body:
-    # strict is on by default here, and would refuse schemas with optional properties.
+    # In this API strict is on by default, and rejects schemas with optional properties.
     return {
         "type": "function",
-        "name": wire_name(tool.name),
-        **described(tool.description),
+        "name": provider_tool_name(tool.name),
+        **description_field(tool.description),
         "parameters": parameters,
         "strict": False,
     }
@@ -251,18 +263,18 @@ def _tool(tool: ToolSpec, parameters: Mapping[str, Any]) -> Body:
 
 def _form(wanted: ResponseFormat, style: SchemaStyle) -> Body | None:
     try:
-        form = provider_form(wanted.schema, style)
-    except Inexpressible:
+        form = answer_schema(wanted.schema, style)
+    except UnsupportedSchema:
         return None
     return {
         "type": "json_schema",
-        "name": wire_name(wanted.name),
+        "name": provider_tool_name(wanted.name),
         "schema": form.schema,
         "strict": form.strict,
     }
 
 
-# --- from theirs to ours ----------------------------------------------------------------------------
+# --- responses --------------------------------------------------------------------------------------
 
 
 def _read_item(item: Body, names: Mapping[str, str], source: str) -> Iterator[Part]:
@@ -272,7 +284,7 @@ def _read_item(item: Body, names: Mapping[str, str], source: str) -> Iterator[Pa
     elif kind == "reasoning":
         yield Thinking(_reasoning_text(item), _DIALECT, item, source)
     elif kind == "function_call":
-        # A call that was cut says so itself; its text is kept from ever looking whole.
+        # A truncated call has the status incomplete. Its arguments stay text, so that they are never executed.
         whole = item.get("status") != "incomplete"
         call = read_call(item.get("name"), item.get("arguments"), item.get("call_id"), names)
         yield call if whole else ToolCall(call.name, str(item.get("arguments")), provider_id=call.provider_id)
@@ -308,8 +320,8 @@ _SHOWN = ("response.output_text.delta", "response.refusal.delta")
 _LAST = ("response.completed", "response.incomplete", "response.failed", "response.cancelled")
 
 
-class _ResponseFold(Fold):
-    """The last event carries the whole response; its items are kept as they end, for servers that leave them out."""
+class _ResponseAssembler(StreamAssembler):
+    """Takes the response from the last event, or from the events of its items if the server omits them in the last event."""
 
     def __init__(self) -> None:
         self._items: dict[int, Body] = {}

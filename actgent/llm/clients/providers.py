@@ -1,7 +1,6 @@
-"""Providers with an OpenAI-compatible API, by name: where each is, which key opens it, and what it does differently.
+"""Table of the providers with an OpenAI-compatible API: base URL, environment variables, and differences from OpenAI.
 
-`COMPATIBLE` is the one table of them; the client of all is in `compatible.py`. A provider that is not in it goes by
-`OpenAI(model, base_url=...)`.
+The clients are in `compatible.py`. Other providers are used with `OpenAI(model, base_url=...)`.
 """
 
 from collections.abc import Mapping
@@ -11,44 +10,45 @@ import attrs
 
 @attrs.frozen(kw_only=True)
 class CompatibleProvider:
-    """One row of the table."""
+    """Properties of one provider with an OpenAI-compatible API."""
 
     title: str
+    """Display name of the provider."""
     key: tuple[str, ...]
-    """Variables of its key, the first that is set; a server at an `http://` address is asked without one, too."""
+    """Environment variables of the API key, the first that is set. Servers at an `http://` URL need no key."""
     url: tuple[str, ...]
-    """Variables of its address."""
+    """Environment variables of the base URL, the first that is set."""
     address: str
-    """Where it is; `REGION` stands for that of AWS_REGION, and an empty one is each user's own."""
+    """Base URL. `REGION` is replaced by AWS_REGION. Empty if each user has a different URL."""
     example: str = ""
-    """An address of a user's own, for errors, if `address` is empty."""
+    """Example of a user's base URL, for errors if `address` is empty."""
     path: str = ""
-    """What is added to an address that does not end with `/v1`."""
+    """Path that is appended to a base URL that does not end with `/v1`."""
     limit: str = "max_tokens"
-    """The field of the longest answer."""
+    """Request field of the maximum answer length."""
     has_stream_options: bool = True
-    """False: it refuses the field, and reports usage in streams without it."""
+    """False if the provider rejects the field `stream_options`, and reports usage in streams without it."""
     json_schema_models: str = ""
-    """Regular expression of the models that take a JSON Schema as response format. The others are asked for any JSON
-    object; the prompt says the form, and answers are checked by it anyway."""
+    """Regular expression of the models that accept a JSON Schema as response format. Other models are asked for any JSON
+    object; the prompt contains the schema, and answers are validated with it in any case."""
     format_with_tools: str = ""
-    """Regular expression of the models that take a response format together with tools; for the others as above."""
+    """Regular expression of the models that accept a response format together with tools; for other models see above."""
     id_length: int = 0
-    """The length of tool call ids, letters and digits, that it insists on; 0 takes those of OpenAI."""
+    """Required length of tool call ids, which must be letters and digits; 0 accepts the ids of OpenAI."""
     reasoning: str = ".*"
-    """Regular expression of the reasoning fields of its own messages that it takes back."""
+    """Regular expression of the reasoning fields that the provider accepts in later requests."""
     takes_unknown_fields: bool = True
-    """True: fields of its messages and calls that OpenAI does not define go back to it (Gemini's signatures)."""
+    """True if fields that OpenAI does not define must be sent back, such as Gemini's signatures."""
     decodes_arguments: bool = True
-    """True: it decodes the arguments of earlier calls, so only JSON objects are sent."""
+    """True if the provider decodes the arguments of earlier calls, so that they must be JSON objects."""
     has_user_after_tool: bool = True
-    """False: it refuses a user's message directly after a tool's, so a word of the assistant goes between them."""
+    """False if the provider rejects a user message directly after a tool message. A short assistant message is inserted then."""
     alternates: bool = False
-    """True: chat templates may refuse neighbours of one role, and a conversation that the assistant begins."""
+    """True if roles must alternate and the user must begin, as some chat templates require."""
     schemas: str = "openai"
-    """Name of the subset of JSON Schema that it accepts; see `STYLES`."""
+    """Name of the accepted subset of JSON Schema; see `STYLES`."""
     unsigned_calls: str = ""
-    """Regular expression of the models that refuse calls without Google's signature; empty: it knows none."""
+    """Regular expression of the models that reject calls without Google's signature; empty if the provider has none."""
 
 
 _NO_MODEL = "(?!)"
@@ -60,9 +60,9 @@ OPENAI = CompatibleProvider(
     takes_unknown_fields=False,
     decodes_arguments=False,
 )
-"""OpenAI itself."""
+"""Properties of OpenAI."""
 UNKNOWN = CompatibleProvider(title="compatible server", key=(), url=(), address="")
-"""Any other server that speaks this API."""
+"""Properties of a compatible server that is not in the table."""
 
 COMPATIBLE: Mapping[str, CompatibleProvider] = {
     "gemini": CompatibleProvider(
@@ -144,5 +144,5 @@ COMPATIBLE: Mapping[str, CompatibleProvider] = {
 
 
 def row_at(host: str) -> CompatibleProvider:
-    """Return the row of the provider at a host, or `UNKNOWN`; servers of one's own are known by name alone."""
+    """Return the table row of the provider with a host name, or `UNKNOWN`."""
     return next((row for row in COMPATIBLE.values() if row.address.startswith(f"https://{host}/")), UNKNOWN)

@@ -13,31 +13,31 @@ import attrs
 
 from actgent.errors import ModelError, ProviderUnavailable, RateLimited
 from actgent.messages import Usage
-from actgent.support.rotation import Turns
+from actgent.support.fair_queue import Turns
 
-from .queue import Call, CallQueue
+from .call_queue import Call, CallQueue
+from .concurrency_window import Window
+from .leased_limits import Limit
 from .rate_limits import NO_COST, Bucket, Cost, Headers, Reading, read_limits
-from .shares import Limit
-from .window import Window
 
-MAX_LANES = 100
-"""Maximum number of models with kept state. Beyond it the longest unused idle model is forgotten."""
+MAX_MODELS = 100
+"""Maximum number of models with stored state. Above it, the idle model that was unused longest is removed."""
 _OVERLOADED = (503, 529)
 _WEIGHT = 0.1
 """Weight of the newest answer in the predicted usage."""
-_FIRST_OUTPUT = 256.0
+_INITIAL_OUTPUT_TOKENS = 256.0
 """Predicted answer tokens before the first answer."""
-_FIRST_RATIO = 0.25
+_INITIAL_TOKENS_PER_BYTE = 0.25
 """Predicted tokens per request byte before the first answer."""
 
 
 @attrs.define(eq=False)
-class Expectation:
+class TokenPredictor:
     """Predictor of the tokens of a call, learnt from answered calls."""
 
-    ratio: float = _FIRST_RATIO
+    ratio: float = _INITIAL_TOKENS_PER_BYTE
     """Input tokens per request byte."""
-    output: float = _FIRST_OUTPUT
+    output: float = _INITIAL_OUTPUT_TOKENS
     """Predicted output tokens."""
     _weight: float = 1.0
 
@@ -54,7 +54,7 @@ class Expectation:
 
 
 @attrs.define(eq=False, kw_only=True)
-class Lane:
+class ModelState:
     """Queue, window and detected limits of one model."""
 
     window: Window
@@ -62,17 +62,17 @@ class Lane:
     period: float
     running: int = 0
     paused_until: float = -math.inf
-    expectation: Expectation = attrs.field(factory=Expectation)
+    predictor: TokenPredictor = attrs.field(factory=TokenPredictor)
     learnt: dict[str, Bucket] = attrs.field(factory=dict)
     """Limits from response headers, by kind."""
     total: Cost = NO_COST
-    """Sum of all reservations."""
+    """Sum of the reservations of all running calls of the model."""
     counted: Cost = NO_COST
     """Sum of the reservations up to the newest answered call. The provider has counted all of these."""
     admitted: int = 0
-    _in_doubt: dict[Call, None] = attrs.field(factory=dict)
+    _uncounted: dict[Call, None] = attrs.field(factory=dict)
     """Calls after that one, oldest first. The provider may not have counted them yet."""
-    _told: Cost = NO_COST
+    _reported: Cost = NO_COST
     """Sum that was certainly counted before the newest call whose headers were read."""
 
     @property
@@ -91,10 +91,10 @@ class Lane:
         self.admitted += 1
         self.total += call.cost
         call.started, call.total, call.counted = now, self.total, self.counted
-        self._in_doubt[call] = None
+        self._uncounted[call] = None
         self.window.start(now)
         for bucket in self.learnt.values():
-            bucket.take(call.cost, now)
+            bucket.spend(call.cost, now)
 
     def read(self, call: Call, headers: Headers, now: float) -> None:
         """Update the detected limits from response headers.
@@ -103,9 +103,9 @@ class Lane:
         only gives a lower and an upper bound of the remaining units. The level is moved into this range and no further.
         """
         self._note_arrival(call)
-        if call.total.requests <= self._told.requests:
+        if call.total.requests <= self._reported.requests:
             return  # A later call has reported already.
-        self._told = max(self._told, call.counted, key=_requests)
+        self._reported = max(self._reported, call.counted, key=_requests)
         for reading in read_limits(headers):
             bucket = self.learnt.get(reading.kind)
             rate = reading.rate(bucket.rate if bucket else reading.limit / self.period)
@@ -116,16 +116,16 @@ class Lane:
 
     def _note_arrival(self, call: Call) -> None:
         """Note that the provider has received a call and all calls that were sent before it."""
-        while (first := next(iter(self._in_doubt), None)) and first.total.requests <= call.total.requests:
-            del self._in_doubt[first]
+        while (first := next(iter(self._uncounted), None)) and first.total.requests <= call.total.requests:
+            del self._uncounted[first]
             first.settled = self.total
         self.counted = max(self.counted, call.total, key=_requests)
 
     def _bounds(self, call: Call, reading: Reading, filled: float) -> tuple[float, float]:
         """Return the minimum and maximum remaining units of a limit. `filled` is the refill since the call was sent.
 
-        For the minimum, all calls arrived after this one that were not certainly counted when it was sent. For the maximum,
-        only the calls did that were sent after its certain arrival.
+        The minimum assumes that all calls arrived later, except those that were certainly counted when this call was sent. The
+        maximum assumes that only the calls sent after its certain arrival did.
         """
         others = (self.total - call.counted - call.cost).of(reading.kind)
         later = (self.total - call.settled).of(reading.kind)
@@ -134,26 +134,26 @@ class Lane:
     def end(self, call: Call) -> None:
         """Remove a running call, with any outcome."""
         self.running -= 1
-        self._in_doubt.pop(call, None)
+        self._uncounted.pop(call, None)
 
     def answer(self, call: Call, now: float) -> None:
         """Grow the concurrency window after an answered call."""
         self.window.grow(self.running, seconds=now - call.started, now=now)
 
-    def refuse(self, call: Call, wish: float | None, now: float) -> None:
+    def refuse(self, call: Call, retry_after: float | None, now: float) -> None:
         """Apply the Retry-After of a refusal. Shrink the concurrency window unless a known limit explains the refusal."""
-        if wish is not None:
-            self.paused_until = max(self.paused_until, now + wish)
+        if retry_after is not None:
+            self.paused_until = max(self.paused_until, now + retry_after)
         if all(bucket.ready_at(call.cost, now) <= now for bucket in self.learnt.values()):
             self.window.cut(self.running - 1, started=call.started, now=now)
 
 
 @attrs.define(eq=False, kw_only=True)
-class Admissions:
+class AdmissionController:
     """All calls that share the limits of one provider."""
 
     buckets: Sequence[Limit]
-    """The configured limits."""
+    """Configured limits of the governor."""
     window: int
     """Initial number of concurrent calls of a new model."""
     concurrency: int
@@ -163,10 +163,10 @@ class Admissions:
     recovery: float
     """Seconds until the window is back at the refused size."""
     age_step: float
-    """Seconds of waiting that are worth one priority level."""
+    """Seconds of waiting that raise a call by one priority level."""
     max_pause: float
     """Maximum Retry-After in seconds that pauses all calls of a model."""
-    lanes: dict[str, Lane] = attrs.field(factory=dict)
+    models: dict[str, ModelState] = attrs.field(factory=dict)
     """State by model, least recently used first."""
     turns: Turns = attrs.field(factory=Turns)
     """Turns of the owners over all models."""
@@ -176,39 +176,39 @@ class Admissions:
     wakes_at: float = math.inf
     """Time of the next decision if no event comes earlier."""
 
-    def lane(self, model: str) -> Lane:
+    def state_of(self, model: str) -> ModelState:
         """Return the state of a model; create it if needed."""
-        lane = self.lanes.pop(model, None)
-        if lane is None:
+        state = self.models.pop(model, None)
+        if state is None:
             window = Window(size=self.window, limit=self.concurrency, recovery=self.recovery)
-            lane = Lane(window=window, queue=CallQueue(self.age_step, self.turns), period=self.period)
+            state = ModelState(window=window, queue=CallQueue(self.age_step, self.turns), period=self.period)
             self._forget()
-        self.lanes[model] = lane
-        return lane
+        self.models[model] = state
+        return state
 
     def _forget(self) -> None:
-        if len(self.lanes) >= MAX_LANES:
-            idle = next((model for model, lane in self.lanes.items() if lane.is_idle), None)
-            self.lanes.pop(idle or "", None)
+        if len(self.models) >= MAX_MODELS:
+            idle = next((model for model, state in self.models.items() if state.is_idle), None)
+            self.models.pop(idle or "", None)
 
     # --- deciding ------------------------------------------------------------------------
 
-    def decide(self, now: float) -> list[tuple[Lane, Call]]:
+    def decide(self, now: float) -> list[tuple[ModelState, Call]]:
         """Admit all calls that may start now, in order, and return them."""
-        admitted: list[tuple[Lane, Call]] = []
+        admitted: list[tuple[ModelState, Call]] = []
         while (found := self._next(now)) is not None:
             self._start(*found, now)
             admitted.append(found)
         return admitted
 
-    def _next(self, now: float) -> tuple[Lane, Call] | None:
+    def _next(self, now: float) -> tuple[ModelState, Call] | None:
         self.wakes_at = math.inf
-        firsts = [(*first, lane) for lane in self.lanes.values() if (first := lane.queue.first())]
-        for _, call, lane in sorted(firsts, key=_by_place) if len(firsts) > 1 else firsts:
+        firsts = [(*first, state) for state in self.models.values() if (first := state.queue.first())]
+        for _, call, state in sorted(firsts, key=_by_sort_key) if len(firsts) > 1 else firsts:
             shared = self._shared_ready_at(call, now)
-            ready = max(shared, lane.ready_at(call, now))
+            ready = max(shared, state.ready_at(call, now))
             if ready <= now:
-                return lane, call
+                return state, call
             self.wakes_at = min(self.wakes_at, ready)
             if shared > now:
                 break
@@ -219,71 +219,71 @@ class Admissions:
             return math.inf
         return max([now, *(bucket.ready_at(call.cost, now) for bucket in self.buckets)])
 
-    def _start(self, lane: Lane, call: Call, now: float) -> None:
-        limits: tuple[Limit, ...] = (*self.buckets, *lane.learnt.values())
-        lane.queue.admit(call, now, seconds=max((limit.seconds(call.cost) for limit in limits), default=0.0))
-        lane.start(call, now)
+    def _start(self, state: ModelState, call: Call, now: float) -> None:
+        limits: tuple[Limit, ...] = (*self.buckets, *state.learnt.values())
+        state.queue.admit(call, now, seconds=max((limit.seconds(call.cost) for limit in limits), default=0.0))
+        state.start(call, now)
         self.running += 1
         self.admitted += 1
-        self._take(call.cost, now)
+        self._spend(call.cost, now)
 
-    def earliest(self, lane: Lane, call: Call, now: float) -> float:
+    def earliest(self, state: ModelState, call: Call, now: float) -> float:
         """Return the earliest possible start of a call, assuming that no other call waits or runs."""
-        buckets: tuple[Limit, ...] = (*self.buckets, *lane.learnt.values())
-        return max([now, lane.paused_until, *(bucket.soonest(call.cost, now) for bucket in buckets)])
+        buckets: tuple[Limit, ...] = (*self.buckets, *state.learnt.values())
+        return max([now, state.paused_until, *(bucket.earliest_start(call.cost, now) for bucket in buckets)])
 
     # --- outcome of a call -------------------------------------------------------------
 
-    def answer(self, lane: Lane, call: Call, usage: Usage | None, now: float) -> None:
+    def answer(self, state: ModelState, call: Call, usage: Usage | None, now: float) -> None:
         """Count an answered call. If its usage is known, replace the reservation by the usage."""
-        lane.answer(call, now)
+        state.answer(call, now)
         if usage is not None:
             used = Cost.used(usage)
-            self._correct(lane, call, used, now)
+            self._correct(state, call, used, now)
 
-    def fail(self, lane: Lane, call: Call, error: ModelError, now: float) -> None:
-        """Count a failed call. A call that the provider did not process counts as a request without tokens."""
+    def fail(self, state: ModelState, call: Call, error: ModelError, now: float) -> None:
+        """Record the failure of a call. A call that the provider did not process is charged as a request without tokens."""
         if isinstance(error, RateLimited) or error.status in _OVERLOADED:
             self.refused += 1
-            lane.refuse(call, self._wish(error), now)
-            self._take(NO_COST - attrs.evolve(call.cost, requests=0), now)
+            state.refuse(call, self._retry_after(error), now)
+            self._spend(NO_COST - attrs.evolve(call.cost, requests=0), now)
         elif isinstance(error, ProviderUnavailable) or error.status in range(400, 500):
-            self._correct(lane, call, Cost(), now)
+            self._correct(state, call, Cost(), now)
 
-    def withdraw(self, lane: Lane, call: Call, now: float) -> None:
+    def withdraw(self, state: ModelState, call: Call, now: float) -> None:
         """Remove a call that was not sent, and return its reservation."""
         if call.state == "waiting":
-            lane.queue.withdraw(call)
+            state.queue.withdraw(call)
         elif call.state == "running":
-            self.end(lane, call)
-            limits: tuple[Limit, ...] = (*self.buckets, *lane.learnt.values())
+            self.end(state, call)
+            limits: tuple[Limit, ...] = (*self.buckets, *state.learnt.values())
             for bucket in limits:
-                bucket.take(NO_COST - call.cost, now)
+                bucket.spend(NO_COST - call.cost, now)
 
-    def end(self, lane: Lane, call: Call) -> None:
-        """Remove a running call, with any outcome."""
+    def end(self, state: ModelState, call: Call) -> None:
+        """Remove a call from the running calls of its model, after success or failure."""
         call.state = "over"
-        lane.end(call)
+        state.end(call)
         self.running -= 1
 
-    def _wish(self, error: ModelError) -> float | None:
-        wish: float | None = getattr(error, "retry_after", None)
-        return None if wish is None or wish > self.max_pause else wish
+    def _retry_after(self, error: ModelError) -> float | None:
+        retry_after: float | None = getattr(error, "retry_after", None)
+        return None if retry_after is None or retry_after > self.max_pause else retry_after
 
-    def _correct(self, lane: Lane, call: Call, used: Cost, now: float) -> None:
+    def _correct(self, state: ModelState, call: Call, used: Cost, now: float) -> None:
         more = used - attrs.evolve(call.cost, requests=used.requests)
-        self._take(more, now)
-        for bucket in lane.learnt.values():
-            bucket.take(more, now)
+        self._spend(more, now)
+        for bucket in state.learnt.values():
+            bucket.spend(more, now)
 
-    def _take(self, cost: Cost, now: float) -> None:
+    def _spend(self, cost: Cost, now: float) -> None:
         for bucket in self.buckets:
-            bucket.take(cost, now)
+            bucket.spend(cost, now)
 
 
 def _requests(cost: Cost) -> float:
     return cost.requests
 
 
-def _by_place(first: tuple[float, Call, Lane]) -> float:
+def _by_sort_key(first: tuple[float, Call, ModelState]) -> float:
     return first[0]

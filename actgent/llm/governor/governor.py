@@ -6,7 +6,7 @@ calls. Known limits can be configured: `Governor(requests_per_minute=500)`.
 
 Each attempt of a call asks for admission again, so a retry pause holds no slot. A waiting call is the parked task of its
 caller; it uses no connection, slot or timer. One of the waiting tasks is the *leader*: it sleeps until the next call can be
-admitted, admits it, and passes the role on when it is admitted or cancelled. The algorithms are in `window.py`,
+admitted, admits it, and passes the role on when it is admitted or cancelled. The algorithms are in `concurrency_window.py`,
 `rate_limits.py`, `queue.py` and `admission.py`.
 """
 
@@ -22,16 +22,22 @@ import trio
 
 from actgent.errors import ConfigurationError, ModelError, RateLimited, UsageError
 from actgent.llm.base import Chat
-from actgent.llm.doors import BucketStatistics, DoorStatistics, GovernorStatistics, LaneStatistics, Lender
+from actgent.llm.rate_limiter import (
+    BucketStatistics,
+    GovernorStatistics,
+    LimitLeaser,
+    ModelStatistics,
+    RateLimiterStatistics,
+)
 from actgent.messages import NO_USAGE, Usage
-from actgent.support.logs import Each, logger_of
+from actgent.support.logs import LogVariable, logger_of
 
-from .admission import Admissions, Lane
-from .queue import AGE_STEP, Call
+from .admission import AdmissionController, ModelState
+from .call_queue import AGE_STEP, Call
+from .leased_limits import LeasedLimit, Limit
 from .rate_limits import Bucket, Headers
-from .shares import Limit, Share
 
-MINUTE = 60.0
+MINUTE_SECONDS = 60.0
 CONCURRENCY = 1000
 """Default maximum number of concurrent calls of one process."""
 _MAX_COUNTED_CALLS = 10_000
@@ -55,14 +61,14 @@ class Governor:
         concurrency: int = CONCURRENCY,
         first_window: int = 100,
         burst: float = 0.1,
-        period: float = MINUTE,
+        period: float = MINUTE_SECONDS,
         age_step: float = AGE_STEP,
         max_wait: float = 600.0,
         max_pause: float = 120.0,
         capacity: int = 100_000,
         name: str = "",
     ) -> None:
-        """See `docs/control.md`.
+        """Create a rate limiter. Without arguments, it detects the provider's limits.
 
         Args:
             requests_per_minute: Request limit of the provider; None detects it.
@@ -72,7 +78,7 @@ class Governor:
             burst: Fraction of a minute's limit that may be spent at once. 1 suits providers that grant a whole minute at
                 once. Limits in response headers are obeyed in any case.
             period: Length of a "minute" in seconds.
-            age_step: Seconds of waiting that are worth one priority level.
+            age_step: Seconds of waiting that raise a call by one priority level.
             max_wait: Maximum wait of an attempt in seconds, even with a later deadline. Then it fails with `RateLimited`.
             max_pause: Maximum Retry-After in seconds that pauses all calls. A longer one only fails its call.
             capacity: Maximum number of waiting attempts. Further attempts fail with `RateLimited` at once.
@@ -96,7 +102,7 @@ class Governor:
         self._burst, self._period = burst, period
         self._max_wait, self._capacity = max_wait, capacity
         self._new_admissions = partial(
-            Admissions,
+            AdmissionController,
             window=min(first_window, concurrency),
             concurrency=concurrency,
             period=period,
@@ -105,10 +111,10 @@ class Governor:
             max_pause=max_pause,
         )
         self._name = name
-        self._lender: Lender | None = None
-        self._shares: tuple[Share, ...] = ()
+        self._leaser: LimitLeaser | None = None
+        self._shares: tuple[LeasedLimit, ...] = ()
         self._run: trio.lowlevel.TrioToken | None = None
-        self._admissions: Admissions = self._new_admissions(buckets=())
+        self._admissions: AdmissionController = self._new_admissions(buckets=())
         self._parked: dict[Call, None] = {}
         """The waiting calls, oldest first."""
         self._leader: Call | None = None
@@ -123,33 +129,33 @@ class Governor:
 
     def statistics(self) -> GovernorStatistics:
         """Return the current counters."""
-        lanes = self._admissions.lanes.values()
+        models = self._admissions.models.values()
         return GovernorStatistics(
             waiting=len(self._parked),
             running=self._admissions.running,
             window=min(
                 self._admissions.concurrency,
-                sum(lane.window.size for lane in lanes) or self._admissions.window,
+                sum(state.window.size for state in models) or self._admissions.window,
             ),
             admitted=self._admissions.admitted,
             refused=self._admissions.refused,
             waited=self._waited,
         )
 
-    def describe(self, door: str) -> DoorStatistics:
-        """Return the statistics of all models. `door` is the name in the result."""
+    def describe(self, name: str) -> RateLimiterStatistics:
+        """Return the statistics of all models. `name` is the name in the result."""
         now = trio.current_time()
-        models = sorted(self._admissions.lanes.items())
-        return DoorStatistics(
-            door=door,
+        models = sorted(self._admissions.models.items())
+        return RateLimiterStatistics(
+            name=name,
             total=self.statistics(),
             buckets=_filled(self._admissions.buckets, now),
-            models=tuple(_describe(model, lane, now) for model, lane in models),
+            models=tuple(_describe(model, state, now) for model, state in models),
         )
 
     def waited(self, session: str) -> float:
         """Return how long the next call of a session has been waiting, in seconds; 0 if no call waits."""
-        arrivals = [lane.queue.since(session) for lane in self._admissions.lanes.values()]
+        arrivals = [state.queue.since(session) for state in self._admissions.models.values()]
         since = min((arrival for arrival in arrivals if arrival is not None), default=math.inf)
         return max(0.0, trio.current_time() - since)
 
@@ -159,22 +165,23 @@ class Governor:
     async def admit(
         self, chat: Chat, *, model: str, size: int = 0, arrived: float | None = None
     ) -> AsyncGenerator["Permit"]:
-        """Context manager: wait until an attempt may be sent. The attempt counts as running until the block ends.
+        """Return a block that waits until an attempt may be sent. The attempt is running until the block exits.
 
         Args:
             chat: The request. Its session and priority set the position, `max_tokens` the reservation, and its deadline the
                 maximum wait.
             model: Model name. Each model has a separate queue; only the configured limits are common to all models.
             size: Size of the request in bytes.
-            arrived: Time of the first attempt of this call, by trio's clock. A retry keeps the age of its call.
+            arrived: Time of the first attempt of this call, in seconds of `trio.current_time()`. A retry keeps the age of its
+                call.
 
         Raises:
             RateLimited: The wait reached `max_wait`, would exceed the deadline, or too many attempts are waiting.
         """
         self._begin()
-        lane = self._admissions.lane(model)
+        state = self._admissions.state_of(model)
         now = trio.current_time()
-        cost = lane.expectation.cost(size, chat.max_tokens)
+        cost = state.predictor.cost(size, chat.max_tokens)
         call = Call(
             session=chat.session,
             owner=chat.owner,
@@ -182,24 +189,24 @@ class Governor:
             cost=cost,
             arrived=now if arrived is None else arrived,
         )
-        await self._enter(lane, call, model, chat)
-        permit = Permit(self._admissions, lane, call, size)
+        await self._enter(state, call, model, chat)
+        permit = Permit(self._admissions, state, call, size)
         try:
             yield permit
         except ModelError as error:
-            self._admissions.fail(lane, call, error, trio.current_time())
+            self._admissions.fail(state, call, error, trio.current_time())
             raise
         finally:
-            self._admissions.end(lane, call)
+            self._admissions.end(state, call)
             self._admit_next()
 
-    async def _enter(self, lane: Lane, call: Call, model: str, chat: Chat) -> None:
+    async def _enter(self, state: ModelState, call: Call, model: str, chat: Chat) -> None:
         """Wait for admission. A cancelled or failed wait releases everything."""
         await trio.lowlevel.checkpoint_if_cancelled()
         if len(self._parked) >= self._capacity:
             raise _limited(f"{self._capacity} calls wait for the provider's rate limit already", model)
         now = trio.current_time()
-        lane.queue.add(call)
+        state.queue.add(call)
         self._parked[call] = None
         is_admitted = False
         try:
@@ -207,7 +214,7 @@ class Governor:
             if call.state == "running":
                 await trio.lowlevel.cancel_shielded_checkpoint()
             else:
-                self._check_hope(lane, call, model, now, chat.deadline)
+                self._check_deadline(state, call, model, now, chat.deadline)
                 with trio.move_on_at(now + self._max_wait):
                     await self._wait(call)
             is_admitted = call.state == "running"
@@ -215,16 +222,16 @@ class Governor:
             self._waited += (seconds := trio.current_time() - now)
             if chat.watch is not None and seconds:
                 chat.watch.wait(seconds, model)
-            self._leave(lane, call, is_admitted=is_admitted)
+            self._leave(state, call, is_admitted=is_admitted)
         if not is_admitted:
             raise _limited(f"waited {self._max_wait:g} s for the provider's rate limit", model)
 
-    def _check_hope(self, lane: Lane, call: Call, model: str, now: float, deadline: float) -> None:
+    def _check_deadline(self, state: ModelState, call: Call, model: str, now: float, deadline: float) -> None:
         """Raise `RateLimited` at once if the earliest possible start is after the deadline."""
-        soonest = self._admissions.earliest(lane, call, now) - now
-        if soonest > min(self._max_wait, min(deadline, trio.current_effective_deadline()) - now):
-            text = f"the provider's rate limit leaves no room for another {soonest:.1f} s"
-            raise _limited(text, model, retry_after=soonest)
+        earliest_start = self._admissions.earliest(state, call, now) - now
+        if earliest_start > min(self._max_wait, min(deadline, trio.current_effective_deadline()) - now):
+            text = f"the provider's rate limit leaves no room for another {earliest_start:.1f} s"
+            raise _limited(text, model, retry_after=earliest_start)
 
     async def _wait(self, call: Call) -> None:
         while call.state == "waiting":
@@ -237,13 +244,13 @@ class Governor:
             else:
                 await _park(call)
 
-    def _leave(self, lane: Lane, call: Call, *, is_admitted: bool) -> None:
+    def _leave(self, state: ModelState, call: Call, *, is_admitted: bool) -> None:
         """Remove a call from the waiting calls and pass the leader role on."""
         self._parked.pop(call, None)
         if self._leader is call:
             self._leader = None
         if not is_admitted:
-            self._admissions.withdraw(lane, call, trio.current_time())
+            self._admissions.withdraw(state, call, trio.current_time())
             self._admit_next()
         if self._leader is None and self._parked:
             _wake(next(reversed(self._parked)))  # the newest call, which will probably wait longest
@@ -277,23 +284,23 @@ class Governor:
 
     # --- several processes -------------------------------------------------------------------
 
-    def share(self, lender: Lender, door: str) -> None:
-        """Share the limits per minute with other processes until the lender closes.
+    def share(self, leaser: LimitLeaser, name: str) -> None:
+        """Share the limits per minute with other processes until the leaser closes.
 
         Detected limits and `concurrency` stay local: the slots of running calls cannot be revoked from a hanging process.
         """
-        self._warn_of_concurrency(door)
-        if self._lender is not None or not any(self._declared()):
+        self._warn_of_concurrency(name)
+        if self._leaser is not None or not any(self._declared()):
             return
         self._begin()
-        self._lender = lender
-        self._shares = tuple([self._new_share(*each) for each in self._declared()])
+        self._leaser = leaser
+        self._shares = tuple([self._new_leased_limit(*each) for each in self._declared()])
         for share in self._shares:
-            lender.add(share, self._name or door)
+            leaser.add(share, self._name or name)
         self._admissions.buckets = self._shares
         self._admit_next()
 
-    def _warn_of_concurrency(self, door: str) -> None:
+    def _warn_of_concurrency(self, name: str) -> None:
         """Log once that `concurrency=` applies per process, unlike the limits per minute."""
         if self._admissions.concurrency != CONCURRENCY and not self._has_warned:
             self._has_warned = True
@@ -301,30 +308,30 @@ class Governor:
                 "Governor(concurrency=%d) of %s applies to each node of the cluster; requests_per_minute= and tokens_per_minute= "
                 "apply to all nodes together",
                 self._admissions.concurrency,
-                Each(self._name or door),
+                LogVariable(self._name or name),
             )
 
-    def _new_share(self, kind: str, rate: float, capacity: float) -> Share:
-        return Share(
+    def _new_leased_limit(self, kind: str, rate: float, capacity: float) -> LeasedLimit:
+        return LeasedLimit(
             kind=kind,
             rate=rate,
             capacity=capacity,
             waiting=self._waiting,
-            on_lent=self._admit_next,
-            on_ended=self._end_share,
+            on_leased=self._admit_next,
+            on_closed=self._stop_sharing,
         )
 
     def _waiting(self, kind: str) -> float:
         """Return the units that waiting calls need, summed over at most `_MAX_COUNTED_CALLS` calls."""
         return math.fsum(call.cost.of(kind) for call in itertools.islice(self._parked, _MAX_COUNTED_CALLS))
 
-    def _end_share(self) -> None:
-        """Use local buckets again after the lender closed. They start empty, since other processes may have spent the limit."""
-        if self._lender is None:
+    def _stop_sharing(self) -> None:
+        """Use local buckets again after the leaser closed. They start empty, since other processes may have spent the limit."""
+        if self._leaser is None:
             return
-        lender, self._lender = self._lender, None
+        leaser, self._leaser = self._leaser, None
         for share in self._shares:
-            lender.remove(share)
+            leaser.remove(share)
         self._shares, now = (), trio.current_time()
         self._admissions.buckets = [
             Bucket(kind, rate, capacity, 0.0, now) for kind, rate, capacity in self._declared()
@@ -339,22 +346,22 @@ class Governor:
 class Permit:
     """Admission of one attempt, valid inside the `admit` block."""
 
-    def __init__(self, admissions: Admissions, lane: Lane, call: Call, size: int) -> None:
+    def __init__(self, admissions: AdmissionController, state: ModelState, call: Call, size: int) -> None:
         self._admissions = admissions
-        self._lane = lane
+        self._state = state
         self._call = call
         self._size = size
 
     def read(self, headers: Headers) -> None:
         """Update the detected limits from response headers."""
-        self._lane.read(self._call, headers, trio.current_time())
+        self._state.read(self._call, headers, trio.current_time())
 
     def report_usage(self, usage: Usage) -> None:
         """Replace the reservation of an answered attempt by its real usage."""
         known = None if usage == NO_USAGE else usage
-        self._admissions.answer(self._lane, self._call, known, trio.current_time())
+        self._admissions.answer(self._state, self._call, known, trio.current_time())
         if known is not None:
-            self._lane.expectation.learn(self._size, known)
+            self._state.predictor.learn(self._size, known)
 
 
 # --- the governor of a key --------------------------------------------------------------------
@@ -367,16 +374,16 @@ def rate_limit_key(address: str, key: str) -> str:
     return hashlib.sha256(f"{address}\0{key}".encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def shared_governor(door: str) -> Governor:
-    """Return the governor that all clients of this trio run with the same `rate_limit_key` share. It lives as long as a client."""
+def shared_governor(key: str) -> Governor:
+    """Return the governor shared by all clients with this `rate_limit_key` in this trio run. It exists as long as a client."""
     try:
         governors = _shared.get()
     except LookupError:
         governors = WeakValueDictionary()
         _shared.set(governors)
-    governor = governors.get(door)
+    governor = governors.get(key)
     if governor is None:
-        governor = governors[door] = Governor()
+        governor = governors[key] = Governor()
     return governor
 
 
@@ -385,7 +392,7 @@ def shared_governor(door: str) -> Governor:
 
 @trio.lowlevel.enable_ki_protection  # an interrupt in between would wake a task that does not wait
 async def _park(call: Call) -> None:
-    """Sleep until `_wake`."""
+    """Suspend the calling task until `_wake` resumes the waiting call."""
 
     def abort(_: object) -> trio.lowlevel.Abort:
         call.task = None
@@ -403,15 +410,15 @@ def _wake(call: Call) -> None:
         call.task = None
 
 
-def _describe(model: str, lane: Lane, now: float) -> LaneStatistics:
-    return LaneStatistics(
+def _describe(model: str, state: ModelState, now: float) -> ModelStatistics:
+    return ModelStatistics(
         model=model,
-        window=lane.window.size,
-        running=lane.running,
-        waiting=lane.queue.by_priority(),
-        admitted=lane.admitted,
-        paused=max(0.0, lane.paused_until - now),
-        buckets=_filled(lane.learnt.values(), now),
+        window=state.window.size,
+        running=state.running,
+        waiting=state.queue.by_priority(),
+        admitted=state.admitted,
+        paused=max(0.0, state.paused_until - now),
+        buckets=_filled(state.learnt.values(), now),
     )
 
 

@@ -14,11 +14,11 @@ import attrs
 
 from actgent.messages import Usage
 
-MEASURABLE = 0.1
+MIN_MEASURED_FRACTION = 0.1
 """Minimum spent fraction of a limit from which the reset time yields a refill rate."""
-SLOWEST = 86_400.0
+MAX_REFILL_SECONDS = 86_400.0
 """Maximum refill time of a limit in seconds. Some providers count per day."""
-DUST = 1e-6
+TOLERANCE_UNITS = 1e-6
 """Tolerance for rounding errors, in units."""
 
 
@@ -69,13 +69,13 @@ class Bucket:
 
     kind: str
     rate: float
-    """Refill in units per second."""
+    """Refill rate in units per second."""
     capacity: float
-    """Maximum units that can be spent at once."""
+    """Maximum units that the bucket holds, i.e. that can be spent at once."""
     level: float
     """Available units at the time `as_of`."""
     as_of: float
-    """Time of the last refill in seconds."""
+    """Time of the last refill, in seconds of the caller's monotonic clock."""
 
     @classmethod
     def full(cls, kind: str, *, rate: float, capacity: float, now: float) -> "Bucket":
@@ -91,13 +91,13 @@ class Bucket:
     def ready_at(self, cost: Cost, now: float) -> float:
         """Return the time at which the bucket holds the cost. A cost above the capacity waits for a full bucket."""
         missing = min(cost.of(self.kind), self.capacity) - self.fill(now)
-        return now if missing <= DUST else now + missing / self.rate
+        return now if missing <= TOLERANCE_UNITS else now + missing / self.rate
 
-    def soonest(self, cost: Cost, now: float) -> float:
+    def earliest_start(self, cost: Cost, now: float) -> float:
         """Return the earliest possible start of a call."""
         return self.ready_at(cost, now)
 
-    def take(self, cost: Cost, now: float) -> None:
+    def spend(self, cost: Cost, now: float) -> None:
         """Subtract the cost of a call. A negative cost is added."""
         self.level = min(self.capacity, self.fill(now) - cost.of(self.kind))
 
@@ -123,9 +123,9 @@ class Reading:
         start of the next fixed window.
         """
         spent = self.limit - self.remaining
-        if not self.reset or spent < MEASURABLE * self.limit:
+        if not self.reset or spent < MIN_MEASURED_FRACTION * self.limit:
             return known
-        return max(spent / self.reset, self.limit / SLOWEST)
+        return max(spent / self.reset, self.limit / MAX_REFILL_SECONDS)
 
 
 # --- headers ------------------------------------------------------------------------------
@@ -135,7 +135,7 @@ Headers = Mapping[str, str]
 _OPENAI_KINDS = ("requests", "tokens")
 _ANTHROPIC_KINDS = ("requests", "input-tokens", "output-tokens", "tokens")
 _UNITS = {"d": 86_400.0, "h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
-_LONGEST_DURATION = 100
+_MAX_DURATION_CHARS = 100
 """Maximum length of a duration in characters."""
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|us|µs|ns|d|h|m|s)")
 
@@ -143,7 +143,7 @@ _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|us|µs|ns|d|h|m|s)")
 def read_limits(headers: Headers) -> list[Reading]:
     """Parse the rate limits in response headers; invalid headers are ignored.
 
-    Supported are `x-ratelimit-*` (OpenAI and most other providers) and `anthropic-ratelimit-*` (Anthropic).
+    Supported headers are `x-ratelimit-*` (OpenAI and most other providers) and `anthropic-ratelimit-*` (Anthropic).
     """
     return [*_openai(headers), *_anthropic(headers)]
 
@@ -183,7 +183,7 @@ def _duration(text: str | None) -> float | None:
     if (seconds := _number(text)) is not None:
         return seconds
     text = (text or "").strip().lower()
-    found = _DURATION.findall(text) if len(text) <= _LONGEST_DURATION else []
+    found = _DURATION.findall(text) if len(text) <= _MAX_DURATION_CHARS else []
     if not found or "".join(map("".join, found)) != text:
         return None
     return math.fsum(float(number) * _UNITS[unit] for number, unit in found)

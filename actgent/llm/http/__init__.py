@@ -1,28 +1,14 @@
-"""What the clients of all providers share: requests that are tried again, streams, keys, errors and prices."""
+"""Shared parts of the HTTP clients of all providers: requests, retries, streams, keys, errors and prices."""
 
-from .client import Fold, Remote, RemoteOptions
-from .failures import provider_error
-from .keys import find_url
-from .media import PDF, PICTURES, Takes, attached
-from .names import wire_id, wire_name
-from .schemas import (
-    ANTHROPIC_STYLE,
-    STYLES,
-    Inexpressible,
-    SchemaStyle,
-    offered_tools,
-    provider_form,
-)
-from .sdk import Sdk, set_platform
-from .sse import EventTooLarge, LineDecoder
-from .wire import (
+from .client import Remote, RemoteOptions, StreamAssembler
+from .encoding import (
     CALL_FIELDS,
     INVALID_JSON,
     Body,
     base64_text,
     count,
     data_url,
-    described,
+    description_field,
     read_arguments,
     read_call,
     result_text,
@@ -31,6 +17,20 @@ from .wire import (
     write_arguments,
     write_object,
 )
+from .keys import find_url
+from .media import PDF, PICTURES, AcceptsMedium, attach_media
+from .provider_errors import provider_error
+from .schemas import (
+    ANTHROPIC_STYLE,
+    STYLES,
+    SchemaStyle,
+    UnsupportedSchema,
+    answer_schema,
+    supported_tools,
+)
+from .sdk import Sdk, set_platform
+from .sse import EventTooLarge, LineDecoder
+from .tool_names import provider_call_id, provider_tool_name
 
 __all__ = [
     "ANTHROPIC_STYLE",
@@ -39,33 +39,33 @@ __all__ = [
     "PDF",
     "PICTURES",
     "STYLES",
+    "AcceptsMedium",
     "Body",
     "EventTooLarge",
-    "Fold",
-    "Inexpressible",
     "LineDecoder",
     "Remote",
     "RemoteOptions",
     "SchemaStyle",
     "Sdk",
-    "Takes",
-    "attached",
+    "StreamAssembler",
+    "UnsupportedSchema",
+    "answer_schema",
+    "attach_media",
     "base64_text",
     "count",
     "data_url",
-    "described",
+    "description_field",
     "find_url",
-    "offered_tools",
+    "provider_call_id",
     "provider_error",
-    "provider_form",
+    "provider_tool_name",
     "read_arguments",
     "read_call",
     "result_text",
     "set_platform",
+    "supported_tools",
     "to_json",
     "whole_calls",
-    "wire_id",
-    "wire_name",
     "write_arguments",
     "write_object",
 ]

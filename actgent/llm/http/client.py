@@ -1,16 +1,16 @@
-"""What the clients of remote providers share: the way from a chat to an answer, and no wire format.
+"""Base class of the clients of remote providers: the path from a chat to an answer, without any wire format.
 
-    complete          one call with its repetitions
-      _attempt        one admission by the governor
-      _bounded        one request, bounded in time; foreign exceptions become ours here and nowhere else
-        _exchange     through the provider's SDK, which owns addresses, headers and authentication
-          _read       a stream event by event, or a whole body
-            decode    the client's own: what the body says
+        complete          one call with its retries
+          _attempt        one attempt, admitted by the governor
+          _bounded        one request with a timeout; only here library exceptions are converted to ours
+            _exchange     sends the request through the provider's SDK (URLs, headers, authentication)
+              _read       reads a stream event by event, or a complete body
+                decode    method of the subclass: converts the body to an `Answer`
 
-A stream is folded into the body that the provider would have sent without streaming, so each client
-reads answers in one place. The SDKs' typed requests and stream classes are not used. Per message of
-the history a typed request costs 0.2 ms with OpenAI's SDK and 6 us with Anthropic's. The stream classes
-drop events without a name and accept a stream that ends before the answer does.
+A stream is assembled into the body that the provider would have sent without streaming, so each client decodes answers in
+one place. The SDKs' typed requests and stream classes are not used. A typed request costs 0.2 ms per message of the history
+with OpenAI's SDK and 6 us with Anthropic's. The stream classes drop events without a name and accept a stream that ends
+before the answer does.
 """
 
 import abc
@@ -38,133 +38,138 @@ from actgent.errors import (
     nearest,
 )
 from actgent.llm.base import LLM, Answer, Chat, OnText, ResponseFormat
-from actgent.llm.doors import Door
 from actgent.llm.governor import Governor, Permit, rate_limit_key, shared_governor
+from actgent.llm.rate_limiter import RateLimiter
 from actgent.llm.retry import Retry
 from actgent.llm.spans import ModelWork
 from actgent.messages import Text, Usage
 from actgent.support.http_environment import reading_environment
-from actgent.support.leads import for_clients
+from actgent.support.misuse_hints import hints_for_clients
 from actgent.support.tracing import active_trace
 
-from .counting import TokenCounter
-from .failures import UnreadableCall, broken, provider_error
-from .keys import find_key, find_url
-from .media import RefusedMedia, media_in, without_media
-from .names import real_names
-from .prices import check_price, cost_of, reported_cost, window_of
-from .schemas import OPENAI_STYLE, Inexpressible, SchemaStyle, provider_form, unwrap_answer
-from .sdk import Sdk
-from .secrets import Secrets, checked_headers, secrets_in, without_login
-from .sse import EventDecoder, EventTooLarge
-from .wire import (
+from .encoding import (
     Body,
     check_decoded,
+    check_texts,
     decode_leniently,
-    joined_surrogates,
+    join_surrogates,
     split_surrogate,
     to_json,
-    with_words,
 )
+from .keys import find_key, find_url
+from .media import RefusedMedia, media_in, without_media
+from .prices import check_price, cost_of, reported_cost, window_of
+from .provider_errors import UnreadableCall, broken, provider_error
+from .schemas import OPENAI_STYLE, SchemaStyle, UnsupportedSchema, answer_schema, unwrap_answer
+from .sdk import Sdk, TokenCounter
+from .secrets import Secrets, secrets_in, split_login, validate_headers
+from .sse import EventDecoder, EventTooLarge
+from .tool_names import names_by_provider_name
 
 T = TypeVar("T")
-DEFAULT_TIMEOUT = 120.0
+DEFAULT_TIMEOUT_SECONDS = 120.0
 _VERSION = re.compile(r"v[0-9]+[a-z0-9]*")
-_CLOSING = 1.0
-"""Seconds that closing a connection may take when the call is over anyway."""
-_AFTER_ANSWER = 5.0
-"""Seconds in which usage or an end marker has to follow a complete answer."""
-_AFTER_END = 0.2
-"""Seconds that a stream may take to end after its end marker."""
-_SIGN_OF_LIFE = re.compile(rb"\[?[A-Za-z][\w .:-]{0,100}\]?")
-"""Data of proxies that is not JSON: `[PING]`, `ping`, `keep-alive`."""
+_CLOSE_SECONDS = 1.0
+"""Maximum seconds for closing a connection after a call."""
+_AFTER_ANSWER_SECONDS = 5.0
+"""Maximum seconds between a complete answer and its usage or end marker."""
+_AFTER_END_SECONDS = 0.2
+"""Maximum seconds between the end marker and the end of a stream."""
+_KEEPALIVE = re.compile(rb"\[?[A-Za-z][\w .:-]{0,100}\]?")
+"""Stream data of proxies that is not JSON: `[PING]`, `ping`, `keep-alive`."""
 
 
 class RemoteOptions(TypedDict, total=False):
-    """What every remote client may be told."""
+    """Options of all clients of remote providers."""
 
     base_url: str | None
-    """Where the API stands; None takes the provider's variable, then `LLM_PROVIDER_URL`, then the provider itself."""
+    """Base URL of the API; None uses the provider's variable, then `LLM_PROVIDER_URL`, then the provider's address."""
     api_key: str | None
-    """None takes the provider's variable, then `LLM_API_KEY`."""
+    """API key; None uses the provider's variable, then `LLM_API_KEY`."""
     temperature: float | None
-    """For chats that have none of their own."""
+    """Temperature of chats that set none; None uses the provider's default."""
     max_tokens: int | None
-    """For chats that have none of their own."""
+    """Maximum answer tokens of chats that set none; None uses the client's default."""
     price: tuple[float, float]
-    """US dollars for a million tokens of prompts and of answers; without it the tables of genai-prices are asked."""
+    """US dollars per million tokens of prompts and of answers; if absent, the tables of genai-prices are used."""
     context_window: int
-    """Tokens of a prompt and its answer together; without it the tables of genai-prices are asked."""
+    """Maximum tokens of prompt and answer together; if absent, the tables of genai-prices are used."""
     timeout: float | None
-    """Seconds that one attempt may take with the provider, stream included; None waits without end. Default 120."""
+    """Maximum seconds of one attempt, streaming included; None has no limit. Default 120."""
     retry: Retry
+    """Attempts and pauses of a call; if absent, the defaults of `Retry`."""
     governor: Governor | None
-    """Admits each attempt. None shares one with all clients of the same address and key."""
+    """Rate limiter of the attempts; None uses a rate limiter shared by all clients of the same base URL and key."""
     stream: bool | None
-    """None streams if the caller wants the text as it comes."""
+    """True streams every answer, False none; None streams if the caller passes `on_text`."""
     http_client: httpx2.AsyncClient | None
-    """Sends the requests; stays open when the model is closed. For proxies, own certificates, and tests."""
+    """HTTP client for the requests, for proxies, certificates and tests. The model does not close it."""
     extra_headers: Mapping[str, str]
+    """HTTP headers that are added to every request."""
     extra_body: Mapping[str, Any]
-    """Goes into every request, over what actgent would send; a field that is None is left out."""
+    """Fields that are added to the body of every request and override those of actgent. A field that is None is removed."""
 
 
-class Fold(abc.ABC):
-    """Puts the events of one stream together."""
+class StreamAssembler(abc.ABC):
+    """Assembles the events of one stream into the body of an answer."""
 
     begun = False
-    """True if an event has come; what fails after that is a broken answer."""
+    """True after the first event. A failure after it is a broken answer."""
     complete = False
-    """True if the answer has come, whatever becomes of the connection; its usage may still follow."""
+    """True if the answer is complete, so that a lost connection does no harm. Usage may still follow."""
     ended = False
-    """True after the stream's end marker; the rest of the stream is not read."""
+    """True after the end marker of the stream. Later data is ignored."""
 
     @abc.abstractmethod
     def feed(self, event: Body) -> str:
-        """Take one event; returns the text that it adds to the answer. Unknown events add none."""
+        """Add one event, and return the answer text in it. Unknown events are ignored and return an empty text."""
 
     @abc.abstractmethod
     def body(self) -> Body | None:
-        """The body as it would be without streaming; None as long as the stream's last event is missing."""
+        """Return the body as it would be without streaming; None if the last event has not been received."""
 
 
-@for_clients
+@hints_for_clients
 class Remote(LLM):
-    """A model behind HTTP. Keys never appear in its repr, its logs or its errors."""
+    """Base class of clients for models behind HTTP. Keys never appear in its repr, its logs or its errors."""
 
     traces_attempts = True
     refuses_length = True
     provider: ClassVar[str]
-    """As in `provider:model`."""
+    """Provider name in `provider:model`."""
     path: ClassVar[str]
+    """URL path of the endpoint, relative to the base URL."""
     counting_path: ClassVar[str] = ""
-    """Where the API counts the tokens of a request; empty: it does not."""
+    """URL path of the endpoint that counts tokens; empty if the API has none."""
     counted_fields: ClassVar[tuple[str, ...]] = ()
-    """The fields of a request that it counts; it refuses others."""
+    """Request fields that the counting endpoint accepts. It rejects others."""
     conversation: ClassVar[str] = "messages"
-    """The field of a request that holds what was said."""
+    """Request field that holds the conversation."""
     key_variables: ClassVar[tuple[str, ...]]
+    """Environment variables that may hold the API key, in order."""
     url_variables: ClassVar[tuple[str, ...]]
+    """Environment variables that may hold the base URL, in order."""
     default_url: ClassVar[str]
+    """Base URL of the provider."""
     default_max_tokens: ClassVar[int | None] = None
-    """Sent where nobody says how long an answer may get; None sends nothing."""
+    """Maximum answer tokens if neither chat nor client sets a maximum; None sends none."""
     style: SchemaStyle = OPENAI_STYLE
-    """The JSON Schemas that it accepts."""
+    """Subset of JSON Schema that the provider accepts."""
     key_needed_everywhere: ClassVar[bool] = False
-    """False: a server at an `http://` address, one's own, is asked without a key."""
+    """True if even a server at an `http://` address, such as a local one, needs a key."""
 
     def __init_subclass__(cls, **options: Any) -> None:
-        """Word the errors of a constructor that a subclass has of its own."""
+        """Add hints about misspelt arguments to the errors of a subclass's constructor."""
         super().__init_subclass__(**options)
         if "__init__" in vars(cls):
-            for_clients(cls)
+            hints_for_clients(cls)
 
     def __init__(self, model: str, **options: Unpack[RemoteOptions]) -> None:
-        """See `RemoteOptions`.
+        """Create a client for the model named `model`. `options` are those of `RemoteOptions`.
 
         Raises:
-            MissingKey: no key in the argument or the variables.
-            ConfigurationError: the model's name, the key, the URL, or a variable of proxies or certificates cannot be right.
+            MissingKey: The API key is neither an argument nor set in an environment variable.
+            ConfigurationError: An option, the URL, or an environment variable for proxies or certificates is invalid.
         """
         if unknown := options.keys() - RemoteOptions.__annotations__.keys():
             name, allowed = min(unknown), sorted(RemoteOptions.__annotations__)
@@ -179,12 +184,12 @@ class Remote(LLM):
         self.model = model.strip()
         self.name = f"{self.provider}:{self.model}"
         url = self._url(options.get("base_url"))
-        # Libraries below log the address of each request, so what it logs in with goes as a header.
-        self.base_url, login = without_login(url)
+        # HTTP libraries log the URL of each request, so user and password are sent in a header instead.
+        self.base_url, login = split_login(url)
         self.source = self._source()
-        """The provider, model and host by which blocks of its answers are known; see `Thinking.source`."""
+        """Identifies the provider, model and host that wrote a block of an answer; see `Thinking.source`."""
         self._key = self._find_key(options.get("api_key"))
-        given = checked_headers(options.get("extra_headers"))
+        given = validate_headers(options.get("extra_headers"))
         if login:
             given = {name: value for name, value in given.items() if name.lower() != "authorization"}
         headers = given | login
@@ -193,7 +198,7 @@ class Remote(LLM):
         self.max_tokens = options.get("max_tokens") or self.default_max_tokens
         self._price = check_price(options.get("price"))
         self.context_window = self._find_window(options.get("context_window"))
-        timeout = options.get("timeout", DEFAULT_TIMEOUT)
+        timeout = options.get("timeout", DEFAULT_TIMEOUT_SECONDS)
         self._timeout = math.inf if timeout is None else timeout
         self._retry = options.get("retry") or Retry()
         self._governor = options.get("governor")
@@ -213,50 +218,50 @@ class Remote(LLM):
                 default_headers=headers,
             )
 
-    # --- what each client says -------------------------------------------------------------
+    # --- implemented by subclasses ---------------------------------------------------------
 
     @abc.abstractmethod
     def _connect(self, **options: Any) -> Sdk:
-        """Open the SDK; importing it takes about a second, so it happens here."""
+        """Create the SDK client. The SDK is imported here, since the import takes about a second."""
 
     @abc.abstractmethod
     def encode(self, chat: Chat) -> Body:
-        """The request's body, without `model` and `stream`.
+        """Return the request body of a chat, without `model` and `stream`.
 
         Raises:
-            UnsupportedPart: the API has no form for a part of the chat.
+            UnsupportedPart: The API cannot represent a part of the chat.
         """
 
     @abc.abstractmethod
-    def fold(self) -> Fold:
-        """A fresh fold for one stream."""
+    def assembler(self) -> StreamAssembler:
+        """Return a new assembler for one stream."""
 
     @abc.abstractmethod
     def decode(self, body: Body, names: Mapping[str, str]) -> Answer:
-        """Decode a whole body; `names` maps names in the API to the tools' own.
+        """Decode a complete response body. `names` maps tool names in the API to the real names.
 
         Raises:
-            ModelError: the body is a failure, or not what the API promises.
+            ModelError: The body is an error of the provider, or lacks fields that the API promises.
         """
 
     def stream_fields(self) -> Body:
-        """Return the fields that only a request for a stream has."""
+        """Return the request fields that are only sent if the answer is streamed."""
         return {"stream": True}
 
-    # --- the staircase -----------------------------------------------------------------------
+    # --- path of a call ----------------------------------------------------------------------
 
     async def complete(self, chat: Chat, *, on_text: OnText | None = None) -> Answer:
         streams = self._stream if self._stream is not None else on_text is not None
         chat = self._with_defaults(chat)
         if self._refused_media:
-            chat = self._refused_media.left_out(chat)
-        # The text of a wrapped answer is shown when it can be unwrapped.
+            chat = self._refused_media.omit_from(chat)
+        # The text of a wrapped answer is passed to `on_text` after it was unwrapped.
         is_wrapped = chat.response_format is not None and self._wraps(chat.response_format)
         show = None if is_wrapped else on_text
         try:
             answer = await self._ask(chat, show, streams=streams)
         except UnreadableCall as slip:
-            answer = slip.answer(real_names(chat.tools))
+            answer = slip.answer(names_by_provider_name(chat.tools))
         except BadRequest as refused:
             answer = await self._ask_without_media(chat, show, refused, streams=streams)
         if is_wrapped:
@@ -266,15 +271,15 @@ class Remote(LLM):
         return answer if answer.model else attrs.evolve(answer, model=self.model)
 
     def _wraps(self, wanted: ResponseFormat) -> bool:
-        """True if the provider is asked for the answer as a member of an object."""
+        """Return True if the schema is wrapped, so that the answer is the member `response` of an object."""
         try:
-            return provider_form(wanted.schema, self.style).is_wrapped
-        except Inexpressible:
+            return answer_schema(wanted.schema, self.style).is_wrapped
+        except UnsupportedSchema:
             return False
 
     async def _ask(self, chat: Chat, on_text: OnText | None, *, streams: bool) -> Answer:
         content = self._request(chat, streams=streams)
-        call = _Call(chat, content, streams, real_names(chat.tools), on_text, trio.current_time())
+        call = _Call(chat, content, streams, names_by_provider_name(chat.tools), on_text, trio.current_time())
         watch = chat.watch
         return await self._retry.run(
             lambda attempt: self._attempt(call, attempt),
@@ -285,10 +290,10 @@ class Remote(LLM):
     async def _ask_without_media(
         self, chat: Chat, on_text: OnText | None, refused: BadRequest, *, streams: bool
     ) -> Answer:
-        """Ask again without the pictures and files of results: one that the provider does not take ends no session.
+        """Retry a rejected request without images and files of tool results, so that one bad image does not end the session.
 
         Raises:
-            BadRequest: there are none, or they were not the reason.
+            BadRequest: The chat has no such media, or the request is rejected without them as well.
         """
         if next(media_in(chat), None) is None:
             raise refused
@@ -301,20 +306,22 @@ class Remote(LLM):
 
     @property
     def counts_tokens(self) -> bool:
-        return self._counter.is_there
+        return self._counter.is_supported
 
     async def count_tokens(self, chat: Chat) -> int | None:
-        if not self._counter.is_there:
+        if not self._counter.is_supported:
             return await super().count_tokens(chat)
-        body = {**self.encode(self._refused_media.left_out(chat)), **self._extra_body}
+        body = {**self.encode(self._refused_media.omit_from(chat)), **self._extra_body}
         counted = {name: body[name] for name in self.counted_fields if body.get(name) is not None}
-        return await self._counter.ask(self._sdk, to_json({"model": self.model, **counted}))
+        return await self._counter.count(self._sdk, to_json({"model": self.model, **counted}))
 
     def _request(self, chat: Chat, *, streams: bool) -> bytes:
         body = {"model": self.model, **self.encode(chat), **(self.stream_fields() if streams else {})}
         if self._extra_body:
             body = {key: value for key, value in {**body, **self._extra_body}.items() if value is not None}
-        if self.conversation in body:  # last, so that a request begins with the bytes of the one before it
+        if (
+            self.conversation in body
+        ):  # last, so that the request shares its first bytes with the previous one (prompt cache)
             body[self.conversation] = body.pop(self.conversation)
         return to_json(body)
 
@@ -333,15 +340,15 @@ class Remote(LLM):
 
     async def _attempt(self, call: "_Call", attempt: int) -> Answer:
         if (active := active_trace.get()) is None:
-            return await self._admitted(call, attempt)
+            return await self._admit(call, attempt)
         with ModelWork(
             active, self.name, call.chat, attempt=attempt, streams=call.streams, address=self._address
         ) as work:
-            answer = await self._admitted(attrs.evolve(call, work=work), attempt)
+            answer = await self._admit(attrs.evolve(call, work=work), attempt)
             work.note_answer(answer)
             return answer
 
-    async def _admitted(self, call: "_Call", attempt: int) -> Answer:
+    async def _admit(self, call: "_Call", attempt: int) -> Answer:
         async with self.governor.admit(
             call.chat, model=self.model, size=len(call.content), arrived=call.begun
         ) as permit:
@@ -360,7 +367,7 @@ class Remote(LLM):
                 return await self._exchange(call, attempt, permit)
             except (self._sdk.error, httpx2.HTTPError, httpx2.StreamError) as error:
                 failure = self._failure(error, permit)
-        # Raised out here so that the foreign exception, whose text may quote the key, is not its context.
+        # Raised outside of the handler, so that the library's exception, whose text may contain the key, is not its context.
         raise failure or ModelTimeout(f"no answer within {self._timeout:g} s", model=self.name)
 
     async def _exchange(self, call: "_Call", attempt: int, permit: Permit) -> Answer:
@@ -371,7 +378,7 @@ class Remote(LLM):
         try:
             return await self._read(response, call, attempt)
         finally:
-            with trio.move_on_after(_CLOSING, shield=True):
+            with trio.move_on_after(_CLOSE_SECONDS, shield=True):
                 await response.aclose()
 
     async def _read(self, response: httpx2.Response, call: "_Call", attempt: int) -> Answer:
@@ -385,7 +392,7 @@ class Remote(LLM):
         return answer
 
     async def _read_events(self, response: httpx2.Response, call: "_Call", attempt: int) -> Body:
-        fold, decoder = self.fold(), _Stream()
+        assembler, decoder = self.assembler(), _Stream()
         failure: BaseException | None = None
         is_over = False
         try:
@@ -395,50 +402,52 @@ class Remote(LLM):
                         continue
                     scope.deadline = math.inf
                     try:
-                        await call.show(self._take(decoder, chunk, fold, response), attempt)
+                        await call.show(self._feed(decoder, chunk, assembler, response), attempt)
                     except BaseException as error:  # noqa: BLE001, ASYNC103 - raised again below
-                        # Leaving the loop here would leave the library's nested generators half read;
-                        # cancelled at their next read, they close from within.
+                        # Leaving the loop here would leave the library's nested generators suspended. Cancelled at their
+                        # next read, they close properly.
                         failure = error
                         scope.cancel()
-                    is_over = failure is not None or fold.ended
-                    if fold.complete or is_over:
-                        # A connection whose stream ends now can be used again; some proxies keep it open.
-                        scope.deadline = trio.current_time() + (_AFTER_END if is_over else _AFTER_ANSWER)
+                    is_over = failure is not None or assembler.ended
+                    if assembler.complete or is_over:
+                        # If the stream ends within this time, the connection can be reused. Some proxies never end it.
+                        scope.deadline = trio.current_time() + (
+                            _AFTER_END_SECONDS if is_over else _AFTER_ANSWER_SECONDS
+                        )
         except (httpx2.HTTPError, httpx2.StreamError):
-            if not (fold.complete or fold.ended):
+            if not (assembler.complete or assembler.ended):
                 raise
         if failure is not None:
             raise failure
-        if not fold.ended:
-            await call.show(self._take(decoder, None, fold, response), attempt)
-        if (body := self._understood(fold.body, response)) is None:
+        if not assembler.ended:
+            await call.show(self._feed(decoder, None, assembler, response), attempt)
+        if (body := self._parse_safely(assembler.body, response)) is None:
             raise self._broken(f"the stream ended before the answer did{decoder.remark}", response)
-        return joined_surrogates(body) if decoder.has_surrogates else body
+        return join_surrogates(body) if decoder.has_surrogates else body
 
-    def _take(
-        self, stream: "_Stream", chunk: bytes | None, fold: Fold, response: httpx2.Response
+    def _feed(
+        self, stream: "_Stream", chunk: bytes | None, assembler: StreamAssembler, response: httpx2.Response
     ) -> list[str]:
-        """The pieces of text in what has come; None is the stream's end."""
-        return self._understood(lambda: list(self._texts(stream, chunk, fold, response)), response)
+        """Return the pieces of answer text in a chunk; None as chunk is the end of the stream."""
+        return self._parse_safely(lambda: list(self._texts(stream, chunk, assembler, response)), response)
 
     def _texts(
-        self, stream: "_Stream", chunk: bytes | None, fold: Fold, response: httpx2.Response
+        self, stream: "_Stream", chunk: bytes | None, assembler: StreamAssembler, response: httpx2.Response
     ) -> Iterator[str]:
         for data in stream.events.close() if chunk is None else stream.events.feed(chunk):
-            if fold.ended:
+            if assembler.ended:
                 return
             if not (text := data.strip()):
                 continue
             if text == b"[DONE]":
-                fold.ended = True
-            elif _SIGN_OF_LIFE.fullmatch(text):
-                stream.words = self._secrets.blotted(text.decode())
+                assembler.ended = True
+            elif _KEEPALIVE.fullmatch(text):
+                stream.last_words = self._secrets.redact(text.decode())
             else:
                 event = self._parse(data, response, stream)
-                self._check_error(event, response, begun=fold.begun)
-                fold.begun = True
-                if piece := stream.shown(fold.feed(event)):
+                self._check_error(event, response, begun=assembler.begun)
+                assembler.begun = True
+                if piece := stream.complete_text(assembler.feed(event)):
                     yield piece
 
     def _parse(self, data: bytes, response: httpx2.Response, stream: "_Stream | None" = None) -> Body:
@@ -447,11 +456,11 @@ class Remote(LLM):
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             value = decode_leniently(data)
             if stream is None:
-                value = joined_surrogates(value)
+                value = join_surrogates(value)
             else:
                 stream.has_surrogates = True
         if not isinstance(value, dict):
-            excerpt = self._secrets.blotted(_excerpt(data))
+            excerpt = self._secrets.redact(_excerpt(data))
             raise self._broken(f"{excerpt} is not a JSON object", response)
         return value
 
@@ -460,30 +469,30 @@ class Remote(LLM):
         try:
             check_decoded(data)
         except ParseError as error:
-            raise self._misshapen(ValueError(error.reason), response) from None
+            raise self._malformed(ValueError(error.reason), response) from None
         return body
 
     def _decode(self, body: Body, call: "_Call", response: httpx2.Response) -> Answer:
         self._check_error(body, response)
-        return self._understood(lambda: with_words(self.decode(body, call.names)), response)
+        return self._parse_safely(lambda: check_texts(self.decode(body, call.names)), response)
 
-    def _understood(self, read: Callable[[], T], response: httpx2.Response) -> T:
-        """Return what reading a body gives.
+    def _parse_safely(self, read: Callable[[], T], response: httpx2.Response) -> T:
+        """Call a function that parses a response body, and return its result.
 
         Raises:
-            BrokenAnswer: the body is not what the API promises.
+            BrokenAnswer: The body has another structure than the API promises.
         """
         try:
             return read()
-        except _MISSHAPEN as error:
-            failure = self._misshapen(error, response)
-        # Raised out here so that the foreign exception, whose text may quote the key, is not its context.
+        except _MALFORMED as error:
+            failure = self._malformed(error, response)
+        # Raised outside of the handler, so that the original exception, whose text may contain the key, is not its context.
         raise failure
 
     # --- failures ----------------------------------------------------------------------------
 
     def _check_error(self, body: Body, response: httpx2.Response, *, begun: bool = False) -> None:
-        """A 200 may still carry an error, as its body or as an event of its stream."""
+        """Raise if a body or stream event is an error. Providers also send errors with status 200."""
         detail = body.get("error") or (body if body.get("type") == "error" else None)
         if not detail:
             return
@@ -493,22 +502,22 @@ class Remote(LLM):
             raise self._broken(f"the answer stopped before its end: {reason}", response, code=error.code)
         raise error
 
-    def _misshapen(self, error: Exception, response: httpx2.Response) -> BrokenAnswer:
+    def _malformed(self, error: Exception, response: httpx2.Response) -> BrokenAnswer:
         if isinstance(error, EventTooLarge):
             return self._broken(str(error), response)
-        what = self._secrets.blotted(str(error) if type(error) is ValueError else repr(error))
-        return self._broken(f"the answer is not what the API promises: {what}", response)
+        reason = self._secrets.redact(str(error) if type(error) is ValueError else repr(error))
+        return self._broken(f"the answer is not what the API promises: {reason}", response)
 
     def _broken(self, reason: str, response: httpx2.Response, *, code: str | None = None) -> BrokenAnswer:
         return broken(reason, response.headers, model=self.name, secrets=self._secrets, code=code)
 
     def _failure(self, error: Exception, permit: Permit) -> ModelError:
-        """A foreign exception as ours."""
+        """Convert an exception of the SDK or HTTP library to a ModelError."""
         response: httpx2.Response | None = getattr(error, "response", None)
         if response is not None:
             permit.read(response.headers)
             return provider_error(
-                self._advised(_detail(getattr(error, "body", None)), response),
+                self._add_url_advice(_detail(getattr(error, "body", None)), response),
                 model=self.name,
                 secrets=self._secrets,
                 headers=response.headers,
@@ -518,51 +527,53 @@ class Remote(LLM):
             return ModelTimeout("the provider did not answer in time", model=self.name)
         if isinstance(error, self._sdk.error):
             return ProviderUnavailable(
-                f"no connection to {self._host} ({self._root(error)}): look whether the server runs there, and at {self._where}",
+                f"no connection to {self._host} ({self._root_text(error)}): check that the server is running, and check {self._url_settings}",
                 model=self.name,
             )
         return BrokenAnswer(
-            f"the connection broke before the answer's end: {self._root(error)}", model=self.name
+            f"the connection was lost before the end of the answer: {self._root_text(error)}", model=self.name
         )
 
-    def _advised(self, detail: object, response: httpx2.Response) -> object:
-        """Say of a 404 what is wrong with `base_url=`, unless the provider names another reason, such as an unknown model."""
-        said = str(detail.get("message", "")) if isinstance(detail, Mapping) else str(detail or "")
+    def _add_url_advice(self, detail: object, response: httpx2.Response) -> object:
+        """Add to a 404 how `base_url=` is probably wrong, unless the provider gives another reason, such as an unknown model."""
+        text = str(detail.get("message", "")) if isinstance(detail, Mapping) else str(detail or "")
         if response.status_code != HTTPStatus.NOT_FOUND or "model" in str(detail).lower():
             return detail
         path = httpx2.URL(self.base_url).path
-        advice = f"look at {self._where} and at the model's name"
+        advice = f"check {self._url_settings} and the model's name"
         if path.rstrip("/").endswith(self.path):
-            advice = f"remove {self.path} from the end of {self._where}"
+            advice = f"remove {self.path} from the end of {self._url_settings}"
         elif _has_version(self.default_url) and not _has_version(self.base_url):
-            advice = f"add /v1 to {self._where}, whose path is {path!r}"
-        return {"message": f"{said[:200] or 'not found'} (404 from {self._host}): {advice}"}
+            advice = f"add /v1 to {self._url_settings}, whose path is {path!r}"
+        return {"message": f"{text[:200] or 'not found'} (404 from {self._host}): {advice}"}
 
-    def _root(self, error: BaseException) -> str:
-        """Return the text of the library's own error without our secrets; a refused request may quote any header."""
+    def _root_text(self, error: BaseException) -> str:
+        """Return the text of the innermost exception without secrets. A rejected request may quote any header."""
         while (cause := error.__cause__ or error.__context__) is not None:
             error = cause
         if isinstance(error, BaseExceptionGroup):  # one for each address of the host
-            return "; ".join(dict.fromkeys(self._root(each) for each in error.exceptions))
+            return "; ".join(dict.fromkeys(self._root_text(each) for each in error.exceptions))
         if "LocalProtocolError" in type(error).__name__ or isinstance(error, UnicodeError):
-            return "the request holds what HTTP cannot carry, look at the headers of http_client="
-        return self._secrets.blotted(str(error)) or type(error).__name__
+            return (
+                "the request contains characters that HTTP does not allow: check the headers of http_client="
+            )
+        return self._secrets.redact(str(error)) or type(error).__name__
 
-    # --- where and who -------------------------------------------------------------------------
+    # --- address and limits ----------------------------------------------------------------------
 
     @property
     def governor(self) -> Governor:
-        """The governor of its requests in this trio run: the one it was given, or that of its address and key."""
+        """Governor of the requests in this trio run: the configured one, or that of the base URL and key."""
         if not self._is_own_governor or self._governor is None:
-            # Kept here, since it lives as long as somebody keeps it.
+            # Stored, since the shared governor only lives as long as a client refers to it.
             self._governor = shared_governor(self._rate_limit_key)
         return self._governor
 
     def waited(self, session: str) -> float:
         return self.governor.waited(session)
 
-    def doors(self) -> Mapping[str, Door]:
-        """By its host, and four characters that stand for the key."""
+    def rate_limiters(self) -> Mapping[str, RateLimiter]:
+        """Return the governor by the host and the last four characters of the hashed key."""
         return {f"{self._host} {self._rate_limit_key[-4:]}": self.governor}
 
     def _source(self) -> str:
@@ -570,12 +581,13 @@ class Remote(LLM):
 
     @cached_property
     def _host(self) -> str:
-        """Host of the API, with a port that is not the scheme's own. Kept because parsing takes 10 us."""
+        """Host of the API, with a non-default port. Cached because parsing takes 10 us."""
         url = httpx2.URL(self.base_url)
         return f"{url.host}:{url.port}" if url.port else url.host
 
     @property
-    def _where(self) -> str:
+    def _url_settings(self) -> str:
+        """Names of the argument and variables that set the base URL, for errors."""
         return f"base_url= (or {' or '.join((*self.url_variables, 'LLM_PROVIDER_URL'))})"
 
     def _url(self, argument: str | None) -> str:
@@ -588,10 +600,12 @@ class Remote(LLM):
         )
 
     def _find_window(self, argument: int | None) -> int | None:
-        if argument is None:  # a server of one's own may set any window for a model of the same name
+        if argument is None:  # other servers may use another window for a model of the same name
             return window_of(self.model, url=self.base_url) if self.base_url == self.default_url else None
         if type(argument) is not int or argument < 1:
-            raise ConfigurationError(f"context_window= is a number of tokens from 1, not {argument!r}")
+            raise ConfigurationError(
+                f"context_window= is a whole number of tokens, at least 1, not {argument!r}"
+            )
         return argument
 
     async def aclose(self) -> None:
@@ -604,7 +618,7 @@ class Remote(LLM):
     # --- usage -----------------------------------------------------------------------------------
 
     def priced(self, usage: Usage, model: str, raw: Mapping[str, Any]) -> Usage:
-        """`usage` with its cost: as the provider reports it in `raw`, else by the tables, else None."""
+        """Return `usage` with its cost: reported by the provider in `raw`, else from the price tables, else None."""
         cost = reported_cost(raw)
         if cost is None and usage.input_tokens + usage.output_tokens:
             cost = self._cost(usage, model or self.model)
@@ -622,21 +636,21 @@ class Remote(LLM):
 
 @attrs.define(eq=False)
 class _Stream:
-    """What is read of one stream, beside its fold."""
+    """State of reading one stream."""
 
     events: EventDecoder = attrs.field(factory=EventDecoder)
     has_surrogates: bool = False
-    """True if an event may hold half of a character."""
-    words: str = ""
-    """The last data that was no JSON: a sign of life, or a server's last words."""
+    """True if a text may end with half of a surrogate pair."""
+    last_words: str = ""
+    """Last data that was not JSON: a keep-alive, or an error message of a proxy."""
     _half: str = ""
 
     @property
     def remark(self) -> str:
-        return f"; it said {self.words!r}" if self.words else ""
+        return f"; its last data was {self.last_words!r}" if self.last_words else ""
 
-    def shown(self, text: str) -> str:
-        """Return text for listeners: half of a character waits for its other half."""
+    def complete_text(self, text: str) -> str:
+        """Return the text of complete characters. Half of a surrogate pair is buffered until the other half is received."""
         if not self.has_surrogates:
             return text
         text, self._half = split_surrogate(self._half + text)
@@ -645,19 +659,25 @@ class _Stream:
 
 @attrs.frozen
 class _Call:
-    """What all attempts of one call share."""
+    """State that all attempts of one call share."""
 
     chat: Chat
+    """Request that the call sends."""
     content: bytes
+    """Encoded request body."""
     streams: bool
+    """True if the request asks for a stream."""
     names: Mapping[str, str]
+    """Real tool names by their names in the API."""
     on_text: OnText | None
+    """Callback for streamed text, or None."""
     begun: float
+    """Time at which the call started, by trio's clock."""
     work: ModelWork | None = None
-    """The span of the attempt; None without telemetry."""
+    """Span of the attempt; None without tracing."""
 
     async def show(self, texts: Sequence[str], attempt: int) -> None:
-        """Pass pieces of text on to whoever listens."""
+        """Pass pieces of text to `on_text`."""
         if self.work is not None and any(texts):
             self.work.note_chunk()
         if self.on_text is not None:
@@ -665,15 +685,15 @@ class _Call:
                 await self.on_text(text, attempt)
 
 
-_MISSHAPEN = (AttributeError, IndexError, KeyError, TypeError, ValueError)
-"""What reading a body raises that has a list where an object should be, and the like."""
+_MALFORMED = (AttributeError, IndexError, KeyError, TypeError, ValueError)
+"""Exceptions from parsing a body with an unexpected structure, such as a list in place of an object."""
 
 
-# --- small things -----------------------------------------------------------------------------------
+# --- helpers -----------------------------------------------------------------------------------
 
 
 def _is_stream(response: httpx2.Response, *, asked: bool) -> bool:
-    """By what the server says it sent, not by what was asked for: some servers ignore `stream`."""
+    """Return True if the response is a stream, by its content type. `asked` decides without one, since servers ignore `stream`."""
     kind = response.headers.get("content-type", "")
     if "event-stream" in kind or "json" in kind:
         return "event-stream" in kind
@@ -681,7 +701,7 @@ def _is_stream(response: httpx2.Response, *, asked: bool) -> bool:
 
 
 def _unwrapped(answer: Answer) -> Answer:
-    """Return an answer with the member `response` of its object as its text; any other answer as it is."""
+    """Return a wrapped answer with the member `response` as its text. Other answers are returned unchanged."""
     text = unwrap_answer(answer.text)
     if text is None:
         return answer
@@ -690,10 +710,10 @@ def _unwrapped(answer: Answer) -> Answer:
 
 
 def _check_settings(options: Mapping[str, Any]) -> None:
-    """Refuse settings of a wrong type or unit where they are written, not at the first call.
+    """Validate the settings when the client is created, not at the first call.
 
     Raises:
-        ConfigurationError: A setting is no number in its range, or no mapping. The text has no value of a mapping.
+        ConfigurationError: A setting has the wrong type or is out of range. The text contains no header or body value.
     """
     temperature, timeout = options.get("temperature"), options.get("timeout")
     if temperature is not None and not (_is_number(temperature) and temperature >= 0):
@@ -722,12 +742,12 @@ def _is_number(value: object) -> bool:
 
 
 def _has_version(url: str) -> bool:
-    """True if a step of the address's path is a version of an API, such as `v1` or `v1beta`."""
+    """Return True if a segment of the URL path is an API version, such as `v1` or `v1beta`."""
     return any(_VERSION.fullmatch(step) for step in httpx2.URL(url).path.split("/"))
 
 
 def _detail(body: object) -> object:
-    """The error object inside an error body, however deep the provider puts it; Gemini wraps it into a list."""
+    """Return the error object in an error body, at any depth. Gemini wraps it in a list."""
     if isinstance(body, list) and len(body) == 1:
         body = body[0]
     return body["error"] if isinstance(body, Mapping) and body.get("error") else body

@@ -1,4 +1,4 @@
-"""Where a provider is and which key opens it: argument, then the provider's own variable, then the general one."""
+"""Finds the base URL and the API key of a provider: argument, else the provider's variables, else the general variable."""
 
 import os
 import re
@@ -10,17 +10,22 @@ import httpx2
 from actgent.errors import ConfigurationError, MissingKey
 
 NO_KEY = "none"
-"""What is sent to a server that asks for no key: the SDKs insist on one."""
+"""Key that is sent to a server without authentication, since the SDKs require a key."""
 
 
 def find_url(argument: str | None, variables: Sequence[str], *, default: str) -> str:
-    """The address of an API, without a slash at its end.
+    """Return the base URL of an API without a trailing slash.
+
+    Args:
+        argument: Value of `base_url=`, or None.
+        variables: Environment variables, in the order in which they are read.
+        default: URL if neither is set.
 
     Raises:
-        ConfigurationError: The argument is empty, or the address is no http(s) address. The text names argument and
-            variables, never the address.
+        ConfigurationError: The argument is empty, or the URL is not an http(s) URL with a host. The text names argument and
+            variables, never the URL.
     """
-    _check_given("base_url", argument, "take the address of the variables or of the provider")
+    _check_argument("base_url", argument, "use the address of the variables or of the provider")
     url = (argument or _first(variables) or default).strip()
     try:
         parsed = httpx2.URL(url)
@@ -34,13 +39,19 @@ def find_url(argument: str | None, variables: Sequence[str], *, default: str) ->
 
 
 def find_key(argument: str | None, variables: Sequence[str], *, name: str, is_optional: bool) -> str:
-    """The API key for the model called `name`.
+    """Return the API key of a model.
+
+    Args:
+        argument: Value of `api_key=`, or None.
+        variables: Environment variables, in the order in which they are read.
+        name: `provider:model`, for errors.
+        is_optional: True returns `NO_KEY` if no key is set.
 
     Raises:
-        MissingKey: there is none, and it is not optional.
-        ConfigurationError: The argument is empty, or the key has characters that no HTTP header can carry.
+        MissingKey: No key is set, and it is not optional.
+        ConfigurationError: The argument is empty, or the key has characters that HTTP headers do not allow.
     """
-    _check_given("api_key", argument, "take the key of the variables")
+    _check_argument("api_key", argument, "use the key of the variables")
     key = (argument or _first(variables) or "").strip()
     if not key and is_optional:
         return NO_KEY
@@ -48,30 +59,30 @@ def find_key(argument: str | None, variables: Sequence[str], *, name: str, is_op
         raise MissingKey(name, variables, hint=_hint_of_file(variables))
     if not (key.isascii() and key.isprintable()):
         raise ConfigurationError(
-            f"the API key for {name} (api_key= or {' or '.join(variables)}) has characters that no key has"
+            f"the API key for {name} (api_key= or {' or '.join(variables)}) has characters that HTTP headers do not allow"
         )
     return key
 
 
-def _check_given(name: str, argument: object, instead: str) -> None:
-    """Refuse an argument that is given and empty, e.g. from a setting that was not filled in.
+def _check_argument(name: str, argument: object, instead: str) -> None:
+    """Raise if an argument is an empty text, such as from a setting that was not filled in.
 
     An empty base_url would send key and conversation to the provider's public address; an empty api_key would send the
     key of an environment variable to that address.
 
     Raises:
-        ConfigurationError: The argument is an empty text, or no text at all.
+        ConfigurationError: The argument is an empty text, or not a text.
     """
     if argument is None:
         return
     if not isinstance(argument, str):
         raise ConfigurationError(f"{name}= is a text, not {type(argument).__name__}")
     if not argument.strip():
-        raise ConfigurationError(f"{name}= is empty: fill it in, or leave it out (None) to {instead}")
+        raise ConfigurationError(f"{name}= is empty: fill it in, or omit it (None) to {instead}")
 
 
 def _hint_of_file(variables: Sequence[str]) -> str:
-    """Say that `.env` is not read, if the file of that name in the working directory sets one of the variables."""
+    """Return a hint that `.env` is not read, if that file in the working directory sets one of the variables; else ""."""
     try:
         text = Path(".env").read_text(encoding="utf-8", errors="replace")
     except OSError:

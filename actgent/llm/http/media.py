@@ -1,8 +1,8 @@
-"""Pictures and files of tool results on their way to a provider.
+"""Images and files of tool results in requests.
 
-A client attaches those whose types its API takes; of the others the words say that they are not shown. Some a provider
-refuses all the same, with the whole conversation: a picture that is none, one for a model that reads only text. Then the
-request is sent again without them, and they stay left out (`RefusedMedia`).
+A client attaches images and files of the media types that its API accepts. The text of the result names the omitted files.
+A provider may still reject the request, such as for a corrupt image, or for an image to a text-only model. Then the request
+is sent again without media, and the rejected media are omitted from later requests (`RefusedMedia`).
 """
 
 from collections import OrderedDict
@@ -13,27 +13,28 @@ import attrs
 from actgent.llm.base import Chat, ChatMessage
 from actgent.messages import Medium, Part, ToolResult
 
-from .wire import result_text
+from .encoding import result_text
 
 PICTURES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
 PDF = "application/pdf"
-_REMEMBERED = 1000
-Takes = Callable[[Medium], bool]
-"""True for what the API takes as part of a result."""
+_MAX_REMEMBERED = 1000
+"""Maximum number of rejected media that are remembered."""
+AcceptsMedium = Callable[[Medium], bool]
+"""Returns True for a medium that the API accepts inside a tool result."""
 
 
-def attached(result: ToolResult, takes: Takes) -> tuple[str, tuple[Medium, ...]]:
-    """The text of a result as this client sends it, and the pictures and files beside it."""
+def attach_media(result: ToolResult, accepts: AcceptsMedium) -> tuple[str, tuple[Medium, ...]]:
+    """Return the text of a tool result, which names its omitted media, and the media that the API accepts."""
     text = result.text if result.native else result_text(result)
     if not result.media:
         return text, ()
-    taken = tuple([medium for medium in result.media if takes(medium)])
-    left = sorted({medium.media_type for medium in result.media if medium not in taken})
-    return (f"{text}\n[not shown to you: {', '.join(left)}]" if left else text), taken
+    accepted = tuple([medium for medium in result.media if accepts(medium)])
+    omitted = sorted({medium.media_type for medium in result.media if medium not in accepted})
+    return (f"{text}\n[not shown to you: {', '.join(omitted)}]" if omitted else text), accepted
 
 
 def media_in(chat: Chat) -> Iterator[Medium]:
-    """All pictures and files of results in a chat."""
+    """Yield the images and files of all tool results in a chat."""
     for message in chat.messages:
         for part in message.parts:
             if isinstance(part, ToolResult):
@@ -42,45 +43,45 @@ def media_in(chat: Chat) -> Iterator[Medium]:
 
 @attrs.define(eq=False)
 class RefusedMedia:
-    """Which pictures and files a provider has refused, the latest thousand."""
+    """The last 1,000 images and files that the provider rejected."""
 
     _keys: OrderedDict[int, None] = attrs.field(factory=OrderedDict)
-    """Their hashes: the objects themselves would stay in memory. One that is taken for another is named, and not shown."""
+    """Hashes of the media, since the objects themselves would take memory. A hash collision only omits a medium."""
 
     def __bool__(self) -> bool:
         return bool(self._keys)
 
     def add(self, chat: Chat) -> None:
-        """Leave out from now on all that a chat shows."""
+        """Remember all media in a chat as rejected."""
         for medium in media_in(chat):
             self._keys[hash(medium)] = None
             self._keys.move_to_end(hash(medium))
-        while len(self._keys) > _REMEMBERED:
+        while len(self._keys) > _MAX_REMEMBERED:
             self._keys.popitem(last=False)
 
-    def left_out(self, chat: Chat) -> Chat:
-        """The chat without those that were refused."""
+    def omit_from(self, chat: Chat) -> Chat:
+        """Return a copy of the chat without rejected media. The texts of the results name them."""
         return _without(chat, lambda medium: hash(medium) in self._keys)
 
 
 def without_media(chat: Chat) -> Chat:
-    """The chat without any picture or file of a result."""
+    """Return a copy of the chat without any image or file in tool results."""
     return _without(chat, lambda _: True)
 
 
-def _without(chat: Chat, leaves: Takes) -> Chat:
-    messages = tuple([_message(message, leaves) for message in chat.messages])
+def _without(chat: Chat, omits: AcceptsMedium) -> Chat:
+    messages = tuple([_message(message, omits) for message in chat.messages])
     return attrs.evolve(chat, messages=messages)
 
 
-def _message(message: ChatMessage, leaves: Takes) -> ChatMessage:
+def _message(message: ChatMessage, omits: AcceptsMedium) -> ChatMessage:
     if not any(isinstance(part, ToolResult) and part.media for part in message.parts):
         return message
-    return ChatMessage(message.role, tuple([_part(part, leaves) for part in message.parts]))
+    return ChatMessage(message.role, tuple([_part(part, omits) for part in message.parts]))
 
 
-def _part(part: Part, leaves: Takes) -> Part:
-    if not isinstance(part, ToolResult) or not (left := [each for each in part.media if leaves(each)]):
+def _part(part: Part, omits: AcceptsMedium) -> Part:
+    if not isinstance(part, ToolResult) or not (left := [each for each in part.media if omits(each)]):
         return part
     kept = tuple([each for each in part.media if each not in left])
     kinds = ", ".join(sorted({each.media_type for each in left}))

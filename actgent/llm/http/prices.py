@@ -1,4 +1,4 @@
-"""What model calls cost and how long they may be, by the tables of genai-prices (offline)."""
+"""Prices and context windows of models from the tables of genai-prices, which work offline."""
 
 import math
 from collections.abc import Mapping
@@ -9,8 +9,8 @@ from actgent.messages import Usage
 
 
 def cost_of(usage: Usage, model: str, *, url: str) -> float | None:
-    """US dollars for `usage` of `model` at the provider whose API stands at `url`; None if no table has it."""
-    # Imported at the first cost: the tables take 0.1 s, and most programs that import actgent never need them.
+    """Return the price of `usage` in US dollars for a model at an API's base URL; None if the tables do not have it."""
+    # Imported at the first price: the tables take 0.1 s to load, and most programs never need them.
     import genai_prices  # noqa: PLC0415
 
     tokens = genai_prices.Usage(
@@ -22,11 +22,11 @@ def cost_of(usage: Usage, model: str, *, url: str) -> float | None:
     try:
         return float(genai_prices.calc_price(tokens, model, provider_api_url=url).total_price)
     except (LookupError, ValueError):
-        return None  # An unknown model, or token counts that contradict each other: no price, but an answer.
+        return None  # an unknown model, or contradictory token counts
 
 
 def window_of(model: str, *, url: str) -> int | None:
-    """Tokens of the context window of `model` at the provider whose API stands at `url`; None if no table has it."""
+    """Return the context window of a model at an API's base URL, in tokens; None if the tables do not have it."""
     from genai_prices.data_snapshot import get_snapshot  # noqa: PLC0415 - as above
 
     try:
@@ -37,17 +37,17 @@ def window_of(model: str, *, url: str) -> int | None:
 
 
 def reported_cost(usage: Mapping[str, Any]) -> float | None:
-    """The price that the provider itself put into its usage (OpenRouter does), in US dollars."""
+    """Return the cost in US dollars that the provider reports in its usage, as OpenRouter does; else None."""
     cost = usage.get("cost")
     known = isinstance(cost, int | float) and not isinstance(cost, bool) and math.isfinite(cost) and cost >= 0
     return float(cost) if known and cost is not None else None
 
 
 def check_price(price: object) -> tuple[float, float] | None:
-    """A price as it was given, or None.
+    """Validate `price=`, and return it as two floats, or None.
 
     Raises:
-        ConfigurationError: it is no two amounts of US dollars.
+        ConfigurationError: The price is not a pair of amounts in US dollars.
     """
     if price is None:
         return None

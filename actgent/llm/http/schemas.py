@@ -1,8 +1,8 @@
-"""JSON Schemas in the subset that each provider accepts.
+"""Rewrites JSON Schemas for the subset that each provider accepts.
 
-A provider refuses a whole request for one schema that it cannot read. One pass rewrites a schema for the wire: it folds
-or wraps the root, adds `items`, turns tuples into lists, inlines and renames references. The program's own schema stays
-as it is, and arguments and answers are checked against that one. What cannot be rewritten raises `Inexpressible`.
+A provider rejects a whole request for one unsupported schema. One pass rewrites a schema: it merges or wraps the root, adds
+`items`, turns tuples into lists, and inlines or renames references. The original schema is unchanged, and arguments and
+answers are validated with it. A schema that cannot be rewritten raises `UnsupportedSchema`.
 """
 
 import json
@@ -17,16 +17,20 @@ from actgent.messages import ToolSpec
 from actgent.support.logs import logger_of
 
 T = TypeVar("T")
-ANSWER = "response"
-"""The member of a wrapped answer."""
+ANSWER_PROPERTY = "response"
+"""Property of the object that wraps an answer."""
 MAX_LEVELS = 60
-"""Levels of a schema that are rewritten; references that lead into themselves end before."""
-_MAX_KEPT = 2_048
+"""Maximum depth of a schema. Recursive references end before it."""
+_MAX_CACHED = 2_048
+"""Maximum number of schemas whose rewritten form is cached."""
 _MAX_NODES = 20_000
-"""Schemas in one schema after its references are inlined."""
-_LISTS = ("anyOf", "oneOf", "allOf")
-_ONE = ("not", "if", "then", "else", "contains", "propertyNames", "unevaluatedItems")
-_MANY = ("properties", "patternProperties", "dependentSchemas")
+"""Maximum number of subschemas after references are inlined."""
+_COMBINATORS = ("anyOf", "oneOf", "allOf")
+"""Keywords with a list of subschemas."""
+_SUBSCHEMA_KEYS = ("not", "if", "then", "else", "contains", "propertyNames", "unevaluatedItems")
+"""Keywords with one subschema."""
+_SUBSCHEMA_MAPS = ("properties", "patternProperties", "dependentSchemas")
+"""Keywords with an object of subschemas."""
 _DEFINITIONS = ("$defs", "definitions")
 _LOCAL = re.compile(r"#/(?:\$defs|definitions)/([^/]+)")
 _FOREIGN = re.compile(r"[^A-Za-z0-9_.-]+")
@@ -50,8 +54,8 @@ _UNSUPPORTED_GEMINI = (
 _log = logger_of(__name__)
 
 
-class Inexpressible(ValueError):
-    """A schema cannot be said in the subset of a provider; the text says why."""
+class UnsupportedSchema(ValueError):
+    """The schema cannot be expressed in the subset of a provider. The text gives the reason."""
 
 
 @attrs.frozen
@@ -59,18 +63,19 @@ class SchemaStyle:
     """The subset of JSON Schema that a provider accepts."""
 
     name: str
+    """Name of the provider, for logs."""
     has_strict: bool = False
-    """True: it enforces schemas of a subset; see `AnswerForm.strict`."""
+    """True if the provider can enforce a schema, for a smaller subset of JSON Schema."""
     needs_properties: bool = True
-    """True: it refuses an object that does not list its properties."""
+    """True if the provider rejects an object without `properties`."""
     inlines: bool = False
-    """True: it knows no references."""
+    """True if the provider does not support references."""
     strings_only: bool = False
-    """True: it takes an enum of texts alone, and one type for each schema."""
+    """True if the provider only accepts enums of strings, and one type per schema."""
     dropped: frozenset[str] = frozenset()
-    """Keywords that it refuses."""
+    """Keywords that the provider rejects."""
     property_names: re.Pattern[str] | None = None
-    """Names of parameters that it takes; None: all."""
+    """Pattern of the accepted parameter names; None accepts all."""
 
 
 OPENAI_STYLE = SchemaStyle("OpenAI", has_strict=True)
@@ -82,29 +87,30 @@ STYLES: Mapping[str, SchemaStyle] = {
     "gemini": GEMINI_STYLE,
     "anthropic": ANTHROPIC_STYLE,
 }
-"""The subsets by the names that the table of providers has for them."""
+"""Schema styles by the name that the table of providers uses."""
 
 
 @attrs.frozen
-class AnswerForm:
-    """The form of an answer as a provider accepts it."""
+class AnswerSchema:
+    """The schema of an answer in the form that a provider accepts."""
 
     schema: Mapping[str, Any]
+    """Rewritten JSON Schema."""
     strict: bool
-    """True: the provider can enforce the schema."""
+    """True if the provider can enforce the schema."""
     is_wrapped: bool
-    """True: the answer is the member `response` of an object, since the root may be nothing else."""
+    """True if the answer is wrapped as the property `response` of an object, since the root must be an object."""
 
 
-# --- the two uses ---------------------------------------------------------------------------------
+# --- tools and answers ----------------------------------------------------------------------------
 
 
-def offered_tools(
+def supported_tools(
     tools: Sequence[ToolSpec], style: SchemaStyle
 ) -> Iterator[tuple[ToolSpec, Mapping[str, Any]]]:
-    """Yield the tools that a provider can be offered, with their parameters; the others are logged once and left out."""
+    """Yield the tools whose parameters the provider supports, with the rewritten schemas. Log each other tool once."""
     for tool in tools:
-        made = _kept(_tools, tool.parameters, style, partial(_tool_or_reason, tool, style))
+        made = _cached(_tools, tool.parameters, style, partial(_tool_or_reason, tool, style))
         if not isinstance(made, str):
             yield tool, made
 
@@ -112,9 +118,9 @@ def offered_tools(
 def _tool_or_reason(tool: ToolSpec, style: SchemaStyle) -> Mapping[str, Any] | str:
     try:
         return tool_schema(tool.parameters, style)
-    except Inexpressible as error:
+    except UnsupportedSchema as error:
         _log.warning(
-            "the tool %r is not offered to the model: %s cannot take its parameters: %s",
+            "the tool %r is not offered to the model: %s does not support its parameters: %s",
             tool.name,
             style.name,
             error,
@@ -123,62 +129,63 @@ def _tool_or_reason(tool: ToolSpec, style: SchemaStyle) -> Mapping[str, Any] | s
 
 
 def tool_schema(parameters: Mapping[str, Any], style: SchemaStyle) -> Mapping[str, Any]:
-    """Return the parameters of a tool with a plain object at the root.
+    """Return the schema of a tool's parameters with a plain object at the root.
 
     Raises:
-        Inexpressible: The root is no object, a reference leads nowhere, or the schema is too deep.
+        UnsupportedSchema: The root is not an object, a reference has no target, or the schema is too deep.
     """
     rewriter = _Rewriter(parameters, style)
-    root = rewriter.resolved(parameters)
+    root = rewriter.resolve(parameters)
     if "object" not in _types(root):
-        raise Inexpressible(f"the root is {_named(root)} and not an object")
-    made = rewriter.finish({**_folded(root, rewriter), "type": "object"})
+        raise UnsupportedSchema(f"the root must be an object, not {_type_name(root)}")
+    made = rewriter.with_definitions({**_merge_branches(root, rewriter), "type": "object"})
     if style.needs_properties:
         made.setdefault("properties", {})
     for name in made.get("properties", ()):
         if style.property_names is not None and not style.property_names.fullmatch(name):
-            raise Inexpressible(
+            raise UnsupportedSchema(
                 f"the parameter {name[:80]!r} has characters other than letters, digits, _, . and -"
             )
     return made
 
 
-def provider_form(schema: Mapping[str, Any], style: SchemaStyle) -> AnswerForm:
-    """Return the form of an answer with a plain object at the root.
+def answer_schema(schema: Mapping[str, Any], style: SchemaStyle) -> AnswerSchema:
+    """Return the schema of an answer with a plain object at the root.
 
     Raises:
-        Inexpressible: A reference leads nowhere, or the schema is too deep.
+        UnsupportedSchema: A reference has no target, or the schema is too deep.
     """
-    return _kept(_forms, schema, style, partial(_make_form, schema, style))
+    return _cached(_answers, schema, style, partial(_make_answer_schema, schema, style))
 
 
-def _make_form(schema: Mapping[str, Any], style: SchemaStyle) -> AnswerForm:
+def _make_answer_schema(schema: Mapping[str, Any], style: SchemaStyle) -> AnswerSchema:
     rewriter = _Rewriter(schema, style)
-    root = rewriter.resolved(schema)
-    is_wrapped = _types(root) != {"object"} or any(key in root for key in (*_LISTS, "enum", "const", "not"))
+    root = rewriter.resolve(schema)
+    is_wrapped = _types(root) != {"object"} or any(
+        key in root for key in (*_COMBINATORS, "enum", "const", "not")
+    )
     if is_wrapped:
         inner = {key: value for key, value in root.items() if key not in _DEFINITIONS}
         root = {
             "type": "object",
-            "properties": {ANSWER: inner},
-            "required": [ANSWER],
+            "properties": {ANSWER_PROPERTY: inner},
+            "required": [ANSWER_PROPERTY],
             "additionalProperties": False,
         }
-    made = rewriter.finish(root)
+    made = rewriter.with_definitions(root)
     if style.has_strict:
         try:
-            strict = _Rewriter(schema, attrs.evolve(style, dropped=_UNSUPPORTED_STRICT), strict=True).finish(
-                root
-            )
-        except Inexpressible:
+            dropped = attrs.evolve(style, dropped=_UNSUPPORTED_STRICT)
+            strict = _Rewriter(schema, dropped, strict=True).with_definitions(root)
+        except UnsupportedSchema:
             strict = {}
         if strict and _is_strict(strict):
-            return AnswerForm(strict, strict=True, is_wrapped=is_wrapped)
-    return AnswerForm(made, strict=False, is_wrapped=is_wrapped)
+            return AnswerSchema(strict, strict=True, is_wrapped=is_wrapped)
+    return AnswerSchema(made, strict=False, is_wrapped=is_wrapped)
 
 
 def unwrap_answer(text: str) -> str | None:
-    """Return the JSON text of the member of a wrapped answer; None if the text is something else."""
+    """Return the JSON text of the property `response` of a wrapped answer; None if the text is not a wrapped answer."""
     if (opening := _OPENING.match(text)) is None:
         return None
     try:
@@ -188,41 +195,41 @@ def unwrap_answer(text: str) -> str | None:
     return text[opening.end() : text.rindex("}")].strip() if len(value) == 1 else None
 
 
-_OPENING = re.compile(rf'\s*\{{\s*"{ANSWER}"\s*:')
+_OPENING = re.compile(rf'\s*\{{\s*"{ANSWER_PROPERTY}"\s*:')
 _tools: dict[tuple[int, str], tuple[object, Mapping[str, Any] | str]] = {}
-_forms: dict[tuple[int, str], tuple[object, AnswerForm]] = {}
+_answers: dict[tuple[int, str], tuple[object, AnswerSchema]] = {}
 
 
-def _kept(
+def _cached(
     known: dict[tuple[int, str], tuple[object, T]], schema: object, style: SchemaStyle, make: Callable[[], T]
 ) -> T:
-    """Return what was made of a schema before: each request has the same ones. Schemas are not changed in place."""
+    """Return the cached result for a schema object, or call `make`. Schemas must not be changed in place."""
     key = id(schema), style.name
     found = known.get(key)
     if found is None:
-        if len(known) >= _MAX_KEPT:
+        if len(known) >= _MAX_CACHED:
             del known[next(iter(known))]
-        # The entry holds the schema, so that its id names no other one.
+        # The entry holds a reference to the schema, so that its id is not reused.
         found = known[key] = schema, make()
     return found[1]
 
 
-# --- one schema -----------------------------------------------------------------------------------
+# --- rewriting ------------------------------------------------------------------------------------
 
 
 @attrs.define(eq=False)
 class _Rewriter:
-    """Rewrites the parts of one schema."""
+    """Rewrites one schema with its definitions."""
 
     _root: Mapping[str, Any]
     _style: SchemaStyle
     _strict: bool = attrs.field(default=False, kw_only=True)
     _names: dict[str, str] = attrs.field(factory=dict)
-    """Definitions that are referred to, by their pointers, with their names on the wire."""
+    """Name of each used definition in the result, by its reference."""
     _nodes: int = 0
 
-    def finish(self, root: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a schema with the definitions that it refers to."""
+    def with_definitions(self, root: Mapping[str, Any]) -> dict[str, Any]:
+        """Rewrite a root schema, and add the definitions that it refers to."""
         made = self.rewrite({key: value for key, value in root.items() if key not in _DEFINITIONS}, ())
         definitions: dict[str, Any] = {}
         while left := [pointer for pointer, name in self._names.items() if name not in definitions]:
@@ -231,8 +238,8 @@ class _Rewriter:
                 definitions[self._names[pointer]] = self.rewrite(self._target(pointer), ())
         return {**made, "$defs": definitions} if definitions else made
 
-    def resolved(self, schema: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return a schema whose root is no reference."""
+    def resolve(self, schema: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Follow the references at the root of a schema, and return the merged target."""
         for _ in range(MAX_LEVELS):
             if not isinstance(reference := schema.get("$ref"), str):
                 return schema
@@ -240,21 +247,21 @@ class _Rewriter:
             target = self._target(reference)
             properties = {**(target.get("properties") or {}), **(rest.get("properties") or {})}
             schema = {**target, **rest, **({"properties": properties} if properties else {})}
-        raise Inexpressible("its references lead to themselves")
+        raise UnsupportedSchema("its references form a cycle")
 
     def rewrite(self, schema: object, trail: tuple[str, ...], level: int = 0) -> dict[str, Any]:
-        """Rewrite a subschema in the style of the provider. `trail` has the references that are being inlined."""
+        """Rewrite a subschema. `trail` contains the references that are being inlined, `level` is the depth."""
         self._nodes += 1
         if level > MAX_LEVELS or self._nodes > _MAX_NODES:
-            raise Inexpressible("it is nested too deep, or too large")
+            raise UnsupportedSchema("it is nested too deep, or too large")
         if isinstance(schema, bool):
             return {} if schema else {"not": {}}
         if not isinstance(schema, Mapping):
-            raise Inexpressible(f"{type(schema).__name__} stands where a schema should")
+            raise UnsupportedSchema(f"a schema must be an object, not {type(schema).__name__}")
         if isinstance(reference := schema.get("$ref"), str):
             return self._reference(schema, reference, trail, level)
         if self._strict and "allOf" in schema:
-            schema = _merged(schema, self)
+            schema = _merge_all_of(schema, self)
         made: dict[str, Any] = {}
         for key, value in sorted(schema.items(), key=lambda item: item[0] in _DRAFT_4):
             if key not in self._style.dropped and key not in _DEFINITIONS:
@@ -262,27 +269,27 @@ class _Rewriter:
         if "array" in _types(schema) or "prefixItems" in schema:
             self._array(made, schema, trail, level + 1)
         if self._style.strings_only:
-            _one_type(made)
+            _use_single_type(made)
         else:
-            _typed(made)
+            _add_type(made)
         return made
 
     def _keyword(
         self, made: dict[str, Any], key: str, value: Any, trail: tuple[str, ...], level: int
     ) -> None:
-        if key in _LISTS and isinstance(value, list | tuple):
+        if key in _COMBINATORS and isinstance(value, list | tuple):
             key = "anyOf" if key == "oneOf" else key
             made[key] = [*made.get(key, ()), *(self.rewrite(each, trail, level) for each in value)]
-        elif key in _MANY and isinstance(value, Mapping):
+        elif key in _SUBSCHEMA_MAPS and isinstance(value, Mapping):
             made[key] = {name: self.rewrite(each, trail, level) for name, each in value.items()}
-        elif key in _ONE or (key == "additionalProperties" and not isinstance(value, bool)):
+        elif key in _SUBSCHEMA_KEYS or (key == "additionalProperties" and not isinstance(value, bool)):
             made[key] = self.rewrite(value, trail, level)
         elif (key == "format" and self._strict and value not in _FORMATS) or key == "$schema":
             pass
         elif key in _DRAFT_4 and isinstance(value, bool):
             if (
                 value and _DRAFT_4[key] in made
-            ):  # in draft 4 it says of the other keyword that it is exclusive
+            ):  # in draft 4, a boolean makes the bound of the other keyword exclusive
                 made[key] = made.pop(_DRAFT_4[key])
         elif key not in ("items", "prefixItems", "additionalItems"):
             made[key] = value
@@ -290,25 +297,28 @@ class _Rewriter:
     def _array(
         self, made: dict[str, Any], schema: Mapping[str, Any], trail: tuple[str, ...], level: int
     ) -> None:
-        """Say of what an array is: providers want one schema for its items."""
+        """Set `items` of an array, since providers accept one schema for all items."""
         items = schema.get("items", True)
-        places = schema.get("prefixItems", items if isinstance(items, list | tuple) else ())
-        if not places:
+        positions = schema.get("prefixItems", items if isinstance(items, list | tuple) else ())
+        if not positions:
             made["items"] = self.rewrite(items, trail, level) if items is not False else {}
             return
         rest = schema.get("additionalItems", False) if isinstance(items, list | tuple) else items
         kinds: list[dict[str, Any]] = []
-        for each in (*places, *([rest] if isinstance(rest, Mapping) else ())):
+        for each in (*positions, *([rest] if isinstance(rest, Mapping) else ())):
             if (kind := self.rewrite(each, trail, level)) not in kinds:
                 kinds.append(kind)
         made["items"] = kinds[0] if len(kinds) == 1 else {"anyOf": kinds}
         if rest is False:
-            made.setdefault("maxItems", len(places))
+            made.setdefault("maxItems", len(positions))
         if len(kinds) > 1:
-            _describe(made, f"Items in this order: {', '.join(_named(self._seen(each)) for each in places)}.")
+            _append_description(
+                made,
+                f"Items in this order: {', '.join(_type_name(self._resolve_any(each)) for each in positions)}.",
+            )
 
-    def _seen(self, schema: Any) -> Mapping[str, Any]:
-        return self.resolved(schema) if isinstance(schema, Mapping) else {}
+    def _resolve_any(self, schema: Any) -> Mapping[str, Any]:
+        return self.resolve(schema) if isinstance(schema, Mapping) else {}
 
     def _reference(
         self, schema: Mapping[str, Any], reference: str, trail: tuple[str, ...], level: int
@@ -317,7 +327,7 @@ class _Rewriter:
         target = self._target(reference)
         local = _LOCAL.fullmatch(reference)
         if reference in trail:
-            # It leads into itself: a reference where the provider knows them, else any object.
+            # A recursive reference: stays a reference if the provider supports them, else becomes any object.
             if local and not self._style.inlines:
                 return {"$ref": self._named_reference(reference, local[1])}
             return {"type": "object"} if "object" in _types(target) or "properties" in target else {}
@@ -327,7 +337,7 @@ class _Rewriter:
 
     def _named_reference(self, reference: str, name: str) -> str:
         if reference not in self._names:
-            plain = _FOREIGN.sub("_", _unescaped(name)).strip("_") or "definition"
+            plain = _FOREIGN.sub("_", _decode_pointer(name)).strip("_") or "definition"
             taken, free, number = set(self._names.values()), plain, 2
             while free in taken:
                 free, number = f"{plain}_{number}", number + 1
@@ -336,10 +346,10 @@ class _Rewriter:
 
     def _target(self, reference: str) -> Mapping[str, Any]:
         if not reference.startswith("#"):
-            raise Inexpressible(f"the reference {reference[:100]!r} leads out of the schema")
+            raise UnsupportedSchema(f"the reference {reference[:100]!r} points outside of the schema")
         found: Any = self._root
         for step in reference.split("/")[1:]:
-            name = _unescaped(step)
+            name = _decode_pointer(step)
             if isinstance(found, Mapping):
                 found = found.get(name)
             elif isinstance(found, list | tuple) and name.isdecimal() and int(name) < len(found):
@@ -349,12 +359,12 @@ class _Rewriter:
         if isinstance(found, bool):
             return {}
         if not isinstance(found, Mapping) or (reference != "#" and "/" not in reference):
-            raise Inexpressible(f"the reference {reference[:100]!r} leads nowhere")
+            raise UnsupportedSchema(f"the reference {reference[:100]!r} has no target")
         return found
 
 
-def _unescaped(step: str) -> str:
-    """A step of a JSON pointer in a URI fragment (RFC 6901, section 6)."""
+def _decode_pointer(step: str) -> str:
+    """Decode a segment of a JSON pointer in a URI fragment (RFC 6901, section 6)."""
     return (
         re.sub("%([0-9A-Fa-f]{2})", lambda code: chr(int(code[1], 16)), step)
         .replace("~1", "/")
@@ -363,7 +373,7 @@ def _unescaped(step: str) -> str:
 
 
 def _types(schema: Mapping[str, Any]) -> set[str]:
-    """Return the types of a value that a schema names, or implies by its keywords."""
+    """Return the types that a schema names, or that its keywords imply."""
     given = schema.get("type")
     if isinstance(given, str):
         return {given}
@@ -373,22 +383,22 @@ def _types(schema: Mapping[str, Any]) -> set[str]:
         return {"object"}
     if "items" in schema or "prefixItems" in schema:
         return {"array"}
-    branches = [each for key in _LISTS for each in schema.get(key, ()) if isinstance(each, Mapping)]
+    branches = [each for key in _COMBINATORS for each in schema.get(key, ()) if isinstance(each, Mapping)]
     return set().union(*map(_types, branches)) if branches else set()
 
 
-def _named(schema: Mapping[str, Any]) -> str:
+def _type_name(schema: Mapping[str, Any]) -> str:
     if "enum" in schema or "const" in schema:
         values = schema.get("enum", [schema.get("const")])
         return " or ".join(map(repr, values[:4])) if isinstance(values, list | tuple) else "a value"
     return str(schema.get("title") or " or ".join(sorted(_types(schema))) or "any value")
 
 
-def _describe(made: dict[str, Any], text: str) -> None:
+def _append_description(made: dict[str, Any], text: str) -> None:
     made["description"] = f"{made['description']} {text}" if made.get("description") else text
 
 
-def _folded(root: Mapping[str, Any], rewriter: _Rewriter) -> dict[str, Any]:
+def _merge_branches(root: Mapping[str, Any], rewriter: _Rewriter) -> dict[str, Any]:
     """Merge the branches of root combinators into one object schema with all properties.
 
     A property is required if each branch requires it; of `allOf`, if one branch requires it.
@@ -396,14 +406,14 @@ def _folded(root: Mapping[str, Any], rewriter: _Rewriter) -> dict[str, Any]:
     made = {
         key: value
         for key, value in root.items()
-        if key not in (*_LISTS, "enum", "const", "not", "if", "then", "else")
+        if key not in (*_COMBINATORS, "enum", "const", "not", "if", "then", "else")
     }
     properties = dict(root.get("properties") or {})
     required = dict.fromkeys(root.get("required") or ())
     is_open = False
-    for key in _LISTS:
+    for key in _COMBINATORS:
         branches = [
-            _folded(rewriter.resolved(each), rewriter)
+            _merge_branches(rewriter.resolve(each), rewriter)
             for each in root.get(key, ())
             if isinstance(each, Mapping)
         ]
@@ -430,40 +440,40 @@ def _either(one: Any, other: Any) -> dict[str, Any]:
     return {"anyOf": known if other in known else [*known, other]}
 
 
-def _merged(schema: Mapping[str, Any], rewriter: _Rewriter) -> Mapping[str, Any]:
-    """Return a schema with the members of its `allOf` merged.
+def _merge_all_of(schema: Mapping[str, Any], rewriter: _Rewriter) -> Mapping[str, Any]:
+    """Return a schema with the members of its `allOf` merged into it.
 
     Raises:
-        Inexpressible: Two of them say different things with one keyword.
+        UnsupportedSchema: Two members have different values for a keyword.
     """
     made = {key: value for key, value in schema.items() if key != "allOf"}
     for each in schema["allOf"]:
-        for key, value in (rewriter.resolved(each) if isinstance(each, Mapping) else {}).items():
+        for key, value in (rewriter.resolve(each) if isinstance(each, Mapping) else {}).items():
             if key == "properties":
                 made[key] = {**made.get(key, {}), **value}
             elif key == "required":
                 made[key] = list(dict.fromkeys([*made.get(key, ()), *value]))
             elif made.setdefault(key, value) != value and key not in ("title", "description", "default"):
-                raise Inexpressible(f"allOf says {key} twice")
+                raise UnsupportedSchema(f"the members of allOf have different values of {key}")
     return made
 
 
-def _typed(made: dict[str, Any]) -> None:
-    """Name the type of an enum or a constant, which some providers insist on."""
+def _add_type(made: dict[str, Any]) -> None:
+    """Add the type of an enum or constant, which some providers require."""
     values = made.get("enum", [made["const"]] if "const" in made else None)
     if "type" not in made and isinstance(values, list | tuple):
         kinds = list(dict.fromkeys(map(_json_type, values)))
         made["type"] = kinds[0] if len(kinds) == 1 else kinds
 
 
-def _one_type(made: dict[str, Any]) -> None:
-    """Say several types as alternatives, constants as enums, and values that are no text in the description."""
+def _use_single_type(made: dict[str, Any]) -> None:
+    """Convert type lists to `anyOf`, constants to enums, and enums with values other than strings to a description."""
     if "const" in made:
         made["enum"] = [made.pop("const")]
     values = made.get("enum")
     if isinstance(values, list | tuple) and not all(isinstance(each, str) for each in values):
         del made["enum"]
-        _describe(made, f"One of: {', '.join(json.dumps(each) for each in values)}.")
+        _append_description(made, f"One of: {', '.join(json.dumps(each) for each in values)}.")
         made.setdefault("type", _json_type(next((each for each in values if each is not None), None)))
     elif values:
         made.setdefault("type", "string")
@@ -489,7 +499,7 @@ def _json_type(value: object) -> str:
 
 
 def _is_strict(schema: object) -> bool:
-    """True for a schema in the form that OpenAI enforces: closed objects, all properties required, a type everywhere."""
+    """Return True if OpenAI can enforce a schema: closed objects, all properties required, and a type everywhere."""
     if not isinstance(schema, Mapping):
         return False
     if "$ref" in schema:

@@ -1,4 +1,4 @@
-"""What must not be told: keys and headers, whole or in part, in the words of whoever was asked with them."""
+"""Removes keys and other secrets, whole or in part, from error texts that servers and libraries return."""
 
 import base64
 import re
@@ -10,12 +10,13 @@ import httpx2
 
 from actgent.errors import ConfigurationError
 
-SHORTEST = 8
-"""A shorter secret is a placeholder, and would blot out innocent words."""
-_PIECE = 4
-"""Characters at either end of a secret that are as good as told."""
-_MASKED_PIECE = 3
-_MAX_SEARCHED = 10_000
+MIN_SECRET_CHARS = 8
+"""Minimum length of a secret in characters. A shorter one is a placeholder, and would redact ordinary words."""
+_REVEALING_CHARS = 4
+"""Number of characters at the start or end of a secret that identify it, so that they are redacted too."""
+_REVEALING_CHARS_MASKED = 3
+"""The same for a token of which the rest is masked, such as `sk-...abc`."""
+_MAX_TEXT_CHARS = 10_000
 _TOKEN = re.compile(r"[^\s\"'`<>(){}\[\],;:=/?&]+")
 _MASK = re.compile(r"[*•…]+|\.{2,}|[xX]{4,}|#{2,}")
 _SECRET_NAME = re.compile("key|token|secret|sig|pass|auth|cred", re.IGNORECASE)
@@ -24,37 +25,39 @@ _NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 
 @attrs.frozen
 class Secrets:
-    """The secrets of one client."""
+    """The secrets of one client: key, header values, and parts of the URL."""
 
     _values: tuple[str, ...] = attrs.field(repr=False)
 
-    def blotted(self, text: str) -> str:
-        """A text, cut at 10,000 characters, without the secrets, and without words that hold a part of one."""
-        text = text[:_MAX_SEARCHED]
+    def redact(self, text: str) -> str:
+        """Return the first 10,000 characters of a text; secrets, and words that contain parts of a secret, become `[api key]`."""
+        text = text[:_MAX_TEXT_CHARS]
         for secret in self._values:
-            if len(secret) >= SHORTEST:
-                text = _blotted(text, secret)
+            if len(secret) >= MIN_SECRET_CHARS:
+                text = _redact(text, secret)
         return text
 
 
-def _blotted(text: str, secret: str) -> str:
+def _redact(text: str, secret: str) -> str:
     text = text.replace(secret, "[api key]")
-    text = _TOKEN.sub(lambda token: "[api key]" if _tells(token[0], secret) else token[0], text)
-    for start in range(len(secret) - SHORTEST + 1):
-        text = text.replace(secret[start : start + SHORTEST], "[api key]")
+    text = _TOKEN.sub(lambda token: "[api key]" if _reveals(token[0], secret) else token[0], text)
+    for start in range(len(secret) - MIN_SECRET_CHARS + 1):
+        text = text.replace(secret[start : start + MIN_SECRET_CHARS], "[api key]")
     return text
 
 
-def _tells(token: str, secret: str) -> bool:
-    """Return True for a word that is the beginning or the end of a secret, as it is or with a mask over the rest."""
+def _reveals(token: str, secret: str) -> bool:
+    """Return True if a word contains the start or end of a secret, plain or next to a mask such as `***`."""
     pieces = [piece for piece in _MASK.split(token.rstrip(".!")) if piece]
-    least = _PIECE if len(pieces) == 1 and pieces[0] == token.rstrip(".!") else _MASKED_PIECE
+    least = (
+        _REVEALING_CHARS if len(pieces) == 1 and pieces[0] == token.rstrip(".!") else _REVEALING_CHARS_MASKED
+    )
     begins, ends = secret[:least], secret[-least:]
     return any(len(piece) >= least and (piece.startswith(begins) or piece.endswith(ends)) for piece in pieces)
 
 
-def without_login(url: str) -> tuple[str, dict[str, str]]:
-    """An address without the `user:password@` that it may have, and the header that says the same."""
+def split_login(url: str) -> tuple[str, dict[str, str]]:
+    """Return a URL without `user:password@`, and the equivalent Authorization header (empty if the URL has no login)."""
     parsed = httpx2.URL(url)
     if not parsed.userinfo:
         return url, {}
@@ -63,27 +66,27 @@ def without_login(url: str) -> tuple[str, dict[str, str]]:
 
 
 def secrets_in(url: str) -> Iterator[str]:
-    """What an address has in it that must not be told."""
+    """Yield the secrets in a URL: user, password, and query parameters with names such as `key` or `token`."""
     parsed = httpx2.URL(url)
     name, _, password = parsed.userinfo.decode().partition(":")
     yield from filter(None, (parsed.password, password) if password else (parsed.username, name))
     if parsed.userinfo:
-        yield without_login(url)[1]["Authorization"].removeprefix("Basic ")
+        yield split_login(url)[1]["Authorization"].removeprefix("Basic ")
     yield from (value for name, value in parsed.params.multi_items() if _SECRET_NAME.search(name))
 
 
-def checked_headers(headers: Mapping[Any, Any] | None) -> dict[str, str]:
-    """Headers as HTTP carries them, without space and line ends around their values.
+def validate_headers(headers: Mapping[Any, Any] | None) -> dict[str, str]:
+    """Return HTTP headers with leading and trailing whitespace removed from their values.
 
     Raises:
-        ConfigurationError: one cannot be sent; the text tells neither its name nor its value, either may be a key.
+        ConfigurationError: A name or value is not allowed in HTTP. The text contains neither, since both may be secrets.
     """
-    checked = {}
-    for place, (name, value) in enumerate((headers or {}).items(), 1):
+    validated = {}
+    for position, (name, value) in enumerate((headers or {}).items(), 1):
         is_text = isinstance(name, str) and isinstance(value, str)
         if not (is_text and _NAME.fullmatch(name) and value.isascii() and value.strip().isprintable()):
             raise ConfigurationError(
-                f"extra_headers= has characters in header {place} that no HTTP header has: look for line ends and accents"
+                f"extra_headers= has characters in header {position} that HTTP does not allow: look for line ends and accents"
             )
-        checked[name] = value.strip()
-    return checked
+        validated[name] = value.strip()
+    return validated

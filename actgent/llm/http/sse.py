@@ -1,23 +1,22 @@
-"""Server-sent events (WHATWG HTML, section 9.2), as far as model providers use them."""
+"""Decoder of server-sent events (WHATWG HTML, section 9.2), limited to what model providers use."""
 
 import abc
 from collections.abc import Iterator
 from typing import Generic, TypeVar
 
-MAX_EVENT = 64 * 1024 * 1024
-"""Bytes that one event may have; the largest real ones carry an image."""
+MAX_EVENT_BYTES = 64 * 1024 * 1024
+"""Maximum size of one event. The largest real events contain an image."""
 E = TypeVar("E")
 
 
 class EventTooLarge(ValueError):
-    """One event is larger than any provider sends."""
+    """An event exceeds `MAX_EVENT_BYTES`."""
 
 
 class LineDecoder(abc.ABC, Generic[E]):
-    """Bytes as they come from the wire in, what their lines say out.
+    """Splits received bytes into lines, and decodes events from the lines.
 
-    Kept as bytes: the JSON decoder takes them so, and a character cut in two by the network
-    never has to be put together here.
+    Data stays bytes: the JSON decoder takes bytes, and a character that is split between two chunks needs no special case.
     """
 
     def __init__(self) -> None:
@@ -26,25 +25,29 @@ class LineDecoder(abc.ABC, Generic[E]):
         self._begun = False
 
     @abc.abstractmethod
-    def take(self, line: bytes) -> E | None:
-        """Take one line; returns the event that it ends."""
+    def decode_line(self, line: bytes) -> E | None:
+        """Process one line. Return the event that it completes, or None."""
 
     @property
     @abc.abstractmethod
     def held(self) -> int:
-        """Bytes of the event that has begun."""
+        """Size of the incomplete event in bytes."""
 
     def feed(self, chunk: bytes) -> Iterator[E]:
-        """The events that `chunk` completes."""
+        """Yield the events that a chunk completes.
+
+        Raises:
+            EventTooLarge: The incomplete event exceeds `MAX_EVENT_BYTES`.
+        """
         self._size += len(chunk)
-        if self._size > MAX_EVENT:
-            raise EventTooLarge(f"one event has more than {MAX_EVENT} bytes")
+        if self._size > MAX_EVENT_BYTES:
+            raise EventTooLarge(f"one event has more than {MAX_EVENT_BYTES} bytes")
         self._pieces.append(chunk)
         if b"\n" in chunk or b"\r" in chunk:
             yield from self._split()
 
     def close(self) -> Iterator[E]:
-        """Return the event behind the last line end: some servers leave it out after their last event."""
+        """Yield the event after the last line end. Some servers omit the blank line after their last event."""
         self._pieces.append(b"\n\n")
         yield from self._split()
 
@@ -53,17 +56,17 @@ class LineDecoder(abc.ABC, Generic[E]):
         if not self._begun:
             self._begun = True
             text = text.removeprefix(b"\xef\xbb\xbf")
-        # A "\r" at the end may be the first half of "\r\n", so it waits.
+        # A "\r" at the end may be the first half of "\r\n", so it is kept for the next chunk.
         whole = max(text.rfind(b"\n"), text.rfind(b"\r", 0, -1)) + 1
         self._pieces = [text[whole:]]
         for line in text[:whole].splitlines():
-            if (event := self.take(line)) is not None:
+            if (event := self.decode_line(line)) is not None:
                 yield event
         self._size = len(self._pieces[0]) + self.held
 
 
 class EventDecoder(LineDecoder[bytes]):
-    """The `data` of whole events alone."""
+    """Decodes the `data` fields of events, and ignores all other fields."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -74,7 +77,7 @@ class EventDecoder(LineDecoder[bytes]):
     def held(self) -> int:
         return self._held
 
-    def take(self, line: bytes) -> bytes | None:
+    def decode_line(self, line: bytes) -> bytes | None:
         if line.startswith(b"data:"):
             self._data.append(line[6:] if line[5:6] == b" " else line[5:])
             self._held += len(self._data[-1]) + 1

@@ -1,1 +1,1 @@
-"""Functions of a history, for `memory=`: what the model is to be shown of it."""
+"""Functions of a history, for `Agent(memory=...)`: each returns the messages that the model is shown."""

@@ -1,40 +1,40 @@
-"""A function for `memory=` that says older messages in fewer words: those sentences of them that matter to the question."""
+"""`SemanticCompression`: a `memory=` function that keeps the relevant sentences of older messages."""
 
 import re
 from collections.abc import Sequence
 
 import attrs
 
-from actgent.memory.room import CHARACTERS_A_TOKEN, count_characters
+from actgent.memory.token_budget import CHARACTERS_PER_TOKEN, count_characters
 from actgent.messages import Message, Text
 
 from .decay import WORD, word_weights
 
 _SENTENCE = re.compile(r"[^.!?\n]+[.!?]*\s*")
 LEFT_OUT = "[...]"
-"""What stands where sentences are left out."""
+"""Text at the end of a message with omitted sentences."""
 
 
 @attrs.frozen(kw_only=True)
 class SemanticCompression:
-    """Shows the last messages as they were said, and of older ones the sentences that carry most for what is asked now.
+    """Shows the last messages verbatim, and those sentences of older messages that are relevant to the newest message.
 
-    It takes effect above `trigger` tokens. A sentence counts by its words that are rare in the conversation, three times those that
-    the newest message has, too, for its length; the best ones are kept in their places until `max_tokens` are full. No model
-    is asked. Words are compared, not meanings: `Summarizing` has a model write a summary, and `memories=` with
-    `recall_before_answer=` finds by vectors, where an embedding is given. The record stays whole.
+    It takes effect above `trigger` tokens. A sentence scores by the rarity of its words in the conversation, divided by the square
+    root of its length; words of the newest message count three times. The best sentences are kept in order until `max_tokens` are
+    used. No model is called. Words are compared, not meanings: `Summarizing` lets a model write a summary, and `memories=` with
+    `recall_before_answer=` searches by vectors if an embedding is set. The journal keeps all messages.
     """
 
     trigger: int = attrs.field(default=8_000, validator=attrs.validators.ge(1))
-    """The tokens of a conversation from which on it is compressed."""
+    """Tokens of the conversation above which it is compressed."""
     max_tokens: int = attrs.field(default=2_000, validator=attrs.validators.ge(1))
-    """What the sentences of older messages may take together."""
+    """Maximum tokens of all sentences of older messages together."""
     recent: int = attrs.field(default=6, validator=attrs.validators.ge(1))
-    """How many of the last messages stay as they are."""
+    """Number of newest messages that are shown verbatim."""
 
     def __call__(self, history: Sequence[Message]) -> list[Message]:
         size = sum(count_characters(message.parts) for message in history)
-        if size <= self.trigger * CHARACTERS_A_TOKEN or len(history) <= self.recent:
+        if size <= self.trigger * CHARACTERS_PER_TOKEN or len(history) <= self.recent:
             return list(history)
         older, recent = history[: -self.recent], history[-self.recent :]
         sentences = [(place, each) for place, said in enumerate(older) for each in _sentences(said)]
@@ -45,13 +45,13 @@ class SemanticCompression:
         ]
 
     def _best(self, sentences: Sequence[tuple[int, str]], *, asked: frozenset[str]) -> dict[int, list[str]]:
-        """The sentences that matter most, by their messages and in their order."""
+        """Return the best sentences by the index of their message, in order."""
         words = [_words(sentence) for _, sentence in sentences]
         weights = word_weights([*words, asked])
         worth = [
             _worth(own, asked, weights) / (1 + len(sentences[n][1])) ** 0.5 for n, own in enumerate(words)
         ]
-        left, chosen = self.max_tokens * CHARACTERS_A_TOKEN, set[int]()
+        left, chosen = self.max_tokens * CHARACTERS_PER_TOKEN, set[int]()
         for number in sorted(range(len(sentences)), key=lambda number: (-worth[number], -number)):
             if worth[number] and len(sentences[number][1]) <= left:
                 left -= len(sentences[number][1]) + len(LEFT_OUT)
@@ -71,16 +71,16 @@ def _worth(own: frozenset[str], asked: frozenset[str], weights: dict[str, float]
 
 
 def _sentences(message: Message) -> list[str]:
-    """What a message says; nothing of calls and results, which stay or go as they are."""
+    """Return the sentences of a message; none for calls and results, which are kept or omitted as a whole."""
     return [] if message.tool_calls or message.tool_results else _SENTENCE.findall(message.text)
 
 
 def _with(message: Message, sentences: Sequence[str]) -> Message | None:
-    """The message with these sentences alone; None where none of it is left, but for notices and calls."""
+    """Return the message with only these sentences; None if there are none. Notices, calls and results are unchanged."""
     if message.is_note or message.tool_calls or message.tool_results:
         return message
     if not sentences:
         return None
-    told = "".join(sentences).strip()
-    text = told if told == message.text.strip() else f"{told} {LEFT_OUT}"
+    kept = "".join(sentences).strip()
+    text = kept if kept == message.text.strip() else f"{kept} {LEFT_OUT}"
     return attrs.evolve(message, parts=(Text(text),))

@@ -1,4 +1,4 @@
-"""Functions for `memory=` that keep of a record what is fresh, or what has to do with the question."""
+"""`TimeDecay` and `Relevance`: `memory=` functions that keep recent messages, or messages related to the newest one."""
 
 import collections
 import math
@@ -18,17 +18,17 @@ def _recent(history: Sequence[Message], count: int) -> set[str]:
 
 @attrs.frozen(kw_only=True)
 class TimeDecay:
-    """Keeps messages whose weight is still `keep`; it halves with each `half_life` that a message is older than the newest.
+    """Keeps the messages whose weight is at least `keep`. The weight is 1 for the newest message and halves every `half_life` seconds.
 
-    Time is that of the messages themselves, so it is the same after a restart, and a clock that jumps back makes none older.
+    The age is computed from the messages' timestamps, so the result is the same after a restart or a change of the clock.
     """
 
     half_life: float = attrs.field(validator=attrs.validators.gt(0))
-    """Seconds."""
+    """Seconds in which the weight of a message halves."""
     keep: float = attrs.field(
         default=0.1, validator=attrs.validators.and_(attrs.validators.gt(0), attrs.validators.le(1))
     )
-    """The weight down to which a message is kept, where the newest has 1."""
+    """Minimum weight of a kept message, above 0 and at most 1."""
 
     def __call__(self, history: Sequence[Message]) -> list[Message]:
         newest = max((message.created_at for message in history), default=0.0)
@@ -38,19 +38,18 @@ class TimeDecay:
 
 @attrs.frozen(kw_only=True)
 class Relevance:
-    """Keeps the last messages, and those of the others that share enough words with the newest.
+    """Keeps the newest messages, and older messages that share enough words with the newest.
 
-    The relevance of a message is the share of the newest one's words that it has, between 0 and 1, where a word counts by
-    how rare it is in the conversation (its inverse document frequency). An answer is kept with the question before it, and
-    a question with its answer.
+    The relevance of a message, from 0 to 1, is the weighted share of the newest message's words that it contains. The weight of a
+    word is its inverse document frequency in the conversation. A question and its answer are kept together.
     """
 
     keep: float = attrs.field(
         default=0.5, validator=attrs.validators.and_(attrs.validators.gt(0), attrs.validators.le(1))
     )
-    """The relevance from which on a message is kept."""
+    """Minimum relevance of a kept message, above 0 and at most 1."""
     recent: int = attrs.field(default=5, validator=attrs.validators.ge(1))
-    """How many of the last messages are kept whatever they say."""
+    """Number of newest messages that are always kept."""
 
     def __call__(self, history: Sequence[Message]) -> list[Message]:
         if not history:
@@ -72,6 +71,6 @@ class Relevance:
 
 
 def word_weights(words: Sequence[frozenset[str]]) -> dict[str, float]:
-    """Return how much each word counts."""
+    """Return the inverse document frequency of each word."""
     counts = collections.Counter(word for each in words for word in each)
     return {word: math.log(1 + len(words) / count) for word, count in counts.items()}

@@ -1,31 +1,31 @@
-"""A function for `memory=` that keeps to a number of tokens, and cuts what is too long by itself at its beginning."""
+"""`Truncation`: a `memory=` function that keeps the newest messages within a token limit."""
 
 from collections.abc import Callable, Sequence
 
 import attrs
 
-from actgent.memory.room import CHARACTERS_A_TOKEN, count_characters, length
+from actgent.memory.token_budget import CHARACTERS_PER_TOKEN, count_characters, length
 from actgent.messages import Message, Part, Text, ToolResult
 
 CUT = "..."
-"""What a text begins with whose beginning is not shown."""
+"""Start of a truncated text."""
 
 
 @attrs.frozen(kw_only=True)
 class Truncation:
-    """Keeps the newest messages that fit into `max_tokens`, but `keep` at least; where these are too long, it cuts their texts.
+    """Keeps the newest messages that fit into `max_tokens`, but at least `keep` messages. If those do not fit, their texts are cut.
 
-    What is cut loses its beginning, for which `...` stands: the end of a long text is what the next words refer to. The record
-    stays whole. Calls of tools and media are not cut. Its numbers are those of acton's SimpleAgentMemory.
+    A cut text loses its beginning, since later messages refer to the end of a long text, and starts with `...`. The journal keeps
+    the complete messages. Tool calls and media are not cut. The defaults are those of acton's SimpleAgentMemory.
     """
 
     max_tokens: int = attrs.field(default=8_000, validator=attrs.validators.ge(1))
-    """The most that is shown of texts, by the rule of `room.py`: four ASCII characters are a token."""
+    """Maximum tokens of the shown messages, by the rule of `token_budget.py`: four ASCII characters per token."""
     keep: int = attrs.field(default=2, validator=attrs.validators.ge(1))
-    """How many of the newest messages are shown however long they are."""
+    """Minimum number of newest messages that are shown."""
 
     def __call__(self, history: Sequence[Message]) -> list[Message]:
-        budget = self.max_tokens * CHARACTERS_A_TOKEN
+        budget = self.max_tokens * CHARACTERS_PER_TOKEN
         sizes = [count_characters(message.parts) for message in history]
         start, left = len(history), budget
         while start > 0 and (sizes[start - 1] <= left or len(history) - start < self.keep):
@@ -36,7 +36,7 @@ class Truncation:
 
 
 def _cut_to(messages: Sequence[Message], sizes: Sequence[int], budget: int) -> list[Message]:
-    """The messages with their longest texts cut, so that all together take so many characters."""
+    """Cut the longest texts so that all messages together have at most `budget` characters."""
     share = _share(sizes, budget)
     return [
         message if size <= share else attrs.evolve(message, parts=_shortened(message.parts, share))
@@ -45,7 +45,7 @@ def _cut_to(messages: Sequence[Message], sizes: Sequence[int], budget: int) -> l
 
 
 def _share(sizes: Sequence[int], budget: int) -> int:
-    """The most that each may take; what shorter ones leave is for longer ones."""
+    """Return the maximum size of one message. The space that shorter messages do not use is shared by the longer ones."""
     left = budget
     ordered = sorted(sizes)
     for place, size in enumerate(ordered):
@@ -57,7 +57,7 @@ def _share(sizes: Sequence[int], budget: int) -> int:
 
 
 def _shortened(parts: Sequence[Part], room: int) -> tuple[Part, ...]:
-    """The parts with the ends of their texts, the last one's first."""
+    """Cut the beginnings of texts until the parts have at most `room` characters. Later parts are kept before earlier ones."""
     fixed = sum(count_characters([part]) for part in parts if not isinstance(part, Text | ToolResult))
     left, kept = max(0, room - fixed), list[Part]()
     for part in reversed(parts):
@@ -72,7 +72,7 @@ def _shortened(parts: Sequence[Part], room: int) -> tuple[Part, ...]:
 
 
 def end_of(text: str, room: int, *, measure: Callable[[str], int] = length) -> str:
-    """The end of a text that takes at most `room` characters with the `...` before it; all of it where it fits."""
+    """Return the end of a text in at most `room` characters, with `...` before it; the complete text if it fits."""
     if measure(text) <= room:
         return text
     count = max(0, room - len(CUT))

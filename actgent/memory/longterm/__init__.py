@@ -1,8 +1,8 @@
-"""What lasts beyond a conversation: memories of owners, found again by their words, by what they mean, and by their worth."""
+"""Long-term memories of owners, found by words, by vectors, and by importance and last use."""
 
 from .memories import Memories
+from .records import EVERYTHING, LONGEST_TEXT, Association, MemoryFilter, MemoryUnit, Recalled
 from .scope import Scope
-from .unit import EVERYTHING, LONGEST_TEXT, Association, MemoryFilter, MemoryUnit, Recalled
 
 __all__ = [
     "EVERYTHING",

@@ -1,4 +1,4 @@
-"""The store of some memories, for many tasks: reads go beside writes, and operations that wait are written together."""
+"""Access to a memory store from many tasks: reads run concurrently with writes, and waiting writes share a transaction."""
 
 import threading
 from collections.abc import Callable, Iterable
@@ -11,22 +11,22 @@ import trio
 from actgent.errors import UsageError
 from actgent.support.storage_thread import StorageThread
 
-from .operations import Operation, Together, Use
+from .operations import Operation, Transaction, Use
 from .store import MemoryStore
 
 T = TypeVar("T")
 
-GROUP = 1_000
-"""How many operations are written together at most."""
-USES = 500
-"""How many recalled memories are noted together, beside the next write or by one of their own."""
-CLOSING = 5.0
-"""Seconds that closing takes at most to note what was recalled."""
+MAX_GROUP = 1_000
+"""Maximum number of operations in one transaction."""
+MAX_PENDING_USES = 500
+"""Maximum number of recalled memories whose use counts are not written yet. They are written with the next operation."""
+CLOSE_SECONDS = 5.0
+"""Maximum seconds for writing pending use counts when the store closes."""
 
 
 @attrs.define(eq=False)
 class _Job:
-    """An operation that waits to be written with others, and what came of it."""
+    """An operation that waits for the next transaction, and its outcome."""
 
     todo: Operation
     result: outcome.Outcome[Any] | None = None
@@ -34,19 +34,19 @@ class _Job:
 
 @attrs.frozen(eq=False)
 class _Connection:
-    """A connection to the store, and its thread."""
+    """A connection to the store, with the thread that uses it."""
 
     thread: StorageThread
     store: MemoryStore
     turn: trio.Lock = attrs.field(factory=trio.Lock)
-    """Held by the task that waits for the thread."""
+    """Lock that is held by the task that uses the thread."""
 
     @classmethod
-    async def opened(cls, name: str, fn: Callable[[], MemoryStore]) -> "_Connection":
+    async def open(cls, name: str, fn: Callable[[], MemoryStore]) -> "_Connection":
         thread = StorageThread(name)
         job = thread.prepare(fn)
         try:
-            await thread.see_through(job)
+            await thread.wait_for(job)
             return cls(thread, job.result.unwrap())  # type: ignore[union-attr]
         except BaseException:
             thread.end(lambda: _close(job.result))
@@ -57,18 +57,18 @@ class _Connection:
 
 
 def _close(opened: outcome.Outcome[MemoryStore] | None) -> None:
-    """Close a store whose opening nobody waited for."""
+    """Close a store that was opened after its task was cancelled."""
     if isinstance(opened, outcome.Value):
         opened.value.close()
 
 
 class StoreAccess:
-    """A connection that reads and one that writes, open while it has users.
+    """A reading and a writing connection to a store, open as long as it is acquired.
 
     Args:
-        name: What is said to be closed, where it is.
+        name: Name of the memories, for the error if they are closed.
         open_store: Opens the store, in the thread of a connection.
-        is_alone: True: the store is its connection's alone, which has to read, too.
+        is_alone: True if a second connection would see another store (a store in memory), so that one connection does both.
     """
 
     def __init__(self, name: str, open_store: Callable[[], MemoryStore], *, is_alone: bool) -> None:
@@ -76,25 +76,25 @@ class StoreAccess:
         self._open = open_store
         self._is_alone = is_alone
         self._uses: dict[int, tuple[int, float]] = {}
-        """How often memories were recalled, and when last, since that was written last."""
+        """Number of recalls and time of the last one since the last write, by memory number."""
         self._jobs: list[_Job] = []
         self._lock = threading.Lock()
-        """Held for some µs, by the loop or the thread that writes, round what both of them change."""
+        """Protects `_jobs` and `_uses`, which the event loop and the writing thread change. Held for microseconds."""
         self._opening = trio.Lock()
         self._users = 0
         self._writer: _Connection | None = None
         self._reader: _Connection | None = None
 
-    # --- its life ------------------------------------------------------------------------
+    # --- opening and closing -------------------------------------------------------------
 
     async def acquire(self) -> None:
-        """Have one more user, for whom it is open."""
+        """Open the connections, or count one more user if they are open."""
         async with self._opening:
             if not self._users:
-                self._writer = await _Connection.opened("memories", self._open)
+                self._writer = await _Connection.open("memories", self._open)
                 try:
                     self._reader = (
-                        self._writer if self._is_alone else await _Connection.opened("recall", self._open)
+                        self._writer if self._is_alone else await _Connection.open("recall", self._open)
                     )
                 except BaseException:
                     self._writer.end()
@@ -102,7 +102,7 @@ class StoreAccess:
             self._users += 1
 
     async def release(self) -> None:
-        """Have one user less; it is closed without any, once uses are written that were noted."""
+        """Count one user less. After the last one, write pending use counts and close the connections."""
         self._users -= 1
         if self._users:
             return
@@ -110,7 +110,7 @@ class StoreAccess:
         self._writer = self._reader = None
         try:
             if self._uses:
-                with trio.move_on_after(CLOSING, shield=True):
+                with trio.move_on_after(CLOSE_SECONDS, shield=True):
                     await writer.thread.run(self._write_all, writer.store)
         finally:
             if reader is not writer:
@@ -120,30 +120,32 @@ class StoreAccess:
     def _checked(self, found: _Connection | None) -> _Connection:
         if found is None:
             raise UsageError(
-                f"{self._name} is not open: use it inside `async with memories:`, or while an agent that has it runs"
+                f"{self._name} is not open: use it inside `async with memories:`, or while an agent with these memories runs"
             )
         return found
 
     # --- reading and writing -------------------------------------------------------------
 
     async def read(self, fn: Callable[..., T], *args: Any) -> T:
-        """Call a function with the store, in the thread that reads.
+        """Call `fn(store, *args)` in the thread of the reading connection, and return its result.
 
         Raises:
-            UsageError: it is not open.
+            UsageError: The store is not open.
         """
         reader = self._checked(self._reader)
         async with reader.turn:
             return await reader.thread.run(fn, reader.store, *args)
 
     async def write(self, todo: Operation | None) -> object:
-        """Write an operation with those of others that wait: whoever comes first writes for all of them.
+        """Execute an operation, and return its result. The first waiting task writes the operations of all waiting tasks.
+
+        None as operation writes the pending use counts only.
 
         Raises:
-            UsageError: it is not open.
+            UsageError: The store is not open.
         """
         writer = self._checked(self._writer)
-        job = _Job(todo or Together(()))
+        job = _Job(todo or Transaction(()))
         with self._lock:
             self._jobs.append(job)
         try:
@@ -155,36 +157,36 @@ class StoreAccess:
                 if job in self._jobs:
                     self._jobs.remove(job)
             raise
-        assert job.result is not None  # noqa: S101 - it was written by now, by this task or one before it
+        assert job.result is not None  # noqa: S101 - written by this task, or by a task that held the lock before
         return job.result.unwrap()
 
     async def note_uses(self, numbers: Iterable[int], *, at: float) -> None:
-        """Note that memories were recalled; written with what is written next, or where many are noted."""
+        """Count a recall of memories. The counts are written with the next operation, or when there are more than 500."""
         with self._lock:
             for number in numbers:
                 times, _ = self._uses.get(number, (0, at))
                 self._uses[number] = (times + 1, at)
-        if len(self._uses) > USES:
+        if len(self._uses) > MAX_PENDING_USES:
             await self.write(None)
 
     def _write_all(self, store: MemoryStore) -> None:
-        """Write what waits, in the thread of the connection."""
+        """Write the waiting operations and use counts in one transaction."""
         with self._lock:
-            jobs, self._jobs = self._jobs[:GROUP], self._jobs[GROUP:]
+            jobs, self._jobs = self._jobs[:MAX_GROUP], self._jobs[MAX_GROUP:]
             uses, self._uses = self._uses, {}
         noted: list[Operation] = [Use(uses=uses)] if uses else []
-        # What was used first: it counts for what is evicted.
+        # Use counts come first, since evictions of the operations depend on them.
         written = outcome.capture(store.apply, [*noted, *(job.todo for job in jobs)])
         for place, job in enumerate(jobs, len(noted)):
             if isinstance(written, outcome.Error) and len(jobs) > 1:
-                # What is wrong with one of them is not the others'.
+                # The transaction failed: write each operation separately, so that only the faulty one fails.
                 job.result = _one_of(outcome.capture(store.apply, [job.todo]), 0)
             else:
                 job.result = _one_of(written, place)
 
 
 def _one_of(written: outcome.Outcome[list[object]], place: int) -> outcome.Outcome[Any]:
-    """The outcome of one operation of several."""
+    """Return the outcome of one operation from the outcome of a transaction."""
     if not isinstance(written, outcome.Value):
         return written
     result = written.value[place]

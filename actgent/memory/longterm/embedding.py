@@ -1,6 +1,7 @@
-"""Texts to vectors, by a function of the program's own; without them words have to do."""
+"""Conversion of texts to vectors by the program's `embed=` function. Without vectors, recall compares words only."""
 
 import array
+import contextlib
 import inspect
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeAlias, cast
@@ -10,61 +11,71 @@ import trio
 
 from actgent.errors import ConfigurationError
 from actgent.errors.printable import counted
-from actgent.support.foreign import OwnThreads, failure_of
 from actgent.support.logs import logger_of
+from actgent.support.user_code import DedicatedThreadLimiter, convert_user_error
 
 Vectors: TypeAlias = Sequence[Sequence[float]]
 EmbedTexts: TypeAlias = Callable[[Sequence[str]], Vectors | Awaitable[Vectors]]
-"""Texts to vectors, one each and all of one length. A sync function runs in a thread."""
+"""Sync or async function that returns one vector per text, all of the same length. A sync function runs in a thread."""
 
-EMBED_TIMEOUT = 10.0
-"""Seconds for the vectors of some texts; without them words have to do."""
+EMBED_TIMEOUT_SECONDS = 10.0
+"""Maximum seconds for one call of `embed=`. After it recall compares words only."""
 
 _log = logger_of(__name__)
 
 
 @attrs.frozen(eq=False)
 class Embedder:
-    """The function of some memories, and what comes of it where it fails or is slow."""
+    """Calls the `embed=` function of some memories. A failure or timeout is logged and returns no vectors."""
 
     embed: EmbedTexts | None
+    """The function; None if recall compares words only."""
     place: str
-    """The memories' address, for errors."""
-    _threads: OwnThreads = attrs.field(factory=OwnThreads, init=False, repr=False)
+    """URL of the memories, for errors."""
+    _threads: DedicatedThreadLimiter = attrs.field(factory=DedicatedThreadLimiter, init=False, repr=False)
 
     async def vectors(self, texts: Sequence[str]) -> list[bytes | None]:
-        """The vectors of some texts; None for each where there is no function, or it failed."""
+        """Return the vector of each text as bytes; None for each text if there is no function, or it failed or timed out."""
         nothing: list[bytes | None] = [None] * len(texts)
         if self.embed is None or not texts:
             return nothing
-        error: BaseException = TimeoutError(f"no vectors within {EMBED_TIMEOUT:g} s")
+        error: BaseException = TimeoutError(f"no vectors within {EMBED_TIMEOUT_SECONDS:g} s")
         try:
-            with trio.move_on_after(EMBED_TIMEOUT):
+            with trio.move_on_after(EMBED_TIMEOUT_SECONDS):
                 return _packed(await self._embedded(texts), len(texts))
-        except BaseException as raised:  # noqa: ASYNC103, BLE001 - the edge to foreign code
-            error = failure_of(raised, "embed", self.place)
+        except BaseException as raised:  # noqa: ASYNC103, BLE001 - user code may raise anything
+            error = convert_user_error(raised, "embed", self.place)
         _log.warning("no vectors of %s: only words are compared: %s", counted(len(texts), "text"), error)
         return nothing
 
     async def _embedded(self, texts: Sequence[str]) -> Vectors:
         embed = self.embed
-        assert embed is not None  # noqa: S101 - its caller looked
-        call = type(embed).__call__  # of an object that is called like a function
+        assert embed is not None  # noqa: S101 - checked by the caller
+        call = type(embed).__call__  # a callable object may have an async method
         if inspect.iscoroutinefunction(embed) or inspect.iscoroutinefunction(call):
             return await cast(Awaitable[Vectors], embed(texts))
         made = await self._threads.run_sync(embed, texts)
         return await made if inspect.isawaitable(made) else made
 
 
+def _to_bytes(vector: Sequence[float]) -> bytes:
+    """Encode a vector. An array of 32-bit floats, e.g. of numpy, is copied at once."""
+    with contextlib.suppress(TypeError):  # most sequences have no buffer
+        view = memoryview(vector)  # type: ignore[arg-type]
+        if view.format == "f" and view.ndim == 1:
+            return view.tobytes()
+    return array.array("f", vector).tobytes()
+
+
 def _packed(vectors: Vectors, count: int) -> list[bytes | None]:
-    """Vectors as stores keep them: 32-bit floats.
+    """Encode vectors as 32-bit floats, as stores hold them.
 
     Raises:
-        ConfigurationError: there is not one for each text, or they are of different lengths.
+        ConfigurationError: The number of vectors differs from `count`, or their lengths differ.
     """
-    packed = [array.array("f", vector).tobytes() for vector in vectors]
+    packed = [_to_bytes(vector) for vector in vectors]
     if len(packed) != count or len({len(each) for each in packed}) != 1 or not packed[0]:
         raise ConfigurationError(
-            f"embed= gave {counted(len(packed), 'vector')} for {counted(count, 'text')}, or some of different lengths: it gives one for each text"
+            f"embed= returned {counted(len(packed), 'vector')} for {counted(count, 'text')}, or vectors of different lengths: it must return one vector per text"
         )
     return list(packed)

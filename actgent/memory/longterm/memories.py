@@ -1,5 +1,6 @@
-"""`Memories`: what owners are known by, beyond the end of a conversation."""
+"""`Memories`: the public interface of long-term memories."""
 
+import importlib.util
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -10,28 +11,26 @@ from typing import Any, Self, TypeVar, cast
 import attrs
 
 from actgent.errors import ConfigurationError
-from actgent.memory.lasting import LastingMemories
+from actgent.memory.base import LongTermMemory
 from actgent.messages import Sender
 from actgent.support.logs import logger_of
 
-from .access import GROUP, StoreAccess
+from .access import MAX_GROUP, StoreAccess
 from .embedding import Embedder, EmbedTexts
-from .opening import open_store
 from .operations import (
     Associate,
     Embed,
     Erase,
-    ForgetThese,
+    ForgetMemories,
     Operation,
     Put,
     Replace,
     Search,
     SetMark,
-    Together,
+    Transaction,
 )
-from .scope import Scope, check_owner
-from .store import Found, MemoryStore
-from .unit import (
+from .periods import named_months
+from .records import (
     EVERYTHING,
     Association,
     MemoryFilter,
@@ -45,12 +44,14 @@ from .unit import (
     checked_time,
     clean,
 )
-from .words import searched_words
+from .scope import Scope, check_owner
+from .store import Found, MemoryStore
+from .tokenizer import searched_words
 
 T = TypeVar("T")
 
-EMBEDDED = 100
-"""Texts that `reindex` has embedded at a time."""
+REINDEX_BATCH = 100
+"""Number of texts in one call of `embed=` by `reindex`."""
 
 _log = logger_of(__name__)
 _CHANGES: Mapping[str, Callable[[Any], Any]] = {
@@ -65,30 +66,30 @@ _CHANGES: Mapping[str, Callable[[Any], Any]] = {
     "valid_from": lambda at: checked_time("valid_from", at),
     "valid_until": lambda at: checked_time("valid_until", at),
 }
-"""What a caller may say of a memory, and how it is checked; and there is `metadata`."""
+"""Validator of each field that a caller can set. `metadata` has a separate one."""
 
 
-class Memories(LastingMemories):
-    """What is remembered of owners, in a database, for agents (`Agent(memories=...)`) and programs.
+class Memories(LongTermMemory):
+    """Long-term memories of owners in a database, for agents (`Agent(memories=...)`) and programs.
 
-    It is open in an `async with` block, and while an agent that has it runs. All times are Unix times in seconds.
+    They are open inside an `async with` block, and while an agent with these memories runs. All times are Unix times in seconds.
 
-    A memory belongs to an owner, and each call is made for one: it sees that owner's memories and those that are shared
-    with everybody, and changes that owner's alone. A call that returns has written durably; one that is cancelled has
-    written all or nothing of what it was to do, and a repetition under the same `key` does nothing a second time.
+    A memory belongs to an owner. Each call acts for one owner: it sees the owner's memories and shared ones, and changes only the
+    owner's. After a call returns, its changes are durable. A cancelled call has made all of its changes or none; a retry with the
+    same `key` makes none twice.
 
     Args:
-        url: `sqlite:///FILE`, a file of its own beside a journal; `postgres://HOST/DATABASE`, in whose schema
-            `actgent_memories` (`?schema=`) it lives, by the extra `postgres`; `memory:` ends with the block.
-        embed: A function, sync or async, from texts to vectors, one each; by them what is meant is found, too. In SQLite it
-            needs the extra `vector`, in PostgreSQL the extension pgvector.
-        capacity: How many memories an owner may have; None: any number. The one that is worth the least goes for a new
-            one; never one that is kept.
-        half_life: Days without use in which the worth of a memory halves; None: it does not fade.
-        now: What time it is.
+        url: `sqlite:///FILE` (a separate file, not a journal); `postgres://HOST/DATABASE` (schema `actgent_memories`, or
+            `?schema=`; needs the extra `postgres`); `memory:` keeps the memories until the block exits.
+        embed: Sync or async function that returns one vector per text, for recall by meaning. Needs the extra `vector` with
+            SQLite, the extension pgvector with PostgreSQL. None recalls by words only.
+        capacity: Maximum number of memories per owner; None has no maximum. A new memory evicts the one with the lowest worth,
+            never one with `is_kept`.
+        half_life: Days without use in which the worth of a memory halves; None disables the decay.
+        now: Returns the current Unix time in seconds.
 
     Raises:
-        ConfigurationError: an argument is wrong, or an extra is missing.
+        ConfigurationError: An argument is invalid, or an extra is not installed.
     """
 
     def __init__(
@@ -104,13 +105,13 @@ class Memories(LastingMemories):
         self.url = url
         self._embedder = Embedder(embed, url)
         self._now = now
-        opening = open_store(url, has_vectors=embed is not None, capacity=capacity, half_life=half_life)
+        opening = _store_opener(url, has_vectors=embed is not None, capacity=capacity, half_life=half_life)
         self._store = StoreAccess(repr(self), opening, is_alone=url.startswith("memory:"))
 
     def __repr__(self) -> str:
         return f"<Memories {self.url.rsplit('@', maxsplit=1)[-1]!r}>"
 
-    # --- its life ------------------------------------------------------------------------
+    # --- opening and closing -------------------------------------------------------------
 
     async def __aenter__(self) -> Self:
         await self._store.acquire()
@@ -119,7 +120,7 @@ class Memories(LastingMemories):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._store.release()  # noqa: ASYNC102 - it shields what it writes, with a time limit
+        await self._store.release()  # noqa: ASYNC102 - its writes are shielded and have a time limit
 
     # --- remembering ---------------------------------------------------------------------
 
@@ -141,16 +142,16 @@ class Memories(LastingMemories):
         key: str = "",
         is_unique: bool = False,
     ) -> MemoryUnit:
-        """Remember something; it is durable on return. The fields are those of `MemoryUnit`.
+        """Store a memory, and return it. It is durable on return. The arguments are fields of `MemoryUnit`.
 
-        Under the same `key` an owner remembers once: a repetition returns what is there, and remembers nothing anew that
-        was forgotten since. With `is_unique` a memory of the same kind and words is returned in place of a second one.
+        A second call with the same `key` for an owner stores nothing, and returns the memory of the first, even if that was
+        forgotten since. With `is_unique`, an existing memory with the same kind and text is returned instead of a second one.
 
         Raises:
-            ConfigurationError: one of these is wrong, the owner's name is longer than 1,000 bytes of JSON, or `key`, `session_id` or a
-                name of the metadata longer than 1,600 in UTF-8.
-            MemoriesFull: the owner has as many as may be, and all of them are kept.
-            MemoriesFailed: it could not be written.
+            ConfigurationError: An argument is invalid, the owner's name exceeds 1,000 bytes as JSON, or `key`, `session_id` or a
+                metadata name exceeds 1,600 bytes in UTF-8.
+            MemoriesFull: The owner has `capacity` memories, and all of them have `is_kept`.
+            MemoriesFailed: The memory could not be written.
         """
         fields = {
             "text": text,
@@ -178,17 +179,23 @@ class Memories(LastingMemories):
     async def update(
         self, memory_id: str, text: str | None = None, *, owner: Sender | str, key: str = "", **changes: Any
     ) -> MemoryUnit:
-        """Put a memory in the place of another one, which stays as history; what is not given stays as it was.
+        """Replace a memory by a new one, and return the new one. The old one stays readable as history.
 
-        `changes` are arguments of `remember`.
+        Args:
+            memory_id: Id of the memory to replace.
+            text: New text; None keeps the text.
+            owner: Owner of the memory.
+            key: A second call with the same key replaces nothing, and returns the result of the first.
+            changes: Further fields to change, see `remember`. Other fields are copied from the old memory.
 
         Raises:
-            MemoryNotFound: the owner has none of this id.
-            MemoryReplaced: it was replaced before; the error names the newer one.
-            ConfigurationError, MemoriesFailed: see `remember`.
+            MemoryNotFound: The owner has no memory with this id.
+            MemoryReplaced: The memory was replaced before. The error contains the id of the newer one.
+            ConfigurationError: An argument is invalid, see `remember`.
+            MemoriesFailed: The memory could not be written.
         """
-        given = changes if text is None else {**changes, "text": text}
-        todo = self._replacement(_sender(owner), memory_id, given, key=key)
+        fields = changes if text is None else {**changes, "text": text}
+        todo = self._replacement(_sender(owner), memory_id, fields, key=key)
         fresh = todo.changes.get("text")
         if self._embedder.embed is not None:
             if fresh is None:
@@ -208,40 +215,46 @@ class Memories(LastingMemories):
         )
 
     async def forget(self, *ids: str, owner: Sender | str, wanted: MemoryFilter | None = None) -> int:
-        """Remove memories with their history, by ids or by a filter; returns how many there were. Kept ones go, too.
+        """Delete memories with their history, by ids or by a filter, and return their number. `is_kept` does not protect them.
 
-        An id that is not there, or another owner's, counts nothing.
+        Unknown ids and ids of other owners are ignored.
 
         Raises:
-            ConfigurationError: neither ids nor a filter that says something are given; `erase` removes all.
-            MemoriesFailed: it could not be written.
+            ConfigurationError: Neither ids nor a filter with a condition is given. `erase` deletes all memories of an owner.
+            MemoriesFailed: The deletion could not be written.
         """
         if bool(ids) is (wanted is not None) or (wanted is not None and wanted.is_empty):
             raise ConfigurationError(
-                "forget() takes ids, or wanted=MemoryFilter(...) with something in it; erase(owner) removes all"
+                "forget() takes ids, or wanted=MemoryFilter(...) with a condition; erase(owner) deletes all memories"
             )
         scope = Scope(_sender(owner), with_shared=False)
-        todo = ForgetThese(scope=scope, ids=[clean(str(each)) for each in ids], wanted=wanted or EVERYTHING)
+        todo = ForgetMemories(
+            scope=scope, ids=[clean(str(each)) for each in ids], wanted=wanted or EVERYTHING
+        )
         return cast(int, await self._store.write(todo))
 
     async def erase(self, owner: Sender | str) -> int:
-        """Remove everything of an owner: memories, history, words, vectors, links, and what was noted of calls."""
+        """Delete all data of an owner (memories, history, indexes, links, keys and marks), and return the number of memories."""
         return cast(int, await self._store.write(Erase(owner=_sender(owner))))
 
     async def associate(
         self, memory_id: str, other_id: str, relation: str = "related_to", *, owner: Sender | str
     ) -> bool:
-        """Link two memories of an owner; `associations` of either tells of it. False: they were linked so before.
+        """Link two memories of an owner. Return False if the link exists already. `associations` finds it from both memories.
 
         Raises:
-            MemoryNotFound: the owner has not both.
+            MemoryNotFound: One of the ids is not a memory of the owner.
         """
         return await self._link(memory_id, other_id, relation, owner, is_removed=False)
 
     async def dissociate(
         self, memory_id: str, other_id: str, relation: str = "related_to", *, owner: Sender | str
     ) -> bool:
-        """Take a link away; False where there was none."""
+        """Delete a link between two memories. Return False if it does not exist.
+
+        Raises:
+            MemoryNotFound: One of the ids is not a memory of the owner.
+        """
         return await self._link(memory_id, other_id, relation, owner, is_removed=True)
 
     async def _link(self, a: str, b: str, relation: str, owner: Sender | str, *, is_removed: bool) -> bool:
@@ -262,15 +275,24 @@ class Memories(LastingMemories):
         at: float | None = None,
         with_shared: bool = True,
     ) -> list[Recalled]:
-        """Find what is remembered by words or meaning, best first; without a word in `query` what is worth the most.
+        """Return the memories that match a query by words or vectors, best first. A query without words returns those of most worth.
 
-        Only what is valid `at` that time, by default now, and was not replaced. The words of a query are words: none of
-        them is an operator. The scores by words and by vectors are added. A part of a score goes to the memories before
-        and after it in the same session. Importance and age decide between equal scores; equal texts are returned once.
+        Only current memories that are valid at the time `at` are returned; None means now. All words of a query are searched; none
+        is an operator. The scores of words and vectors are added. Neighbours in the same session get a part of a memory's score.
+        If the query names a month with its year, memories created in that month score three times as much.
+        Importance and age decide between equal scores. Of memories with equal texts, one is returned.
+
+        Args:
+            query: Text to search for.
+            owner: Owner whose memories are searched.
+            limit: Maximum number of results.
+            wanted: Filter for the results.
+            at: Unix time in seconds at which the memories must be valid; None means now.
+            with_shared: True also searches memories that other owners share.
 
         Raises:
-            ConfigurationError: the limit is below 1, or the vectors are of another length than those that are there.
-            MemoriesFailed: the memories cannot be read.
+            ConfigurationError: `limit` is below 1, or the query's vector has another length than the stored ones.
+            MemoriesFailed: The memories cannot be read.
         """
         if limit < 1:
             raise ConfigurationError(f"limit= is at least 1, not {limit!r}")
@@ -282,6 +304,7 @@ class Memories(LastingMemories):
             words=words,
             vector=vector,
             wanted=wanted,
+            periods=named_months(query),
             at=self._now() if at is None else at,
             limit=limit,
         )
@@ -292,28 +315,28 @@ class Memories(LastingMemories):
         return [recalled for _, recalled in best]
 
     async def get(self, memory_id: str, *, owner: Sender | str) -> MemoryUnit:
-        """One memory, of now or of history.
+        """Return one memory by its id, current or replaced.
 
         Raises:
-            MemoryNotFound: this owner has none of this id, and none of it is shared.
+            MemoryNotFound: Neither the owner's nor the shared memories contain this id.
         """
         scope = Scope(_sender(owner))
         return next(scope.check([await self._store.read(MemoryStore.get, scope, clean(memory_id))]))
 
     async def history(self, memory_id: str, *, owner: Sender | str) -> list[MemoryUnit]:
-        """A memory with those that it replaced and those that replaced it, the oldest first.
+        """Return a memory with its predecessors and successors, oldest first.
 
         Raises:
-            MemoryNotFound: see `get`.
+            MemoryNotFound: Neither the owner's nor the shared memories contain this id.
         """
         scope = Scope(_sender(owner))
         return list(scope.check(await self._store.read(MemoryStore.history, scope, clean(memory_id))))
 
     async def associations(self, memory_id: str, *, owner: Sender | str) -> list[Association]:
-        """The links of a memory to others that count now, from either end.
+        """Return the links between a memory and current memories, in both directions.
 
         Raises:
-            MemoryNotFound: see `get`.
+            MemoryNotFound: Neither the owner's nor the shared memories contain this id.
         """
         return await self._store.read(MemoryStore.associations, Scope(_sender(owner)), clean(memory_id))
 
@@ -326,40 +349,40 @@ class Memories(LastingMemories):
         limit: int = 100,
         with_shared: bool = False,
     ) -> list[MemoryUnit]:
-        """At most `limit` memories that count now, oldest first, behind `after`, the last of the page before."""
+        """Return at most `limit` current memories, oldest first, that follow `after`, the last memory of the previous page."""
         scope = Scope(_sender(owner), with_shared=with_shared)
-        behind = None if after is None else after.id
-        found = await self._store.read(_page, scope, wanted, behind, limit)
+        after_id = None if after is None else after.id
+        found = await self._store.read(_page, scope, wanted, after_id, limit)
         return list(scope.check(each.memory for each in found))
 
     async def export(self, owner: Sender | str) -> list[MemoryUnit]:
-        """Everything that is kept of an owner, history too, oldest first."""
+        """Return all memories of an owner, replaced ones included, oldest first."""
         scope = Scope(_sender(owner), with_shared=False)
         memories: list[MemoryUnit] = []
         after = 0
-        while found := await self._store.read(_all_of, scope.owner, after, GROUP):
+        while found := await self._store.read(_all_of, scope.owner, after, MAX_GROUP):
             memories += scope.check(each.memory for each in found)
             after = found[-1].number
         return memories
 
     async def owners(self) -> list[tuple[Sender, int]]:
-        """Return who has memories, and how many that count now."""
+        """Return all owners with the number of their current memories."""
         return await self._store.read(MemoryStore.owners)
 
-    # --- for what writes several together ------------------------------------------------
+    # --- several changes at once ----------------------------------------------------------
 
     async def mark(self, owner: Sender, name: str, value: str, *, once: bool = False) -> str:
-        """Note something for an owner, which leaves with the owner; returns what is noted there then.
+        """Store a named value for an owner, and return the stored value. `erase` deletes it. With `once`, an existing value stays.
 
         Raises:
-            ConfigurationError: the owner's name, or this one, is too long.
+            ConfigurationError: The owner's name or `name` is too long.
         """
         check_owner(owner)
         checked_id("a mark's name", name)
         return cast(str, await self._store.write(SetMark(owner=owner, name=name, value=value, once=once)))
 
     async def marks(self, owner: Sender, prefix: str = "") -> dict[str, str]:
-        """Return what is noted for an owner, by the names that begin so."""
+        """Return the named values of an owner whose names start with `prefix`."""
         return await self._store.read(MemoryStore.marks, owner, prefix)
 
     async def change_together(
@@ -372,12 +395,22 @@ class Memories(LastingMemories):
         marks: Mapping[str, str] | None = None,
         key: str = "",
     ) -> list[MemoryUnit]:
-        """Remember, replace and forget in one step: all of it is there afterwards, or nothing. Returns what is new.
+        """Add, replace and delete memories in one transaction, and return the new ones.
 
-        `new` are arguments of `remember`, `replaced` are ids with arguments of `update`. Under the same `key` it is done once.
+        Args:
+            owner: Owner of the memories.
+            new: Arguments of `remember` for each memory to add.
+            replaced: Id and arguments of `update` for each memory to replace.
+            forgotten: Ids of memories to delete.
+            marks: Named values to store, see `mark`.
+            key: A second call with the same key changes nothing.
 
         Raises:
-            MemoryNotFound, MemoryReplaced, ConfigurationError, MemoriesFull, MemoriesFailed: nothing of it is done.
+            MemoryNotFound: An id in `replaced` is not a memory of the owner. No change is made, as with the other errors.
+            MemoryReplaced: A memory in `replaced` was replaced before.
+            ConfigurationError: A field is invalid.
+            MemoriesFull: The owner has `capacity` memories, and all of them have `is_kept`.
+            MemoriesFailed: The changes could not be written.
         """
         check_owner(owner)
         puts = [
@@ -394,28 +427,29 @@ class Memories(LastingMemories):
         todo += [attrs.evolve(change, vector=next(vectors)) for change in changes]
         if forgotten:
             scope = Scope(owner, with_shared=False)
-            todo.append(ForgetThese(scope=scope, ids=[clean(each) for each in forgotten]))
+            todo.append(ForgetMemories(scope=scope, ids=[clean(each) for each in forgotten]))
         todo += [
             SetMark(owner=owner, name=checked_id("a mark's name", name), value=value)
             for name, value in (marks or {}).items()
         ]
-        results = cast(list[Any], await self._store.write(Together(todo)))
+        results = cast(list[Any], await self._store.write(Transaction(todo)))
         return results[: len(puts) + len(changes)]
 
     async def reindex(self, *, anew: bool = False) -> int:
-        """Make the vectors of memories that have none, since `embed=` failed or was not given; returns their number.
+        """Compute the vectors of current memories without one, and return their number. Needed after `embed=` failed or was added.
 
-        With `anew` of all memories, as after a change of the model.
+        Args:
+            anew: True deletes all vectors first, as needed after a change of the embedding model.
 
         Raises:
-            ConfigurationError: there is no `embed=`.
+            ConfigurationError: The memories have no `embed=`.
         """
         if self._embedder.embed is None:
             raise ConfigurationError("reindex() needs Memories(embed=...)")
         if anew:
             await self._store.write(Embed(vectors={}, is_anew=True))
         total = 0
-        while found := await self._store.read(_without_vector, EMBEDDED):
+        while found := await self._store.read(_without_vector, REINDEX_BATCH):
             vectors = await self._embedder.vectors([text for _, text in found])
             made = {number: vector for (number, _), vector in zip(found, vectors, strict=True) if vector}
             if not made:
@@ -431,7 +465,7 @@ def _check_options(embed: Any, capacity: Any, half_life: Any) -> None:
     if half_life is not None and not (isinstance(half_life, int | float) and half_life > 0):
         raise ConfigurationError(f"half_life= is a number of days above 0, or None, not {half_life!r}")
     if embed is not None and not callable(embed):
-        raise ConfigurationError(f"embed= takes a function from texts to vectors, not {embed!r}")
+        raise ConfigurationError(f"embed= takes a function that returns vectors of texts, not {embed!r}")
 
 
 def _page(
@@ -449,16 +483,16 @@ def _without_vector(store: MemoryStore, limit: int) -> list[tuple[int, str]]:
 
 
 def _checked(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a memory that a caller gives.
+    """Validate the fields of a memory, and return them.
 
     Raises:
-        ConfigurationError: one of them is wrong, or is none.
+        ConfigurationError: A field is unknown or has an invalid value.
     """
     checks = {**_CHANGES, "metadata": _checked_metadata}
     unknown = [name for name in fields if name not in checks]
     if unknown:
         raise ConfigurationError(
-            f"a memory has no field {unknown[0]!r} to be set: choose one of {', '.join(checks)}"
+            f"a memory has no field {unknown[0]!r} that can be set: use one of {', '.join(checks)}"
         )
     return {name: checks[name](value) for name, value in fields.items()}
 
@@ -472,10 +506,51 @@ def _checked_metadata(metadata: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _sender(owner: Sender | str) -> Sender:
-    """An owner; a plain name is that of a user, as in sessions."""
+    """Return the owner as a `Sender`. A text is the name of a user, as in sessions."""
     found = owner if isinstance(owner, Sender) else Sender.named(owner)
     return attrs.evolve(found, name=clean(found.name))
 
 
 def _new_id() -> str:
     return f"m{secrets.token_hex(8)}"
+
+
+# --- stores ------------------------------------------------------------------------------
+
+
+def _store_opener(
+    url: str, *, has_vectors: bool, capacity: int | None, half_life: float | None
+) -> Callable[[], MemoryStore]:
+    """Return a function that opens the store at a URL. It must be called in the thread that will use the store.
+
+    Raises:
+        ConfigurationError: The URL has an unknown scheme, or the extra of its database is not installed.
+    """
+    options: dict[str, Any] = {"has_vectors": has_vectors, "capacity": capacity, "half_life": half_life}
+    if url in ("memory:", "memory://"):
+        return partial(_sqlite, "", **options)
+    if url.startswith("sqlite:///") and not url.endswith("/"):
+        return partial(_sqlite, url.removeprefix("sqlite:///"), **options)
+    if url.startswith(("postgres://", "postgresql://")):
+        if importlib.util.find_spec("psycopg") is None:
+            raise ConfigurationError("memories in PostgreSQL need the extra: pip install 'actgent[postgres]'")
+        return partial(_postgres, url, **options)
+    raise ConfigurationError(
+        f"{url.rsplit('@', maxsplit=1)[-1]!r} is not a URL of a memory store: use 'sqlite:///FILE', "
+        "'postgres://HOST/DATABASE' or 'memory:'"
+    )
+
+
+# Imported only when a URL names them, since each store needs a separate database library.
+
+
+def _sqlite(path: str, **options: Any) -> MemoryStore:
+    from .sqlite import SQLiteStore  # noqa: PLC0415
+
+    return SQLiteStore(path, **options)
+
+
+def _postgres(url: str, **options: Any) -> MemoryStore:
+    from .postgres import PostgresStore  # noqa: PLC0415
+
+    return PostgresStore(url, **options)

@@ -1,4 +1,4 @@
-"""What can be done to a store, as data: each is done whole or not at all, and may be handed over together with others."""
+"""Operations on a memory store, as data. Each is atomic. Several can be executed in one transaction."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
@@ -7,49 +7,50 @@ import attrs
 
 from actgent.messages import Sender
 
+from .periods import Period
+from .records import EVERYTHING, MemoryFilter, MemoryUnit
 from .scope import Scope
-from .unit import EVERYTHING, MemoryFilter, MemoryUnit
 
 
 @attrs.frozen(kw_only=True)
 class Put:
-    """Remember something, once for each `key`. Results in the memory that is there then."""
+    """Store a memory once per `key`. The result is the stored or existing memory."""
 
     unit: MemoryUnit
     key: str = ""
-    """The owner's name of this very act; empty: it has none, and is done each time."""
+    """Idempotency key, unique per owner; empty stores a memory on each call."""
     vector: bytes | None = None
     is_unique: bool = False
-    """True: where the owner has a memory of this kind that says the same, that one is the result."""
+    """True returns an existing memory of the owner with the same kind and text instead of storing a second one."""
 
 
 @attrs.frozen(kw_only=True)
 class Replace:
-    """Put a memory in the place of another one. Results in the new one."""
+    """Replace a memory by a changed copy. The result is the new memory."""
 
     scope: Scope
     old: str
     new_id: str
     changes: Mapping[str, Any]
-    """Fields of `MemoryUnit`."""
+    """New values of fields of `MemoryUnit`."""
     now: float
     key: str = ""
     vector: bytes | None = None
 
 
 @attrs.frozen(kw_only=True)
-class ForgetThese:
-    """Remove memories with their history. Results in their number."""
+class ForgetMemories:
+    """Delete memories with their history. The result is their number."""
 
     scope: Scope
     ids: Sequence[str] = ()
     wanted: MemoryFilter = EVERYTHING
-    """Where no ids are given."""
+    """Filter that selects the memories if `ids` is empty."""
 
 
 @attrs.frozen(kw_only=True)
 class Associate:
-    """Link two memories, or take the link away. Results in True if that changed anything."""
+    """Create or delete a link between two memories. The result is True if it changed."""
 
     scope: Scope
     source: str
@@ -60,10 +61,7 @@ class Associate:
 
 @attrs.frozen(kw_only=True)
 class SetMark:
-    """Note something for an owner under a name. Results in what is noted there then.
-
-    With `once` what is there already stays.
-    """
+    """Store a named value of an owner. The result is the stored value. With `once`, an existing value stays."""
 
     owner: Sender
     name: str
@@ -73,48 +71,52 @@ class SetMark:
 
 @attrs.frozen(kw_only=True)
 class Use:
-    """Note that memories were recalled."""
+    """Add recalls to the use counts of memories."""
 
     uses: Mapping[int, tuple[int, float]]
-    """How often, and at which Unix time last, by the numbers of memories."""
+    """Number of recalls and Unix time of the last one, by memory number."""
 
 
 @attrs.frozen(kw_only=True)
 class Embed:
-    """Add vectors to memories that have none."""
+    """Store vectors of memories."""
 
     vectors: Mapping[int, bytes]
     is_anew: bool = False
-    """True: all others are removed first."""
+    """True deletes all vectors first."""
 
 
 @attrs.frozen(kw_only=True)
 class Erase:
-    """Remove all that there is of an owner. Results in the number of memories."""
+    """Delete all data of an owner. The result is the number of memories."""
 
     owner: Sender
 
 
 @attrs.frozen
-class Together:
-    """Several of these, all or none. Results in the list of their results."""
+class Transaction:
+    """Several operations that all succeed or have no effect. The result is the list of their results."""
 
     operations: Sequence["Operation"]
 
 
-Operation: TypeAlias = Put | Replace | ForgetThese | Associate | SetMark | Use | Embed | Erase | Together
+Operation: TypeAlias = (
+    Put | Replace | ForgetMemories | Associate | SetMark | Use | Embed | Erase | Transaction
+)
 
 
 @attrs.frozen(kw_only=True)
 class Search:
-    """What is looked for."""
+    """Search request."""
 
     scope: Scope
     words: Sequence[str]
-    """Any of them; none: the most worth keeping are found."""
+    """Words to search for, any of them; empty searches by worth."""
     vector: bytes | None
     wanted: MemoryFilter
+    periods: Sequence[Period] = ()
+    """Periods that the question names."""
     at: float
-    """Unix time at which a memory has to be valid."""
+    """Unix time in seconds at which the memories must be valid."""
     limit: int
-    """How many memories to return at most."""
+    """Maximum number of results."""

@@ -1,4 +1,4 @@
-"""Memories in a schema of PostgreSQL, with vectors by the extension pgvector. Needs the extra `postgres`."""
+"""Memory store in a PostgreSQL schema, with vectors in the extension pgvector. Needs the extra `postgres`."""
 
 import contextlib
 from array import array
@@ -12,21 +12,22 @@ import psycopg.sql
 from actgent.errors import ConfigurationError, MemoriesFailed
 from actgent.support.postgres_address import connection_failure, split_schema
 
-from .operations import Operation, Put, Replace, Together
+from .operations import Operation, Put, Replace, Transaction
 from .ranking import check_dimensions
 from .scope import Scope
 from .store import TABLES, UPGRADE, MemoryStore, Row
 from .word_index import TABLE
 
 VERSION = 2
-CONNECT = 10
-"""Seconds for a connection."""
-STATEMENT = 30_000
-"""Milliseconds for a statement."""
-LEAST_ANALYZED = 1_000
-"""Memories that are written before the server makes its statistics for us, and again when there are twice as many."""
-FLOAT = 4
-"""Bytes of a number of a vector."""
+"""Version of the schema."""
+CONNECT_SECONDS = 10
+"""Maximum seconds for connecting."""
+STATEMENT_MS = 30_000
+"""Maximum milliseconds of a statement."""
+MIN_ANALYZED_MEMORIES = 1_000
+"""Number of written memories after which `ANALYZE` runs for the first time. It runs again each time the number has doubled."""
+FLOAT_BYTES = 4
+"""Size of one component of a vector in bytes."""
 
 _TERMS = TABLE.format(integer="bigint") + ";"
 _VECTORS = """
@@ -38,15 +39,15 @@ _DROP_VERSION_1 = """
     DROP INDEX by_words;
     ALTER TABLE memories DROP COLUMN words;
 """
-_OPTIONS = f"-c statement_timeout={STATEMENT} -c client_min_messages=warning"
+_OPTIONS = f"-c statement_timeout={STATEMENT_MS} -c client_min_messages=warning"
 
 
 class PostgresStore(MemoryStore):
-    """One connection to a schema, which other processes may use as well.
+    """Connection to a schema with memories, which other processes may use concurrently.
 
     Raises:
-        ConfigurationError: vectors are wanted, and the server has no pgvector.
-        MemoriesFailed: the server does not answer.
+        ConfigurationError: Vectors are requested, and the server does not have pgvector.
+        MemoriesFailed: The server does not answer.
     """
 
     def __init__(
@@ -56,22 +57,24 @@ class PostgresStore(MemoryStore):
         self._address, self._schema = split_schema(url, default="actgent_memories", owner="the memories")
         self._has_vectors = has_vectors
         self._analyzed = self._indexed = 0
-        """How many memories were written before the server made its statistics for us, and since."""
+        """Numbers of memories that were written before and after the last `ANALYZE`."""
         self._is_writing = False
         self._db: psycopg.Connection[Any] = self._connect()
 
     def _connect(self) -> "psycopg.Connection[Any]":
         try:
-            db = psycopg.connect(self._address, autocommit=True, connect_timeout=CONNECT, options=_OPTIONS)
+            db = psycopg.connect(
+                self._address, autocommit=True, connect_timeout=CONNECT_SECONDS, options=_OPTIONS
+            )
         except psycopg.Error as error:
-            raise _ours(error) from error
+            raise _to_memories_failed(error) from error
         self._db = db
         try:
             with db.transaction():
                 self._prepare(db)
         except psycopg.Error as error:
             db.close()
-            raise _ours(error) from error
+            raise _to_memories_failed(error) from error
         except BaseException:
             db.close()
             raise
@@ -107,14 +110,18 @@ class PostgresStore(MemoryStore):
         db.execute("INSERT INTO versions VALUES (%s)", (VERSION,))
 
     def _widen(self, db: "psycopg.Connection[Any]") -> None:
-        """Give vectors their type where there were none so far."""
+        """Change the column of vectors to pgvector's type if the schema was created without vectors."""
         found = db.execute("SELECT pg_typeof(vector)::text FROM vectors LIMIT 1").fetchone()
         column = "SELECT format_type(atttypid, NULL) FROM pg_attribute WHERE attrelid = 'vectors'::regclass AND attname = 'vector'"
         if found is None and db.execute(column.encode()).fetchone() == ("real[]",):
             db.execute("ALTER TABLE vectors ALTER COLUMN vector TYPE vector USING NULL")
 
     def _vector_type(self, db: "psycopg.Connection[Any]") -> str:
-        """The type of vectors: pgvector's; without it a stand-in that stays empty."""
+        """Return the column type of vectors: that of pgvector, or a placeholder type if vectors are not requested.
+
+        Raises:
+            ConfigurationError: The server does not have pgvector.
+        """
         if not self._has_vectors:
             return "real[]"
         if db.execute("SELECT 1 FROM pg_available_extensions WHERE name = 'vector'").fetchone() is None:
@@ -137,15 +144,15 @@ class PostgresStore(MemoryStore):
             cursor = self._db.execute(sql.replace("?", "%s").encode(), list(values))
             return cursor.fetchall() if cursor.description else []
         except psycopg.Error as error:
-            raise _ours(error) from error
+            raise _to_memories_failed(error) from error
 
     def run_many(self, sql: str, rows: Sequence[Sequence[object]]) -> None:
-        """Without waiting for the answer to each: they are sent together."""
+        """Execute a statement once for each row of values, pipelined."""
         try:
             with self._db.cursor() as cursor:
                 cursor.executemany(sql.replace("?", "%s").encode(), rows)
         except psycopg.Error as error:
-            raise _ours(error) from error
+            raise _to_memories_failed(error) from error
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:
@@ -156,7 +163,7 @@ class PostgresStore(MemoryStore):
             with self._db.transaction():
                 yield
         except psycopg.Error as error:
-            raise _ours(error) from error
+            raise _to_memories_failed(error) from error
         finally:
             self._is_writing = False
 
@@ -166,7 +173,7 @@ class PostgresStore(MemoryStore):
     def apply(self, operations: Sequence[Operation]) -> list[object]:
         results = super().apply(operations)
         self._indexed += sum(map(_count_written, operations))
-        if self._indexed > max(LEAST_ANALYZED, self._analyzed):
+        if self._indexed > max(MIN_ANALYZED_MEMORIES, self._analyzed):
             self._analyzed, self._indexed = self._analyzed + self._indexed, 0
             with contextlib.suppress(MemoriesFailed):  # what was written stays; searches take longer
                 self.run("ANALYZE memories, terms")
@@ -179,7 +186,7 @@ class PostgresStore(MemoryStore):
             self.run(
                 "INSERT INTO vectors SELECT number, owner, is_shared, ?::vector FROM memories WHERE number = ? "
                 "AND replaced_by IS NULL ON CONFLICT (number) DO UPDATE SET vector = excluded.vector",
-                (_shown(vector), number),
+                (_to_pgvector(vector), number),
             )
 
     def cosines(self, scope: Scope, vector: bytes, *, limit: int, numbers: Iterable[int]) -> dict[int, float]:
@@ -190,8 +197,8 @@ class PostgresStore(MemoryStore):
         )
         if not rows:
             return {}
-        check_dimensions(rows[0][0], len(vector) // FLOAT)
-        asked = _shown(vector)
+        check_dimensions(rows[0][0], len(vector) // FLOAT_BYTES)
+        asked = _to_pgvector(vector)
         cosine = "SELECT v.number, 1 - (v.vector <=> ?::vector) FROM vectors AS v"
         rows = self.run(
             f"({cosine} WHERE {whose} ORDER BY v.vector <=> ?::vector, v.number LIMIT ?) "
@@ -202,19 +209,19 @@ class PostgresStore(MemoryStore):
 
 
 def _count_written(todo: Operation) -> int:
-    if isinstance(todo, Together):
+    if isinstance(todo, Transaction):
         return sum(map(_count_written, todo.operations))
     return isinstance(todo, Put | Replace)
 
 
-def _shown(vector: bytes) -> str:
-    """A vector as pgvector reads it."""
+def _to_pgvector(vector: bytes) -> str:
+    """Encode a vector as the text format of pgvector."""
     floats = array("f")
     floats.frombytes(vector)
     return f"[{','.join(map(repr, floats))}]"
 
 
-def _ours(error: psycopg.Error) -> MemoriesFailed:
+def _to_memories_failed(error: psycopg.Error) -> MemoriesFailed:
     return MemoriesFailed(
         f"the database of the memories failed: {connection_failure(error) or str(error).strip()}"
     )

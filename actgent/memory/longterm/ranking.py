@@ -3,25 +3,33 @@
 A score is the sum of a word score and a vector score: BM25 as a share of the best in the search, and the cosine of the
 vectors, weighted. Scores, unlike ranks, keep the distance between a hit and a guess. A part of the score of the best
 memories goes to those before and after them in the same session, since a question and its answer are often two turns.
-The best memory itself keeps its place. docs/benchmarks.md has the figures.
+Memories of a session with several of the best memories get another part, since it is about what was asked.
+The best memory itself keeps its place. Before that, the scores of memories created in a month that the question names are
+multiplied. docs/benchmarks.md has the figures.
 
 Importance and age decide only between memories with the same score.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Hashable, Iterable, Mapping
 
 from actgent.errors import ConfigurationError
 from actgent.errors.printable import counted
 
 VECTOR_WEIGHT = 0.6
-"""Weight of a cosine of 1; the best memory by words has 1."""
+"""Score of a cosine of 1, relative to the score 1 of the best memory by words."""
+PERIOD_FACTOR = 3
+"""Factor of the score of a memory that was created in a month that the question names."""
 SHARES = (0.4, 0.2)
-"""Part of a score that goes to each neighbour in the session, at a distance of 1, 2, ..."""
+"""Parts of a score that each neighbour in the session receives, at a distance of 1 and 2."""
+SESSION_SHARE = 0.5
+"""Part of the score of a session's best memory that is added to the scores of its memories."""
+SESSION_DECAY = 1.5
+"""The n-th best memory of a session counts n ** -1.5 as much as the best."""
 UNITS = 1_000_000
-"""Units of a score of 1. Scores are whole numbers, so that those that databases add in different orders are equal."""
+"""Units of a score of 1. Scores are integers, since sums of floats depend on the order in which a database adds them."""
 LEAST_IMPORTANCE = 0.01
-"""Importance of a memory that has 0, so that its age counts, too."""
-DAY = 86_400.0
+"""Minimum importance in the computation of worth, so that age matters even if the importance is 0."""
+DAY_SECONDS = 86_400.0
 
 
 def own_scores(words: Mapping[int, float], cosines: Mapping[int, float]) -> dict[int, int]:
@@ -33,26 +41,56 @@ def own_scores(words: Mapping[int, float], cosines: Mapping[int, float]) -> dict
     """
     by_word = UNITS / (max(words.values(), default=1.0) or 1.0)
     scores = {number: int(score * by_word + 0.5) for number, score in words.items()}
+    of_words, weight = scores.get, VECTOR_WEIGHT
     for number, cosine in cosines.items():
         if cosine > 0:
-            scores[number] = scores.get(number, 0) + int(VECTOR_WEIGHT * cosine * UNITS + 0.5)
+            scores[number] = of_words(number, 0) + int(weight * cosine * UNITS + 0.5)
     return scores
 
 
-def spread(scores: Mapping[int, int], neighbours: Iterable[tuple[int, int, int]]) -> dict[int, int]:
-    """Return the scores plus shares of the neighbours in the same session. The memories with the best score stay first.
+def dated(scores: Mapping[int, int], created_then: Container[int]) -> dict[int, int]:
+    """Return the scores, higher for the memories that were created in a period that the question names."""
+    return {
+        number: score * PERIOD_FACTOR if number in created_then else score for number, score in scores.items()
+    }
+
+
+def spread(
+    scores: Mapping[int, int],
+    neighbours: Iterable[tuple[int, int, int]],
+    sessions: Mapping[int, Hashable],
+) -> dict[int, int]:
+    """Return the scores plus shares of neighbours and of sessions. The memories with the best score stay first.
 
     Args:
         scores: Score of each memory by words and vectors.
-        neighbours: A memory that gives, one that receives, and their distance.
+        neighbours: A memory that gives, one in the same session that receives, and their distance.
+        sessions: Session of each of the best memories.
     """
-    total = dict(scores)
+    total, session_of = dict(scores), dict(sessions)
     for giver, receiver, distance in neighbours:
         total[receiver] = total.get(receiver, 0) + int(SHARES[distance - 1] * scores[giver])
+        if giver in sessions:
+            session_of[receiver] = sessions[giver]
+    shares = _session_scores(scores, sessions)
+    for number, session in session_of.items():
+        total[number] += shares[session]
     best = max(scores.values(), default=0)
     top = max(total.values(), default=0)
-    total.update({number: top for number, score in scores.items() if score == best})
+    total.update({number: top + 1 for number, score in scores.items() if score == best})
     return total
+
+
+def _session_scores(scores: Mapping[int, int], sessions: Mapping[int, Hashable]) -> dict[Hashable, int]:
+    """Return what each session adds to the scores of its memories."""
+    found: dict[Hashable, int] = {}
+    counts: dict[Hashable, int] = {}
+    for score, number in sorted(((scores[number], number) for number in sessions), reverse=True):
+        session = sessions[number]
+        counts[session] = count = counts.get(session, 0) + 1
+        share = int(SESSION_SHARE * score / count**SESSION_DECAY)
+        found[session] = found.get(session, 0) + share
+    return found
 
 
 def in_order(scores: Mapping[int, int]) -> list[int]:
@@ -68,7 +106,7 @@ def worth(importance: float, last_used: float, *, newest: float, half_life: floa
     weight = max(importance, LEAST_IMPORTANCE)
     if half_life is None:
         return weight
-    faded: float = 0.5 ** (max(0.0, newest - last_used) / (half_life * DAY))
+    faded: float = 0.5 ** (max(0.0, newest - last_used) / (half_life * DAY_SECONDS))
     return weight * faded
 
 
@@ -80,6 +118,6 @@ def check_dimensions(stored: int, asked: int) -> None:
     """
     if stored != asked:
         raise ConfigurationError(
-            f"the vectors of these memories have {counted(stored, 'dimension')}, and embed= gives {asked}: give the function that they were "
-            "made with, or have all made anew by reindex(anew=True)"
+            f"the stored vectors have {counted(stored, 'dimension')}, and embed= returns {asked}: pass the embed= function that the memories "
+            "were stored with, or recompute all vectors with reindex(anew=True)"
         )

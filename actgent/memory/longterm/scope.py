@@ -1,7 +1,7 @@
-"""Whose memories somebody may see and change: the one place in which that is decided.
+"""Visibility of memories: the only module that decides which owner sees which memory.
 
-Whatever asks a store for memories hands it a `Scope`, and the store's statements take the condition on owners from it.
-Whatever comes out of a store goes through `check`, whichever way it was found.
+Each read from a store takes a `Scope`, from which SQL statements get their condition on owners. Each result is verified with
+`Scope.check`, however it was found.
 """
 
 import functools
@@ -13,27 +13,28 @@ import attrs
 from actgent.errors import ConfigurationError, MemoriesFailed
 from actgent.messages import Sender
 
-from .unit import MemoryUnit
+from .records import MemoryUnit
 
-MAX_OWNER = 1_000
-"""Bytes of an owner's key; with what stands beside it a row of an index in PostgreSQL has at most 2,704."""
+MAX_OWNER_BYTES = 1_000
+"""Maximum size of an owner's key. With the other columns, an index row in PostgreSQL has at most 2,704 bytes."""
 
 
+@functools.lru_cache(1_000)
 def owner_key(owner: Sender) -> str:
-    """An owner as stores write it: no two have the same, whatever people are called."""
+    """Return the text that identifies an owner in a store, made of kind and name."""
     return json.dumps([owner.kind, owner.name], ensure_ascii=True)
 
 
 def check_owner(owner: Sender) -> None:
-    """Refuse to write for an owner that no index of PostgreSQL takes beside an id; nothing is found of such a one.
+    """Raise if an owner's key is too long for an index of PostgreSQL.
 
     Raises:
-        ConfigurationError: the name is too long.
+        ConfigurationError: The owner's name is too long.
     """
-    if (size := len(owner_key(owner))) > MAX_OWNER:
+    if (size := len(owner_key(owner))) > MAX_OWNER_BYTES:
         raise ConfigurationError(
-            f"the owner {owner.name[:20]!r}... is too long for memories: with its kind it has {size:,} bytes of JSON, where a "
-            f"character outside of ASCII counts 6 or 12, and {MAX_OWNER:,} may be; remember for an id in its place"
+            f"the owner {owner.name[:20]!r}... has {size:,} bytes as JSON with its kind (a character outside of ASCII counts 6 or 12), "
+            f"and memories allow {MAX_OWNER_BYTES:,}: use a shorter id as owner"
         )
 
 
@@ -46,11 +47,11 @@ def owner_of_key(key: str) -> Sender:
 
 @attrs.frozen
 class Scope:
-    """What one owner may see, and change."""
+    """The memories that one owner may see."""
 
     owner: Sender
     with_shared: bool = True
-    """True: what is shared with everybody is seen, too. False: the owner's own alone, as for changes."""
+    """True includes the shared memories of other owners. False for changes, which are limited to the owner's memories."""
 
     @property
     def key(self) -> str:
@@ -58,22 +59,22 @@ class Scope:
 
     @property
     def condition(self) -> tuple[str, list[object]]:
-        """What is true in SQL of each row `m` that may be seen, and its values."""
+        """SQL condition for the visible rows of the table `m`, and its values."""
         if self.with_shared:
             return "(m.owner = ? OR m.is_shared = 1)", [self.key]
         return "m.owner = ?", [self.key]
 
     def allows(self, memory: MemoryUnit) -> bool:
-        """Return True if this owner may see it."""
+        """Return True if the owner may see a memory."""
         return memory.owner == self.owner or (self.with_shared and memory.is_shared)
 
     def check(self, memories: Iterable[MemoryUnit]) -> Iterator[MemoryUnit]:
-        """Let memories out that this owner may see.
+        """Yield the memories after checking that the owner may see them.
 
         Raises:
-            MemoriesFailed: a store found another's, which is its mistake; nothing of it is shown.
+            MemoriesFailed: The store returned a memory of another owner, which is a bug. It is not yielded.
         """
         for memory in memories:
             if not self.allows(memory):
-                raise MemoriesFailed("the store found a memory of another owner, which is not shown")
+                raise MemoriesFailed("the store returned a memory of another owner: it is withheld")
             yield memory

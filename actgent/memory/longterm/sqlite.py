@@ -1,4 +1,4 @@
-"""Memories in a file of SQLite, with vectors by the extension sqlite-vec."""
+"""Memory store in a SQLite file, with vectors in the extension sqlite-vec."""
 
 import contextlib
 import importlib.util
@@ -12,21 +12,22 @@ import apsw
 
 from actgent.errors import ConfigurationError, MemoriesFailed
 
-from .operations import Erase, ForgetThese, Operation, Together
+from .operations import Erase, ForgetMemories, Operation, Transaction
 from .ranking import check_dimensions
 from .scope import Scope
 from .store import TABLES, UPGRADE, MemoryStore, Row
 from .word_index import TABLE
 
 VERSION = 2
+"""Version of the file format."""
 APPLICATION = 0x41474D31
-"""What tells our files from those of other programs."""
-FLOAT = 4
-"""Bytes of a number of a vector."""
-NEAR_POOL = 10
-"""How many times as many candidates are taken by signs of vectors as are wanted by their angles."""
-BUSY, SHORTLY = 10_000, 500
-"""Milliseconds to wait for another process that writes, or that reads what is to be taken out of the log."""
+"""SQLite application id of memory files."""
+FLOAT_BYTES = 4
+"""Size of one component of a vector in bytes."""
+CACHE_KIB = 16_384
+"""Maximum size of the page cache of a connection in KiB. SQLite's default holds fewer than 1,000 vectors."""
+BUSY_MS, CHECKPOINT_BUSY_MS = 10_000, 500
+"""Milliseconds to wait for a lock: of another writer, and of a reader that blocks the truncation of the log."""
 
 _TERMS = TABLE.format(integer="INTEGER") + " WITHOUT ROWID;"
 _VECTORS = """
@@ -43,12 +44,27 @@ _DROP_VERSION_1 = """
 """
 
 
+_DISTANCE = "vec_distance_hamming(vec_bit(v.signs), vec_quantize_binary(?1))"
+_NEAREST_OWN = (
+    f"SELECT v.number, {_DISTANCE} AS distance FROM vectors AS v INDEXED BY vectors_by_owner WHERE v.owner = ?2 "  # noqa: S608
+    "ORDER BY distance LIMIT ?3"
+)
+_NEAREST = (
+    f"SELECT v.number AS number, {_DISTANCE} AS distance FROM vectors AS v INDEXED BY vectors_by_owner WHERE v.owner = ?2 UNION ALL "  # noqa: S608
+    f"SELECT v.number, {_DISTANCE} FROM vectors AS v INDEXED BY vectors_by_shared WHERE v.is_shared = 1 AND v.owner <> ?2 "
+    "ORDER BY distance, number LIMIT ?3"
+)
+"""Numbers of the memories whose signs are nearest: the owner's, and with shared ones. Each part reads signs in an index.
+
+The index has the numbers of an owner in order, so equal distances keep that order without a second sort key."""
+
+
 class SQLiteStore(MemoryStore):
-    """One connection to a file, which other processes may use as well; an empty path is a store in memory.
+    """Connection to a memory file, which other processes may use concurrently. An empty path is a store in memory.
 
     Raises:
-        ConfigurationError: it is the file of another program, or vectors are wanted and the extra is not installed.
-        MemoriesFailed: the file cannot be opened.
+        ConfigurationError: The file belongs to another program, or vectors are requested and the extra is not installed.
+        MemoriesFailed: The file cannot be opened.
     """
 
     def __init__(
@@ -56,13 +72,13 @@ class SQLiteStore(MemoryStore):
     ) -> None:
         super().__init__(capacity=capacity, half_life=half_life)
         self._has_remains = False
-        """True: what was removed stands in the log."""
+        """True if the write-ahead log contains deleted data."""
         if path:
             _check_file(Path(path))
         try:
             self._db = apsw.Connection(path or ":memory:")
         except apsw.Error as error:
-            raise _ours(error) from error
+            raise _to_memories_failed(error) from error
         try:
             self._prepare(has_vectors=has_vectors)
         except BaseException:
@@ -70,10 +86,10 @@ class SQLiteStore(MemoryStore):
             raise
 
     def _prepare(self, *, has_vectors: bool) -> None:
-        self._db.set_busy_timeout(BUSY)
+        self._db.set_busy_timeout(BUSY_MS)
         self._check_kind()
         self._begin_log()
-        for setting in ("synchronous=FULL", "secure_delete=ON"):
+        for setting in ("synchronous=FULL", "secure_delete=ON", f"cache_size=-{CACHE_KIB}"):
             self.run(f"PRAGMA {setting}")
         if has_vectors:
             _load_vectors(self._db)
@@ -81,7 +97,7 @@ class SQLiteStore(MemoryStore):
             version = self.run("PRAGMA user_version")[0][0]
             if version > VERSION:
                 raise ConfigurationError(
-                    f"a newer actgent wrote these memories (version {version}, this one knows {VERSION}): install that one"
+                    f"a newer actgent wrote these memories (version {version}, this one supports {VERSION}): upgrade actgent"
                 )
             if not version:
                 self._db.execute(
@@ -95,7 +111,11 @@ class SQLiteStore(MemoryStore):
                 self._db.execute(f"PRAGMA application_id={APPLICATION}; PRAGMA user_version={VERSION}")
 
     def _check_kind(self) -> None:
-        """Refuse what is not ours before anything of it is changed. Ours has its tables and its mark at once."""
+        """Raise if the file is not a memory file, before it is changed. A memory file gets tables and id in one transaction.
+
+        Raises:
+            ConfigurationError: The file is a journal or a database of another program.
+        """
         if Path(
             self._db.filename_wal
         ).is_file():  # not to be put into the file, if that is a journal whose process died
@@ -108,14 +128,14 @@ class SQLiteStore(MemoryStore):
         self._db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0)
 
     def _begin_log(self) -> None:
-        """Write to a log first. SQLite does not wait where another process is about to begin it, too: so we do."""
-        until = time.monotonic() + BUSY / 1000
+        """Enable the write-ahead log. SQLite does not wait if another process enables it concurrently, so this method retries."""
+        until = time.monotonic() + BUSY_MS / 1000
         while True:
             try:
                 self._db.execute("PRAGMA journal_mode=WAL")
             except apsw.Error as error:
                 if not isinstance(error, apsw.BusyError) or time.monotonic() > until:
-                    raise _ours(error) from error
+                    raise _to_memories_failed(error) from error
                 time.sleep(0.01)
             else:
                 return
@@ -130,14 +150,17 @@ class SQLiteStore(MemoryStore):
         try:
             return self._db.execute(sql, bound).fetchall()
         except apsw.Error as error:
-            raise _ours(error) from error
+            raise _to_memories_failed(error) from error
 
     def run_many(self, sql: str, rows: Sequence[Sequence[object]]) -> None:
-        """Without a result of each."""
+        """Execute a statement once for each row of values with `executemany`."""
         try:
             self._db.executemany(sql, cast(Sequence[tuple[Any, ...]], rows))
         except apsw.Error as error:
-            raise _ours(error) from error
+            raise _to_memories_failed(error) from error
+
+    def data_version(self) -> object:
+        return *self.run("PRAGMA data_version"), self._db.total_changes()
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:
@@ -160,14 +183,14 @@ class SQLiteStore(MemoryStore):
         return results
 
     def _empty_log(self) -> None:
-        """Take what was removed out of the file's log (-wal), too; while somebody reads there, the next write does that."""
-        self._db.set_busy_timeout(SHORTLY)
+        """Truncate the write-ahead log after a deletion, so that no file contains the data. Retried with the next write if a reader blocks it."""
+        self._db.set_busy_timeout(CHECKPOINT_BUSY_MS)
         with contextlib.suppress(
             MemoriesFailed
         ):  # what was written stands: it is tried again with the next write
             is_busy, *_ = self.run("PRAGMA wal_checkpoint(TRUNCATE)")[0]
             self._has_remains = bool(is_busy)
-        self._db.set_busy_timeout(BUSY)
+        self._db.set_busy_timeout(BUSY_MS)
 
     # --- vectors -------------------------------------------------------------------------
 
@@ -180,43 +203,52 @@ class SQLiteStore(MemoryStore):
             )
 
     def cosines(self, scope: Scope, vector: bytes, *, limit: int, numbers: Iterable[int]) -> dict[int, float]:
+        nearest = _NEAREST if scope.with_shared else _NEAREST_OWN
+        try:
+            compared = {number for number, _ in self.run(nearest, (_padded(vector), scope.key, limit))}
+            compared.update(numbers)
+            return dict(
+                self.run(
+                    "SELECT v.number, 1 - vec_distance_cosine(v.vector, ?) FROM json_each(?) AS c "
+                    "JOIN vectors AS v ON v.number = c.value",
+                    (vector, json.dumps(sorted(compared))),
+                )
+            )
+        except MemoriesFailed:
+            self._check_dimensions(scope, len(vector) // FLOAT_BYTES)
+            raise
+
+    def _check_dimensions(self, scope: Scope, asked: int) -> None:
+        """Compare the length of a vector with those of a scope, after sqlite-vec could not.
+
+        Raises:
+            ConfigurationError: The lengths differ.
+        """
         whose = "(v.owner = ? OR v.is_shared = 1)" if scope.with_shared else "v.owner = ?"
-        sizes = self.run(
-            f"SELECT length(v.vector) FROM vectors AS v WHERE {whose} LIMIT 1",  # noqa: S608
-            (scope.key,),
+        stored = self.run(
+            f"SELECT length(v.vector) FROM vectors AS v WHERE {whose} AND length(v.vector) <> ? LIMIT 1",  # noqa: S608
+            (scope.key, asked * FLOAT_BYTES),
         )
-        if not sizes:
-            return {}
-        check_dimensions(sizes[0][0] // FLOAT, len(vector) // FLOAT)
-        cosine = "SELECT v.number, 1 - vec_distance_cosine(v.vector, ?) AS cosine FROM vectors AS v"
-        nearest = (
-            f"SELECT v.number FROM vectors AS v WHERE {whose} "  # noqa: S608
-            "ORDER BY vec_distance_hamming(vec_bit(v.signs), vec_quantize_binary(?)) LIMIT ?"
-        )
-        rows = self.run(
-            f"SELECT * FROM ({cosine} WHERE v.number IN ({nearest}) ORDER BY cosine DESC LIMIT ?) "  # noqa: S608
-            f"UNION {cosine} WHERE v.number IN (SELECT value FROM json_each(?))",
-            (vector, scope.key, _padded(vector), limit * NEAR_POOL, limit, vector, json.dumps(list(numbers))),
-        )
-        return dict(rows)
+        for (size,) in stored:
+            check_dimensions(size // FLOAT_BYTES, asked)
 
 
 def _padded(vector: bytes) -> bytes:
-    """Append zeros until the number of dimensions is a multiple of 8, which sqlite-vec needs for the signs of a vector."""
-    return vector + bytes(-len(vector) % (8 * FLOAT))
+    """Append zeros until the number of dimensions is a multiple of 8, which sqlite-vec requires for the signs of a vector."""
+    return vector + bytes(-len(vector) % (8 * FLOAT_BYTES))
 
 
 def _removes(todo: Operation) -> bool:
-    if isinstance(todo, Together):
+    if isinstance(todo, Transaction):
         return any(map(_removes, todo.operations))
-    return isinstance(todo, Erase | ForgetThese)
+    return isinstance(todo, Erase | ForgetMemories)
 
 
 def _check_file(path: Path) -> None:
     if path.exists() and not path.is_file():
-        raise ConfigurationError(f"{path} is not a file: name a file for the memories")
+        raise ConfigurationError(f"{path} is not a file: pass the path of a memory file")
     if not path.parent.is_dir():
-        raise ConfigurationError(f"there is no folder {path.parent} for the file of the memories: make it")
+        raise ConfigurationError(f"the folder {path.parent} of the memory file does not exist: create it")
 
 
 def _load_vectors(db: apsw.Connection) -> None:
@@ -233,10 +265,10 @@ def _load_vectors(db: apsw.Connection) -> None:
         db.enable_load_extension(False)  # noqa: FBT003
 
 
-def _ours(error: apsw.Error) -> MemoriesFailed:
-    """SQLite's errors as ours."""
+def _to_memories_failed(error: apsw.Error) -> MemoriesFailed:
+    """Convert an error of SQLite."""
     if isinstance(error, apsw.FullError):
-        return MemoriesFailed(f"there is no space for the memories: free some ({error})")
+        return MemoriesFailed(f"the disk of the memory file is full: free space ({error})")
     if isinstance(error, apsw.CorruptError | apsw.NotADBError):
-        return MemoriesFailed(f"the file of the memories is damaged, or none: {error}")
-    return MemoriesFailed(f"the file of the memories cannot be read or written: {error}")
+        return MemoriesFailed(f"the memory file is damaged, or not a SQLite file: {error}")
+    return MemoriesFailed(f"the memory file cannot be read or written: {error}")

@@ -1,6 +1,6 @@
-"""A store of memories in a SQL database. All of this is sync, and runs in the thread of its connection.
+"""Base class of memory stores in SQL databases. All methods are synchronous, and run in the thread of their connection.
 
-This module has the code that is equal for all databases. Only the indexes of vectors differ.
+This module has the code that all databases share. Only connections and vector indexes differ.
 """
 
 import abc
@@ -13,23 +13,24 @@ import attrs
 
 from actgent.errors import ConfigurationError, MemoriesFull, MemoryNotFound, MemoryReplaced
 from actgent.messages import Sender
+from actgent.support.quick_init import maker
 
 from .operations import (
     Associate,
     Embed,
     Erase,
-    ForgetThese,
+    ForgetMemories,
     Operation,
     Put,
     Replace,
     Search,
     SetMark,
-    Together,
+    Transaction,
     Use,
 )
-from .ranking import DAY, LEAST_IMPORTANCE, SHARES, UNITS, in_order, own_scores, spread, worth
-from .scope import Scope, owner_key, owner_of_key
-from .unit import (
+from .periods import Period
+from .ranking import DAY_SECONDS, LEAST_IMPORTANCE, SHARES, UNITS, dated, in_order, own_scores, spread, worth
+from .records import (
     EVERYTHING,
     Association,
     MemoryFilter,
@@ -40,6 +41,7 @@ from .unit import (
     normal_form,
     written_value,
 )
+from .scope import Scope, owner_key, owner_of_key
 from .word_index import WordIndex
 
 Row = tuple[Any, ...]
@@ -58,25 +60,27 @@ _PLAIN = (
     ),
     *("valid_from", "valid_until", "replaces", "replaced_by"),
 )
-"""Fields of a memory that stand in columns as they are."""
+"""Fields of a memory that are stored in columns without conversion."""
 _COLUMNS = ("number", *_PLAIN, "owner", "is_shared", "is_kept", "metadata")
 _SELECT = f"SELECT {', '.join(f'm.{name}' for name in _COLUMNS)} FROM memories AS m"  # noqa: S608 - names of our own
 _STORED = (*_COLUMNS[1:], "said", "position")
 _CURRENT = "m.replaced_by IS NULL"
 _VALID = "(m.valid_from IS NULL OR m.valid_from <= ?) AND (m.valid_until IS NULL OR m.valid_until > ?)"
 _COUNT = f"SELECT count(*) FROM memories AS m WHERE m.owner = ? AND {_CURRENT}"  # noqa: S608
-MANY = 500
-"""Values of one statement."""
-POOL = 100
-"""How many memories words and vectors each find at first; more if too few of them may be returned."""
-MORE = 10
-"""How many times as many are found then."""
-GIVERS = 20
-"""How many of the best memories give a part of their score to their neighbours."""
-LOADED = 10
-"""How many memories are loaded at least at a time, to be returned."""
-SLACK = 50
-"""Of a capacity of so many, one more is evicted than has to be, so that not each memory evicts another."""
+BATCH_VALUES = 500
+"""Maximum number of values in one statement."""
+FIRST_CANDIDATES = 100
+"""Initial maximum of candidates by words and by vectors. It grows if filters leave too few results."""
+CANDIDATE_GROWTH = 10
+"""Factor by which the maximum of candidates grows."""
+SPREADING_MEMORIES = 10
+"""Number of best memories that spread a part of their score to their neighbours."""
+SESSION_MEMORIES = 30
+"""Number of best memories that spread a part of their score to the memories of their session."""
+MIN_LOADED = 10
+"""Minimum number of memories that are loaded with one statement."""
+EVICTION_SHARE = 50
+"""One additional memory is evicted per this many of capacity, so that not every new memory causes an eviction."""
 
 TABLES = """
     CREATE TABLE memories (
@@ -109,92 +113,106 @@ UPGRADE = """
     DROP INDEX by_session;
     CREATE INDEX by_session ON memories (session_id, owner, position) WHERE replaced_by IS NULL;
 """
-"""From version 1, which had another index of words in each database."""
+"""Migration from version 1, in which each database had a different word index."""
+
+
+_make_unit = maker(MemoryUnit)
 
 
 @attrs.frozen
 class Found:
-    """A row as a memory."""
+    """A memory with its primary key, as read from the table of memories."""
 
     number: int
+    """Primary key of the memory."""
     memory: MemoryUnit
+    """The stored memory."""
 
 
 @attrs.frozen
 class Candidates:
-    """Memories that were found, before they are loaded."""
+    """Memories that a search found, before they are loaded."""
 
     scores: Mapping[int, int]
-    """By number, in `UNITS` of a score."""
+    """Score in `UNITS` by memory number."""
     words: Container[int] = ()
-    """Numbers of those that share words with the question."""
+    """Numbers of the memories that share words with the query."""
     vectors: Container[int] = ()
-    """Numbers of those whose vectors were compared."""
+    """Numbers of the memories whose vectors were compared."""
     is_all: bool = True
-    """True if a larger pool would find no others."""
+    """True if a higher maximum of candidates would find no others."""
 
     def recalled(self, found: Found, source: Source) -> Recalled:
-        """Return a loaded one with its score. `source` is how it was found if neither by words nor by its vector."""
-        ways: list[tuple[Source, Container[int]]] = [("words", self.words), ("vectors", self.vectors)]
-        found_by = tuple(name for name, numbers in ways if found.number in numbers)
-        return Recalled(found.memory, self.scores[found.number] / UNITS, found_by or (source,))
+        """Return a loaded memory as a search result. `source` is its reason if it was found neither by words nor by its vector."""
+        number = found.number
+        by_words, by_vectors = number in self.words, number in self.vectors
+        found_by: tuple[Source, ...] = (source,)
+        if by_words or by_vectors:
+            found_by = (
+                ("words", "vectors") if by_words and by_vectors else ("words",) if by_words else ("vectors",)
+            )
+        return Recalled(found.memory, self.scores[number] / UNITS, found_by)
 
 
 class MemoryStore(abc.ABC):
     """The memories of all owners in one database.
 
     Args:
-        capacity: How many memories an owner may have that count now; None: any number.
-        half_life: Days without use in which a memory's worth halves; None: it does not fade.
+        capacity: Maximum number of current memories per owner; None has no maximum.
+        half_life: Days without use in which the worth of a memory halves; None disables the decay.
     """
 
     def __init__(self, *, capacity: int | None, half_life: float | None) -> None:
         self.capacity = capacity
         self.half_life = half_life
-        self.words = WordIndex(self.run)
+        self.words = WordIndex(self.run, self.data_version)
         self.evicted = 0
-        """Memories that made room for others since it was opened."""
-        self._does: dict[type, Callable[[Any], object]] = {
+        """Number of evicted memories since the store was opened."""
+        self._handlers: dict[type, Callable[[Any], object]] = {
             Put: self._put,
             Replace: self._replace,
-            ForgetThese: self._forget,
+            ForgetMemories: self._forget,
             Associate: self._associate,
             SetMark: self._mark,
             Use: self._use,
             Embed: self._embed,
             Erase: self._erase,
-            Together: lambda todo: [self._does[type(each)](each) for each in todo.operations],
+            Transaction: lambda todo: [self._handlers[type(each)](each) for each in todo.operations],
         }
 
-    # --- what a database does in its own way ---------------------------------------------
+    # --- implemented by each database -----------------------------------------------------
 
     @abc.abstractmethod
     def run(self, sql: str, values: Iterable[object] = ()) -> list[Row]:
-        """Run a statement whose values stand as `?`."""
+        """Execute a statement with `?` placeholders, and return its rows."""
 
     def run_many(self, sql: str, rows: Sequence[Sequence[object]]) -> None:
-        """Run a statement that returns nothing with each of some rows of values, in their order."""
+        """Execute a statement once for each row of values, in order. The statement returns no rows."""
         for row in rows:
             self.run(sql, row)
 
+    def data_version(self) -> object:
+        """Return a value that changes with each change of the database, also by other processes; None if there is no such value."""
+        return None
+
     @abc.abstractmethod
     def transaction(self) -> AbstractContextManager[None]:
-        """A block that is written whole, and durable at its end."""
+        """Context manager of a transaction. Its changes are durable when the block exits."""
 
     @abc.abstractmethod
     def attempt(self) -> AbstractContextManager[object]:
-        """A block in a transaction of which nothing is left where it raises."""
+        """Context manager of a savepoint. Its changes are rolled back if the block raises."""
 
     @abc.abstractmethod
     def embed(self, vectors: Mapping[int, bytes]) -> None:
-        """Let memories be found by what they mean."""
+        """Store vectors by memory number."""
 
     @abc.abstractmethod
     def cosines(self, scope: Scope, vector: bytes, *, limit: int, numbers: Iterable[int]) -> dict[int, float]:
-        """Return the cosines of the nearest vectors of a scope, at most `limit`, and those of some memories by number."""
+        """Return cosines with a vector by memory number: those of the `limit` nearest in a scope, and those of `numbers`."""
 
     def without_vector(self, limit: int) -> list[tuple[int, str]]:
-        """Memories that count now and have no vector: their numbers and texts."""
+        """Return number and text of current memories without a vector."""
         rows = self.run(
             "SELECT number, text FROM memories WHERE replaced_by IS NULL "
             "AND number NOT IN (SELECT number FROM vectors) ORDER BY number LIMIT ?",
@@ -204,19 +222,19 @@ class MemoryStore(abc.ABC):
 
     @abc.abstractmethod
     def close(self) -> None:
-        """Leave the database."""
+        """Close the connection."""
 
     # --- writing -------------------------------------------------------------------------
 
     def apply(self, operations: Sequence[Operation]) -> list[object]:
-        """Do all of them in one transaction; the result of each, or what it raised, which undoes nothing of the others."""
+        """Execute operations in one transaction. Return the result of each, or its exception, which does not affect the others."""
         with self.transaction():
             return [self._attempt(each) for each in operations]
 
     def _attempt(self, todo: Operation) -> object:
         try:
             with self.attempt():
-                return self._does[type(todo)](todo)
+                return self._handlers[type(todo)](todo)
         except (ConfigurationError, MemoryNotFound, MemoryReplaced, MemoriesFull) as error:
             return error
 
@@ -235,7 +253,10 @@ class MemoryStore(abc.ABC):
         return todo.unit
 
     def _done_before(self, owner: str, key: str, unit: MemoryUnit) -> MemoryUnit | None:
-        """Return what came of an act when it was done before; as it was to be, where it has been forgotten since."""
+        """Return the result of an earlier operation with the same key; None if there was none.
+
+        If its memory was forgotten since, return `unit` with the id of that memory.
+        """
         rows = self.run("SELECT id FROM acts WHERE owner = ? AND name = ?", (owner, key)) if key else []
         if not rows:
             return None
@@ -271,7 +292,7 @@ class MemoryStore(abc.ABC):
         return number
 
     def _next_position(self, owner: str, session_id: str, said: str) -> int:
-        """Return the position of a new memory in its session. A repetition of the last one has the same position."""
+        """Return the position of a new memory in its session. A repetition of the last text gets the same position."""
         if not session_id:
             return 0
         rows = self.run(
@@ -282,7 +303,7 @@ class MemoryStore(abc.ABC):
         return int(rows[0][0]) + (rows[0][1] != said) if rows else 1
 
     def _unindex(self, numbers: Sequence[int]) -> None:
-        """Remove memories from the indexes of words and vectors."""
+        """Remove memories from the word index and the vector index."""
         places = _places(numbers)
         rows = self.run(
             f"SELECT number, owner, text, is_shared FROM memories WHERE number IN ({places}) AND replaced_by IS NULL",  # noqa: S608
@@ -293,28 +314,32 @@ class MemoryStore(abc.ABC):
         self.run(f"DELETE FROM vectors WHERE number IN ({places})", numbers)  # noqa: S608
 
     def index_all(self) -> None:
-        """Add all memories that count now to an empty index of words."""
+        """Add all current memories to an empty word index."""
         after = 0
         while rows := self.run(
             "SELECT number, owner, text, is_shared FROM memories WHERE replaced_by IS NULL AND number > ? "
             "ORDER BY number LIMIT ?",
-            (after, MANY),
+            (after, BATCH_VALUES),
         ):
             for number, owner, text, is_shared in rows:
                 self.words.add(number, owner, text, is_shared=bool(is_shared))
             after = rows[-1][0]
 
     def _make_room(self, unit: MemoryUnit) -> None:
-        """Evict what is least worth keeping, where an owner has as many memories as may be."""
+        """Evict the memories of least worth if an owner has reached the capacity.
+
+        Raises:
+            MemoriesFull: All memories of the owner have `is_kept`.
+        """
         if self.capacity is None:
             return
         owner = owner_key(unit.owner)
         count: int = self.run(_COUNT, (owner,))[0][0]
         if count < self.capacity:
             return
-        many = count - self.capacity + 1 + self.capacity // SLACK
-        # The logarithm of the worth, but for a term that all share: `ranking.worth`.
-        faded = "0" if self.half_life is None else f"m.last_used / {self.half_life * DAY!r}"
+        many = count - self.capacity + 1 + self.capacity // EVICTION_SHARE
+        # The logarithm of `ranking.worth`, without the term that is the same for all memories.
+        faded = "0" if self.half_life is None else f"m.last_used / {self.half_life * DAY_SECONDS!r}"
         weight = f"CASE WHEN m.importance > {LEAST_IMPORTANCE} THEN m.importance ELSE {LEAST_IMPORTANCE} END"
         rows = self.run(
             f"SELECT m.id FROM memories AS m WHERE m.owner = ? AND {_CURRENT} AND m.is_kept = 0 "  # noqa: S608
@@ -324,7 +349,7 @@ class MemoryStore(abc.ABC):
         if count - len(rows) >= self.capacity:
             raise MemoriesFull(unit.owner.name, self.capacity)
         self.evicted += self._forget(
-            ForgetThese(scope=Scope(unit.owner, with_shared=False), ids=[each for (each,) in rows])
+            ForgetMemories(scope=Scope(unit.owner, with_shared=False), ids=[each for (each,) in rows])
         )
 
     logarithm = "ln"
@@ -353,7 +378,7 @@ class MemoryStore(abc.ABC):
             )
         return unit
 
-    def _forget(self, todo: ForgetThese) -> int:
+    def _forget(self, todo: ForgetMemories) -> int:
         if todo.ids:
             found = [self._one(todo.scope, each) for each in dict.fromkeys(todo.ids) if self._has(todo, each)]
         else:
@@ -362,7 +387,7 @@ class MemoryStore(abc.ABC):
         self._remove([each.number for first in found for each in self._chain(first)])
         return len(found)
 
-    def _has(self, todo: ForgetThese, memory_id: str) -> bool:
+    def _has(self, todo: ForgetMemories, memory_id: str) -> bool:
         condition, values = todo.scope.condition
         return bool(
             self.run(
@@ -428,35 +453,51 @@ class MemoryStore(abc.ABC):
         """Return the best memories with their numbers, at most `search.limit`, best first."""
         if not search.words:
             return self._best(search, self._by_worth(search), "worth")
-        pool = max(POOL, search.limit)
+        pool = max(FIRST_CANDIDATES, search.limit)
         while True:
             candidates = self._candidates(search, pool)
             best = self._best(search, candidates, "session")
             if candidates.is_all or len(best) == search.limit:
                 return best
-            pool *= MORE
+            pool *= CANDIDATE_GROWTH
 
     def _by_worth(self, search: Search) -> Candidates:
         condition, values = _condition(search.scope, search.wanted, at=search.at)
         rows = self.run(
             f"SELECT m.number FROM memories AS m WHERE {condition} "  # noqa: S608
             "ORDER BY m.importance DESC, m.last_used DESC, m.number DESC LIMIT ?",
-            (*values, max(POOL, search.limit)),
+            (*values, max(FIRST_CANDIDATES, search.limit)),
         )
         return Candidates({number: 0 for (number,) in rows})
 
     def _candidates(self, search: Search, pool: int) -> Candidates:
-        """Return candidate memories with their scores, before filters are applied."""
+        """Return candidates by words and vectors with their scores, before filters are applied."""
         words, is_all = self.words.scores(search.scope.key, search.words, pool)
         cosines: dict[int, float] = {}
         if search.vector is not None:
             cosines = self.cosines(search.scope, search.vector, limit=pool, numbers=words)
         scores = own_scores(words, cosines)
-        totals = spread(scores, self._neighbours(in_order(scores)[:GIVERS]))
+        if search.periods:
+            scores = dated(scores, self._created_in(search.periods, list(scores)))
+        best = in_order(scores)[:SESSION_MEMORIES]
+        totals = spread(scores, self._neighbours(best[:SPREADING_MEMORIES]), self._sessions(best))
         return Candidates(totals, words, cosines, is_all=is_all and len(cosines) < pool)
 
+    def _created_in(self, periods: Sequence[Period], numbers: Sequence[int]) -> set[int]:
+        """Return those of some memories that were created in one of some periods."""
+        during = " OR ".join(["created_at >= ? AND created_at < ?"] * len(periods))
+        times = [time for period in periods for time in period]
+        return {
+            number
+            for some in _pieces(numbers)
+            for (number,) in self.run(
+                f"SELECT number FROM memories WHERE number IN ({_places(some)}) AND ({during})",  # noqa: S608
+                [*some, *times],
+            )
+        }
+
     def _neighbours(self, numbers: Sequence[int]) -> list[Row]:
-        """Return memories of these numbers, those near them in their sessions, and their distances."""
+        """Return (memory, neighbour in its session, distance) for memories of these numbers."""
         if not numbers:
             return []
         return self.run(
@@ -467,15 +508,25 @@ class MemoryStore(abc.ABC):
             numbers,
         )
 
+    def _sessions(self, numbers: Sequence[int]) -> dict[int, tuple[str, str]]:
+        """Return owner and session id of memories by number. Memories without a session are omitted."""
+        if not numbers:
+            return {}
+        rows = self.run(
+            f"SELECT number, owner, session_id FROM memories WHERE number IN ({_places(numbers)}) AND session_id <> ''",  # noqa: S608
+            numbers,
+        )
+        return {number: (owner, session) for number, owner, session in rows}
+
     def _best(self, search: Search, candidates: Candidates, source: Source) -> list[tuple[int, Recalled]]:
-        """Load the best candidates that may be returned. Equal texts are returned once."""
+        """Load the best candidates that pass the filters. Of memories with equal texts, one is returned."""
         condition, values = _condition(search.scope, search.wanted, at=search.at)
         scores, numbers = candidates.scores, in_order(candidates.scores)
         best: list[tuple[int, Recalled]] = []
         texts: set[str] = set()
         start = 0
         while start < len(numbers) and len(best) < search.limit:
-            end = start + max(LOADED, search.limit - len(best))
+            end = start + max(MIN_LOADED, search.limit - len(best))
             while end < len(numbers) and scores[numbers[end]] == scores[numbers[end - 1]]:
                 end += 1
             for found in self._by_rank(scores, numbers[start:end], condition, values):
@@ -489,7 +540,7 @@ class MemoryStore(abc.ABC):
     def _by_rank(
         self, scores: Mapping[int, int], numbers: Sequence[int], condition: str, values: Sequence[object]
     ) -> list[Found]:
-        """Load the memories of which a condition is true: best first, and of equal scores the worthiest first."""
+        """Load the memories that match a condition, best first. Among equal scores, the memory of most worth comes first."""
         found = [
             each
             for some in _pieces(numbers)
@@ -505,25 +556,41 @@ class MemoryStore(abc.ABC):
         return sorted(found, key=rank)
 
     def page(self, scope: Scope, wanted: MemoryFilter, *, after: int, limit: int) -> list[Found]:
-        """Memories that count now, in the order in which they were made, behind a number."""
+        """Return current memories with a number above `after`, in the order of creation."""
         condition, values = _condition(scope, wanted)
         return self._read(f"{condition} AND m.number > ? ORDER BY m.number LIMIT ?", (*values, after, limit))
 
     def number_of(self, scope: Scope, memory_id: str) -> int:
-        """The number of a memory."""
+        """Return the number of a memory.
+
+        Raises:
+            MemoryNotFound: The scope contains no memory with this id.
+        """
         return self._one(scope, memory_id).number
 
     def get(self, scope: Scope, memory_id: str) -> MemoryUnit:
-        """One memory, of now or of history."""
+        """Return one memory, current or replaced.
+
+        Raises:
+            MemoryNotFound: The scope contains no memory with this id.
+        """
         return self._one(scope, memory_id).memory
 
     def history(self, scope: Scope, memory_id: str) -> list[MemoryUnit]:
-        """A memory with those before it and behind it, the oldest first; those that were not shared are their owner's alone."""
+        """Return a memory with its predecessors and successors, oldest first. Versions outside of the scope are omitted.
+
+        Raises:
+            MemoryNotFound: The scope contains no memory with this id.
+        """
         chain = self._chain(self._one(scope, memory_id))
         return [each.memory for each in chain if scope.allows(each.memory)]
 
     def associations(self, scope: Scope, memory_id: str) -> list[Association]:
-        """Its links to memories that count now and may be seen, from either end."""
+        """Return the links between a memory and current memories of the scope, in both directions.
+
+        Raises:
+            MemoryNotFound: The scope contains no memory with this id.
+        """
         number = self._one(scope, memory_id).number
         condition, values = scope.condition
         rows = [
@@ -538,18 +605,18 @@ class MemoryStore(abc.ABC):
         return [Association(*row) for row in rows]
 
     def all_of(self, owner: Sender, *, after: int, limit: int) -> list[Found]:
-        """All that an owner has, history too."""
+        """Return at most `limit` memories of an owner with a number above `after`, replaced ones included."""
         return self._read(
             "m.owner = ? AND m.number > ? ORDER BY m.number LIMIT ?", (owner_key(owner), after, limit)
         )
 
     def marks(self, owner: Sender, prefix: str = "") -> dict[str, str]:
-        """Return what is noted for an owner under names that begin with a text."""
+        """Return the named values of an owner whose names start with `prefix`."""
         rows = self.run("SELECT name, value FROM marks WHERE owner = ?", (owner_key(owner),))
         return {name: value for name, value in rows if name.startswith(prefix)}
 
     def owners(self) -> list[tuple[Sender, int]]:
-        """All owners, and how many memories each has that count now."""
+        """Return all owners with the number of their current memories."""
         rows = self.run(
             "SELECT owner, count(*) FROM memories AS m WHERE m.replaced_by IS NULL GROUP BY owner ORDER BY owner"
         )
@@ -563,7 +630,7 @@ class MemoryStore(abc.ABC):
         return found[0]
 
     def _chain(self, one: Found) -> list[Found]:
-        """A memory with its history, the oldest first; all of it is the same owner's."""
+        """Return a memory with its predecessors and successors, oldest first. All versions have the same owner."""
         chain = [one]
         while (before := chain[0].memory.replaces) is not None and (found := self._of_id(before)):
             chain.insert(0, found)
@@ -580,21 +647,19 @@ class MemoryStore(abc.ABC):
 
 
 def _found(row: Row) -> Found:
-    fields = dict(zip(_COLUMNS, row, strict=True))
-    return Found(
-        fields.pop("number"),
-        MemoryUnit(
-            **{name: fields[name] for name in _PLAIN},
-            owner=owner_of_key(fields["owner"]),
-            is_shared=bool(fields["is_shared"]),
-            is_kept=bool(fields["is_kept"]),
-            metadata=json.loads(fields["metadata"]) if fields["metadata"] != "{}" else {},
-        ),
+    number, *plain, owner, is_shared, is_kept, metadata = row
+    unit = _make_unit(
+        **dict(zip(_PLAIN, plain, strict=True)),
+        owner=owner_of_key(owner),
+        is_shared=bool(is_shared),
+        is_kept=bool(is_kept),
+        metadata=json.loads(metadata) if metadata != "{}" else {},
     )
+    return Found(number, unit)
 
 
 def _condition(scope: Scope, wanted: MemoryFilter, *, at: float | None = None) -> tuple[str, list[object]]:
-    """Return what is true of the memories that may be seen, count now and are wanted."""
+    """Return the SQL condition, with values, for the current memories of a scope that match a filter and are valid at `at`."""
     clause, values = scope.condition
     clauses = [clause, _CURRENT]
     if at is not None:
@@ -629,4 +694,4 @@ def _places(values: Sequence[object]) -> str:
 
 
 def _pieces(values: Sequence[int]) -> Iterator[Sequence[int]]:
-    return (values[at : at + MANY] for at in range(0, len(values), MANY))
+    return (values[at : at + BATCH_VALUES] for at in range(0, len(values), BATCH_VALUES))

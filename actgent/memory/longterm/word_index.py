@@ -1,10 +1,10 @@
-"""The index of words, which is the same in every database: one row for each word of each memory.
+"""Word index of memories, identical in all databases: one row per word of each memory.
 
 One statement ranks memories by BM25 (Robertson and Zaragoza, "The Probabilistic Relevance Framework: BM25 and
-Beyond", 2009). Both databases hold the same terms, made by the same tokenizer, so both rank alike.
+Beyond", 2009). All databases store the same terms, made by the same tokenizer, so all rank alike.
 
-A term is stored as a hash of its scope and itself. The scope is the owner, or one that all share. A hash only narrows
-a search down: the statement that loads a memory checks its owner.
+A term is stored as a hash of its scope and itself. The scope is an owner, or the common scope of shared memories. A hash
+collision is harmless: the statement that loads a memory checks its owner.
 """
 
 import hashlib
@@ -15,47 +15,54 @@ from typing import Any, cast
 
 import apsw
 
-from .words import spaced
+from .tokenizer import spaced
 
 K1, B = 0.9, 0.4
-"""How fast repetitions of a word saturate, and how much the length of a text counts; values for short passages."""
-RANKED = 8_000
-"""Rows that one search reads at most, unless its rarest word alone has more."""
-ROWS = 500
-"""Rows of one statement."""
-LONGEST_TERM = 100
-"""Characters of a term that count."""
+"""Parameters of BM25: saturation of repeated words, and weight of the text length. The values suit short passages."""
+MAX_READ_ROWS = 8_000
+"""Maximum number of index rows that a search reads, unless its rarest word alone has more."""
+MAX_KNOWN_SIZES = 1_000
+"""Maximum number of owners whose number of memories is cached."""
+BATCH_ROWS = 500
+"""Maximum number of rows in one statement."""
+MAX_TERM_CHARS = 100
+"""Length to which a term is cut, in characters."""
 SHARED = ""
-"""The scope of memories that all owners see; no owner has this key."""
+"""Scope of shared memories. No owner has this key."""
 EVERY_MEMORY = ""
-"""The term that every memory has. Its rows count the memories of a scope, and their sizes."""
+"""Term that every memory has. Its rows give the number of memories in a scope and their sizes."""
 
 TABLE = """
     CREATE TABLE terms (
         key {integer} NOT NULL, number {integer} NOT NULL, times INTEGER NOT NULL, size INTEGER NOT NULL,
         PRIMARY KEY (key, number)
     )"""
-"""`times`: how often the memory has the term. `size`: how many terms it has in all."""
+"""`times` is the count of the term in the memory, `size` the count of all its terms."""
 
 Run = Callable[[str, Sequence[object]], list[tuple[Any, ...]]]
 
 
 class WordIndex:
-    """Finds memories by their words.
+    """Index that finds memories by their words.
 
     Args:
-        run: Runs a statement of SQL whose values are written as `?`, and returns its rows.
+        run: Executes a SQL statement with `?` placeholders, and returns its rows.
+        data_version: Returns a value that changes with each change of the database; None if the database has no such value.
     """
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: Run, data_version: Callable[[], object]) -> None:
         self._run = run
+        self._data_version = data_version
+        self._known_scopes: dict[str, tuple[Sequence[str], int, int]] = {}
+        """Results of `_read_scopes` by owner, in the version `_known_version` of the database."""
+        self._known_version: object = None
         # SQLite's tokenizer, also for other databases: the stems are the same everywhere.
         self._tokenize = apsw.Connection(":memory:").fts5_tokenizer(
             "porter", ["unicode61", "remove_diacritics", "2"]
         )
 
     def add(self, number: int, owner: str, text: str, *, is_shared: bool) -> None:
-        """Index a memory. `owner` is the key of its owner."""
+        """Add a memory to the index. `number` identifies the memory, `owner` is the key of its owner."""
         terms = self._terms(text)
         counts = {EVERY_MEMORY: 1, **Counter(terms)}
         scope = SHARED if is_shared else owner
@@ -75,18 +82,17 @@ class WordIndex:
             )
 
     def scores(self, owner: str, words: Sequence[str], limit: int) -> tuple[dict[int, float], bool]:
-        """Return the scores by BM25 of an owner's and of shared memories that have some of the words, best first.
+        """Return the BM25 scores of an owner's and of shared memories that contain some of the words, best first.
 
-        Also return True if these are all such memories, and False if a higher limit would find others.
+        The second result is True if these are all such memories, and False if a higher `limit` would find more.
         """
-        scopes = (owner, SHARED)
         terms = dict.fromkeys(self._terms(" ".join(words)))
+        scopes, total, size = self._scopes(owner)
         keys = {_key(scope, term): term for term in terms for scope in scopes}
         counts = self._counts(keys)
         if not counts:
             return {}, True
-        total, size = self._sizes([_key(scope, EVERY_MEMORY) for scope in scopes])
-        most = max(total, *counts.values())  # counts of two scopes may be above the bound of one
+        most = max(total, *counts.values())  # the counts of two scopes may exceed the bound of one
         rarest, is_all = _rarest(counts, most, enough=limit // 2)
         weights = {term: math.log(1 + (most - count + 0.5) / (count + 0.5)) for term, count in rarest.items()}
         asked = [(key, weights[term]) for key, term in keys.items() if term in weights]
@@ -99,42 +105,60 @@ class WordIndex:
         return dict(cast(list[tuple[int, float]], rows)), is_all and len(rows) < limit
 
     def _counts(self, keys: dict[int, str]) -> dict[str, int]:
-        """Return how many memories have each term, counted up to a bound; terms that none has are left out."""
+        """Return the number of memories with each term, counted up to a maximum. Terms without memories are omitted."""
         if not keys:
             return {}
         rows = self._run(
             "SELECT q.column1, (SELECT count(*) FROM (SELECT 1 FROM terms AS t WHERE t.key = q.column1 LIMIT ?) AS counted) "  # noqa: S608
             f"FROM (VALUES {', '.join(['(?)'] * len(keys))}) AS q",
-            [RANKED + 1, *keys],
+            [MAX_READ_ROWS + 1, *keys],
         )
-        counts: Counter[str] = Counter()
+        counts: dict[str, int] = {}
         for key, count in rows:
             if count:
-                counts[keys[key]] += count
+                counts[keys[key]] = counts.get(keys[key], 0) + count
         return counts
 
-    def _sizes(self, keys: Sequence[int]) -> tuple[int, int]:
-        """Return how many memories there are, and how many terms they have, counted up to a bound."""
+    def _scopes(self, owner: str) -> tuple[Sequence[str], int, int]:
+        """Return the scopes of an owner that have memories, and the number of memories and of terms in them.
+
+        Both are counted up to a maximum, and cached until a change. Most programs share no memories; searches are then limited to
+        the owner's terms.
+        """
+        version = self._data_version()
+        if version is None or version != self._known_version or len(self._known_scopes) >= MAX_KNOWN_SIZES:
+            self._known_scopes, self._known_version = {}, version
+        if owner not in self._known_scopes:
+            self._known_scopes[owner] = self._read_scopes(owner)
+        return self._known_scopes[owner]
+
+    def _read_scopes(self, owner: str) -> tuple[Sequence[str], int, int]:
+        keys = [_key(scope, EVERY_MEMORY) for scope in (owner, SHARED)]
         rows = self._run(
-            "SELECT count(*), sum(size) FROM (SELECT t.size FROM terms AS t WHERE t.key IN (?, ?) LIMIT ?) AS counted",
-            [*keys, RANKED + 1],
+            "SELECT count(*), sum(size), max(CASE WHEN key = ? THEN 1 ELSE 0 END) "
+            "FROM (SELECT t.key, t.size FROM terms AS t WHERE t.key IN (?, ?) LIMIT ?) AS counted",
+            [keys[1], *keys, MAX_READ_ROWS + 1],
         )
-        total, size = rows[0]
-        return int(total), max(1, int(size or 0))
+        total, size, shared = rows[0]
+        return (
+            ((owner, SHARED) if shared or total > MAX_READ_ROWS else (owner,)),
+            int(total),
+            max(1, int(size or 0)),
+        )
 
     def _terms(self, text: str) -> list[str]:
         """Return the stems of the words of a text, in order."""
         found = self._tokenize(
             spaced(text).encode(), apsw.FTS5_TOKENIZE_DOCUMENT, None, include_offsets=False
         )
-        return [term[:LONGEST_TERM] for together in found for term in cast(tuple[str, ...], together)]
+        return [term[:MAX_TERM_CHARS] for together in found for term in cast(tuple[str, ...], together)]
 
 
 def _rarest(counts: Mapping[str, int], total: int, *, enough: int) -> tuple[dict[str, int], bool]:
-    """Return the terms to rank by with their counts, rarest first, and True unless terms are left out for `enough`.
+    """Return the terms to rank by with their counts, rarest first, and False if common terms were omitted.
 
-    A term that more than half of the memories have says little about one of them, and takes the longest to rank by. It
-    is left out if rarer terms have `enough` rows. A query never reads more than `RANKED` rows.
+    A term that more than half of the memories have distinguishes little and takes longest to read. It is omitted if rarer terms
+    have `enough` rows. A query never reads more than `MAX_READ_ROWS` rows.
     """
     rarest: dict[str, int] = {}
     read = 0
@@ -142,17 +166,17 @@ def _rarest(counts: Mapping[str, int], total: int, *, enough: int) -> tuple[dict
         if read >= enough and 2 * count > total:
             return rarest, False
         read += count
-        if rarest and read > RANKED:
+        if rarest and read > MAX_READ_ROWS:
             break
         rarest[term] = count
     return rarest, True
 
 
 def _key(scope: str, term: str) -> int:
-    """Return the stored form of a term in a scope: 64 bits, signed."""
+    """Return the signed 64-bit hash of a scope and a term."""
     digest = hashlib.blake2b(f"{scope}\0{term}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big", signed=True)
 
 
 def _pieces(values: Sequence[Any]) -> Iterator[Sequence[Any]]:
-    return (values[at : at + ROWS] for at in range(0, len(values), ROWS))
+    return (values[at : at + BATCH_ROWS] for at in range(0, len(values), BATCH_ROWS))

@@ -1,4 +1,4 @@
-"""The protocol that works towards a goal, and calls it achieved only after an evaluation."""
+"""The `goal` protocol: work towards a goal in a loop, until an evaluation finds it achieved."""
 
 from .decisions import CustomAction
 from .progress import (
@@ -12,19 +12,19 @@ from .progress import (
     results_of,
     turn_of,
 )
+from .prompt_texts import closing_text
 from .protocol import Goal
 from .references import References
 from .tasks import (
     RUN_TASKS,
     TASKS_SCHEMA,
     PlannedTask,
-    kept_tasks,
     read_tasks,
+    tasks_change,
+    tasks_for_model,
     tasks_in,
     tasks_reason,
-    told_tasks,
 )
-from .wording import closing_words
 
 __all__ = [
     "RUN_TASKS",
@@ -36,16 +36,16 @@ __all__ = [
     "Progress",
     "References",
     "Status",
-    "closing_words",
+    "closing_text",
     "detect_action_loop",
     "goal_view",
-    "kept_tasks",
     "progress_at_end",
     "progress_in",
     "read_tasks",
     "results_of",
+    "tasks_change",
+    "tasks_for_model",
     "tasks_in",
     "tasks_reason",
-    "told_tasks",
     "turn_of",
 ]

@@ -1,7 +1,7 @@
-"""The decisions on the way to a goal: the form of each, and the reading of a model's answer.
+"""Parse the decisions of a goal agent's model, and describe their format to the model.
 
-A decision is `{"action", "params", "reasoning"}`. Actions are read exactly as they are called; further keys have no
-meaning, so none of them can plan, run or achieve anything. What does not fit is a `ParseError`, never a guess.
+A decision is `{"action", "params", "reasoning"}`. Action names must match exactly, and other keys are ignored.
+A decision that does not fit is a `ParseError`, never a guess.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -12,7 +12,7 @@ import attrs
 from actgent.errors import ConfigurationError, ParseError
 from actgent.errors.printable import quoted
 from actgent.messages import ToolCall
-from actgent.protocols.calls import ARGUMENTS, CallForm, arguments_in, stray_arguments
+from actgent.protocols.text_tool_calls import ARGUMENTS, CallFormat, find_arguments, stray_arguments_reason
 from actgent.structured.extract import extract_only
 from actgent.structured.schemas import schema_check
 
@@ -27,8 +27,8 @@ FORMS: Mapping[str, str] = {
     "evaluate": 'evaluate, params {"achieved": true or false, "feedback": "<why>", "missing_items": ["..."], '
     '"suggestions": ["..."], "answer": "<only if achieved: what the user reads>"}',
 }
-"""What the model is told of each action."""
-_CALL = CallForm(("tool",), "each call names its tool")
+"""Description of each action for the model."""
+_CALL = CallFormat(("tool",), "each call names its tool")
 _LIST_KEYS = frozenset(("calls",))
 _ENVELOPE = frozenset(("action", "reasoning", "thought", "thoughts", *ARGUMENTS))
 
@@ -53,36 +53,36 @@ class CustomAction:
     def __attrs_post_init__(self) -> None:
         if not self.name.strip() or self.name.strip().casefold() in ACTIONS:
             taken = ", ".join(ACTIONS)
-            raise ConfigurationError(
-                f"custom action {self.name!r}: it needs a name of its own, and not {taken}"
-            )
+            raise ConfigurationError(f"custom action {self.name!r}: choose a name other than {taken}")
         schema_check(self.params)
 
 
 @attrs.frozen
 class Decision:
-    """What a model chose to do next."""
+    """The action that a model chose."""
 
     action: str
+    """Name of the agent's action that the model chose."""
     params: Mapping[str, Any]
-    """Empty where it left them to be asked for."""
+    """Parameters of the action; empty if the model has to be asked for them."""
     calls: Sequence[ToolCall] = ()
-    """What `execute` wants to run."""
+    """Tool calls of an `execute` action."""
 
 
 @attrs.frozen
 class DecisionReader:
-    """Reads decisions, those of the loop and custom ones."""
+    """Parses decisions for built-in and custom actions."""
 
     custom: Mapping[str, CustomAction]
+    """Custom actions that the model may choose, by name."""
     with_tasks: bool = False
-    """True: a plan may be one of tasks."""
+    """True if a plan may be a list of tasks."""
 
     def read(self, text: str, *, needs_params: bool) -> Decision:
-        """The decision in an answer's text; `needs_params` is False where they may be left to be asked for.
+        """Parse the decision in an answer. Without `needs_params`, some actions may omit their parameters.
 
         Raises:
-            ParseError: there is none, there are several, or its params do not fit.
+            ParseError: The text has no decision or several, or the parameters do not fit the action.
         """
         value = extract_only(text, lambda value: self._reason(value, needs_params=needs_params))
         action, params = value["action"], _params(value)
@@ -98,7 +98,7 @@ class DecisionReader:
             return f"the params of {action} must be one object"
         if action in self.custom and not params and (stray := value.keys() - _ENVELOPE):
             return f"{action}: put {quoted(min(stray))} into its params"
-        if not params and not needs_params and action in _MAY_BE_ASKED:
+        if not params and not needs_params and action in _ASKED_SEPARATELY:
             return None
         reason = self._params_reason(action, params)
         return reason or (_stray_reason(value, params) if action == "execute" else None)
@@ -114,17 +114,17 @@ class DecisionReader:
 
 
 def _params(value: Mapping[str, Any]) -> Any:
-    """The params under any of their names; None where two stand there and differ."""
+    """Return the parameters from any of the usual keys; None if two keys have different values."""
     try:
-        return arguments_in(value, value["action"])
+        return find_arguments(value, value["action"])
     except ParseError:
         return None
 
 
 # --- the params of each action ---------------------------------------------------------------
 
-_MAY_BE_ASKED = ("plan", "summarize", "evaluate")
-"""What has a model and a call of its own, if the decision names it alone."""
+_ASKED_SEPARATELY = ("plan", "summarize", "evaluate")
+"""Actions whose parameters a separate model call provides if the decision omits them."""
 
 
 def _plan(params: Mapping[str, Any]) -> str | None:
@@ -133,18 +133,20 @@ def _plan(params: Mapping[str, Any]) -> str | None:
 
 
 def _execute(params: Mapping[str, Any]) -> str | None:
-    wanted = _wanted(params)
-    if not isinstance(wanted, list) or not wanted:
+    calls = _requested_calls(params)
+    if not isinstance(calls, list) or not calls:
         return 'give {"tool": "<name>", "args": {...}}, or a list of such "calls"'
-    if reason := next(filter(None, map(_CALL.reason, wanted)), None):
+    if reason := next(filter(None, map(_CALL.reason, calls)), None):
         return reason
-    are_bare, is_list = _CALL.is_bare(wanted), wanted is params.get("calls")
-    return stray_arguments(params, "calls", known=_LIST_KEYS, are_bare=are_bare) if is_list else None
+    are_bare, is_list = _CALL.is_bare(calls), calls is params.get("calls")
+    return stray_arguments_reason(params, "calls", known=_LIST_KEYS, are_bare=are_bare) if is_list else None
 
 
 def _stray_reason(value: Mapping[str, Any], params: Mapping[str, Any]) -> str | None:
-    """Explain arguments beside the params of a right `execute`, None if there are none."""
-    return stray_arguments(value, "execute", known=_ENVELOPE, are_bare=_CALL.is_bare(_wanted(params)))
+    """Return an error text if arguments are outside of the params of a valid `execute`, else None."""
+    return stray_arguments_reason(
+        value, "execute", known=_ENVELOPE, are_bare=_CALL.is_bare(_requested_calls(params))
+    )
 
 
 def _summarize(params: Mapping[str, Any]) -> str | None:
@@ -173,12 +175,12 @@ _PARAMS: Mapping[str, Callable[[Mapping[str, Any]], str | None]] = {
 }
 
 
-def _wanted(params: Mapping[str, Any]) -> Any:
+def _requested_calls(params: Mapping[str, Any]) -> Any:
     return params["calls"] if "calls" in params and "tool" not in params else [params]
 
 
 def _calls(params: Mapping[str, Any]) -> list[ToolCall]:
-    written = map(_CALL.read, _wanted(params))
+    written = map(_CALL.read, _requested_calls(params))
     return [ToolCall(call.name, call.arguments, native=False) for call in written]
 
 

@@ -1,7 +1,7 @@
-"""How far a goal has come: plain data in the session's state, brought up to date from the record.
+"""Progress of a goal: plain data in the session's state, updated from the messages.
 
-What a protocol reads itself it writes down at once. Native tool calls are read by the core, so what came of
-them is taken from the record when the protocol is asked next: `absorb` reads on from where it was last.
+The protocol stores its own decisions immediately. The core handles native tool calls, so their results are read from
+the messages at the next pass: `absorb` continues after the last message that it has read.
 """
 
 import json
@@ -16,7 +16,7 @@ from actgent.messages import Message, ToolCall, ToolResult
 from actgent.protocols.base import View
 from actgent.support.strict_json import loads
 
-from .tasks import RUN_TASKS, tasks_told
+from .tasks import RUN_TASKS, tasks_in_result
 
 Phase = Literal["initial", "planning", "executing", "summarizing", "evaluating", "finalizing", "ended"]
 Status = Literal[
@@ -29,95 +29,105 @@ Status = Literal[
     "error",
     "suspended",
 ]
-"""How a goal ended; empty while it is worked on. The protocol itself never ends with `error` or `suspended`: the first is a turn
-that failed, the second one that waits for an approval. Only `Progress.achieved` says whether the goal was achieved."""
+"""Final status of a goal; empty while it is in progress.
+
+`error` means that the turn failed, and `suspended` that it waits for an approval; the protocol itself sets neither. Only
+`Progress.achieved` tells if the goal was achieved.
+"""
 WHOLE: tuple[Status, ...] = ("completed", "completed_with_formatting")
-"""Those that leave nothing to be told beside the answer."""
+"""Statuses of a complete result, which needs no note about missing parts."""
 
 STATE_KEY = "_goal"
-"""Where the session's state holds the progress. Tools with `(state, args)` cannot write keys that begin with `_`."""
+"""Key of the progress in the session's state. Tools with `(state, args)` cannot write keys that begin with `_`."""
 _encode = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
-_KEPT_ACTIONS = 4
-_KEPT_DIGESTS = 48
+_MAX_ACTIONS = 4
+_MAX_DIGESTS = 48
 MAX_STALLED = 6
-"""Decisions in a row that may bring nothing new."""
+"""Maximum number of consecutive decisions without a new result."""
 _EMPTY = ("", "null", "[]", "{}")
-"""Results that hold nothing."""
+"""Tool results that are treated as empty."""
 
 
 @attrs.define(kw_only=True, on_setattr=None)
 class Progress:
-    """One goal of a session; every field is plain data. Each reading makes a fresh one, which its reader may change.
+    """Progress of one goal, as plain data. Each read creates a new object, which the caller may change.
 
-    What a field holds is never changed in place: earlier states of the session hold it too.
+    Field values are replaced, never changed in place, because earlier states of the session share them.
     """
 
     turn: str
-    """The id that the messages of its turn share."""
+    """Correlation id of the turn's messages."""
     goal: str
+    """Goal: text of the user's message."""
     start: int
-    """The place of the user's message in the record."""
+    """Index of the user's message in the session's messages."""
     mark: int
-    """How far the record is read."""
+    """Index of the first message that has not been read yet."""
     calls: int = 0
-    """Answers of the model before the one that is asked for now, or read."""
+    """Number of model answers before the current one."""
     phase: Phase = "initial"
+    """Phase of the goal loop."""
     asked: str = ""
-    """The action that was chosen without its params, so that nothing else is asked for."""
+    """Action that the model chose without parameters, which the next call has to provide; empty if none."""
     plan: Sequence[str] = ()
+    """Steps of the current plan."""
     summary: str = ""
-    """Of all that was found; empty if something came after it."""
+    """Summary of all results; empty if newer results exist."""
     evaluation: Mapping[str, Any] | None = None
+    """Parameters of the last evaluation; None before the first."""
     unmet: int = 0
-    """Evaluations in a row that found the goal not achieved."""
+    """Number of consecutive evaluations that found the goal not achieved."""
     used_tools: Sequence[str] = ()
+    """Names of the tools that were called with success."""
     found: int = 0
-    """Results that hold something."""
+    """Number of results that are not empty."""
     has_failed: bool = False
-    """True if one of the last tools failed."""
+    """True if a tool call of the last step failed."""
     actions: Sequence[str] = ()
-    """The last actions, oldest first, each with what it was done with."""
+    """Last actions with their arguments, oldest first, for loop detection."""
     course: str = ""
-    """Digests of the last calls, and of what they brought; then a dot for each decision since that brought nothing new."""
+    """Digests of the last calls and results, then one dot for each later decision without a new result."""
     tries: int = 0
-    """Final answers that did not have the wanted form."""
+    """Number of final answers that did not fit the `output=` type."""
     achieved: bool = False
-    """Set by an evaluation, and by nothing else."""
+    """True if an evaluation found the goal achieved."""
     status: Status = ""
+    """How the goal ended; empty while it is in progress."""
     error: str | None = None
+    """Reason why the goal ended early; None if it did not."""
 
     @property
     def iterations(self) -> int:
-        """Model calls up to now, or when it ended."""
+        """Number of model calls so far, or until the goal ended."""
         return self.calls + (self.phase == "ended")
 
     @property
     def stalled(self) -> int:
-        """Decisions in a row that brought nothing new."""
+        """Number of consecutive decisions without a new result."""
         return self.course.count(".")
 
     def add_action(self, action: str) -> None:
-        """Remember what is done, the last actions only."""
-        self.actions = (*self.actions, action)[-_KEPT_ACTIONS:]
+        """Append an action, and drop the oldest actions."""
+        self.actions = (*self.actions, action)[-_MAX_ACTIONS:]
 
     def add_call(self, call: ToolCall) -> None:
-        """Remember a call that is made; what was called before stalls, until something new comes of it."""
-        done = signature(call)
-        self.add_action(done)
-        if not self.take_news(done):
+        """Record a tool call. A call identical to an earlier one raises the stall count."""
+        text = signature(call)
+        self.add_action(text)
+        if not self.add_digest(text):
             self.stall()
 
     def stall(self) -> None:
-        """Count a decision that brought nothing new."""
+        """Count a decision without a new result."""
         self.course += "."
 
-    def take_news(self, text: str) -> bool:
-        """Remember a call or what came of one; if it was not there before, nothing stalls, and it is True."""
+    def add_digest(self, text: str) -> bool:
+        """Record the digest of a call or result. Return True and reset the stall count if it is new."""
         digest = f"{zlib.crc32(text.encode(errors='replace')):08x} "
         if digest in self.course:
             return False
-        # One text, and no list of them: what is in the state is copied at each step.
-        self.course = (self.course.rstrip(".") + digest)[-_KEPT_DIGESTS * len(digest) :]
+        # A string instead of a list, because the state is copied at each step.
+        self.course = (self.course.rstrip(".") + digest)[-_MAX_DIGESTS * len(digest) :]
         return True
 
 
@@ -125,32 +135,33 @@ _DEFAULTS = [(field.name, field.default) for field in attrs.fields(Progress)]
 
 
 def progress_in(state: Mapping[str, Any]) -> Progress | None:
-    """The progress in a session's state, None before its first goal."""
-    kept = state.get(STATE_KEY)
-    return None if kept is None else _read(kept)
+    """Return the progress in a session's state; None before its first goal."""
+    stored = state.get(STATE_KEY)
+    return None if stored is None else _from_data(stored)
 
 
-def _read(kept: Mapping[str, Any]) -> Progress:
+def _from_data(stored: Mapping[str, Any]) -> Progress:
     try:
-        return Progress(**kept)
-    except TypeError:  # another version has written it, which knew more
+        return Progress(**stored)
+    except TypeError:  # a newer version wrote it, with further fields
         known = {name for name, _ in _DEFAULTS}
-        return Progress(**{name: value for name, value in kept.items() if name in known})
+        return Progress(**{name: value for name, value in stored.items() if name in known})
 
 
 def progress_of(view: View) -> Progress:
-    """The progress of this turn's goal, the record's last results taken in."""
+    """Return the progress of the turn's goal, updated with the last results in the messages."""
     turn = view.message.correlation_id or view.message.id
-    kept = view.state.get(STATE_KEY)
-    progress = _read(kept) if kept is not None and kept["turn"] == turn else _begun_in(view.record, turn)
+    stored = view.state.get(STATE_KEY)
+    is_current = stored is not None and stored["turn"] == turn
+    progress = _from_data(stored) if stored is not None and is_current else _new_progress(view.record, turn)
     record = view.record
-    # What is being read now was asked for at this very place, and has to be read from there.
+    # The answer that is being read now is not absorbed: the protocol interprets it after this call.
     absorb(progress, record, end=len(record) - (record[-1].sender.kind == "assistant"))
     return progress
 
 
-def kept(progress: Progress) -> tuple[str, Mapping[str, Any]]:
-    """The change of state that keeps a progress; what has its default is left out, since stores copy."""
+def stored_progress(progress: Progress) -> tuple[str, Mapping[str, Any]]:
+    """Return the state change that stores a progress. Defaults are omitted, because the state is copied at each step."""
     return STATE_KEY, {
         name: value for name, default in _DEFAULTS if (value := getattr(progress, name)) != default
     }
@@ -159,35 +170,35 @@ def kept(progress: Progress) -> tuple[str, Mapping[str, Any]]:
 def progress_at_end(
     state: Mapping[str, Any], record: Sequence[Message], *, turn: str, goal: str, any_turn: bool
 ) -> Progress:
-    """Return the progress of a turn that has ended, with the answers and results that the protocol did not read.
+    """Return the progress of an ended turn, updated with the answers and results that the protocol did not read.
 
     Args:
         state: The session's state.
         record: The session's messages.
-        turn: The id of the message that holds the goal.
+        turn: Id of the message with the goal.
         goal: The goal as the user wrote it.
-        any_turn: True: take the progress in the state, whatever its turn is. A message that was answered together with
-            others has no turn of its own.
+        any_turn: True uses the progress in the state even if it has another turn id. A message that was answered together
+            with others has no separate turn.
     """
     progress = progress_in(state)
     if progress is None or not (any_turn or progress.turn == turn):
-        start = next((place for place, message in enumerate(record) if message.id == turn), len(record))
+        start = next((index for index, message in enumerate(record) if message.id == turn), len(record))
         progress = Progress(turn=turn, goal=goal, start=start, mark=min(start + 1, len(record)))
     absorb(progress, record, end=len(record))
     return progress
 
 
-def _begun_in(record: Sequence[Message], turn: str) -> Progress:
-    places = range(len(record) - 1, -1, -1)
-    start = next((place for place in places if record[place].id == turn), len(record) - 1)
+def _new_progress(record: Sequence[Message], turn: str) -> Progress:
+    indexes = range(len(record) - 1, -1, -1)
+    start = next((index for index in indexes if record[index].id == turn), len(record) - 1)
     return Progress(turn=turn, goal=record[start].text, start=start, mark=start + 1)
 
 
-# --- what the record tells -------------------------------------------------------------------
+# --- progress from messages -------------------------------------------------------------------
 
 
 def absorb(progress: Progress, record: Sequence[Message], *, end: int) -> None:
-    """Take in the answers and results that the record holds up to `end` since it was last read."""
+    """Update the progress with the answers and results in `record[progress.mark:end]`."""
     for message in record[progress.mark : end]:
         if message.sender.kind == "tool":
             _absorb_results(progress, message.tool_results)
@@ -209,73 +220,73 @@ def _absorb_results(progress: Progress, results: Sequence[ToolResult]) -> None:
         elif result.tool_name not in progress.used_tools:
             progress.used_tools = (*progress.used_tools, result.tool_name)
         if result.content.strip() not in _EMPTY:
-            progress.take_news(f"{result.tool_name} {result.content}")
+            progress.add_digest(f"{result.tool_name} {result.content}")
             progress.found += 1
-            progress.summary = ""  # it does not tell of what came after it
-    if progress.phase != "finalizing":  # what is achieved stays to be said
+            progress.summary = ""  # it does not include the new result
+    if progress.phase != "finalizing":  # an achieved goal still needs its final answer
         progress.phase, progress.asked = "executing", ""
 
 
 def _absorb_tasks(progress: Progress, result: ToolResult) -> None:
-    """Take in whose tools have worked, in the place of what has called them."""
-    told = tasks_told(result)
-    used = [task["tool"] for task in told if task.get("status") == "completed"]
+    """Record the tools of the tasks instead of `run_tasks`, which called them."""
+    tasks = tasks_in_result(result)
+    used = [task["tool"] for task in tasks if task.get("status") == "completed"]
     progress.used_tools = tuple(dict.fromkeys((*progress.used_tools, *used)))
-    progress.has_failed |= len(used) < len(told)
+    progress.has_failed |= len(used) < len(tasks)
 
 
 def results_of(progress: Progress, record: Sequence[Message]) -> list[ToolResult]:
-    """All tool results of the goal's turn, oldest first."""
+    """Return all tool results of the goal's turn, oldest first."""
     return [result for message in record[progress.start :] for result in message.tool_results]
 
 
 def goal_view(state: Mapping[str, Any], record: Sequence[Message]) -> dict[str, Any]:
-    """What functions of the state are told of the goal, as plain data: `goal`, `results` and `used_tools`.
+    """Return the goal as plain data for functions of the state: `goal`, `results` and `used_tools`.
 
-    `results` are those calls that went well, in their order: `{"tool", "result"}`, results in JSON decoded.
+    `results` are the successful calls in their order, as `{"tool", "result"}` with decoded JSON results.
     """
     if not record:
         return {}
     turn = turn_of(record)
     progress = progress_in(state)
-    if progress is None or progress.turn != turn:  # native calls run before anything is written down
-        progress = _begun_in(record, turn)
+    if progress is None or progress.turn != turn:  # native calls run before the protocol stores a progress
+        progress = _new_progress(record, turn)
     absorb(progress, record, end=len(record))
     good = [result for result in results_of(progress, record) if result.error is None]
-    results = [each for result in good for each in _viewed(result)]
+    results = [each for result in good for each in _result_data(result)]
     return {"goal": progress.goal, "results": results, "used_tools": list(progress.used_tools)}
 
 
 def turn_of(record: Sequence[Message]) -> str:
-    """The turn that a record's last message belongs to."""
+    """Return the turn id of the last message."""
     return record[-1].correlation_id or record[-1].id
 
 
-def _viewed(result: ToolResult) -> list[dict[str, Any]]:
-    """A result, or those of its tasks, as functions of the state see it."""
+def _result_data(result: ToolResult) -> list[dict[str, Any]]:
+    """Return a tool result as plain data, or one entry for each completed task of `run_tasks`."""
     if result.tool_name != RUN_TASKS:
-        return [{"tool": result.tool_name, "result": _decoded(result.content)}]
-    done = [task for task in tasks_told(result) if task.get("status") == "completed"]
+        return [{"tool": result.tool_name, "result": _decode(result.content)}]
+    done = [task for task in tasks_in_result(result) if task.get("status") == "completed"]
     return [{"tool": task["tool"], "result": task["output"]} for task in done]
 
 
-def _decoded(content: str) -> Any:
+def _decode(content: str) -> Any:
     try:
         return loads(content)
     except ParseError:
         return content
 
 
-# --- going in circles ------------------------------------------------------------------------
+# --- loop detection ------------------------------------------------------------------------
 
 
 def signature(call: ToolCall) -> str:
-    """A tool call as an action that can be compared with others."""
+    """Return a tool call as text, for comparison with other actions."""
     return f"execute {call.name} {_encode(call.arguments)}"
 
 
 def detect_action_loop(recent_actions: Sequence[str], max_recent: int = 3) -> bool:
-    """Return True if the last actions go in circles: the same twice in a row, or two in turn, as in a, b, a, b.
+    """Return True if the last actions repeat: the same action twice in a row, or two actions alternating (a, b, a, b).
 
     Only the last `max_recent` + 1 actions count.
     """

@@ -1,7 +1,7 @@
-"""References of tasks to what came of others: `{{tasks.0.output.results.0.url}}`, `{{task_1.output}}`.
+"""References of tasks to results of earlier tasks: `{{tasks.0.output.results.0.url}}`, `{{task_1.output}}`.
 
-One that is all of a text keeps its type: a list stays a list. In the midst of a text it becomes text. What refers to nothing
-that is there stays as it is written.
+A reference that is the whole text keeps the type of its value: a list stays a list. Within other text it becomes text.
+A reference without a target stays unchanged.
 """
 
 import json
@@ -17,22 +17,22 @@ _REFERENCE = re.compile(
     r"\{\{\s*(?:tasks\.(?P<which>[\w-]+)|(?P<id>[A-Za-z_][\w-]*))\.output(?P<path>(?:\.[\w-]+|\[[0-9]+\])*)\s*\}\}"
 )
 _STEP = re.compile(r"[\w-]+")
-_DIGITS = 9
-"""Digits of a place, at most; Python refuses to read a number of more than 4,300."""
+_MAX_DIGITS = 9
+"""Maximum number of digits of an index; Python refuses to parse more than 4,300."""
 _MISSING = object()
 
 
 @attrs.define
 class References:
-    """Puts in the place of references what the tasks before came to."""
+    """Replaces references by the results of earlier tasks."""
 
     tasks: Sequence[PlannedTask]
-    """All tasks of the goal before this one, in their order."""
+    """Tasks of the goal before the current one, in order."""
     unmet: list[PlannedTask] = attrs.field(factory=list)
-    """Tasks that were referred to and are not completed."""
+    """Referenced tasks that are not completed."""
 
     def resolve(self, value: Any) -> Any:
-        """A value with all references in it resolved, at any depth."""
+        """Return a value with all references in it resolved, at any depth."""
         if isinstance(value, dict):
             return {key: self.resolve(item) for key, item in value.items()}
         if isinstance(value, list):
@@ -51,7 +51,7 @@ class References:
         return found if isinstance(found, str) else json.dumps(found, ensure_ascii=False)
 
     def _find(self, match: re.Match[str]) -> Any:
-        task = self._task(match["which"] or match["id"], by_place=match["which"] is not None)
+        task = self._task(match["which"] or match["id"], by_index=match["which"] is not None)
         if task is None:
             return _MISSING
         if task.status != "completed":
@@ -64,24 +64,24 @@ class References:
             found = _member(found, step)
         return found
 
-    def _task(self, name: str, *, by_place: bool) -> PlannedTask | None:
-        if by_place and _is_number(name):
-            return self.tasks[int(name)] if _is_place(name, self.tasks) else None
+    def _task(self, name: str, *, by_index: bool) -> PlannedTask | None:
+        if by_index and _is_number(name):
+            return self.tasks[int(name)] if _is_index(name, self.tasks) else None
         return next((task for task in reversed(self.tasks) if task.id == name), None)
 
 
 def _member(value: Any, step: str) -> Any:
     if isinstance(value, dict):
         return value.get(step, _MISSING)
-    if isinstance(value, list) and _is_number(step) and _is_place(step, value):
+    if isinstance(value, list) and _is_number(step) and _is_index(step, value):
         return value[int(step)]
     return _MISSING
 
 
-def _is_place(digits: str, values: Sequence[Any]) -> bool:
-    return len(digits) <= _DIGITS and int(digits) < len(values)
+def _is_index(digits: str, values: Sequence[Any]) -> bool:
+    return len(digits) <= _MAX_DIGITS and int(digits) < len(values)
 
 
 def _is_number(text: str) -> bool:
-    """True for digits of ASCII: `int` also reads those of other scripts, such as U+FF11."""
+    """Return True if a text consists of ASCII digits: `int` also accepts digits of other scripts, such as U+FF11."""
     return text.isascii() and text.isdigit()

@@ -1,8 +1,7 @@
-"""Tasks: a plan whose steps are calls of tools, with ids, retries, and references to what came of earlier ones.
+"""Tasks: a plan whose steps are tool calls, with ids, retries, and references to results of earlier tasks.
 
-A task is written as `{"description", "tool", "args"}`, where it is told with an `id` and `max_retries` of its own. What came
-of the tasks of a goal is kept in the session's state, over all plans, so that the next plan can refer to it, and is told why
-others failed.
+A task is `{"description", "tool", "args"}` with an optional `id` and `max_retries`. The session's state stores the tasks
+of all plans of a goal, so that the next plan can refer to their results and knows which tasks failed.
 """
 
 import json
@@ -17,17 +16,18 @@ from actgent.support.serializable import Serializable
 from actgent.support.strict_json import loads
 
 RUN_TASKS = "run_tasks"
-"""The tool that carries tasks out."""
+"""Name of the tool that executes tasks."""
 MAX_PLANS = 5
-"""Plans of tasks that one goal may take."""
+"""Maximum number of task plans for one goal."""
 MAX_RETRIES = 3
-"""How often a task is tried again, where it says nothing itself."""
+"""Default number of retries of a failed task."""
 MAX_TASKS = 50
-"""Tasks of one plan."""
-SHOWN = 4_000
-"""Characters of a task's result that the model reads; references have all of it."""
+"""Maximum number of tasks in one plan."""
+MAX_RESULT_CHARS = 4_000
+"""Maximum length of a task's result that the model reads; references resolve to the full result."""
 STATE_KEY = "_tasks"
-_FAILED_SHOWN = 300
+"""Key of the tasks in the session's state."""
+_MAX_FAILURE_CHARS = 300
 
 TaskStatus = Literal["pending", "completed", "failed"]
 
@@ -63,40 +63,40 @@ TASKS_SCHEMA: Mapping[str, Any] = {
 
 @attrs.frozen(kw_only=True)
 class PlannedTask(Serializable):
-    """A step of a plan, and what came of it."""
+    """A step of a plan and its result."""
 
     id: str
-    """`task_1`, `task_2` ..., counted over all plans of a goal, where the plan gave none."""
+    """Id from the plan; by default `task_1`, `task_2` ..., counted over all plans of a goal."""
     description: str
-    """What is to be done."""
+    """Description of the work."""
     tool_name: str = ""
-    """What does it; empty: the model itself, in its next decisions."""
+    """Name of the tool; empty if the model does the work in its next decisions."""
     tool_args: Mapping[str, Any] = attrs.field(factory=dict)
-    """As the plan has them, with references."""
+    """Arguments of the tool as written in the plan, with unresolved references."""
     cycle: int = 1
-    """Of the plan, from 1."""
+    """Number of the plan within the goal, from 1."""
     status: TaskStatus = "pending"
-    """`pending` is what was not tried: no tool, or something before it that is pending."""
+    """Status; `pending` means not attempted, because the task has no tool or refers to a pending task."""
     attempts: int = 0
-    """How often its tool was called."""
+    """Number of calls of its tool."""
     max_retries: int = MAX_RETRIES
-    """How often it may be called again."""
+    """Maximum number of retries."""
     failure_reason: str | None = None
-    """Why it failed, or was not tried."""
+    """Reason why the task failed or was not attempted; None if it was completed."""
     result: Any = None
-    """What its tool returned; None if it failed."""
+    """Result of the tool; None if it failed."""
 
     @property
     def retry_count(self) -> int:
-        """How often its tool was called again."""
+        """Number of retries so far."""
         return max(0, self.attempts - 1)
 
 
-# --- what is written ---------------------------------------------------------------------------
+# --- parsing ---------------------------------------------------------------------------
 
 
 def tasks_reason(written: Any) -> str | None:
-    """Why these are no tasks of a plan; None if they are."""
+    """Return an error text if a value is no valid list of tasks, else None."""
     if not isinstance(written, list) or not written or len(written) > MAX_TASKS:
         return f"tasks must be a list of 1 to {MAX_TASKS} tasks"
     for task in written:
@@ -114,14 +114,14 @@ def tasks_reason(written: Any) -> str | None:
     return None
 
 
-def written_tasks(written: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The tasks of a plan as arguments of `run_tasks`: what has no meaning is left out."""
+def tasks_to_arguments(written: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return the tasks of a plan as arguments of `run_tasks`, without unknown keys."""
     known = ("id", "description", "tool", "args", "max_retries")
     return [{name: task[name] for name in known if task.get(name) is not None} for task in written]
 
 
 def read_tasks(written: Sequence[Mapping[str, Any]], before: Sequence[PlannedTask]) -> list[PlannedTask]:
-    """The tasks of a plan, numbered behind those of the plans before."""
+    """Convert the tasks of a plan to objects, numbered after the tasks of earlier plans."""
     cycle = 1 + max((task.cycle for task in before), default=0)
     return [
         PlannedTask(
@@ -136,58 +136,64 @@ def read_tasks(written: Sequence[Mapping[str, Any]], before: Sequence[PlannedTas
     ]
 
 
-# --- what is kept and told ---------------------------------------------------------------------
+# --- state and texts ---------------------------------------------------------------------
 
 
 def tasks_in(state: Mapping[str, Any], turn: str) -> list[PlannedTask]:
-    """The tasks of a goal, those of all its plans; none for another goal's turn."""
-    kept = state.get(STATE_KEY)
-    return [PlannedTask(**task) for task in kept["tasks"]] if kept and kept["turn"] == turn else []
+    """Return the tasks of all plans of a goal; empty if the state holds the tasks of another turn."""
+    stored = state.get(STATE_KEY)
+    return [PlannedTask(**task) for task in stored["tasks"]] if stored and stored["turn"] == turn else []
 
 
-def kept_tasks(turn: str, tasks: Sequence[PlannedTask]) -> tuple[str, Mapping[str, Any]]:
-    """The change of state that keeps them."""
+def tasks_change(turn: str, tasks: Sequence[PlannedTask]) -> tuple[str, Mapping[str, Any]]:
+    """Return the state change that stores the tasks of a goal."""
     return STATE_KEY, {"turn": turn, "tasks": [attrs.asdict(task) for task in tasks]}
 
 
-def told_tasks(tasks: Sequence[PlannedTask], first: int) -> Mapping[str, Any]:
-    """What the model reads of the tasks of a plan, the first of which has this place."""
-    return {"tasks": [_told(task, place) for place, task in enumerate(tasks, first)]}
+def tasks_for_model(tasks: Sequence[PlannedTask], first: int) -> Mapping[str, Any]:
+    """Return the tasks of a plan as data for the model; `first` is the index of the first task."""
+    return {"tasks": [_task_for_model(task, index) for index, task in enumerate(tasks, first)]}
 
 
-def _told(task: PlannedTask, place: int) -> Mapping[str, Any]:
-    told: dict[str, Any] = {
-        "place": f"tasks.{place}",
+def _task_for_model(task: PlannedTask, index: int) -> Mapping[str, Any]:
+    data: dict[str, Any] = {
+        "place": f"tasks.{index}",
         "id": task.id,
         "description": task.description,
         "tool": task.tool_name,
     }
-    told |= {"status": task.status, "attempts": task.attempts}
+    data |= {"status": task.status, "attempts": task.attempts}
     if task.failure_reason:
-        told["failure_reason"] = task.failure_reason
+        data["failure_reason"] = task.failure_reason
     if task.status == "completed":
-        told["output"] = _short(task.result)
-    return told
+        data["output"] = _shorten(task.result)
+    return data
 
 
-def _short(value: Any) -> Any:
+def _shorten(value: Any) -> Any:
     text = json.dumps(value)
-    return value if len(text) <= SHOWN else f"{text[:SHOWN]}[cut: the first of {len(text)} characters]"
+    return (
+        value
+        if len(text) <= MAX_RESULT_CHARS
+        else f"{text[:MAX_RESULT_CHARS]}[cut: the first of {len(text)} characters]"
+    )
 
 
-def tasks_told(result: ToolResult) -> Sequence[Mapping[str, Any]]:
-    """What a result of `run_tasks` tells of each task; nothing, if it cannot be read."""
+def tasks_in_result(result: ToolResult) -> Sequence[Mapping[str, Any]]:
+    """Return the tasks in a result of `run_tasks`; empty if the result cannot be parsed."""
     try:
-        told = loads(result.content)
+        content = loads(result.content)
     except ParseError:
         return ()
-    tasks = told.get("tasks") if isinstance(told, dict) else None
+    tasks = content.get("tasks") if isinstance(content, dict) else None
     return [each for each in tasks if isinstance(each, dict)] if isinstance(tasks, list) else ()
 
 
-def failures(tasks: Sequence[PlannedTask]) -> list[str]:
-    """What the next plan is told of the last one: which tasks failed or were not tried, and why."""
+def failure_lines(tasks: Sequence[PlannedTask]) -> list[str]:
+    """Return lines for the next plan about the tasks of the last plan that failed or were not attempted."""
     last = max((task.cycle for task in tasks), default=0)
     left = [task for task in tasks if task.cycle == last and task.status != "completed"]
-    lines = [f"- {task.description}: {(task.failure_reason or task.status)[:_FAILED_SHOWN]}" for task in left]
+    lines = [
+        f"- {task.description}: {(task.failure_reason or task.status)[:_MAX_FAILURE_CHARS]}" for task in left
+    ]
     return ["FAILED TASKS:", *lines] if lines else []

@@ -1,4 +1,4 @@
-"""Which actions are offered on the way to a goal, and which are refused.
+"""The state machine of a goal: which actions are offered in each phase, and which are rejected.
 
     initial ──plan──► planning ──execute──► executing ──summarize──► summarizing ──evaluate──► evaluating
        │                 ▲                    ▲  ▲ └────────evaluate─────────────────────────►  │
@@ -6,9 +6,9 @@
        └───execute────────────────────────────┘                                                 │
                          ▲────────────────────────plan──────────────────────────────────────────┘
 
-The table is what a model is offered. One that decides otherwise, such as to act and to judge at once, is not held up:
-refused is only what cannot be done, because nothing is there that it could be done with. An evaluation that finds the
-goal achieved ends the turn, so the table says only what follows one that does not.
+The table lists the actions that a model is offered. Another decision is accepted too: an action is rejected only if it
+has nothing to work with, e.g. a summary without results. An evaluation that finds the goal achieved ends the turn, so
+the table covers only evaluations that do not.
 """
 
 from collections.abc import Mapping
@@ -29,28 +29,28 @@ LEADS_TO: Mapping[str, Phase] = {
     "evaluate": "evaluating",
 }
 OPEN_PHASES: tuple[Phase, ...] = ("initial", "planning", "executing", "evaluating")
-"""Phases in which custom actions are offered. After a summary only an evaluation is."""
+"""Phases in which custom actions are offered. After a summary, only an evaluation is offered."""
 
 
-def offered(progress: Progress, *, has_tools: bool) -> list[str]:
-    """The actions that a model is offered next, in the table's order."""
+def offered_actions(progress: Progress, *, has_tools: bool) -> list[str]:
+    """Return the actions to offer next, in the order of the table."""
     row = TRANSITIONS.get(progress.phase, ())
     return [
         action
         for action in row
-        if refusal(action, progress, has_tools=has_tools) is None
+        if rejection_reason(action, progress, has_tools=has_tools) is None
         and not (action == "plan" and progress.phase == "executing" and not progress.has_failed)
         and not (action == "summarize" and progress.phase == "planning" and has_tools)
     ]
 
 
-def refusal(action: str, progress: Progress, *, has_tools: bool) -> str | None:
-    """Why an action cannot be done now, None if it can; without tools, what the model knows is all there can be."""
+def rejection_reason(action: str, progress: Progress, *, has_tools: bool) -> str | None:
+    """Return the reason why an action is not possible now, or None. Without tools, a summary needs no earlier results."""
     if action == "execute" and not has_tools:
         return "there are no tools"
-    is_worked = bool(progress.used_tools or progress.found)
-    if action == "summarize" and has_tools and not is_worked:
+    has_results = bool(progress.used_tools or progress.found)
+    if action == "summarize" and has_tools and not has_results:
         return "nothing was done yet that could be summarized"
-    if action == "evaluate" and not progress.summary and not is_worked:
+    if action == "evaluate" and not progress.summary and not has_results:
         return f"nothing was {'done' if has_tools else 'summed up'} yet that could be judged"
     return None

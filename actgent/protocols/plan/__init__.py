@@ -1,4 +1,4 @@
-"""The protocol in three stages: plan, execute a todo list item by item, and say what came of it."""
+"""The `plan` protocol in three stages: plan, execute the todo list item by item, and answer with the results."""
 
 from .protocol import CONFIG, ROLES, STATE, Planning, plan_of
 from .todo import Plan, Status, TodoDiff, TodoItem, change_text, clipped, status_mark, todo_text

@@ -1,8 +1,8 @@
-"""What a model's planning and execution answers say, read strictly.
+"""Parse the planning and execution answers of the `plan` protocol.
 
-An answer is JSON: alone, in a fence, among prose, or between the markers, which win over everything round
-them. A planning answer may also be lines that begin with `Title:`, `Intent:` and `Plan:`. One todo item that
-cannot be read is left out with a warning; a tool call that cannot be read makes the answer a `ParseError`.
+An answer is JSON: alone, in a code fence, within prose, or between the two markers; text outside of the markers is
+ignored. A planning answer may also consist of lines that begin with `Title:`, `Intent:` and `Plan:`. An invalid todo item
+is omitted with a warning. An invalid tool call is a `ParseError`.
 """
 
 import re
@@ -13,15 +13,15 @@ import attrs
 
 from actgent.errors import EmptyAnswer, ParseError
 from actgent.messages import ToolCall
-from actgent.protocols.actions import misspelt
-from actgent.protocols.calls import CallForm, stray_arguments
+from actgent.protocols.actions import misspelled_key_reason
+from actgent.protocols.text_tool_calls import CallFormat, stray_arguments_reason
 from actgent.structured.extract import extract_only, is_cut, loads, visible
 
 from .todo import STATUSES, Plan, TodoItem
 
 START, END = "---JSON_OUTPUT_START---", "---JSON_OUTPUT_END---"
 MAX_ITEMS = 200
-"""Of one plan: each step looks at all of them."""
+"""Maximum number of items in one plan; each step scans all of them."""
 DECISIONS = ("continue", "wait", "complete_item", "update_plan")
 PLAN_FORM = (
     'the answer must be a JSON object with "todoList", "toolCalls" or "plan", in the form that was asked for'
@@ -37,7 +37,7 @@ _TAG = re.compile(r"<(/?)think(?:ing)?>")
 _SECTION = re.compile(r"^[ \t]*(?:[*#]+[ \t]*)?(Title|Intent|Plan)[ \t]*:[ \t*]*", re.MULTILINE)
 _SNAKE = re.compile(r"_([a-z])")
 _JSON_LIKE = ("{", "[", "`", "---")
-_CALL = CallForm(
+_CALL = CallFormat(
     ("toolName", "tool_name", "name"),
     'each of toolCalls needs {"toolName": "<tool>", "arguments": {...}}',
     decodes=True,
@@ -46,37 +46,45 @@ _CALL = CallForm(
 
 @attrs.frozen(kw_only=True)
 class Planned:
-    """What a planning answer said."""
+    """Parsed answer of the planning stage."""
 
     plan: Plan
+    """Plan that the answer contains."""
     calls: tuple[ToolCall, ...] = ()
+    """Tool calls that the answer contains."""
     thoughts: str | None = None
+    """The model's reasoning; None if the answer has none."""
     has_list: bool = False
-    """True if it gave a todo list, be it an empty one."""
+    """True if the answer has a todo list, even an empty one."""
 
 
 @attrs.frozen(kw_only=True)
 class Executed:
-    """What an answer about one item said; None is what it did not say."""
+    """A parsed answer about one item; a missing part is None."""
 
     content: str | None = None
+    """Result of the item; None if the answer has none."""
     calls: tuple[ToolCall, ...] | None = None
+    """Tool calls that the answer contains; None if it has no list of calls."""
     decision: str | None = None
+    """Decision about the item, one of `DECISIONS`; None if the answer has none."""
     update: Plan | None = None
+    """New todo list for the rest of the plan."""
     thoughts: str | None = None
+    """Reasoning of the model; None if the answer has none."""
 
 
 def read_planned(text: str, *, now: float) -> Planned:
-    """A planning answer; `now` is the time of its items.
+    """Parse a planning answer; `now` is the creation time of its items in Unix seconds.
 
     Raises:
-        ParseError: it is none, or it holds no item that can be read.
-        EmptyAnswer: there are only thoughts.
+        ParseError: The text is no planning answer, or all items are invalid.
+        EmptyAnswer: The answer has only reasoning.
     """
     thoughts, rest = split_thoughts(text)
-    if (sections := _sections(rest)) is not None:
-        return Planned(plan=sections, thoughts=thoughts)
-    value = _decoded(rest, _planned_reason)
+    if (plan := _parse_sections(rest)) is not None:
+        return Planned(plan=plan, thoughts=thoughts)
+    value = _decode(rest, _planned_reason)
     return Planned(
         plan=_plan(value, now=now),
         calls=_calls(value.get("toolCalls")) or (),
@@ -86,14 +94,14 @@ def read_planned(text: str, *, now: float) -> Planned:
 
 
 def read_executed(text: str, *, now: float) -> Executed:
-    """An answer about one item.
+    """Parse an answer about one item; `now` is the creation time of new items in Unix seconds.
 
     Raises:
-        ParseError: it is none.
-        EmptyAnswer: there are only thoughts.
+        ParseError: The text is no such answer.
+        EmptyAnswer: The answer has only reasoning.
     """
     thoughts, rest = split_thoughts(text)
-    value = _decoded(rest, _executed_reason)
+    value = _decode(rest, _executed_reason)
     update = value.get("updatedPlan")
     return Executed(
         content=value.get("content"),
@@ -105,16 +113,16 @@ def read_executed(text: str, *, now: float) -> Executed:
 
 
 def read_calls(text: str) -> tuple[ToolCall, ...]:
-    """The tool calls of an answer that is nothing but such JSON; empty for any other text.
+    """Return the tool calls of an answer that consists only of their JSON; empty for any other text.
 
     Raises:
-        ParseError: one of them cannot be read.
+        ParseError: A tool call is invalid.
     """
     try:
-        value = loads(_unwrapped(text))
+        value = loads(_unwrap(text))
     except ParseError:
         return ()
-    value = _normal(value)
+    value = _normalize(value)
     if not isinstance(value, dict):
         return ()
     if reason := _calls_reason(value):
@@ -123,23 +131,23 @@ def read_calls(text: str) -> tuple[ToolCall, ...]:
 
 
 def split_thoughts(text: str) -> tuple[str | None, str]:
-    """The thoughts in `<think>` tags, and the text without them; tags inside of a JSON answer are its own.
+    """Return the reasoning in `<think>` tags and the text without it. Tags within JSON are not removed.
 
     Raises:
-        EmptyAnswer: there is nothing else.
+        EmptyAnswer: The text has only reasoning.
     """
     rest = visible(text)
-    found, _ = _parted(text[: len(text) - len(rest)])
+    found, _ = _split_tags(text[: len(text) - len(rest)])
     if not rest.lstrip().startswith(_JSON_LIKE):
-        more, rest = _parted(rest)
+        more, rest = _split_tags(rest)
         found += more
     if not rest.strip():
         raise EmptyAnswer("the answer holds nothing but thoughts", text)
     return "\n".join(found).strip() or None, rest
 
 
-def _parted(text: str) -> tuple[list[str], str]:
-    """What stands in tags, each up to the first that closes it, and the rest; what is never closed belongs to the rest."""
+def _split_tags(text: str) -> tuple[list[str], str]:
+    """Return the contents of complete tags and the remaining text, which includes unclosed tags."""
     thoughts, others, opened, end = [], [], None, 0
     for tag in _TAG.finditer(text):
         if not tag[1]:
@@ -151,32 +159,32 @@ def _parted(text: str) -> tuple[list[str], str]:
     return thoughts, "".join((*others, text[end:]))
 
 
-# --- from text to one value -------------------------------------------------------------------
+# --- text to JSON value -------------------------------------------------------------------
 
 
-def _decoded(text: str, reason: Callable[[Any], str | None]) -> dict[str, Any]:
-    inside = _unwrapped(text)
-    value = _whole(inside)
+def _decode(text: str, reason: Callable[[Any], str | None]) -> dict[str, Any]:
+    inside = _unwrap(text)
+    value = _parse_object(inside)
     if value is None or reason(value) is not None:
-        value = _normal(extract_only(inside, lambda found: reason(_normal(found))))
+        value = _normalize(extract_only(inside, lambda found: reason(_normalize(found))))
     return value  # type: ignore[no-any-return]
 
 
-def _whole(text: str) -> Any:
-    """The value of a text that is one JSON object, which is the usual case, in half of the time; None for others."""
+def _parse_object(text: str) -> Any:
+    """Parse a text that is one JSON object; None for other texts. This common case takes half the time of `extract_only`."""
     if not text.startswith("{"):
         return None
     try:
-        return _normal(loads(text))
+        return _normalize(loads(text))
     except ParseError:
         return None
 
 
-def _unwrapped(text: str) -> str:
-    """Return what stands between the markers; any other text as it is.
+def _unwrap(text: str) -> str:
+    """Return the text between the two markers; return text without a marker unchanged.
 
     Raises:
-        ParseError: the second marker is missing.
+        ParseError: The end marker is missing.
     """
     _, start, inside = text.partition(START)
     if not start:
@@ -187,8 +195,8 @@ def _unwrapped(text: str) -> str:
     return inside
 
 
-def _normal(value: Any) -> Any:
-    """A list of calls as the object that holds them; names of members in one spelling, however they came."""
+def _normalize(value: Any) -> Any:
+    """Wrap a list of calls in an object, and convert the keys of an object to camel case."""
     if isinstance(value, list):
         value = {"toolCalls": value} if value and all(map(_is_call_like, value)) else value
     return _camel(value) if isinstance(value, dict) else value
@@ -201,19 +209,19 @@ def _camel(value: Mapping[str, Any]) -> dict[str, Any]:
     for key, member in value.items():
         name = _SNAKE.sub(lambda match: match[1].upper(), key)
         if members.setdefault(name, member) != member:
-            raise ParseError(f"{key!r} stands there in two spellings, which differ: give it once")
+            raise ParseError(f"{key!r} is given in two spellings with different values: give it once")
     return members
 
 
-def _sections(text: str) -> Plan | None:
-    """The plan in lines of `Title:`, `Intent:` and `Plan:`; None without an intent and a plan."""
+def _parse_sections(text: str) -> Plan | None:
+    """Parse a plan in lines of `Title:`, `Intent:` and `Plan:`; None without an intent and a plan."""
     if "{" in text or is_cut(text):
         return None
     parts = _SECTION.split(text)
-    said = {name.lower(): words.strip() for name, words in zip(parts[1::2], parts[2::2], strict=True)}
-    if not said.get("intent") or not said.get("plan"):
+    sections = {name.lower(): words.strip() for name, words in zip(parts[1::2], parts[2::2], strict=True)}
+    if not sections.get("intent") or not sections.get("plan"):
         return None
-    return Plan(title=said.get("title"), intent=said["intent"], outline=said["plan"])
+    return Plan(title=sections.get("title"), intent=sections["intent"], outline=sections["plan"])
 
 
 # --- planning -----------------------------------------------------------------------------------
@@ -224,7 +232,11 @@ def _planned_reason(value: Any) -> str | None:
         return PLAN_FORM
     if not (_outline(value.get("plan")) or value.get("todoList") or value.get("toolCalls")):
         return PLAN_FORM
-    return misspelt(value, _NAMES) or _list_reason(value.get("todoList", [])) or _calls_reason(value)
+    return (
+        misspelled_key_reason(value, _NAMES)
+        or _list_reason(value.get("todoList", []))
+        or _calls_reason(value)
+    )
 
 
 def _list_reason(items: Any) -> str | None:
@@ -235,7 +247,7 @@ def _list_reason(items: Any) -> str | None:
     reason = None
     for item in items:
         if (reason := _item_reason(item)) is None:
-            return None  # one that can be read is enough
+            return None  # one valid item is enough
     return reason
 
 
@@ -251,21 +263,21 @@ def _plan(value: Mapping[str, Any], *, now: float) -> Plan:
 
 
 def _outline(plan: Any) -> str | None:
-    """The plan in words, which may come as a list of them."""
+    """Return the text of a plan, which may be a list of lines; None for other values."""
     if isinstance(plan, list) and all(isinstance(line, str) for line in plan):
         plan = "\n".join(plan)
     return _text(plan)
 
 
 def _read_items(values: Sequence[Any], *, now: float) -> tuple[list[TodoItem], list[str]]:
-    """The items that can be read, and what was wrong with the others."""
+    """Return the valid items, and a warning for each invalid one."""
     items: dict[str, TodoItem] = {}
     warnings = []
-    for place, value in enumerate(values, 1):
+    for number, value in enumerate(values, 1):
         reason = _item_reason(value)
-        item = None if reason else _item(_camel(value), place, now=now)
+        item = None if reason else _item(_camel(value), number, now=now)
         if item is None or item.id in items:
-            warnings.append(f"todo item {place} was left out: {reason or 'its id is there twice'}")
+            warnings.append(f"todo item {number} was omitted: {reason or 'its id is used twice'}")
         else:
             items[item.id] = item
     return list(items.values()), warnings
@@ -297,16 +309,16 @@ _ITEM_RULES: dict[str, Callable[[Mapping[str, Any]], Any]] = {
         item.get("toolValidationMode"), ("strict", "advisory")
     ),
 }
-"""What is said of an item that breaks a rule, and the rule."""
+"""Error texts and the checks that an item must pass."""
 
 
 def _is_one_of(value: Any, choices: Sequence[str]) -> bool:
     return value is None or _lower(value) in choices
 
 
-def _item(value: Mapping[str, Any], place: int, *, now: float) -> TodoItem:
+def _item(value: Mapping[str, Any], number: int, *, now: float) -> TodoItem:
     return TodoItem(
-        id=str(value.get("id", f"step_{place}")).strip(),
+        id=str(value.get("id", f"step_{number}")).strip(),
         description=value["description"].strip(),
         status=_status(value.get("status", "pending")),
         dependencies=[str(name).strip() for name in value.get("dependencies") or ()],
@@ -320,7 +332,7 @@ def _item(value: Mapping[str, Any], place: int, *, now: float) -> TodoItem:
 
 
 def _status(value: Any) -> Any:
-    """The status in the spelling of ours: `In Progress` and `IN_PROGRESS` are the same."""
+    """Return a status in lower case with underscores: `In Progress` becomes `in_progress`."""
     if value in STATUSES or not isinstance(value, str):
         return value
     return re.sub(r"[\s-]+", "_", value.strip().lower())
@@ -352,14 +364,14 @@ def _executed_reason(value: Any) -> str | None:
         return "content must be text"
     if value.get("nextStepDecision") not in (None, *DECISIONS):
         return f"nextStepDecision must be one of {', '.join(DECISIONS)}"
-    return misspelt(value, _NAMES) or _update_reason(value) or _calls_reason(value)
+    return misspelled_key_reason(value, _NAMES) or _update_reason(value) or _calls_reason(value)
 
 
 def _update_reason(value: Mapping[str, Any]) -> str | None:
     update = value.get("updatedPlan")
     if update is None:
-        wanted = value.get("nextStepDecision") == "update_plan"
-        return "update_plan needs updatedPlan, with the full todoList" if wanted else None
+        is_required = value.get("nextStepDecision") == "update_plan"
+        return "update_plan needs updatedPlan, with the full todoList" if is_required else None
     plan = _as_plan(update)
     if not plan.get("todoList"):
         return "updatedPlan needs a todoList"
@@ -367,7 +379,7 @@ def _update_reason(value: Mapping[str, Any]) -> str | None:
 
 
 def _as_plan(update: Any) -> dict[str, Any]:
-    """An updated plan, which may come as the plain list of its items."""
+    """Return an updated plan as an object; it may be a plain list of items."""
     if isinstance(update, list):
         return {"todoList": update}
     return _camel(update) if isinstance(update, dict) else {}
@@ -381,16 +393,16 @@ def _is_call_like(value: Any) -> bool:
 
 
 def _calls_reason(value: Mapping[str, Any]) -> str | None:
-    """Explain what is wrong with the calls of an answer, None if nothing."""
+    """Return an error text if a tool call of an answer is invalid, else None."""
     calls = value.get("toolCalls")
     if calls is None:
         return None
     if not isinstance(calls, list):
-        return _CALL.wanted
+        return _CALL.expected
     reasons = filter(None, map(_CALL.reason, calls))
     if not calls or (reason := next(reasons, None)):
         return reason if calls else None
-    return stray_arguments(value, "toolCalls", known=_KEYS, are_bare=_CALL.is_bare(calls))
+    return stray_arguments_reason(value, "toolCalls", known=_KEYS, are_bare=_CALL.is_bare(calls))
 
 
 def _calls(calls: Any) -> tuple[ToolCall, ...] | None:

@@ -3,13 +3,12 @@
     planning  ── todo list ──►  execution, an item after the other  ──►  synthesis  ──►  the answer
         └────── tool calls, or nothing to do but to answer ──────────────────┘
 
-A turn begins with planning. A follow-up in a session that has a plan refines it. The items run in the order
-of their dependencies; what an item came to is shown to the later ones. The answer carries in its message
-type what the plan came to: `success`, `partial`, `error` if all tool calls failed, or `suspended` if an item waits for
-something outside.
+A turn begins with planning. In a session with a plan, a follow-up message refines the plan. The items run in the order
+of their dependencies, and later items see the results of earlier ones. The message type of the answer is the status of
+the plan: `success`, `partial`, `error` if all tool calls failed, or `suspended` if an item waits for an external event.
 
-Native calls are run by the core without a word from here, so what was called is read from the record. Native
-calls of a planning answer are a plan without a list: their results lead to the synthesis.
+The core runs native tool calls without this protocol, so they are read from the messages. Native calls in a planning
+answer count as a plan without a list: their results lead to the synthesis.
 """
 
 import json
@@ -22,7 +21,7 @@ from actgent.errors import ConfigurationError, ParseError
 from actgent.errors.printable import counted
 from actgent.llm.base import Answer
 from actgent.messages import Event, Message, ToolCall
-from actgent.protocols.actions import encoded_calls, text_of
+from actgent.protocols.actions import parse_encoded_calls, text_in
 from actgent.protocols.base import (
     CallTools,
     Change,
@@ -34,7 +33,7 @@ from actgent.protocols.base import (
     View,
     WithOutput,
 )
-from actgent.protocols.growing import Growth, follow_prose
+from actgent.protocols.partial_answers import PartialAnswer, follow_prose
 from actgent.protocols.prompts import WHO
 from actgent.protocols.tool_status import status_of_tools
 from actgent.structured.extract import extract_only, unfenced
@@ -44,25 +43,25 @@ from .todo import (
     Plan,
     TodoDiff,
     TodoItem,
+    cancel_blocked,
     clipped,
     diff_todo,
     next_item,
-    refined,
+    refine,
     run_status,
     todo_text,
-    updated,
-    without_blocked,
+    update,
 )
 
 STATE, CONFIG = "plan", "plan.config"
-"""The keys of the plan and of the session's configuration in its store."""
+"""Keys of the plan and of the plan's configuration in the session's state."""
 EXECUTE, SYNTHESIZE = "execute", "synthesize"
 ROLES: Mapping[str | None, str] = {None: "planning", EXECUTE: "execution", SYNTHESIZE: "synthesis"}
-"""The model's role by stage."""
-MAX_OUTPUT = 4_000
-"""Characters of a finished item's output that later items are shown again."""
-MAX_OUTPUTS = 40_000
-"""The same of all finished items."""
+"""Stage -> role of the model that is called in the stage."""
+MAX_OUTPUT_CHARS = 4_000
+"""Maximum length of a completed item's result in the prompts of later items."""
+MAX_TOTAL_OUTPUT_CHARS = 40_000
+"""Maximum total length of the results of all completed items in a prompt."""
 
 _PLANNING = f"""\
 Plan how to answer. Do not answer yet. Give exactly one JSON object, between the two marker lines:
@@ -103,18 +102,18 @@ nothing that did not happen."""
 _OR_PLAN = 'If it takes more than that, give a plan as JSON instead: {"intent": "...", "plan": "...", "todoList": [...]}.'
 
 _REMINDER = "The item cannot be completed without its required tools, and not all were called with success."
-"""What models said stands in tails, never in notes: notes go to the model as the system's words."""
+"""Texts of models are put into tails and never into notes, because notes have the authority of system messages."""
 
 _NO_CALLS = CallTools(())
 
 
 class Planning(Protocol):
-    """Plan, execute, synthesize, each with a model of its own if the agent has one for that role.
+    """Plans, executes and synthesizes, each with the model of that role if the agent has one.
 
     Args:
-        rounds: Answers that one item may take.
-        retries: How often an item is tried again that did without a required tool.
-        model_calls: Model calls a turn; the last one is kept for an answer from what is there.
+        rounds: Maximum number of model answers for one item.
+        retries: Maximum number of retries of an item that did not call a required tool.
+        model_calls: Maximum number of model calls in a turn; the last one is reserved for the answer.
     """
 
     name: ClassVar[str] = "plan"
@@ -131,7 +130,7 @@ class Planning(Protocol):
         self.retries = retries
         self.max_iterations: int = model_calls
 
-    # --- what the model is asked ------------------------------------------------------------
+    # --- requests ------------------------------------------------------------
 
     def request(self, view: View) -> Request:
         stage = self.stage_of(view)
@@ -141,7 +140,7 @@ class Planning(Protocol):
         return ROLES[self.stage_of(view)]
 
     def stage_of(self, view: View) -> str | None:
-        """The stage that a pass is at: None plans, then `execute` and `synthesize`."""
+        """Return the stage of a pass: None for planning, then `execute` and `synthesize`."""
         if self._is_last_call(view) or (view.stage is None and _has_results(view)):
             return SYNTHESIZE
         return view.stage
@@ -171,7 +170,7 @@ class Planning(Protocol):
         ends = _LAST_ROUND if _rounds(view, item) >= self.rounds else ""
         return "\n".join(filter(None, (*lines, _EXECUTING, _enabled(view.state), ends)))
 
-    # --- what it answered -------------------------------------------------------------------
+    # --- answers -------------------------------------------------------------------
 
     def read(self, answer: Answer, view: View) -> list[Outcome]:
         text = answer.text
@@ -184,11 +183,11 @@ class Planning(Protocol):
         return self._plan(text, view, plan or Plan())
 
     def partial(self, text: str) -> str | None:
-        # Planning and execution are JSON; what begins as prose is the synthesis.
+        # Planning and execution answers are JSON; prose is the synthesis.
         return text if text.lstrip()[:1] not in ("", "{", "[", "`", "-", "<") else None
 
-    def growth(self) -> Growth:
-        return Growth(self.partial, follow_prose)
+    def partial_answer(self) -> PartialAnswer:
+        return PartialAnswer(self.partial, follow_prose)
 
     def script(self, text: str, call: ToolCall | None = None) -> Sequence[str]:
         return (json.dumps({"intent": "answer", "plan": "answer"}), text)
@@ -200,68 +199,68 @@ class Planning(Protocol):
         return PlanningOutput(self, output)
 
     def _plan(self, text: str, view: View, old: Plan) -> list[Outcome]:
-        if encoded := encoded_calls(text):  # the same as native ones
+        if encoded := parse_encoded_calls(text):
             return [CallTools(encoded.calls, view.stage)]
-        said = read_planned(text, now=view.message.created_at)
-        plan = refined(old, said.plan)
-        told = [
-            *_events(thoughts=said.thoughts, intent=plan.intent),
+        answer = read_planned(text, now=view.message.created_at)
+        plan = refine(old, answer.plan)
+        events = [
+            *_events(thoughts=answer.thoughts, intent=plan.intent),
             Event(name="plan", data=plan.to_data()),
             *_differences(old, plan),
         ]
-        return [*told, *self._go_on(plan, plan, view, calls=said.calls)]
+        return [*events, *self._start_next(plan, plan, view, calls=answer.calls)]
 
     def _execute(self, text: str, view: View, plan: Plan, item: TodoItem) -> list[Outcome]:
-        encoded = encoded_calls(text)
+        encoded = parse_encoded_calls(text)
         now = view.message.created_at
-        said = Executed(calls=tuple(encoded.calls)) if encoded else read_executed(text, now=now)
+        answer = Executed(calls=tuple(encoded.calls)) if encoded else read_executed(text, now=now)
         work = _work(view, item)
-        told: list[Outcome] = [*_events(thoughts=said.thoughts)]
-        if said.update is not None:
-            before, plan = plan, updated(plan, said.update)
-            told += [_change(plan), *_differences(before, plan)]
-        return [*told, *self._step(said, view, plan, work)]
+        events: list[Outcome] = [*_events(thoughts=answer.thoughts)]
+        if answer.update is not None:
+            before, plan = plan, update(plan, answer.update)
+            events += [_change(plan), *_differences(before, plan)]
+        return [*events, *self._step(answer, view, plan, work)]
 
-    def _step(self, said: Executed, view: View, plan: Plan, work: "ItemWork") -> list[Outcome]:
-        """Return the outcome of an item's answer: tools, another round, or the item's end."""
+    def _step(self, answer: Executed, view: View, plan: Plan, work: "ItemWork") -> list[Outcome]:
+        """Return the outcomes of an answer about an item: tool calls, another round, or the end of the item."""
         item, is_last = work.item, work.rounds >= self.rounds
-        if is_last and (said.calls or said.decision == "continue"):
-            result = said.content or f"stopped after {counted(self.rounds, 'round')}"
+        if is_last and (answer.calls or answer.decision == "continue"):
+            result = answer.content or f"stopped after {counted(self.rounds, 'round')}"
             return self._end(item, plan, view, status="failed", result=result)
-        if said.calls:
-            return [CallTools(said.calls, EXECUTE)]
-        if said.decision == "wait":
-            return self._end(item, plan, view, status="waiting", result=said.content)
-        if said.decision == "continue" or (said.update is not None and not said.content):
+        if answer.calls:
+            return [CallTools(answer.calls, EXECUTE)]
+        if answer.decision == "wait":
+            return self._end(item, plan, view, status="waiting", result=answer.content)
+        if answer.decision == "continue" or (answer.update is not None and not answer.content):
             return [Continue(EXECUTE, "Go on with this item.")]
-        if not (found := said.content or work.output):
+        if not (found := answer.content or work.output):
             raise ParseError('give "content", or "toolCalls"')
         return self._complete(item, found, plan, view)
 
     def _complete(self, item: TodoItem, result: str, plan: Plan, view: View) -> list[Outcome]:
-        """End an item that has come to something, unless a tool that it cannot do without was not called."""
+        """Complete an item with a result; retry or fail it if a required tool was not called."""
         validation = item.validate(item.called_tools)
         is_open = validation == "failed" and item.is_strict
         if not is_open or item.attempts >= self.retries:
             status = "failed" if is_open else "completed"
             return self._end(item, plan, view, status=status, result=result, validation=validation)
         again = attrs.evolve(item, attempts=item.attempts + 1, begun_after=view.message.id)
-        return [_change(plan.replaced(again)), Continue(EXECUTE, _REMINDER)]
+        return [_change(plan.with_item(again)), Continue(EXECUTE, _REMINDER)]
 
     def _end(self, item: TodoItem, plan: Plan, view: View, **changes: Any) -> list[Outcome]:
         ended = attrs.evolve(item, updated_at=view.message.created_at, **changes)
-        return self._go_on(plan, plan.replaced(ended), view)
+        return self._start_next(plan, plan.with_item(ended), view)
 
-    def _go_on(
+    def _start_next(
         self, before: Plan, plan: Plan, view: View, *, calls: Sequence[ToolCall] = ()
     ) -> list[Outcome]:
-        """Begin the next item, or the synthesis where none is left that can run."""
+        """Start the next item, or the synthesis if no item can run."""
         now = view.message.created_at
-        plan = without_blocked(plan, now=now)
+        plan = cancel_blocked(plan, now=now)
         item = next_item(plan)
         if item is not None:
             item = attrs.evolve(item, status="in_progress", begun_after=view.message.id, updated_at=now)
-            plan = plan.replaced(item)
+            plan = plan.with_item(item)
         stage = SYNTHESIZE if item is None else EXECUTE
         note = "" if item is None else "Now the next item."
         onward = CallTools(calls, stage) if calls else Continue(stage, note)
@@ -270,24 +269,24 @@ class Planning(Protocol):
     def _synthesize(self, text: str, view: View) -> list[Outcome]:
         if view.stage is None and _is_plan(text) and not self._is_last_call(view):
             return self._plan(text, view, plan_of(view.state) or Plan())
-        if calls := read_calls(text) or (encoded_calls(text) or _NO_CALLS).calls:
+        if calls := read_calls(text) or (parse_encoded_calls(text) or _NO_CALLS).calls:
             return [CallTools(calls, view.stage)]
         thoughts, rest = split_thoughts(text)
-        return [*_events(thoughts=thoughts), *self.conclude(Say(text=_words(rest)), view)]
+        return [*_events(thoughts=thoughts), *self.conclude(Say(text=_answer_text(rest)), view)]
 
-    def conclude(self, said: Say, view: View) -> list[Outcome]:
-        """The answer, with what the plan came to as its message type."""
+    def conclude(self, reply: Say, view: View) -> list[Outcome]:
+        """Return the answer with the final status of the plan as its message type."""
         plan = plan_of(view.state)
         turn = [*_since(view, None)][::-1]
-        if plan is None or view.stage is None:  # native calls took the place of a plan
+        if plan is None or view.stage is None:  # native calls replaced a plan
             by_tools = status_of_tools(turn) if _has_results(view) else "partial"
-            return [attrs.evolve(said, message_type=by_tools)]
+            return [attrs.evolve(reply, message_type=by_tools)]
         status = run_status(plan, status_of_tools(turn))
-        return [_change(attrs.evolve(plan, status=status)), attrs.evolve(said, message_type=status)]
+        return [_change(attrs.evolve(plan, status=status)), attrs.evolve(reply, message_type=status)]
 
 
 class PlanningOutput(WithOutput):
-    """`output=` for a plan: only the synthesis has to have the form, and a plan in that form is none."""
+    """`output=` for a plan: only the synthesis must fit the schema."""
 
     inner: Planning
 
@@ -300,8 +299,8 @@ class PlanningOutput(WithOutput):
         if self.inner.stage_of(view) != SYNTHESIZE:
             return self.inner.read(answer, view)
         outcomes = super().read(answer, view)
-        if len(outcomes) == 1 and isinstance(said := outcomes[0], Say) and said.message_type is None:
-            return self.inner.conclude(said, view)
+        if len(outcomes) == 1 and isinstance(reply := outcomes[0], Say) and reply.message_type is None:
+            return self.inner.conclude(reply, view)
         return outcomes
 
 
@@ -309,7 +308,7 @@ class PlanningOutput(WithOutput):
 
 
 def plan_of(state: Mapping[str, Any]) -> Plan | None:
-    """The plan of a session, from its store."""
+    """Return the plan in a session's state, or None."""
     text = state.get(STATE)
     return None if text is None else Plan.from_text(text)
 
@@ -320,7 +319,7 @@ def _change(plan: Plan) -> Change:
 
 
 def _role(stage: str | None, state: Mapping[str, Any]) -> str:
-    """The model to ask: the session's own for this stage or for all, or else the stage's role."""
+    """Return the model role of a stage: from the session's configuration, or else the stage's default."""
     config = state.get(CONFIG, {})
     role: str = config.get("models", {}).get(ROLES[stage]) or config.get("model") or ROLES[stage]
     return role
@@ -331,18 +330,19 @@ def _enabled(state: Mapping[str, Any]) -> str:
     return "" if tools is None else f"Tools enabled here: {', '.join(tools) or 'none'}."
 
 
-# --- what happened in the turn -----------------------------------------------------------------
+# --- work of the turn -----------------------------------------------------------------
 
 
 @attrs.frozen
 class ItemWork:
-    """What was done for an item so far."""
+    """Answers and tool calls made so far for one plan item."""
 
     item: TodoItem
-    """With the tools that were called by now."""
+    """The item, with the tools called so far."""
     rounds: int
+    """Number of answers for the item, including the current one."""
     output: str | None
-    """What the last tool gave."""
+    """Result of the last successful tool call; None if there was none."""
 
 
 def _work(view: View, item: TodoItem) -> ItemWork:
@@ -357,12 +357,12 @@ def _work(view: View, item: TodoItem) -> ItemWork:
 
 
 def _rounds(view: View, item: TodoItem) -> int:
-    """The answers that an item has taken, with the one that is asked for or read now."""
+    """Return the number of model answers for a plan item, including the answer that is requested or read now."""
     return sum(message.stage == EXECUTE for message in _since(view, item.begun_after))
 
 
 def _calls_before(view: View) -> int:
-    """The turn's model calls before this one, the same when it is asked and when its answer is read."""
+    """Return the turn's model calls before the current one, for both its request and its answer."""
     is_answered = view.record[-1].causation_id == view.message.id
     return view.calls - is_answered
 
@@ -373,7 +373,7 @@ def _has_results(view: View) -> bool:
 
 
 def _since(view: View, message_id: str | None) -> Iterator[Message]:
-    """The turn's messages after one of them, newest first."""
+    """Yield the turn's messages after the message with this id, newest first; None yields all."""
     ends = {message_id, view.message.correlation_id or view.message.id}
     for message in reversed(view.record):
         if message.id in ends:
@@ -381,7 +381,7 @@ def _since(view: View, message_id: str | None) -> Iterator[Message]:
         yield message
 
 
-# --- what is shown and told --------------------------------------------------------------------
+# --- texts and events --------------------------------------------------------------------
 
 
 def _refinement(plan: Plan | None) -> str:
@@ -390,7 +390,7 @@ def _refinement(plan: Plan | None) -> str:
 
 def _outputs(plan: Plan) -> str:
     outputs = plan.outputs
-    limit = min(MAX_OUTPUT, MAX_OUTPUTS // max(len(outputs), 1))
+    limit = min(MAX_OUTPUT_CHARS, MAX_TOTAL_OUTPUT_CHARS // max(len(outputs), 1))
     lines = [f"- {item_id}: {clipped(output, limit)}" for item_id, output in outputs.items()]
     return "\n".join(("What the finished items came to:", *lines)) if lines else ""
 
@@ -399,17 +399,17 @@ def _missing(item: TodoItem) -> list[str]:
     return [name for name in item.required_tools if name not in item.called_tools]
 
 
-def _events(**said: str | None) -> list[Event]:
-    return [Event(name=name, data=data) for name, data in said.items() if data]
+def _events(**texts: str | None) -> list[Event]:
+    return [Event(name=name, data=data) for name, data in texts.items() if data]
 
 
 def _differences(old: Plan, new: Plan) -> list[Event]:
-    diff = diff_todo(old.items, new.items) if old.items else TodoDiff()  # a first plan is all new
+    diff = diff_todo(old.items, new.items) if old.items else TodoDiff()  # a first plan has no differences
     return [Event(name="plan_update", data=diff.to_data())] if diff.changes else []
 
 
 def _moves(before: Plan, after: Plan) -> list[Event]:
-    """An event for each item whose status is another; what begins comes after what has ended."""
+    """Return an event for each item whose status changed; started items come after ended items."""
     former = {item.id: item.status for item in before.items}
     moved = [item for item in after.items if former.get(item.id) != item.status]
     moved.sort(key=lambda item: item.status == "in_progress")
@@ -423,22 +423,22 @@ def _is_plan(text: str) -> bool:
     return START in text or '"todoList"' in text
 
 
-def _words(text: str) -> str:
-    """The answer's text, also where it came as the content of a JSON object.
+def _answer_text(text: str) -> str:
+    """Return the text of the answer, also if the model wrapped it in a JSON object.
 
     Raises:
-        ParseError: it is JSON without a text; that is never shown.
+        ParseError: The answer is JSON without a text, which is never shown to the user.
     """
     dense = "".join(unfenced(text).split())
     if not dense.startswith(("{", "[{")) and START not in text:
         return text.strip()
-    return _said(extract_only(text.replace(START, "").replace(END, ""), _synthesis_reason)) or ""
+    return _text_in_object(extract_only(text.replace(START, "").replace(END, ""), _synthesis_reason)) or ""
 
 
 def _synthesis_reason(value: Any) -> str | None:
-    return None if _said(value) else "answer in plain text for the user, not with JSON"
+    return None if _text_in_object(value) else "answer in plain text for the user, not with JSON"
 
 
-def _said(value: Any) -> str | None:
-    words = text_of(value) if isinstance(value, dict) else None
-    return words if words and words.strip() else None
+def _text_in_object(value: Any) -> str | None:
+    text = text_in(value) if isinstance(value, dict) else None
+    return text if text and text.strip() else None

@@ -1,8 +1,8 @@
-"""A plan and its todo list: what is to be done, in which order, and what came of it.
+"""A plan with its todo list: items, their dependencies, statuses and results.
 
-An item goes `pending -> in_progress -> completed | failed | waiting`; what can never run, because what it
-depends on did not end well, is `cancelled`. Nothing here asks the time: it is passed in, in Unix seconds.
-Plans are kept in a session's store as text, see `Plan.to_text`.
+An item goes `pending -> in_progress -> completed | failed | waiting`. An item that can never run, because a dependency
+did not complete, is `cancelled`. Functions get the current time as an argument, in Unix seconds. A session's state
+stores a plan as text, see `Plan.to_text`.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -29,8 +29,8 @@ _MARKS: dict[Status, str] = {
     "cancelled": "[-]",
     "waiting": "[~]",
 }
-_SHOWN_RESULT = 200
-"""Characters of a result in a rendered list."""
+_MAX_RESULT_CHARS = 200
+"""Maximum length of a result in a rendered list."""
 
 
 def _texts(values: Iterable[str]) -> tuple[str, ...]:
@@ -42,35 +42,35 @@ class TodoItem(Serializable):
     """One step of a plan."""
 
     id: str
-    """Unique in its plan."""
+    """Id of the item; unique in its plan."""
     description: str
-    """What is to be done, in words."""
+    """Description of the work."""
     status: Status = "pending"
-    """How far it is."""
+    """Status of the item."""
     dependencies: tuple[str, ...] = attrs.field(default=(), converter=_texts)
-    """Ids of the items that have to be completed before."""
+    """Ids of the items that must be completed before this one starts."""
     step_type: StepType | None = None
-    """What kind of work it is; None where the model did not say."""
+    """Kind of work; None if the model did not specify it."""
     required_tools: tuple[str, ...] = attrs.field(default=(), converter=_texts)
-    """Tools that have to be called, with success, before the item counts as completed."""
+    """Names of tools that must be called with success before the item can complete."""
     expected_outcome: str | None = None
-    """What should come of it, in words; None where the model did not say."""
+    """Description of the expected result; None if the model did not specify it."""
     mode: Mode | None = None
-    """`strict`: without its required tools the item fails; `advisory`: it is only noted. None: see `is_strict`."""
+    """`strict` fails the item if a required tool was not called, `advisory` only records it; None counts as `strict`."""
     result: str | None = None
-    """What came of it, in words; None until it has ended."""
+    """Result as text; None until the item has ended."""
     called_tools: tuple[str, ...] = attrs.field(default=(), converter=_texts)
-    """The tools that were called for it, with success."""
+    """Names of the tools that were called for the item with success."""
     validation: Validation | None = None
-    """What came of looking whether its required tools were called; None until then."""
+    """Outcome of the check that its required tools were called; None before the check."""
     attempts: int = 0
-    """How often it was tried again because a required tool was not called."""
+    """Number of retries because a required tool was not called."""
     begun_after: str | None = None
-    """The id of the message after which its current attempt began."""
+    """Id of the message after which the current attempt began; None if the item has not started."""
     created_at: float = 0.0
-    """Unix time in seconds."""
+    """Creation time in Unix seconds."""
     updated_at: float = 0.0
-    """Unix time in seconds."""
+    """Time of the last status change in Unix seconds."""
 
     @property
     def is_tool_step(self) -> bool:
@@ -93,39 +93,39 @@ def _items(values: Iterable[TodoItem]) -> tuple[TodoItem, ...]:
 
 @attrs.frozen(kw_only=True)
 class Plan(Serializable):
-    """What a session is about to do. `items` may be empty: then one round of tools, or none, leads to the answer."""
+    """The plan of a session. If `items` is empty, at most one round of tool calls precedes the answer."""
 
     title: str | None = None
-    """A few words for people; None where the model gave none."""
+    """Short title; None if the model gave none."""
     intent: str | None = None
-    """What the user wants, as the model understood it."""
+    """The user's intent as the model understood it; None if the model gave none."""
     outline: str | None = None
-    """The plan in words."""
+    """The plan as text; None if the model gave none."""
     items: tuple[TodoItem, ...] = attrs.field(default=(), converter=_items)
-    """In the order of the model's list."""
+    """Items in the order of the model's list."""
     warnings: tuple[str, ...] = attrs.field(default=(), converter=_texts)
-    """What was left out of the model's list because it could not be read."""
+    """Reasons why items of the model's list were omitted as invalid."""
     status: RunStatus = "running"
-    """How far it is as a whole."""
+    """Status of the whole plan."""
 
     def find(self, item_id: str) -> TodoItem | None:
-        """The item of this id."""
+        """Return the item with this id, or None."""
         return next((item for item in self.items if item.id == item_id), None)
 
     @property
     def current(self) -> TodoItem | None:
-        """The item in progress."""
+        """The item in progress, or None."""
         return next((item for item in self.items if item.status == "in_progress"), None)
 
     @property
     def outputs(self) -> dict[str, str]:
-        """The results of the completed items, by id."""
+        """Results of the completed items, by id."""
         return {item.id: item.result or "" for item in self.items if item.status == "completed"}
 
-    def replaced(self, item: TodoItem) -> "Plan":
-        """The plan with another form of one of its items."""
+    def with_item(self, item: TodoItem) -> "Plan":
+        """Return a copy of the plan in which an item replaces the one with the same id."""
         items = [item if old.id == item.id else old for old in self.items]
-        # Not by `evolve`, which takes three times as long.
+        # `attrs.evolve` takes three times as long.
         return Plan(
             title=self.title,
             intent=self.intent,
@@ -136,35 +136,38 @@ class Plan(Serializable):
         )
 
     def to_data(self) -> dict[str, Any]:
-        """The plan as plain data, for handlers; what has its default is left out."""
-        return {**_said(self, _PLAN_DEFAULTS), "items": [_said(item, _ITEM_DEFAULTS) for item in self.items]}
+        """Return the plan as plain data for handlers, without default values."""
+        return {
+            **_without_defaults(self, _PLAN_DEFAULTS),
+            "items": [_without_defaults(item, _ITEM_DEFAULTS) for item in self.items],
+        }
 
     @classmethod
     def of(cls, data: Mapping[str, Any]) -> "Plan":
-        """The plan that `to_data` wrote."""
+        """Create a plan from the data of `to_data`."""
         return cls(**{**data, "items": [TodoItem(**item) for item in data.get("items", ())]})
 
     def to_text(self) -> str:
-        """The plan as JSON, for stores: a text is neither copied nor changed."""
+        """Return the plan as JSON for the session's state, which does not have to copy strings."""
         text = msgspec.json.encode(self).decode()
-        _keep(text, self)
+        _cache_plan(text, self)
         return text
 
     @staticmethod
     def from_text(text: str) -> "Plan":
-        """The plan that `to_text` wrote."""
-        return _kept.get(text) or _keep(text, _DECODER.decode(text))
+        """Parse the JSON of `to_text`."""
+        return _cache.get(text) or _cache_plan(text, _DECODER.decode(text))
 
 
-_MAX_KEPT = 256
-_kept: dict[str, Plan] = {}
-"""The last plans by their texts: each is read several times between two changes."""
+_MAX_CACHED_PLANS = 256
+_cache: dict[str, Plan] = {}
+"""Recent plans by their JSON: each is parsed several times between two changes."""
 
 
-def _keep(text: str, plan: Plan) -> Plan:
-    if len(_kept) >= _MAX_KEPT:
-        del _kept[next(iter(_kept))]
-    _kept[text] = plan
+def _cache_plan(text: str, plan: Plan) -> Plan:
+    if len(_cache) >= _MAX_CACHED_PLANS:
+        del _cache[next(iter(_cache))]
+    _cache[text] = plan
     return plan
 
 
@@ -178,35 +181,36 @@ def _defaults_of(cls: type) -> dict[str, Any]:
 _PLAN_DEFAULTS, _ITEM_DEFAULTS = _defaults_of(Plan), _defaults_of(TodoItem)
 
 
-def _said(value: Plan | TodoItem, defaults: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: said for name, default in defaults.items() if (said := getattr(value, name)) != default}
+def _without_defaults(value: Plan | TodoItem, defaults: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: item for name, default in defaults.items() if (item := getattr(value, name)) != default}
 
 
-# --- what is next ------------------------------------------------------------------------------
+# --- scheduling ------------------------------------------------------------------------------
 
 
 def next_item(plan: Plan) -> TodoItem | None:
-    """The first pending item whose dependencies are all completed."""
+    """Return the first pending item whose dependencies are all completed, or None."""
     done = {item.id for item in plan.items if item.status == "completed"}
     return next((i for i in plan.items if i.status == "pending" and done.issuperset(i.dependencies)), None)
 
 
-def without_blocked(plan: Plan, *, now: float) -> Plan:
-    """Where no item can run next, cancel what never can: it depends on what failed, was cancelled, is not there, or on itself.
+def cancel_blocked(plan: Plan, *, now: float) -> Plan:
+    """Cancel the items that can never run, if no item can run next.
 
-    What waits for a waiting item stays pending.
+    Such an item depends on itself, or on an item that failed, was cancelled or is missing. An item that depends on a
+    waiting item stays pending.
     """
     if next_item(plan) is not None:
-        return plan  # there is time until nothing can run
+        return plan  # items are cancelled only when nothing else can run
     alive = _reachable(plan.items)
     blocked = [item for item in plan.items if item.status == "pending" and item.id not in alive]
     for item in blocked:
-        plan = plan.replaced(_cancelled(item, plan, now))
+        plan = plan.with_item(_cancelled(item, plan, now))
     return plan
 
 
 def _reachable(items: Sequence[TodoItem]) -> set[str]:
-    """The ids of all items that are, or may yet be, completed."""
+    """Return the ids of all items that are completed or can still be."""
     alive = {item.id for item in items if item.status in {"completed", "in_progress", "waiting"}}
     pending = [item for item in items if item.status == "pending"]
     while found := [item for item in pending if alive.issuperset(item.dependencies)]:
@@ -217,19 +221,19 @@ def _reachable(items: Sequence[TodoItem]) -> set[str]:
 
 def _cancelled(item: TodoItem, plan: Plan, now: float) -> TodoItem:
     missing = [name for name in item.dependencies if name not in plan.outputs]
-    reason = ", ".join(f"{name} ({_standing(plan.find(name))})" for name in missing)
+    reason = ", ".join(f"{name} ({_status_of(plan.find(name))})" for name in missing)
     return attrs.evolve(item, status="cancelled", result=f"not run: depends on {reason}", updated_at=now)
 
 
-def _standing(item: TodoItem | None) -> str:
+def _status_of(item: TodoItem | None) -> str:
     return "not in the plan" if item is None else item.status
 
 
 def run_status(plan: Plan, tools: ToolsStatus = "success") -> RunStatus:
-    """Judge a plan by its items and by the tool calls of the turn.
+    """Return the final status of a plan from its items and the tool calls of the turn.
 
-    It is a `success` if each item was completed with its required tools, no item was left out, and no tool call failed for
-    good. It is an `error` if all tool calls failed, unless an item of reasoning alone was completed.
+    The status is `success` if every item was completed with its required tools, no item was omitted, and every failed tool
+    call was repeated with success. It is `error` if all tool calls failed, unless a reasoning item was completed.
     """
     if any(item.status == "waiting" for item in plan.items):
         return "suspended"
@@ -240,26 +244,27 @@ def run_status(plan: Plan, tools: ToolsStatus = "success") -> RunStatus:
     return "success" if is_whole else "partial"
 
 
-# --- another plan ------------------------------------------------------------------------------
+# --- changed plans ------------------------------------------------------------------------------
 
 
-def refined(old: Plan, new: Plan) -> Plan:
-    """A new plan in place of an old one: what it says is completed or failed counts only if it was.
+def refine(old: Plan, new: Plan) -> Plan:
+    """Merge a new plan of the model into the old plan. Return the new plan.
 
-    A completed item stays as it was done, whatever its new words.
+    The statuses `completed` and `failed` are kept only if the item has them in the old plan. A completed item is kept
+    unchanged, even if the new plan describes it differently.
     """
-    return attrs.evolve(new, items=tuple(_checked(old.find(item.id), item) for item in new.items))
+    return attrs.evolve(new, items=tuple(_check_status(old.find(item.id), item) for item in new.items))
 
 
-def updated(old: Plan, new: Plan) -> Plan:
-    """A plan changed while it runs: what is done or in progress stays, named or not, and the rest is the new list's."""
+def update(old: Plan, new: Plan) -> Plan:
+    """Return a running plan with a new todo list. Items that are completed or in progress are kept."""
     fixed = {item.id: item for item in old.items if item.status in {"completed", "in_progress"}}
-    fresh = [item for item in refined(old, new).items if item.id not in fixed]
+    fresh = [item for item in refine(old, new).items if item.id not in fixed]
     warnings = (*old.warnings, *new.warnings)
     return attrs.evolve(old, items=(*fixed.values(), *fresh), warnings=warnings)
 
 
-def _checked(old: TodoItem | None, new: TodoItem) -> TodoItem:
+def _check_status(old: TodoItem | None, new: TodoItem) -> TodoItem:
     if new.status in {"completed", "failed"} and old is not None and old.status == new.status:
         return old
     status = new.status if new.status in {"cancelled", "waiting"} else "pending"
@@ -272,40 +277,40 @@ def _checked(old: TodoItem | None, new: TodoItem) -> TodoItem:
 
 ChangeKind = Literal["added", "modified", "removed"]
 _UNCHANGING = frozenset({"created_at", "updated_at", "begun_after"})
-"""Fields that alone are no change."""
+"""Item fields whose difference is not a change."""
 
 
 @attrs.frozen
 class TodoChange:
-    """What happened to one item."""
+    """A change of one item between two todo lists."""
 
     kind: ChangeKind
-    """What happened to it."""
+    """Kind of change."""
     item: TodoItem
-    """As it is now; as it was, where it was removed."""
+    """The new item, or the old one if it was removed."""
     fields: tuple[str, ...] = ()
-    """What is different in a modified item."""
+    """Names of the changed fields of a modified item; otherwise empty."""
 
 
 @attrs.frozen
 class TodoDiff:
-    """The way from one list to another, in the order of the new one, then what was removed."""
+    """Differences between two todo lists, in the order of the new list, then the removed items."""
 
     changes: tuple[TodoChange, ...] = ()
-    """One for each item that is different."""
+    """One change for each item that differs."""
 
     def of(self, kind: ChangeKind) -> tuple[TodoItem, ...]:
-        """The items of one kind of change."""
+        """Return the items with this kind of change."""
         return tuple(change.item for change in self.changes if change.kind == kind)
 
     def to_data(self) -> dict[str, Any]:
-        """The ids by kind, for handlers."""
+        """Return the item ids by kind of change, for handlers."""
         kinds = get_args(ChangeKind)
         return {kind: [item.id for item in self.of(kind)] for kind in kinds}
 
 
 def diff_todo(old: Iterable[TodoItem], new: Iterable[TodoItem]) -> TodoDiff:
-    """Return what is different in a new list; timestamps alone are no difference."""
+    """Return the differences between two todo lists, ignoring timestamps."""
     before, after = {item.id: item for item in old}, {item.id: item for item in new}
     changes = [change for item in after.values() if (change := _change(before.get(item.id), item))]
     removed = [TodoChange("removed", item) for item_id, item in before.items() if item_id not in after]
@@ -320,11 +325,11 @@ def _change(old: TodoItem | None, new: TodoItem) -> TodoChange | None:
     return TodoChange("modified", new, fields) if fields else None
 
 
-# --- as plain text -----------------------------------------------------------------------------
+# --- plain text -----------------------------------------------------------------------------
 
 
 def todo_text(plan: Plan) -> str:
-    """A plan for people and prompts: a line an item, its result below it."""
+    """Render a plan as text: one line for each item, with its result below."""
     lines = [line for line in (plan.title, plan.outline) if line]
     for item in plan.items:
         lines.append(f"{status_mark(item)} {item.id}: {item.description}{_needs(item)}")
@@ -335,24 +340,24 @@ def todo_text(plan: Plan) -> str:
 
 
 def diff_text(diff: TodoDiff) -> str:
-    """Differences as lines: `+` added, `~` modified, `-` removed."""
+    """Render differences as lines: `+` added, `~` modified, `-` removed."""
     return "\n".join(change_text(change) for change in diff.changes)
 
 
 def change_text(change: TodoChange) -> str:
-    """One line of `diff_text`."""
+    """Render one change as a line of `diff_text`."""
     sign = {"added": "+", "modified": "~", "removed": "-"}[change.kind]
-    what = ", ".join(f"{name}: {_shown(getattr(change.item, name))}" for name in change.fields)
-    return f"{sign} {change.item.id}: {what or change.item.description}"
+    details = ", ".join(f"{name}: {_shown(getattr(change.item, name))}" for name in change.fields)
+    return f"{sign} {change.item.id}: {details or change.item.description}"
 
 
 def status_mark(item: TodoItem) -> str:
-    """The status as a mark of three characters."""
+    """Return the status of an item as a mark of three characters, e.g. `[x]`."""
     return _MARKS[item.status]
 
 
-def clipped(text: str, limit: int = _SHOWN_RESULT) -> str:
-    """A text in one line of at most `limit` characters."""
+def clipped(text: str, limit: int = _MAX_RESULT_CHARS) -> str:
+    """Return a text as one line of at most `limit` characters."""
     line = " ".join(text.split())
     return line if len(line) <= limit else f"{line[: limit - 3]}..."
 

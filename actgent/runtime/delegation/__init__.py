@@ -1,1 +1,1 @@
-"""Tasks that sessions give to other agents: of the same runtime, and of other pools of a cluster."""
+"""Delegation of tasks from a session to agents of the same runtime or of other pools in a cluster."""

@@ -1,1 +1,1 @@
-"""The sessions of agents at work: which there are, and how they begin, come back and end."""
+"""Life cycle of sessions: create, load, evict, migrate and close."""

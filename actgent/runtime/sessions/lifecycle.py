@@ -1,4 +1,4 @@
-"""How sessions of an agent begin, come back, are interrupted, end, and leave memory."""
+"""`SessionLifecycle`: opening, resuming, interrupting, closing and unloading the sessions of an agent."""
 
 import functools
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -21,27 +21,29 @@ from actgent.errors import (
 from actgent.errors.restored import restored_failure
 from actgent.events import EventStream, SessionEnded, SessionOpened
 from actgent.journal.base import Journal
-from actgent.journal.listing import SessionKey
-from actgent.journal.records import Unwanted
+from actgent.journal.records import CancellationRecord
+from actgent.journal.session_lists import SessionKey
 from actgent.memory.base import Memory
 from actgent.messages import Message, Priority
-from actgent.runtime.slots import slot_lent, would_wait_for_itself
+from actgent.runtime.session_waits import releasing_slot, would_wait_for_itself
 from actgent.runtime.turn_runner import TurnRunner
 from actgent.sessions.context import SessionContext, SessionHost, host_of
-from actgent.sessions.propagation import run_with
-from actgent.sessions.restore import SnapshotKeeper
+from actgent.sessions.context_propagation import run_with
+from actgent.sessions.restore import SessionSnapshotter
 from actgent.sessions.session_log import SessionLog
 from actgent.sessions.turn import Turn, is_inside, running_turn
-from actgent.turns.lifecycle import LAST_WORDS, TurnLifecycle
+from actgent.turns.lifecycle import SHUTDOWN_HANDLER_SECONDS, TurnLifecycle
 
-from .leaving import IsLeft, Leaving
+from .eviction import SessionEviction, SessionPredicate
 
 RESTORED_AGE_SECONDS = 1e9
-"""Seconds that messages restored from the journal are older than all others."""
+"""Age in seconds that restored messages get, so that they are ahead of all new ones."""
+CLOSED_REASON = "the session was closed"
+"""Reason of the `Interrupted` error that ends the turn of a closed session."""
 
 
 class SessionLifecycle:
-    """Opens, interrupts, closes and forgets the sessions of one agent."""
+    """Opens, interrupts, closes and unloads the sessions of one agent."""
 
     def __init__(
         self,
@@ -51,10 +53,10 @@ class SessionLifecycle:
         timers: DueIndex,
         journal: Journal | None,
         memory: Memory,
-        drains: Sequence[IsLeft],
+        drains: Sequence[SessionPredicate],
         on_ended: Callable[[SessionKey], object],
     ) -> None:
-        """Args: `on_ended` hears of sessions that are to leave the journal; `drains` tell which are about to leave this process."""
+        """Args: `on_ended` gets sessions to erase from the journal; `drains` are the filters of sessions about to leave."""
         self.name = runner.name
         self.runner = runner
         self.sessions = runner.sessions
@@ -62,49 +64,49 @@ class SessionLifecycle:
         self.events = events
         self.journal = journal
         self.accepts = True
-        """True if the agent takes messages and sessions, whoever they come from."""
+        """True if the agent accepts messages and sessions from any caller."""
         self.is_draining = False
-        """True if it takes them from turns and actors that still run."""
+        """True if the agent accepts messages only from turns and actors that still run."""
         self.openers: dict[str, trio.lowlevel.Task] = {}
-        """Calls the handlers of a session that comes back, before what waits in it goes on."""
-        self.leaving = Leaving(runner, journal, timers, drains)
+        """Tasks that call `on_session` of a restored session, by session id; its queued messages wait for them."""
+        self.eviction = SessionEviction(runner, journal, timers, drains)
         self.resumed = 0
-        """Sessions that the journal brought back in the middle of something, but for people who are waited for."""
+        """Number of sessions resumed from the journal with unfinished work, without those that only wait for approvals."""
         self._turn_lifecycle = runner.turn_lifecycle
         self._timers = timers
         self._keeper = (
-            None if journal is None else SnapshotKeeper(journal, self.name, memory, runner.start_soon)
+            None if journal is None else SessionSnapshotter(journal, self.name, memory, runner.start_soon)
         )
         self._on_ended = on_ended
 
     @property
     def is_stopping(self) -> bool:
-        """True if nothing of the agent goes on in this process."""
+        """True if the agent is stopping: no turn starts or continues in this process."""
         return self.runner.is_stopping
 
     @property
     def has_ended(self) -> bool:
-        """True if the agent was stopped, and has ended."""
+        """True if the agent was stopped and has ended."""
         return self.is_stopping and not self.runner.is_running
 
     @property
     def is_durable(self) -> bool:
-        """True if a journal has its sessions, so that they survive the process."""
+        """True if the sessions are in a journal and survive the process."""
         return self.journal is not None
 
-    def bury(self, letter: DeadLetter) -> None:
-        """Keep a message that nobody will deal with."""
-        self.runner.bury(letter)
+    def dead_letter(self, letter: DeadLetter) -> None:
+        """Add a message that cannot be processed to the dead letters."""
+        self.runner.dead_letter(letter)
 
-    # --- what it takes -----------------------------------------------------------------------
+    # --- admission ---------------------------------------------------------------------------
 
     def drain(self) -> None:
-        """Take no more messages but from turns that still run."""
+        """Accept messages only from turns and actors that still run."""
         self.accepts = False
         self.is_draining = True
 
-    def refuse_all(self) -> None:
-        """Take nothing any more."""
+    def reject_all(self) -> None:
+        """Reject all further messages."""
         self.accepts = self.is_draining = False
 
     def check_open(self, context: SessionContext) -> None:
@@ -113,32 +115,32 @@ class SessionLifecycle:
         self.check_accepts()
 
     def check_reachable(self, context: SessionContext) -> None:
-        """Refuse a message that has been on its way since the agent took messages, if nothing can end it any more."""
+        """Raise if a message that was admitted earlier can no longer be processed: its session is closed or the agent is stopping."""
         if context.closed:
             raise context.refusal
         if self.is_stopping or not (self.accepts or self.is_draining):
             raise NotRunning(self.name)
 
     def check_accepts(self) -> None:
-        """While the block is left, only turns and actors that still run may have something to say, in any session.
+        """Raise if the agent accepts no message of the calling task. While the agent drains, only running turns and actors may send.
 
         Raises:
-            NotRunning: the agent takes nothing more.
+            NotRunning: The agent accepts no message of this caller.
         """
         is_heard = self.is_draining and (is_inside(running_turn.get()) or calling_actor())
-        if self.is_stopping or not (self.accepts or is_heard):
+        if self.runner.is_stopping or not (self.accepts or is_heard):
             raise NotRunning(self.name)
 
-    # --- open and go on ----------------------------------------------------------------------
+    # --- opening and resuming ----------------------------------------------------------------
 
     def open(self, context: SessionContext) -> None:
-        """Enter a new session.
+        """Add a new session to the agent's sessions in memory.
 
         Raises:
-            NotRunning: the agent takes no more.
-            SessionClosed: its parent was closed.
-            SessionMoved: another process goes on with its parent.
-            ConfigurationError: its id is taken.
+            NotRunning: The agent accepts no more sessions.
+            SessionClosed: The parent was closed.
+            SessionMoved: Another process owns the parent.
+            SessionExists: The id is taken.
         """
         self.check_accepts()
         parent = context.parent
@@ -161,46 +163,50 @@ class SessionLifecycle:
             )
 
     def new_log(self, session_id: str, epoch: int, *, due: float = 0.0, grown: int = 0) -> SessionLog | None:
-        """A session's end of the journal, where there is one, which has its earliest date at `due`.
+        """Create the journal writer of a session; None without a journal.
 
-        `epoch` is that under which it was read, and `grown` the number of its records that no snapshot covers.
+        Args:
+            session_id: Id of the session.
+            epoch: Epoch under which the session was read.
+            due: Unix time in seconds of its earliest timer in the journal; 0 for no timer.
+            grown: Number of its records that no snapshot covers.
         """
         if self.journal is None or self._keeper is None:
             return None
         log = SessionLog(session_id, self.name, self.journal, epoch, grown=grown, due=due)
-        log.on_long = self._keeper.keep_soon
-        log.on_fenced = self.leaving.leave_tree if self.journal.is_shared else None
+        log.on_snapshot_due = self._keeper.keep_soon
+        log.on_fenced = self.eviction.leave_tree if self.journal.is_shared else None
         return log
 
     def leave(self, context: SessionContext) -> None:
-        """Let another process go on with a session: whatever runs in it is stopped, and nothing more is written or told."""
+        """Evict a session that moves to another process: stop its turn, and stop writing records and emitting events."""
         if not context.has_moved:
-            self.leaving.begin(context)
-            self.forget_if_over(context)
+            self.eviction.begin(context)
+            self.unload_if_finished(context)
 
     def resume_restored(self, context: SessionContext, messages: Sequence[Message]) -> None:
-        """Take what was accepted before a restart, for which the session is claimed; a turn that had begun goes on first.
+        """Queue the messages that were accepted before a restart, in a claimed session. A turn that had begun resumes first.
 
         Raises:
-            SessionMoved: another process goes on with it by now.
+            SessionMoved: Another process owns the session now.
         """
         _check_not_moved(context)
-        context.mail.pending += len(messages)
+        context.mailbox.pending += len(messages)
         if messages:
             self.sessions.mark_active(context)
         waiting, checkpoint, approvals = list(messages), context.checkpoint, context.approvals
         is_suspended = checkpoint is not None and approvals is not None and approvals.is_suspended
         self.resumed += bool(messages) and not is_suspended
         if checkpoint is not None and is_suspended:
-            context.mail.pending += len(checkpoint.joined)
+            context.mailbox.pending += len(checkpoint.joined)
             self.runner.restore(context, waiting.pop(0))
         elif checkpoint is not None:
-            context.mail.pending += len(checkpoint.joined)
-            acceptance = context.mail.take(waiting.pop(0))
-            self.runner.hold_up(context, self._turn_lifecycle.begin_turn(context, acceptance))
-        _bring_back(self.inbox, context, waiting)
+            context.mailbox.pending += len(checkpoint.joined)
+            acceptance = context.mailbox.take(waiting.pop(0))
+            self.runner.queue_resume(context, self._turn_lifecycle.begin_turn(context, acceptance))
+        _requeue(self.inbox, context, waiting)
         if context.log is not None:
-            context.log.tell_long()
+            context.log.request_snapshot()
         if messages and context.turn is None and context.suspension is None:
             self.inbox.release(context.id)
         self.runner.resume_if_superseded(context)
@@ -211,13 +217,13 @@ class SessionLifecycle:
             turn.interrupt(newer)
         for message in messages:
             _end_failed(self, context, message.id)
-        if context.mail.unwanted is not None:
+        if context.mailbox.unwanted is not None:
             for message in messages:
-                stop_if_unwanted(self, context, message.id)
+                stop_if_requested(self, context, message.id)
         self.runner.pump()
 
     def drop(self, context: SessionContext, *, is_claimed: bool) -> None:
-        """Let a session leave memory whose handlers could not be attached: the journal has it, and all that waits in it."""
+        """Unload a session whose handlers could not be attached. The journal keeps it with its messages."""
         self.inbox.withdraw(context.id)
         if is_claimed:
             self.inbox.release(context.id)
@@ -225,7 +231,7 @@ class SessionLifecycle:
         if context.parent is not None:
             context.parent.remove_child(context)
 
-    # --- keep and forget ---------------------------------------------------------------------
+    # --- keeping and unloading ---------------------------------------------------------------
 
     @contextmanager
     def kept(self, context: SessionContext) -> Iterator[SessionContext]:
@@ -237,51 +243,51 @@ class SessionLifecycle:
             self.unpin(context)
 
     def pin(self, context: SessionContext) -> None:
-        """Keep a loaded session in memory until it is unpinned as often."""
-        context.mail.pins += 1
+        """Keep a loaded session in memory until each `pin` has its `unpin`."""
+        context.mailbox.pins += 1
         self.sessions.mark_active(context)
 
     def unpin(self, context: SessionContext) -> None:
-        context.mail.pins -= 1
-        self.forget_if_over(context)
+        context.mailbox.pins -= 1
+        self.unload_if_finished(context)
         self.sessions.mark_idle(context)
 
-    def let_go(self, context: SessionContext) -> None:
-        """Forget a session as soon as nothing is queued or running in it."""
-        context.mail.is_transient = True
-        self.forget_if_over(context)
+    def unload_when_idle(self, context: SessionContext) -> None:
+        """Unload a session as soon as nothing is queued or running in it."""
+        context.mailbox.is_transient = True
+        self.unload_if_finished(context)
 
-    def forget_if_over(self, context: SessionContext) -> None:
-        """Forget a session that was closed, let go or has moved, once nothing is on its way in, queued or running."""
-        if not (context.closed or context.mail.is_transient):
+    def unload_if_finished(self, context: SessionContext) -> None:
+        """Unload a session that is closed, released or moved, if no message is being accepted, queued or running."""
+        if not (context.closed or context.mailbox.is_transient):
             return
-        if context.mail.has_moved:
-            if not context.mail.pending:
-                self.leaving.end(context)
-        elif _is_over(context):
+        if context.mailbox.has_moved:
+            if not context.mailbox.pending:
+                self.eviction.end(context)
+        elif _is_finished(context):
             self.note_closed(context)
             self.discard(context)
 
     def note_closed(self, context: SessionContext) -> None:
-        """Have the journal know that a session is over."""
+        """Record that a session is closed, without waiting for the write."""
         if context.log is not None and self.sessions.get(context.id) is context:
             context.log.note_closed()
             context.log.flush_soon()
 
     def erase(self, context: SessionContext) -> None:
-        """Forget a session that the journal has no more."""
+        """Unload a session that was erased from the journal."""
         context.closed = True
         self.sessions.forget_unloaded(context.id)
         self.discard(context)
 
     def discard(self, context: SessionContext) -> None:
-        """Forget a session, whatever the journal has of it, and let go of its children, and those of theirs that are over."""
-        _let_go(self, self.remove(context))
+        """Unload a session without recording its end. Release its children, and unload those that are finished."""
+        _release_sessions(self, self.remove(context))
 
     def remove(self, context: SessionContext) -> list[SessionContext]:
-        """Let a session leave memory; returns those that may have stayed for it alone."""
+        """Remove a session from memory. Return the sessions that may have stayed only because of it: its children, and a released parent."""
         if context.has_moved:
-            self.leaving.end(context)
+            self.eviction.end(context)
             return []
         context.closed = True
         if not self.sessions.remove(context):
@@ -295,35 +301,40 @@ class SessionLifecycle:
         if self.events.watched:
             self.events.publish(SessionEnded(agent=self.name, session_id=context.id))
         around = [*reversed((context.children or {}).values())]
-        context.let_face_go()
+        context.release_public_session()
         if context.parent is not None:
             context.parent.remove_child(context)
-            context.parent.let_face_go()
-            if context.parent.mail.is_transient:  # it may have stayed for this one's result alone
+            context.parent.release_public_session()
+            if context.parent.mailbox.is_transient:  # it may have stayed for this session's result
                 around.insert(0, context.parent)
         return around
 
-    # --- interrupt, end and close ------------------------------------------------------------
+    # --- interrupting, ending and closing ----------------------------------------------------
 
     async def interrupt(self, context: SessionContext, reason: str, *, drop_queued: bool) -> None:
-        """Stop a session's turn, and with `drop_queued` end what waits for its turn."""
+        """Stop a session's turn; `drop_queued` also ends its queued messages."""
         error = Interrupted(reason)
         await self._stop(context, error, drop=error if drop_queued else None)
         _check_not_moved(context)
         if drop_queued:
-            self.leaving.check_stays(context.id)  # what waits is the next owner's already, and stopped there
+            self.eviction.check_stays(
+                context.id
+            )  # queued messages belong to the next owner, and are stopped there
 
     async def interrupt_message(self, context: SessionContext, message_id: str, reason: str) -> None:
-        """Stop what answers one message, or end it where it waits for its turn or when it is in; nothing if it has ended."""
-        error, acceptance = Interrupted(reason), context.mail.find(message_id)
+        """Stop the turn that answers a message, or end the queued message.
+
+        A message that has not arrived yet ends on arrival; an ended one is ignored.
+        """
+        error, acceptance = Interrupted(reason), context.mailbox.find(message_id)
         if message_id in context.answered_ids:
             await self._stop(context, error, drop=None)
         elif acceptance is not None and acceptance.ending is not None:  # another caller stopped it
             await acceptance.ending.wait()
         elif acceptance is None or acceptance.place is None or not acceptance.is_in:
-            self.leaving.check_stays(context.id)  # as above
-            if context.mail.stop_later(message_id, reason) and context.log is not None:
-                context.log.add(Unwanted(message_id=message_id, reason=reason))
+            self.eviction.check_stays(context.id)  # as above
+            if context.mailbox.cancel_on_arrival(message_id, reason) and context.log is not None:
+                context.log.add(CancellationRecord(message_id=message_id, reason=reason))
             await trio.lowlevel.checkpoint()
         else:
             self.inbox.take_out(acceptance.place)
@@ -343,45 +354,46 @@ class SessionLifecycle:
         *,
         after: trio.Event | None = None,
     ) -> Callable[[], Awaitable[None]]:
-        """Return the function that ends messages which are not in the inbox any more, `after` the turn that runs."""
+        """Return the function that ends messages already removed from the inbox, after the event `after` is set."""
         recorded = trio.Event()
         for message in messages:
-            if (acceptance := context.mail.find(message.id)) is not None:
+            if (acceptance := context.mailbox.find(message.id)) is not None:
                 acceptance.ending = recorded
         return functools.partial(
             self._end_queued, context, messages, error, after=after, recorded=recorded, ended=ended
         )
 
     async def end(self, context: SessionContext, error: Exception) -> None:
-        """End all that runs or waits in a session with an error, and close it and its children."""
+        """End a session's turn and queued messages with an error, and close the session with all its descendants."""
         await self._stop(context, error, drop=error)
         await self.close(context)
 
     async def close(self, context: SessionContext) -> list[SessionContext]:
-        """Close a session and all below it, at once; returns them, also those that somebody else is just closing."""
+        """Close a session and all its descendants in memory. Return them, including sessions that another task is closing."""
         with ExitStack() as kept:
-            family = [kept.enter_context(host_of(each).kept(each)) for each in _family_of(context)]
+            family = [kept.enter_context(host_of(each).kept(each)) for each in _with_descendants(context)]
             for each in family:
                 each.closed = True
             async with trio.open_nursery() as nursery:
                 for each in reversed(family):
-                    nursery.start_soon(host_of(each).stop_for_good, each)
+                    nursery.start_soon(host_of(each).stop_closed, each)
         _check_not_moved(context)
         return family
 
     def resume_if_superseded(self, context: SessionContext) -> None:
-        """End a suspended turn whose answer nobody wants any more."""
+        """End a suspended turn whose caller is gone or which a newer message supersedes."""
         self.runner.resume_if_superseded(context)
 
-    async def stop_for_good(self, context: SessionContext) -> None:
-        """End what runs or waits in a session that was closed."""
-        reason = Interrupted("the session was closed")
+    async def stop_closed(self, context: SessionContext) -> None:
+        """End the turn and the queued messages of a closed session."""
+        reason = Interrupted(CLOSED_REASON)
         await self._stop(context, reason, drop=SessionClosed(context.id))
 
     async def _stop(self, context: SessionContext, error: Exception, *, drop: Exception | None) -> None:
-        """End the turn with an error, and what is queued with the error `drop`; a cancelled caller changes nothing of that.
+        """Stop the turn with `error`, and end queued messages with `drop`; None keeps them queued.
 
-        Waits until all this has happened, unless the turn is where we are called from, or waits for that.
+        Waits until both have ended, unless the caller is inside the turn or the turn waits for the caller. Cancelling the
+        caller does not undo it.
         """
         self.runner.resume(context, error)
         turn = context.turn
@@ -410,7 +422,7 @@ class SessionLifecycle:
         recorded: trio.Event,
         ended: trio.Event,
     ) -> None:
-        """Write that messages without a turn failed, then notify their handlers and callers, after the turn that runs."""
+        """Record queued messages as failed, then notify their handlers and callers, after the event `after` is set."""
         try:
             error = await self._turn_lifecycle.record_unstarted(context, messages, error)
             recorded.set()
@@ -418,7 +430,7 @@ class SessionLifecycle:
                 await after.wait()
             while messages:
                 if context.task is not None and messages[0].id == context.task.message_id:
-                    acceptance = context.mail.find(messages[0].id)
+                    acceptance = context.mailbox.find(messages[0].id)
                     assert acceptance is not None  # noqa: S101 - it has not ended
                     await run_with(acceptance.variables, self.runner.report_task(context, error))
                 await self._turn_lifecycle.end_unstarted(context, messages.pop(0), error)
@@ -426,15 +438,15 @@ class SessionLifecycle:
             reports = context.task is not None and context.task.reports and not context.closed
             last_error = Stopped(self.name) if reports else error  # the next start has to report
             with trio.CancelScope(shield=True):
-                await _end_at_last(self._turn_lifecycle, context, messages, last_error)
+                await _end_within_timeout(self._turn_lifecycle, context, messages, last_error)
             raise
         finally:
             recorded.set()
             ended.set()
-            self.forget_if_over(context)
+            self.unload_if_finished(context)
 
-    async def end_rest(self) -> None:
-        """End what was accepted and has not begun; senders without room too, who come in as others are taken out."""
+    async def end_remaining(self) -> None:
+        """End accepted messages that have not started when the agent stops, including those of senders that were waiting for room."""
         inbox = self.inbox
         with trio.CancelScope(shield=True):
             await self.runner.stop_suspended()
@@ -442,33 +454,34 @@ class SessionLifecycle:
                 async with trio.open_nursery() as nursery:
                     for session_id, waiting in left:
                         context, error = self.sessions[session_id], Stopped(self.name)
-                        self.runner.bury_all(context, waiting)
-                        nursery.start_soon(_end_at_last, self._turn_lifecycle, context, waiting, error)
+                        self.runner.dead_letter_all(context, waiting)
+                        nursery.start_soon(_end_within_timeout, self._turn_lifecycle, context, waiting, error)
 
     # --- wait --------------------------------------------------------------------------------
 
     async def wait_idle(self, context: SessionContext) -> None:
-        """Wait until a session has nothing queued or running."""
+        """Wait until a session has no queued or running message."""
         self.check_not_inside(context, "wait_idle()")
-        with slot_lent(context):
+        with releasing_slot(context):
             await context.wait_idle()
 
     def check_not_inside(self, context: SessionContext, what: str) -> None:
-        """Refuse to wait for a session where it waits for us.
+        """Raise if a call would wait for the session that it is part of.
 
         Raises:
-            WouldDeadlock: we are in its turn, or in a handler that it is opened with.
+            WouldDeadlock: The caller is inside the session's turn, or in an `on_session` handler of it.
         """
         if is_inside(context.turn) or self.openers.get(context.id) is trio.lowlevel.current_task():
             raise WouldDeadlock(what, context.id)
 
 
-def stop_if_unwanted(lifecycle: SessionLifecycle, context: SessionContext, message_id: str) -> None:
-    """End a message that is in now, and that somebody stopped before, as one that is stopped now.
+def stop_if_requested(lifecycle: SessionLifecycle, context: SessionContext, message_id: str) -> None:
+    """End an accepted message as interrupted if a caller stopped its id before the message arrived.
 
-    The journal forgets the stop with the end of its message: what a crash cuts is done by the next start.
+    The stop request is kept until the end of the message is recorded. If the journal fails for that end, or the process
+    dies before it is written, a message that is sent again with the id is stopped too.
     """
-    reason, acceptance = context.mail.find_reason(message_id), context.mail.find(message_id)
+    reason, acceptance = context.mailbox.cancellation_reason(message_id), context.mailbox.find(message_id)
     if reason is None:
         return
     error = Interrupted(reason)
@@ -480,12 +493,13 @@ def stop_if_unwanted(lifecycle: SessionLifecycle, context: SessionContext, messa
             return  # the agent is about to restart
         lifecycle.inbox.take_out(acceptance.place)
         lifecycle.runner.start_soon(lifecycle.ending(context, [acceptance.message], error, trio.Event()))
-    context.mail.forget_unwanted(message_id)
+    if context.log is None:  # every end is final
+        context.mailbox.drop_cancellation(message_id)
 
 
 def _end_failed(lifecycle: SessionLifecycle, context: SessionContext, message_id: str) -> None:
-    """End a queued message that failed before a restart as the journal has it: its handlers may not have the failure yet."""
-    acceptance = context.mail.find(message_id)
+    """End a queued message whose failure was recorded before a restart, because its handlers may not have received it."""
+    acceptance = context.mailbox.find(message_id)
     if acceptance is None or acceptance.failed is None or acceptance.place is None:
         return
     failed = acceptance.failed
@@ -494,34 +508,34 @@ def _end_failed(lifecycle: SessionLifecycle, context: SessionContext, message_id
     lifecycle.runner.start_soon(lifecycle.ending(context, [acceptance.message], error, trio.Event()))
 
 
-def _bring_back(inbox: PriorityInbox[Message], context: SessionContext, waiting: Sequence[Message]) -> None:
-    """Put what waits for its turn since before a restart into the inbox, in its order."""
+def _requeue(inbox: PriorityInbox[Message], context: SessionContext, waiting: Sequence[Message]) -> None:
+    """Put messages from before a restart back into the inbox, in their original order."""
     for number, message in enumerate(waiting):
         place = inbox.restore(
             message, now=number - RESTORED_AGE_SECONDS, first=message.on_busy == "interrupt"
         )
-        if (acceptance := context.mail.find(message.id)) is not None:
+        if (acceptance := context.mailbox.find(message.id)) is not None:
             acceptance.place = place
 
 
 def _endings(context: SessionContext) -> list[trio.Event]:
     """Return the events of messages that are being ended without a turn; each is set when the journal has the failure."""
-    acceptances = (context.mail.acceptances or {}).values()
+    acceptances = (context.mailbox.acceptances or {}).values()
     return [each.ending for each in acceptances if each.ending is not None]
 
 
 async def write_end(context: SessionContext) -> None:
-    """Have the journal know what was stopped or closed. Does nothing where we are called from the turn that was stopped.
+    """Record that a session was stopped or closed, durably. Does nothing if called from inside the stopped turn.
 
     Raises:
-        JournalError: it cannot be written; it goes before the session's next step.
-        SessionMoved: another process goes on with it.
-        NotRunning: its agent stops, and the next start goes on with it.
+        JournalError: The record could not be written; it is written with the session's next step.
+        SessionMoved: Another process owns the session.
+        NotRunning: The agent is stopping; its next start resumes the session.
     """
     if is_inside(context.turn):
         return
     if context.closed and context.log is not None and not would_wait_for_itself(context):
-        await context.wait_idle()  # somebody else may be closing it, who still ends what was queued ...
+        await context.wait_idle()  # another task may be closing it and still end queued messages ...
         host_of(context).note_closed(context)  # ... and keeps it in memory
     if context.log is not None:
         await context.log.flush()
@@ -530,47 +544,47 @@ async def write_end(context: SessionContext) -> None:
 
 
 def _withdraw(inbox: PriorityInbox[Message], session_id: str) -> list[Message]:
-    """Take out what is queued in a session, and what comes in by that from senders without room."""
+    """Remove and return the queued messages of a session, including messages whose senders wait for inbox room."""
     messages: list[Message] = []
     while waiting := inbox.withdraw(session_id):
         messages += waiting
     return messages
 
 
-async def _end_at_last(
+async def _end_within_timeout(
     lifecycle: TurnLifecycle, context: SessionContext, messages: list[Message], error: Exception
 ) -> None:
-    """Write that messages failed, as far as the journal can do so at once, and notify their handlers and callers."""
-    told: Exception = JournalSlow(LAST_WORDS)
-    with lifecycle.last_words():
+    """Record messages as failed within a time limit, and notify their handlers and callers."""
+    told: Exception = JournalSlow(SHUTDOWN_HANDLER_SECONDS)
+    with lifecycle.shutdown_scope():
         told = await lifecycle.record_unstarted(context, messages, error)
     for message in messages:
-        with lifecycle.last_words():  # one each: late sync handlers are told, too
+        with lifecycle.shutdown_scope():  # one limit each, so that late sync handlers are notified
             await lifecycle.end_unstarted(context, message, told)
 
 
-def _family_of(context: SessionContext) -> list[SessionContext]:
-    """A session and all below it, but those of other agents that have ended: perhaps their next start goes on with them, or they are erased."""
+def _with_descendants(context: SessionContext) -> list[SessionContext]:
+    """Return a session and its descendants, without those of other agents that have ended: their next start resumes or erases them."""
     return [each for each in context.family() if each.host is context.host or not host_of(each).has_ended]
 
 
-def _let_go(host: SessionHost, around: list[SessionContext]) -> None:
-    """Let go of sessions that may have stayed for one alone that a host has let go, and of those that stayed for them."""
+def _release_sessions(host: SessionHost, around: list[SessionContext]) -> None:
+    """Release sessions that stayed only for a removed session, and unload finished sessions, until none is left."""
     while around:
         other = around.pop()
         its_host = host_of(other)
         if its_host is not host and its_host.is_stopping:  # its next start goes on with it
             continue
-        other.mail.is_transient = True
-        if _is_over(other):
+        other.mailbox.is_transient = True
+        if _is_finished(other):
             its_host.note_closed(other)
             around += its_host.remove(other)
 
 
-def _is_over(context: SessionContext) -> bool:
-    """Return True if a session was closed or let go, and nothing is on its way in, queued or running."""
-    is_over = context.closed or (context.mail.is_spent and not context.reports_due)
-    return is_over and not context.mail.pending and not context.mail.pins
+def _is_finished(context: SessionContext) -> bool:
+    """Return True if a session is closed or released, and no message is being accepted, queued or running."""
+    is_over = context.closed or (context.mailbox.should_close and not context.reports_due)
+    return is_over and not context.mailbox.pending and not context.mailbox.pins
 
 
 def _check_not_moved(context: SessionContext) -> None:
@@ -579,10 +593,10 @@ def _check_not_moved(context: SessionContext) -> None:
 
 
 def _stopped(turn: Turn | None, error: Exception) -> trio.Event | None:
-    """Stop a turn, and return what tells its end."""
+    """Stop a turn, and return the event of its end; None without a turn."""
     if turn is None:
         return None
     turn.stop_with(error)
-    if turn.control.ended is None:
-        turn.control.ended = trio.Event()
-    return turn.control.ended
+    if turn.ended is None:
+        turn.ended = trio.Event()
+    return turn.ended

@@ -1,4 +1,4 @@
-"""What a session is created with, checked, and its first record."""
+"""Options and first record of a new session, and their validation."""
 
 import functools
 from collections.abc import Callable, Iterable, Mapping
@@ -13,31 +13,31 @@ from actgent.errors import (
     WrongOwner,
 )
 from actgent.errors.printable import quoted
-from actgent.journal.listing import is_storable
-from actgent.journal.records import Opened
+from actgent.journal.records import SessionCreatedRecord
+from actgent.journal.session_lists import is_storable
 from actgent.messages import OnBusy, Sender
 from actgent.sessions.context import SessionContext
-from actgent.sessions.history import Former, check_history
-from actgent.sessions.incoming import check_rule
+from actgent.sessions.imported_history import ImportedMessage, check_history
+from actgent.sessions.incoming_messages import check_rule
 
 
 class NewSession(TypedDict, total=False):
-    """What a session is given that is created."""
+    """Keyword arguments of a new session."""
 
     parent: SessionContext | None
     system: str | None
     on_busy: OnBusy | None
     limits: Limits | None
-    history: Iterable[Former]
+    history: Iterable[ImportedMessage]
 
 
 OnSession = Callable[[Any], Any]
-"""Called with the user's end of a session."""
+"""Function registered with `Agent.on_session`; it is called with the public session handle."""
 
 
 @attrs.frozen
-class Given:
-    """What else is written of a session that is created."""
+class FirstRecordFields:
+    """Additional fields of a new session's first record."""
 
     has_deps: bool
     notify: tuple[str, ...]
@@ -47,10 +47,10 @@ class Given:
 
 
 def check_new(new: NewSession) -> None:
-    """Refuse what no session can be given, also where there is one already.
+    """Validate the options of a session, also if the session exists already.
 
     Raises:
-        ConfigurationError: the text says what.
+        ConfigurationError: An option is invalid; the text names it.
     """
     if (limits := new.get("limits")) is not None:
         check_session_limits(limits)
@@ -62,16 +62,16 @@ def check_new(new: NewSession) -> None:
 
 @functools.lru_cache(maxsize=256)
 def _user(name: str) -> Sender:
-    """A user of this name; who opens one session opens more."""
+    """Return the user with this name; cached, because one user opens many sessions."""
     _check_kept(name)
     return Sender(name)
 
 
 def _check_kept(name: str) -> None:
-    """Refuse a name that comes back as another from a database, and so would be another owner's.
+    """Raise if databases cannot store a name unchanged; a changed name could equal another owner's name.
 
     Raises:
-        ConfigurationError: it holds NUL, or half of a surrogate pair.
+        ConfigurationError: The name contains NUL or half of a surrogate pair.
     """
     if not is_storable(name):
         raise ConfigurationError(
@@ -80,10 +80,10 @@ def _check_kept(name: str) -> None:
 
 
 def to_owner(owner: Sender | str) -> Sender:
-    """Whoever a session belongs to; a name is a user's.
+    """Return the owner of a session as a `Sender`; a string is the name of a user.
 
     Raises:
-        ConfigurationError: it is empty, nobody, or holds what no database keeps as it is.
+        ConfigurationError: The owner is empty, of another type, or contains characters that databases cannot store.
     """
     if isinstance(owner, str) and owner.strip():
         return _user(owner)
@@ -95,9 +95,9 @@ def to_owner(owner: Sender | str) -> Sender:
 
 
 def check_parent(agent: str, owner: Sender, parent: SessionContext) -> None:
-    """Refuse a session of one user below that of another, who would see and decide what it asks people.
+    """Raise if a user's session would be a child of another user's session, whose owner would see and decide its approvals.
 
-    Sessions that agents own are below those that they work for.
+    Sessions owned by agents may be children of users' sessions.
     """
     if owner.kind == parent.owner.kind == "user" and owner != parent.owner:
         raise WrongOwner(agent, parent.id, owner.name)
@@ -107,12 +107,12 @@ def opened_record(
     context: SessionContext,
     limits: Mapping[str, float],
     on_busy: OnBusy | None,
-    given: Given,
+    given: FirstRecordFields,
     now: float,
-) -> Opened:
+) -> SessionCreatedRecord:
     """Build the first record of a session."""
     parent = context.parent
-    return Opened(
+    return SessionCreatedRecord(
         agent=context.agent,
         owner=context.owner,
         parent_id=None if parent is None else parent.id,

@@ -1,21 +1,21 @@
-"""The sessions of a running agent: those in memory, which of them are idle, and those that were unloaded."""
+"""Table of an agent's sessions: active, idle, and unloaded sessions whose handle the program still holds."""
 
 from collections.abc import Callable, Iterator, Mapping
 from weakref import WeakSet, WeakValueDictionary
 
 from actgent.errors import SessionExists, SessionNotFound
-from actgent.journal.listing import SessionKey
+from actgent.journal.session_lists import SessionKey
 from actgent.sessions.context import SessionContext
-from actgent.sessions.following import LiveText
+from actgent.sessions.subscriptions import LiveText
 
 MAX_LOADED_IDLE = 1000
-"""Idle sessions that stay in memory if a journal can restore them; more are unloaded."""
-PURGED_FROM = 100
-"""Sessions that others wait for, of which it is not looked yet whether those are still there."""
+"""Maximum number of idle sessions in memory. With a journal, the sessions idle longest are unloaded above it."""
+PURGE_THRESHOLD = 100
+"""Number of waiting child entries from which stale entries are removed."""
 
 
 class SessionTable(Mapping[str, SessionContext]):
-    """The sessions in memory, by their ids. With a journal, those that have been idle the longest are unloaded."""
+    """Sessions in memory by id. With a journal, the sessions that have been idle longest are unloaded."""
 
     def __init__(
         self,
@@ -25,18 +25,25 @@ class SessionTable(Mapping[str, SessionContext]):
         on_unload: Callable[[str], object],
         held_by: Callable[[object], SessionContext],
     ) -> None:
-        """Args: `held_by` knows whose the user's end of a session is."""
+        """Create an empty table.
+
+        Args:
+            agent: Name of the agent.
+            can_unload: True if a journal can restore unloaded sessions.
+            on_unload: Called with the id of each unloaded session.
+            held_by: Returns the session context of a public session handle.
+        """
         self.agent = agent
         self._held_by = held_by
         self._can_unload = can_unload
         self._on_unload = on_unload
         self._loaded: dict[str, SessionContext] = {}
         self._idle: dict[str, None] = {}
-        """Sessions with nothing to do, the longest first; kept only where a journal could bring them back."""
+        """Idle sessions, longest idle first; used only with a journal."""
         self.followed: dict[str, LiveText] = {}
-        """What grows in the sessions that somebody follows, by their ids."""
+        """Partial answers of the sessions that have followers, by session id."""
         self._unloaded: WeakValueDictionary[str, object] = WeakValueDictionary()
-        """The user's ends of those that were unloaded, as long as someone outside holds them."""
+        """Public handles of unloaded sessions, while the program holds them."""
 
     def __getitem__(self, session_id: str) -> SessionContext:
         return self._loaded[session_id]
@@ -48,11 +55,11 @@ class SessionTable(Mapping[str, SessionContext]):
         return len(self._loaded)
 
     def find(self, session_id: str) -> SessionContext:
-        """The open session of this id.
+        """Return the open session with this id.
 
         Raises:
-            SessionNotFound: there is none in memory.
-            SessionClosed, SessionMoved: it is just being closed, or leaves.
+            SessionNotFound: No such session is in memory.
+            SessionClosed, SessionMoved: The session is being closed or is moving.
         """
         context = self._loaded.get(session_id)
         if context is None:
@@ -62,41 +69,41 @@ class SessionTable(Mapping[str, SessionContext]):
         return context
 
     def find_unloaded(self, session_id: str) -> object | None:
-        """The user's end of an unloaded session that someone still holds, or None."""
+        """Return the public handle of an unloaded session that the program holds; None if there is none."""
         return self._unloaded.get(session_id)
 
     def find_any(self, session_id: str) -> SessionContext | None:
-        """The session of this id in memory, also one that was unloaded and is held by someone; nothing is reloaded."""
+        """Return a session in memory, or an unloaded session whose handle the program holds, without reloading; None if there is none."""
         context = self._loaded.get(session_id)
         unloaded = self._unloaded.get(session_id) if context is None else None
         return context if unloaded is None else self._held_by(unloaded)
 
     def reload_any(self, session_id: str) -> SessionContext | None:
-        """The session of this id in memory; one that was unloaded and is held by someone is reloaded."""
+        """Return a session in memory; reload an unloaded session whose handle the program holds. None if there is none."""
         context = self._loaded.get(session_id)
         unloaded = self._unloaded.get(session_id) if context is None else None
         return context if unloaded is None else self.loaded(unloaded)
 
     def known_ids(self) -> list[str]:
-        """The ids of the sessions in memory, and of those that were unloaded and are held by someone."""
+        """Return the ids of sessions in memory, and of unloaded sessions whose handle the program holds."""
         return [*self._loaded, *self._unloaded]
 
     def forget_unloaded(self, session_id: str) -> None:
-        """Forget an unloaded session: whoever holds it holds one that is no more."""
+        """Remove the entry of an unloaded session that has ended."""
         self._unloaded.pop(session_id, None)
 
-    def works_for(self, session_id: str) -> str:
-        """For whom a session in memory works."""
+    def quota_owner(self, session_id: str) -> str:
+        """Return the name of the owner on whose behalf a session in memory works."""
         context = self._loaded.get(session_id)
-        return "" if context is None else context.works_for
+        return "" if context is None else context.quota_owner
 
     def check_member(self, context: SessionContext) -> None:
-        """Refuse the session of another agent, or of an earlier run of this one.
+        """Raise if a session does not belong to this run of the agent.
 
         Raises:
-            SessionClosed: it was closed.
-            SessionMoved: another process goes on with it.
-            SessionNotFound: it is not this agent's.
+            SessionClosed: The session was closed.
+            SessionMoved: Another process owns the session.
+            SessionNotFound: The session belongs to another agent or an earlier run.
         """
         if context.closed:
             raise context.refusal
@@ -104,10 +111,10 @@ class SessionTable(Mapping[str, SessionContext]):
             raise SessionNotFound(self.agent, context.id)
 
     def add(self, context: SessionContext) -> None:
-        """Enter a session.
+        """Add a session to the table.
 
         Raises:
-            SessionExists: its id is taken.
+            SessionExists: The id is taken.
         """
         if context.id in self._loaded:
             raise SessionExists(self.agent, context.id)
@@ -117,7 +124,7 @@ class SessionTable(Mapping[str, SessionContext]):
         self.mark_idle(context)
 
     def remove(self, context: SessionContext) -> bool:
-        """Forget a session; False where it was not here."""
+        """Remove a session from the table. Return False if it is unknown."""
         if self._loaded.get(context.id) is not context:
             return False
         del self._loaded[context.id]
@@ -127,11 +134,11 @@ class SessionTable(Mapping[str, SessionContext]):
     # --- loading and unloading --------------------------------------------------------------
 
     def mark_active(self, context: SessionContext) -> None:
-        """A session gets something to do."""
+        """Mark a session as active, so that it is not unloaded."""
         self._idle.pop(context.id, None)
 
     def mark_idle(self, context: SessionContext) -> None:
-        """Count a session among the idle ones if it is, and unload the one that has been idle the longest."""
+        """Mark a session as idle if it has no work, and unload the session that has been idle longest."""
         if not self._can_unload or context.is_busy or context.closed:
             return
         self._idle.pop(context.id, None)
@@ -142,72 +149,72 @@ class SessionTable(Mapping[str, SessionContext]):
             self._unload(self._loaded[longest])
 
     def _unload(self, context: SessionContext) -> None:
-        """Unload an idle session that a journal can restore; sessions with a parent or children stay in memory."""
+        """Unload an idle session that the journal can restore. Sessions with a parent or children stay in memory."""
         if context.is_busy or context.turn is not None or context.parent is not None or context.children:
             return
         if context.log is not None:
-            context.log.flush_soon()  # what was to go with the next step: it is another's
-        if not self.remove(context):  # its partition was found to be another process's by that
+            context.log.flush_soon()  # pending records would otherwise wait for its next step
+        if not self.remove(context):  # the flush found that another process owns its partition
             return
         self._on_unload(context.id)
-        self._unloaded[context.id] = context.face
-        context.face = None  # or the two would hold each other
+        self._unloaded[context.id] = context.public_session
+        context.public_session = None  # or the two would hold each other
 
     def loaded(self, face: object) -> SessionContext:
-        """The session whose user's end this is, reloaded if it was unloaded."""
+        """Return the session of a handle, reloaded if necessary."""
         context = self._held_by(face)
-        if context.face is None:
+        if context.public_session is None:
             self.reload(context, face)
         return context
 
     def reload(self, context: SessionContext, face: object) -> None:
-        """Reload a session that was unloaded."""
-        context.face = face
+        """Reload an unloaded session."""
+        context.public_session = face
         self._unloaded.pop(context.id, None)
         if not context.closed:
             self._loaded[context.id] = context
             self.mark_idle(context)
 
 
-class Trees:
-    """The trees of the sessions in memory, of all agents of a runtime."""
+class SessionTrees:
+    """Index of the session trees in memory, across all agents of a runtime."""
 
     def __init__(self) -> None:
         self._tables: dict[str, SessionTable] = {}
         self._parentless: dict[SessionKey, WeakSet[SessionContext]] = {}
         """By the keys of those that they belong to, sessions that wait for them; some have left memory meanwhile."""
-        self._purged_at = PURGED_FROM
+        self._purged_at = PURGE_THRESHOLD
 
     def add(self, table: SessionTable) -> None:
-        """Enter the sessions of an agent that has started."""
+        """Add the sessions of a started agent."""
         self._tables[table.agent] = table
 
     def remove(self, agent: str) -> None:
-        """Forget the sessions of an agent that has stopped."""
+        """Remove the sessions of a stopped agent."""
         self._tables.pop(agent, None)
 
     def find(self, key: SessionKey) -> SessionContext | None:
-        """An agent's session of this id, if it is in memory."""
+        """Return a session in memory by its key; None if there is none."""
         table = self._tables.get(key.agent)
         context = None if table is None else table.get(key.session_id)
         return None if context is None or context.closed else context
 
     def wait_for_parent(self, parent: SessionKey, child: SessionContext) -> None:
-        """A session came back before the one that it belongs to."""
+        """Register a loaded child session whose parent is not loaded."""
         if len(self._parentless) >= self._purged_at:
             self._parentless = {key: waiting for key, waiting in self._parentless.items() if waiting}
-            self._purged_at = max(PURGED_FROM, 2 * len(self._parentless))
+            self._purged_at = max(PURGE_THRESHOLD, 2 * len(self._parentless))
         self._parentless.setdefault(parent, WeakSet()).add(child)
 
     def attach_children(self, parent: SessionContext) -> None:
-        """A session came back that others have waited for."""
+        """Attach loaded child sessions to their loaded parent."""
         for child in self._parentless.pop(parent.key, ()):
             if not child.closed:
-                child.tree.parent = parent
-                if child.face is not None or self._reload(child):
+                child.open_tree().parent = parent
+                if child.public_session is not None or self._reload(child):
                     parent.add_child(child)
 
     def _reload(self, child: SessionContext) -> bool:
-        """Reload a session that was unloaded, as those with a parent stay in memory; False if nobody holds it."""
+        """Reload an unloaded child session, because sessions with a parent stay in memory. Return False if the program holds no handle."""
         table = self._tables.get(child.agent)
         return table is not None and table.reload_any(child.id) is child

@@ -1,15 +1,23 @@
-"""Sessions made again from their journal, and the snapshots that make that quick."""
+"""Restores sessions from their journal records, and makes snapshots that speed it up."""
 
-from .keeper import SnapshotKeeper
-from .reader import TOOLS, Restored, close_calls, is_unused, owner_of
-from .restoring import LoadedSession, Rebuilt, digest_of, load_session, rebuild, restore, restore_loaded
+from .record_replayer import TOOLS, RestoredSession, close_calls, is_unused, owner_of
+from .session_loader import (
+    LoadedSession,
+    RebuiltSession,
+    digest_of,
+    load_session,
+    rebuild,
+    restore,
+    restore_loaded,
+)
+from .snapshotter import SessionSnapshotter
 
 __all__ = [
     "TOOLS",
     "LoadedSession",
-    "Rebuilt",
-    "Restored",
-    "SnapshotKeeper",
+    "RebuiltSession",
+    "RestoredSession",
+    "SessionSnapshotter",
     "close_calls",
     "digest_of",
     "is_unused",

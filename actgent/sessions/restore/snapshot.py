@@ -1,8 +1,8 @@
-"""A session as its records made it up to one of them, as bytes: what opening it goes on from.
+"""Snapshots of sessions: the data that a `RecordReplayer` has read from the records up to a position, encoded as bytes.
 
-Taken between two turns, so nothing that belongs to a turn is in it; made by `Reader` from records alone, and put into
-one again. It has to hold all that `Reader` does to a context: a field that is forgotten here is a session that opens as
-another one, and the tests compare all of it. Whoever changes what is done to a context raises `VERSION`.
+A snapshot is taken between two turns, so it has no data of a turn. It must contain all data that `RecordReplayer`
+sets in a context; otherwise the restored session would differ. Tests compare all fields. If the data change,
+increase `VERSION`.
 """
 
 import zlib
@@ -16,91 +16,117 @@ from actgent.errors import WireError
 from actgent.journal.base import Snapshot
 from actgent.journal.records import (
     DECISION_TAGS,
-    Accepted,
-    ActionFailed,
-    Changed,
-    Decided,
-    Failed,
-    Opened,
+    ActionFailureRecord,
+    ApprovalDecisionRecord,
+    FailureRecord,
+    MessageAcceptedRecord,
+    SessionCreatedRecord,
+    StateChangeRecord,
 )
 from actgent.memory.base import ModelView
 from actgent.messages import MEDIA_TAGS, NO_USAGE, PART_TAGS, Medium, Message, Part, Usage
 from actgent.sessions.context import SessionContext
 from actgent.sessions.conversation import EarlierMessages, RecordedMessages
-from actgent.sessions.waiting.schedules import SavedSchedules, bring_schedules_back, save_schedules
+from actgent.sessions.pending.schedules import SavedSchedules, restore_schedules, save_schedules
 from actgent.state.store import SavedStore
-from actgent.support.wire import Wire
+from actgent.support.tagged_codec import TaggedCodec
 
-from .reader import Reader
+from .record_replayer import RecordReplayer
 
 VERSION = 1
+"""Version of the snapshot format."""
 RECENT = 32
-"""Messages that a snapshot holds, the newest: what protocols may look back at without a look into the journal."""
+"""Number of newest messages in a snapshot, which protocols can read without reading the journal."""
 
 
 @attrs.frozen(kw_only=True)
 class Mark:
-    """A moment between two turns in which nothing waited: the messages behind it are made of the records behind it."""
+    """Position between two turns, without waiting messages, at which reading of records can start."""
 
     messages: int
+    """Number of messages before the position."""
     records: int
+    """Number of records before the position."""
 
 
 BEGINNING = Mark(messages=0, records=0)
+"""Mark before the first record."""
 
 
 @attrs.frozen(kw_only=True)
 class SessionSnapshot:
-    """What `Reader` has made of a session between two turns."""
+    """Data of a session between two turns, as stored in a snapshot."""
 
-    opened: Opened
+    opened: SessionCreatedRecord
+    """Record that created the session."""
     view: bytes
+    """Encoded memory view."""
     messages: int
-    """The number that there are."""
+    """Number of messages of the session."""
     recent: tuple[Message, ...]
-    """The last of them."""
+    """The newest messages."""
     marks: tuple[Mark, ...]
+    """Positions at which reading of older records can start."""
     usage: Usage = NO_USAGE
+    """Tokens and cost of the session."""
     system: str | None = None
+    """System prompt of the session; None uses the system prompt of the agent."""
     notices: Mapping[str, str]
+    """Mark of the last notice of each source."""
     call_ids: bytes
+    """Digests of all call ids, sorted."""
     accepted: tuple[str, ...]
-    waiting: tuple[Accepted, ...]
-    failed: tuple[Failed, ...] = ()
+    """Ids of accepted messages, oldest first."""
+    waiting: tuple[MessageAcceptedRecord, ...]
+    """Records of the accepted messages that have not ended."""
+    failed: tuple[FailureRecord, ...] = ()
+    """Failures of messages that have not ended."""
     unwanted: Mapping[str, str] = attrs.field(factory=dict)
+    """Reasons of cancellations for messages that have not arrived, by message id."""
     spent: Amounts = NOTHING
+    """Usage that counts for the whole session."""
     due: float = 0.0
+    """Unix time in seconds of the next timer; 0 without a timer."""
     has_ledger: bool = False
-    decided: tuple[Decided, ...]
+    """True if the session ever had an approval."""
+    decided: tuple[ApprovalDecisionRecord, ...]
+    """Remembered decisions about approvals."""
     schedules: SavedSchedules
+    """Schedules of the session."""
     state: SavedStore | None = None
+    """State of the session; None if it has no state."""
     description: str = ""
+    """Description of the session."""
     origin: str = ""
+    """Sources of untrusted text in the conversation."""
 
 
-_WIRE = Wire(
+_WIRE = TaggedCodec(
     {
         Medium: MEDIA_TAGS,
         Part: PART_TAGS,
         Decision: DECISION_TAGS,
-        Changed | ActionFailed: {"changed": Changed, "action_failed": ActionFailed},
+        StateChangeRecord | ActionFailureRecord: {
+            "changed": StateChangeRecord,
+            "action_failed": ActionFailureRecord,
+        },
         SessionSnapshot: {"session": SessionSnapshot},
     }
 )
 
 
 def encode_snapshot(taken: SessionSnapshot, records: int) -> Snapshot:
-    """A snapshot of so many records as a journal keeps it.
+    """Encode a snapshot that covers this number of records.
 
     Raises:
-        NotSerializable: it holds what is no plain data.
+        NotSerializable: A value is not plain data.
     """
     body = zlib.compress(_WIRE.encode([taken], SessionSnapshot), 1)
     return Snapshot(records=records, version=VERSION, body=body)
 
 
 def decode_snapshot(kept: Snapshot | None) -> SessionSnapshot | None:
-    """Return what was encoded; None where that is not known to this version."""
+    """Decode a stored snapshot. Return None if there is none, or if this version cannot read it."""
     if kept is None or kept.version != VERSION:
         return None
     try:
@@ -110,8 +136,10 @@ def decode_snapshot(kept: Snapshot | None) -> SessionSnapshot | None:
     return taken
 
 
-def take(reader: Reader, opened: Opened, marks: tuple[Mark, ...]) -> SessionSnapshot | None:
-    """Return what a reader between two turns has made; None where its view can only be made from all messages."""
+def take(
+    reader: RecordReplayer, opened: SessionCreatedRecord, marks: tuple[Mark, ...]
+) -> SessionSnapshot | None:
+    """Return a snapshot of the data in a replayer between two turns. Return None if the memory view cannot be saved."""
     context, conversation = reader.context, reader.context.conversation
     view, ledger = conversation.view.save(), context.approvals
     if view is None:
@@ -126,10 +154,10 @@ def take(reader: Reader, opened: Opened, marks: tuple[Mark, ...]) -> SessionSnap
         system=conversation.system,
         notices=conversation.notices,
         call_ids=conversation.all_call_ids(),
-        accepted=context.mail.accepted_ids,
+        accepted=context.mailbox.accepted_ids,
         waiting=reader.accepted,
         failed=tuple(reader.failed.values()),
-        unwanted=context.mail.unwanted or {},
+        unwanted=context.mailbox.unwanted or {},
         spent=reader.spent,
         due=reader.due,
         has_ledger=ledger is not None,
@@ -141,24 +169,27 @@ def take(reader: Reader, opened: Opened, marks: tuple[Mark, ...]) -> SessionSnap
     )
 
 
-def _decided(decisions: Mapping[str, Decision]) -> tuple[Decided, ...]:
+def _decided(decisions: Mapping[str, Decision]) -> tuple[ApprovalDecisionRecord, ...]:
     return tuple(
-        Decided(approval_id=known, decision=decision, at=0.0) for known, decision in decisions.items()
+        ApprovalDecisionRecord(approval_id=known, decision=decision, at=0.0)
+        for known, decision in decisions.items()
     )
 
 
-def put(taken: SessionSnapshot, reader: Reader, view: ModelView, earlier: EarlierMessages | None) -> None:
-    """Have a fresh reader, and its context, be as they were when this was taken."""
+def put(
+    taken: SessionSnapshot, reader: RecordReplayer, view: ModelView, earlier: EarlierMessages | None
+) -> None:
+    """Restore a new replayer and its session context from a snapshot."""
     context, conversation = reader.context, reader.context.conversation
     conversation.view = view
     conversation.messages = RecordedMessages(taken.messages - len(taken.recent), taken.recent, earlier)
     conversation.usage, conversation.system = taken.usage, taken.system
     conversation.description, conversation.origin = taken.description, taken.origin
-    conversation.know_origins(taken.recent)
-    conversation.know_notices(taken.notices)
+    conversation.add_origins(taken.recent)
+    conversation.restore_notices(taken.notices)
     conversation.former_ids = taken.call_ids
-    context.mail.know_accepted(taken.accepted)
-    context.mail.unwanted = dict(taken.unwanted) or None
+    context.mailbox.restore_accepted_ids(taken.accepted)
+    context.mailbox.unwanted = dict(taken.unwanted) or None
     for accepted in taken.waiting:
         reader.read(accepted)
     for failed in taken.failed:
@@ -168,10 +199,10 @@ def put(taken: SessionSnapshot, reader: Reader, view: ModelView, earlier: Earlie
 
 
 def _put_aside(taken: SessionSnapshot, context: SessionContext) -> None:
-    """What concerns no turn."""
+    """Restore the approvals, schedules and state of the session."""
     if taken.has_ledger:
-        context.ledger().know_decisions({each.approval_id: each.decision for each in taken.decided})
+        context.ledger().restore_decisions({each.approval_id: each.decision for each in taken.decided})
     if taken.schedules != SavedSchedules():
-        bring_schedules_back(context, taken.schedules)
+        restore_schedules(context, taken.schedules)
     if taken.state is not None:
-        context.state.bring_back(taken.state)
+        context.state.load(taken.state)

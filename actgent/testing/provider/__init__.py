@@ -1,4 +1,4 @@
-"""A provider on loopback: its server, the faults that it can be given, and its rate limits."""
+"""Scripted provider on loopback, with faults and rate limits."""
 
 from .faults import (
     CutStream,

@@ -1,6 +1,6 @@
-"""What can go wrong with one exchange; each is given to a provider's script in place of an answer.
+"""Faults of a provider: entries of a script that replace an answer.
 
-Faults wrap: `CutStream(Slow("some text", gap=0.1), events=3)` is a slow stream that breaks.
+Faults can be nested: `CutStream(Slow("some text", gap=0.1), events=3)` is a slow stream that breaks off.
 """
 
 import abc
@@ -13,24 +13,24 @@ from email.utils import format_datetime
 
 import attrs
 
-from actgent.llm.scripted import Said
-from actgent.testing.dialects import Pace, ProviderRequest, ReplyPlan, answer_plan, error_plan
+from actgent.llm.scripted import ScriptedAnswer
+from actgent.testing.provider_apis import Pace, ProviderRequest, ReplyPlan, answer_plan, error_plan
 
 
 class Fault(abc.ABC):
-    """Something that goes wrong with one exchange."""
+    """A fault in one reply of the provider."""
 
     @abc.abstractmethod
     def plan(self, request: ProviderRequest, pace: Pace) -> ReplyPlan:
-        """Make the reply that stands in for a faultless answer."""
+        """Return the plan of the faulty reply."""
 
 
-Scripted = Said | Fault
-"""One entry of a provider's script."""
+Scripted = ScriptedAnswer | Fault
+"""One entry of a provider's script: an answer or a fault."""
 
 
 def plan_for(scripted: Scripted, request: ProviderRequest, pace: Pace) -> ReplyPlan:
-    """Make the reply for one entry of a script."""
+    """Return the plan of the reply for one entry of a script."""
     if isinstance(scripted, Fault):
         return scripted.plan(request, pace)
     return answer_plan(scripted, request, pace)
@@ -38,17 +38,21 @@ def plan_for(scripted: Scripted, request: ProviderRequest, pace: Pace) -> ReplyP
 
 @attrs.frozen
 class ErrorStatus(Fault):
-    """An HTTP error with the body that the provider gives to it.
+    """HTTP error in the provider's form.
 
-    The code `insufficient_quota` makes the error of an empty account, whatever the provider's status for it.
+    The code `insufficient_quota` makes the error of an account without credit, with the provider's own status.
     """
 
     status: int
+    """HTTP status of the response."""
     code: str | None = attrs.field(default=None, kw_only=True)
+    """Error code; None uses the provider's code for the status."""
     message: str | None = attrs.field(default=None, kw_only=True)
+    """Error message; None uses the provider's message for the status."""
     retry_after: float | datetime | None = attrs.field(default=None, kw_only=True)
-    """Seconds, or a time with its zone, which goes out as an HTTP date (RFC 9110, 10.2.3)."""
+    """Value of Retry-After in seconds, or a time with zone, sent as HTTP date (RFC 9110, 10.2.3); None omits the header."""
     headers: Mapping[str, str] = attrs.field(factory=dict, kw_only=True)
+    """Additional HTTP headers."""
 
     def plan(self, request: ProviderRequest, pace: Pace) -> ReplyPlan:
         plan = error_plan(request.dialect.error(self.status, code=self.code, message=self.message))
@@ -66,17 +70,20 @@ def _retry_after(when: float | datetime | None) -> dict[str, str]:
 
 @attrs.frozen
 class CutStream(Fault):
-    """The connection breaks in the middle of the answer.
+    """Connection that breaks in the middle of the answer.
 
-    After `events` events or `octets` bytes of the body, whichever is given; else just before the
-    event that would tell that the answer is whole, or in the middle of a body. `is_reset` aborts the connection (RST)
-    instead of closing it.
+    Without `events` and `octets` the connection breaks just before the final event of a stream, or in the middle of a
+    body.
     """
 
     answer: Scripted
+    """Answer whose stream is interrupted."""
     events: int | None = attrs.field(default=None, kw_only=True)
+    """Number of events before the break; None for no limit."""
     octets: int | None = attrs.field(default=None, kw_only=True)
+    """Number of body bytes before the break; None for no limit."""
     is_reset: bool = attrs.field(default=False, kw_only=True)
+    """True to abort the connection (RST) instead of closing it."""
 
     def plan(self, request: ProviderRequest, pace: Pace) -> ReplyPlan:
         plan = plan_for(self.answer, request, pace)
@@ -86,14 +93,17 @@ class CutStream(Fault):
 
 @attrs.frozen
 class EarlyEnd(Fault):
-    """The answer ends cleanly, but too early: HTTP is content, and the answer is not whole.
+    """Answer that ends early with valid HTTP, so that the client sees a complete response with an incomplete answer.
 
-    Counts like `CutStream`. Both SDKs take such a stream for a whole one.
+    Both SDKs accept such a stream as complete.
     """
 
     answer: Scripted
+    """Answer that ends early."""
     events: int | None = attrs.field(default=None, kw_only=True)
+    """Number of events before the end; None for no limit."""
     octets: int | None = attrs.field(default=None, kw_only=True)
+    """Number of body bytes before the end; None for no limit."""
 
     def plan(self, request: ProviderRequest, pace: Pace) -> ReplyPlan:
         plan = plan_for(self.answer, request, pace)
@@ -104,12 +114,16 @@ class EarlyEnd(Fault):
 
 @attrs.frozen
 class ErrorEvent(Fault):
-    """A stream that began with 200 and says, after some events, that it failed."""
+    """Stream that starts with status 200 and reports an error after some events."""
 
     answer: Scripted
+    """Answer whose stream ends with an error event."""
     events: int | None = attrs.field(default=None, kw_only=True)
+    """Number of events before the error; None breaks before the final event."""
     code: str | None = attrs.field(default=None, kw_only=True)
+    """Error code; None uses the provider's default."""
     message: str | None = attrs.field(default=None, kw_only=True)
+    """Error message; None uses the provider's default."""
 
     def plan(self, request: ProviderRequest, pace: Pace) -> ReplyPlan:
         if not request.is_stream:
@@ -121,15 +135,16 @@ class ErrorEvent(Fault):
 
 @attrs.frozen
 class Slow(Fault):
-    """The answer comes late (`delay` seconds) or in small portions (`gap` seconds between them).
-
-    A portion is an event, or with `octets` that many bytes, so that events and characters are torn apart.
-    """
+    """Answer that arrives late or in small pieces."""
 
     answer: Scripted
+    """Answer that is delayed."""
     delay: float = attrs.field(default=0.0, kw_only=True)
+    """Delay in seconds before the first byte."""
     gap: float | None = attrs.field(default=None, kw_only=True)
+    """Delay in seconds between two pieces; None sends everything at once."""
     octets: int | None = attrs.field(default=None, kw_only=True)
+    """Bytes per piece, so that events and characters are split; None sends one event per piece."""
 
     def plan(self, request: ProviderRequest, pace: Pace) -> ReplyPlan:
         plan = plan_for(self.answer, request, pace)
@@ -139,11 +154,14 @@ class Slow(Fault):
 
 @attrs.frozen
 class RawAnswer(Fault):
-    """Any bytes at all: the page of a proxy, JSON that is no answer, events that are none."""
+    """Reply with arbitrary bytes, such as the HTML page of a proxy or invalid JSON."""
 
     body: bytes
+    """Body in bytes."""
     status: int = attrs.field(default=200, kw_only=True)
+    """HTTP status."""
     content_type: str = attrs.field(default="text/html", kw_only=True)
+    """Value of Content-Type."""
 
     def plan(self, request: ProviderRequest, pace: Pace) -> ReplyPlan:
         headers = {"content-type": self.content_type}
@@ -154,10 +172,12 @@ class RawAnswer(Fault):
 
 @attrs.frozen
 class Silence(Fault):
-    """Nothing comes, ever: not even a status, or with `events` nothing after that many events of `answer`."""
+    """Connection that stays open without a reply."""
 
     answer: Scripted = ""
+    """Answer whose first events are sent."""
     events: int = attrs.field(default=0, kw_only=True)
+    """Number of events that are sent first; 0 sends no status either."""
 
     def plan(self, request: ProviderRequest, pace: Pace) -> ReplyPlan:
         plan = plan_for(self.answer, request, pace)
@@ -167,9 +187,10 @@ class Silence(Fault):
 
 @attrs.frozen
 class Hangup(Fault):
-    """The connection closes without a byte of answer."""
+    """Connection that closes without sending a byte."""
 
     is_reset: bool = attrs.field(default=False, kw_only=True)
+    """True to abort the connection (RST) instead of closing it."""
 
     def plan(self, request: ProviderRequest, pace: Pace) -> ReplyPlan:
         return ReplyPlan(is_head_sent=False, delay=pace.delay, ending="reset" if self.is_reset else "cut")
@@ -177,8 +198,10 @@ class Hangup(Fault):
 
 @contextmanager
 def refused_url() -> Iterator[str]:
-    """The URL of a port on 127.0.0.1 that refuses every connection as long as the block is open."""
-    with socket.socket() as bound:  # bound, so that nobody else gets the port; not listening, so it refuses
+    """Yield a URL on 127.0.0.1 that refuses connections while the block is open."""
+    with (
+        socket.socket() as bound
+    ):  # bound, so that no other process takes the port; not listening, so that connections are refused
         bound.bind(("127.0.0.1", 0))
         yield f"http://127.0.0.1:{bound.getsockname()[1]}/v1"
 
@@ -186,7 +209,7 @@ def refused_url() -> Iterator[str]:
 def _first(
     plan: ReplyPlan, request: ProviderRequest, *, events: int | None, octets: int | None
 ) -> tuple[bytes, ...]:
-    """The pieces that still go out; of a body, which has no events, half where no bytes are counted."""
+    """Return the pieces that are sent before the fault; without a limit, half of a body."""
     if octets is not None:
         return (b"".join(plan.pieces)[:octets],)
     if plan.length is not None:

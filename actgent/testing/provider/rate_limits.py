@@ -1,7 +1,7 @@
-"""The limits of a provider: requests and tokens a minute, calls at once, and what its headers say of them.
+"""Rate limits of the loopback provider: requests and tokens per minute, concurrent requests, and their response headers.
 
-Counted by the generic cell rate algorithm (ITU-T I.371), with time passed in. A request has to have room for itself, its
-input and, where OpenAI's wire names one, its `max_tokens`; when it is answered, what it really used is counted.
+Uses the generic cell rate algorithm (ITU-T I.371); the caller passes the time. A request reserves its input tokens and,
+with OpenAI's APIs, its `max_tokens`. After the answer the real usage is counted.
 """
 
 import math
@@ -12,54 +12,57 @@ import attrs
 
 from actgent.errors import ConfigurationError
 from actgent.messages import Usage
-from actgent.testing.dialects import ProviderRequest, ReplyPlan, error_plan
+from actgent.testing.provider_apis import ProviderRequest, ReplyPlan, error_plan
 
 _ANTHROPIC_STEP = 1000
-"""Anthropic tells remaining tokens to the nearest thousand."""
+"""Anthropic rounds remaining tokens to multiples of this number."""
 
 
 @attrs.frozen(kw_only=True)
 class RateLimits:
-    """What a loopback provider grants; what goes beyond is answered with 429.
+    """Limits of a loopback provider; requests above them receive status 429.
 
     Raises:
-        ConfigurationError: a number makes no sense.
+        ConfigurationError: A number is not above 0.
     """
 
     requests: float | None = None
-    """A period; None is no limit."""
+    """Maximum number of requests per period; None sets no limit."""
     tokens: float | None = None
-    """A period, of requests and answers together."""
+    """Maximum number of tokens per period, input and output together; None sets no limit."""
     concurrency: int | None = None
-    """Requests at once."""
+    """Maximum number of concurrent requests; None sets no limit."""
     period: float = 60.0
-    """The length of its minute, in seconds."""
+    """Length of a period in seconds."""
     burst: float = 1.0
-    """The share of a period's allowance that may be spent at once."""
+    """Share of a period's allowance that can be used at once, from 0 to 1."""
     is_told: bool = True
-    """True if headers of every answer tell the limits, in the API's own words."""
+    """True if answers report the limits in headers of the provider's API."""
     is_wished: bool = True
-    """True if a 429 says when to come again."""
+    """True if a 429 answer has the header Retry-After."""
 
     def __attrs_post_init__(self) -> None:
         for name in ("requests", "tokens", "concurrency", "period", "burst"):
             if (value := getattr(self, name)) is not None and not 0 < value < math.inf:
-                raise ConfigurationError(f"RateLimits({name}=...) is a number above 0, not {value!r}")
+                raise ConfigurationError(f"RateLimits({name}=...) must be a number above 0, not {value!r}")
 
 
 @attrs.define(eq=False)
 class _Cell:
-    """One limit. `_full_at` is when all that was spent will be back (the theoretical arrival time)."""
+    """State of one limit. `_full_at` is the time when its allowance will be complete again (theoretical arrival time)."""
 
     kind: str
+    """Kind of the limit: requests or tokens."""
     limit: float
+    """Units per period."""
     rate: float
+    """Units that are restored per second."""
     depth: float
-    """Units at once."""
+    """Maximum number of units that can be used at once."""
     _full_at: float = -math.inf
 
     def wait(self, units: float, now: float) -> float:
-        """Seconds until there is room for so many, at most for all that ever fit."""
+        """Return the time in seconds until the units are available; more units than the depth wait for a full allowance."""
         back = max(self._full_at, now) + min(units, self.depth) / self.rate
         return max(0.0, back - now - self.depth / self.rate)
 
@@ -88,7 +91,7 @@ class Meter:
         self.refused = 0
 
     def enter(self, request: ProviderRequest, now: float) -> ReplyPlan | None:
-        """Take a request in, or the 429 that it gets."""
+        """Admit a request, and return None; or return its 429 reply."""
         most = self._limits.concurrency
         if most is not None and len(self._running) >= most:
             return self._refuse(request, f"too many requests at once, {most} are allowed", None, now)
@@ -104,13 +107,13 @@ class Meter:
         return None
 
     def use(self, number: int, usage: Usage) -> None:
-        """Return what a request will have used when it is answered."""
+        """Set the usage of a request that will be counted when it has been answered."""
         if number in self._running:
             reserved, _ = self._running[number]
             self._running[number] = (reserved, usage.input_tokens + usage.output_tokens)
 
     def leave(self, number: int, now: float) -> None:
-        """A request is answered, or its client went away."""
+        """Count the usage of a request that was answered or whose client disconnected."""
         reserved, used = self._running.pop(number, (0.0, 0.0))
         for cell in self._cells:
             if cell.kind == "tokens":
@@ -127,7 +130,7 @@ class Meter:
         return attrs.evolve(plan, headers=headers)
 
     def headers(self, request: ProviderRequest, now: float) -> Mapping[str, str]:
-        """Return the headers in which an answer tells of the limits."""
+        """Return the rate limit headers of an answer."""
         if not self._limits.is_told:
             return {}
         name = _anthropic_headers if request.dialect.name == "anthropic" else _openai_headers
@@ -158,7 +161,7 @@ def _anthropic_headers(cell: _Cell, now: float) -> Iterator[tuple[str, str]]:
 
 
 def _go_duration(seconds: float) -> str:
-    """As Go writes it, and OpenAI sends it: `12ms`, `1.5s`, `6m0s`."""
+    """Return a duration in Go's format, as OpenAI sends it: `12ms`, `1.5s`, `6m0s`."""
     if seconds < 1:
         return f"{math.ceil(seconds * 1000)}ms"
     minutes, rest = divmod(seconds, 60)

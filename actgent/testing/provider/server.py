@@ -1,7 +1,7 @@
-"""A provider on loopback: real sockets, real HTTP, scripted answers.
+"""Scripted provider on loopback: real sockets and HTTP, with scripted answers.
 
-It speaks OpenAI chat completions, OpenAI responses and Anthropic messages, whole and as
-streams, and refuses the requests that the real ones refuse. Several dialects may be spoken to one provider.
+It implements OpenAI chat completions, OpenAI responses and Anthropic messages, with and without streaming, and rejects
+the requests that the real providers reject. One provider can serve several APIs.
 """
 
 import inspect
@@ -20,11 +20,11 @@ import trio
 
 from actgent.errors import ConfigurationError
 from actgent.llm.models import dialect_of
-from actgent.testing.dialects import (
-    DIALECTS,
-    Dialect,
+from actgent.testing.provider_apis import (
+    PROVIDER_APIS,
     MalformedRequest,
     Pace,
+    ProviderAPI,
     ProviderRequest,
     ReplyPlan,
     error_plan,
@@ -38,47 +38,47 @@ from .faults import Fault, Scripted, plan_for
 from .rate_limits import Meter, RateLimits
 
 Chooser = Callable[[ProviderRequest], Scripted | Awaitable[Scripted]]
-"""A function, sync or async, that answers one request."""
+"""Function, sync or async, that returns the answer to a request."""
 Script = Sequence[Scripted | Chooser] | Chooser
-"""The answers in the order of the requests, functions among them, or one function for all."""
+"""Answers in the order of the requests, which may include functions; or one function for all requests."""
 
-_BY_PATH: Mapping[str, Dialect] = {dialect.path: dialect for dialect in DIALECTS.values()}
-_COUNTING: Mapping[str, Dialect] = {
-    dialect.counting_path: dialect for dialect in DIALECTS.values() if dialect.counting_path
+_BY_PATH: Mapping[str, ProviderAPI] = {dialect.path: dialect for dialect in PROVIDER_APIS.values()}
+_COUNTING: Mapping[str, ProviderAPI] = {
+    dialect.counting_path: dialect for dialect in PROVIDER_APIS.values() if dialect.counting_path
 }
-_COMPACTING: Mapping[str, Dialect] = {
-    dialect.compacting_path: dialect for dialect in DIALECTS.values() if dialect.compacting_path
+_COMPACTING: Mapping[str, ProviderAPI] = {
+    dialect.compacting_path: dialect for dialect in PROVIDER_APIS.values() if dialect.compacting_path
 }
-_OTHERWISE = DIALECTS["openai"]
-"""Words errors where no dialect is known yet."""
+_OTHERWISE = PROVIDER_APIS["openai"]
+"""Provider API for errors before the API of a request is known."""
 _MAX_BODY = 32 * 1024 * 1024
 _RECEIVE = 65_536
-_ABORT = struct.pack("ii", 1, 0)  # SO_LINGER with no time to linger: close() sends RST
+_ABORT = struct.pack("ii", 1, 0)  # SO_LINGER with timeout 0: close() sends RST
 
 
 @attrs.frozen
 class ProviderStatistics:
-    """What a provider is doing now."""
+    """Counters of a running provider."""
 
     requests: int
-    """Requests taken in, ever."""
+    """Number of received requests."""
     running: int
-    """Of these, not yet answered to the end."""
+    """Number of requests that are not completely answered yet."""
     connections: int
-    """Open connections."""
+    """Number of open connections."""
     refused: int = 0
-    """Requests that went beyond its limits, and got 429."""
+    """Number of requests that exceeded the rate limits and received status 429."""
     counted: int = 0
-    """Requests whose tokens it was asked to count; they are not among `requests`."""
+    """Number of token counting requests; not included in `requests`."""
 
 
 class ProviderFailed(ConfigurationError):
-    """The provider's script is wrong: it has too few answers, or its function raised (chained)."""
+    """The provider's script failed: it has too few answers, or its function raised (the cause of this error)."""
 
 
 @attrs.define(kw_only=True, eq=False)
 class Provider:
-    """A running provider, as `open_provider` gives it."""
+    """A running provider; opened by `open_provider`."""
 
     port: int
     _script: Iterator[Scripted | Chooser]
@@ -95,19 +95,19 @@ class Provider:
 
     @property
     def base_url(self) -> str:
-        """For OpenAI's SDK and everything compatible."""
+        """Base URL for OpenAI's SDK and compatible clients."""
         return f"http://127.0.0.1:{self.port}/v1"
 
     openai_url = base_url
 
     @property
     def anthropic_url(self) -> str:
-        """For Anthropic's SDK, which adds `/v1` itself."""
+        """Base URL for Anthropic's SDK, which appends `/v1`."""
         return f"http://127.0.0.1:{self.port}"
 
     def url_for(self, provider: str) -> str:
-        """Return the address for the clients of a provider, named as in `provider:model`."""
-        return f"http://127.0.0.1:{self.port}{DIALECTS[dialect_of(provider)].base}"
+        """Return the base URL for the clients of a provider, named as in `provider:model`."""
+        return f"http://127.0.0.1:{self.port}{PROVIDER_APIS[dialect_of(provider)].base}"
 
     @property
     def requests(self) -> Sequence[ProviderRequest]:
@@ -120,10 +120,10 @@ class Provider:
         )
 
     def check_script(self) -> None:
-        """Raise what the script has done wrong so far; done when the provider's block ends.
+        """Raise the error of the script, if there is one. Called when the provider's block ends.
 
         Raises:
-            ProviderFailed: the script's exception is its cause.
+            ProviderFailed: The script failed; the script's exception is the cause.
         """
         if self._failure is not None:
             raise ProviderFailed(f"the provider's script failed: {self._failure!r}") from self._failure
@@ -131,7 +131,7 @@ class Provider:
     # --- deciding ------------------------------------------------------------------------
 
     async def _decide(self, number: int, head: h11.Request, body: bytes) -> ReplyPlan:
-        """Choose the reply to one request."""
+        """Return the plan of the reply to one request."""
         path = head.target.decode("ascii", "replace").partition("?")[0]
         if path in _COUNTING and head.method == b"POST":
             return self._counting(number, _COUNTING[path], path, head=head, body=body)
@@ -148,9 +148,9 @@ class Provider:
         return self._identified(refusal or await self._play(request), request)
 
     def _counting(
-        self, number: int, dialect: Dialect, path: str, *, head: h11.Request, body: bytes
+        self, number: int, dialect: ProviderAPI, path: str, *, head: h11.Request, body: bytes
     ) -> ReplyPlan:
-        """Tell how many tokens a request takes; the script has no part in it."""
+        """Return the reply to a token counting request; the script is not used."""
         self._served -= 1
         self._counted += 1
         request = _read_request(number, dialect, path, head=head, body=body)
@@ -163,15 +163,15 @@ class Provider:
             return error_plan(dialect.error(400, code="script_failed", message=repr(error)))
 
     def _compacting(
-        self, number: int, dialect: Dialect, path: str, *, head: h11.Request, body: bytes
+        self, number: int, dialect: ProviderAPI, path: str, *, head: h11.Request, body: bytes
     ) -> ReplyPlan:
-        """Compact a conversation; the script has no part in it."""
+        """Return the reply to a compaction request; the script is not used."""
         request = _read_request(number, dialect, path, head=head, body=body)
         request = attrs.evolve(request, problems=tuple(dialect.check_compaction(request.json)))
         return self._refusal(request) or json_plan(dialect.compacted(request))
 
     def _refusal(self, request: ProviderRequest) -> ReplyPlan | None:
-        """The error that a real provider answers before it thinks."""
+        """Return the error with which a real provider rejects the request; None if it is valid."""
         error = request.dialect.error
         if self._api_key is not None and _key(request.headers) != self._api_key:
             return error_plan(error(401))
@@ -188,13 +188,13 @@ class Provider:
             return attrs.evolve(plan, headers={**limits, **plan.headers}) if limits else plan
         except MalformedRequest as error:
             return error_plan(request.dialect.error(400, message=str(error)))
-        except Exception as error:  # noqa: BLE001 - a user's function; it is raised where the block ends
+        except Exception as error:  # noqa: BLE001 - user code; raised again when the block ends
             self._failure = self._failure or error
             return error_plan(request.dialect.error(400, code="script_failed", message=repr(error)))
 
     def _count_usage(self, scripted: Scripted, request: ProviderRequest) -> None:
         said = scripted
-        while isinstance(said, Fault):  # faults wrap answers, and each other
+        while isinstance(said, Fault):  # faults can be nested
             if not hasattr(said, "answer"):
                 return
             said = said.answer
@@ -203,7 +203,7 @@ class Provider:
     async def _scripted(self, request: ProviderRequest) -> Scripted:
         entry = next(self._script, None)
         if entry is None:
-            raise ConfigurationError(f"request {request.number} came, but the script has no more answers")
+            raise ConfigurationError(f"request {request.number}: the script has no more answers")
         answer = entry(request) if callable(entry) else entry
         return await answer if inspect.isawaitable(answer) else answer
 
@@ -215,7 +215,7 @@ class Provider:
     # --- acting --------------------------------------------------------------------------
 
     async def _serve(self, stream: trio.SocketStream) -> None:
-        """One connection, until a side closes it."""
+        """Serve one connection until either side closes it."""
         self._connections += 1
         connection = _Connection(stream=stream)
         try:
@@ -229,25 +229,25 @@ class Provider:
                     self._running -= 1
                     self._meter.leave(number, trio.current_time())
         except (_Gone, trio.BrokenResourceError, trio.ClosedResourceError, h11.RemoteProtocolError):
-            pass  # the client went away, which is its right
+            pass  # the client disconnected
         finally:
             self._connections -= 1
             stream.socket.close()
 
 
 class _Gone(Exception):
-    """The connection has ended, by the client or by the script."""
+    """The connection was closed by the client or by the script."""
 
 
 @attrs.define(kw_only=True, eq=False)
 class _Connection:
-    """HTTP/1.1 on one socket, with keep-alive."""
+    """HTTP/1.1 with keep-alive on one socket."""
 
     stream: trio.SocketStream
     _http: h11.Connection = attrs.field(factory=lambda: h11.Connection(h11.SERVER))
 
     async def receive(self) -> tuple[h11.Request, bytes] | None:
-        """The next request with its body; None when the client has closed."""
+        """Return the next request with its body; None if the client has closed the connection."""
         if self._http.our_state is h11.DONE:
             self._http.start_next_cycle()
         head: h11.Request | None = None
@@ -275,7 +275,11 @@ class _Connection:
             raise _Gone
 
     async def send(self, plan: ReplyPlan) -> None:
-        """Act out a plan; raises `_Gone` where the plan, or the client, ends the connection."""
+        """Send a reply according to its plan.
+
+        Raises:
+            _Gone: The plan or the client ends the connection.
+        """
         if plan.delay:
             await self._pause(plan.delay)
         if plan.gap is None:
@@ -285,7 +289,7 @@ class _Connection:
         await self._end(plan)
 
     async def _send_at_once(self, plan: ReplyPlan) -> None:
-        """In one write: small answers are what most tests and demos have."""
+        """Send the reply in one write, which most tests and demos use."""
         if data := b"".join((self._head(plan), self._data(b"".join(plan.pieces)), self._tail(plan))):
             await self.stream.send_all(data)
 
@@ -319,7 +323,7 @@ class _Connection:
             raise _Gone
 
     async def _pause(self, seconds: float) -> None:
-        """Wait, but no longer than the client does: a closed connection is seen at once."""
+        """Sleep, but return as soon as the client closes the connection."""
         with trio.move_on_after(seconds):
             while data := await self.stream.receive_some(_RECEIVE):
                 self._http.receive_data(data)
@@ -338,7 +342,7 @@ async def open_provider(
     limits: RateLimits | None = None,
     count: Callable[[ProviderRequest], int] = tokens_of,
 ) -> AsyncIterator[Provider]:
-    """Run a provider on a free port of 127.0.0.1 for as long as the block is open.
+    """Run a provider on a free port of 127.0.0.1 while the block is open.
 
     ```python
     async with open_provider([ToolCall("add", {"a": 2, "b": 3}), "It is 5."]) as provider:
@@ -346,21 +350,21 @@ async def open_provider(
     ```
 
     Args:
-        script: the answers in order of the requests (text, parts, `ToolCall`, `Answer`, `Fault`, or a
-            function of the request, sync or async, that returns one of these), or one function for all
-            requests. A request beyond the list fails.
-        chunk: characters in one streamed event.
-        delay: seconds before each answer.
-        gap: seconds before each streamed event; None sends them all at once.
-        keep: how many requests `requests` holds.
-        api_key: the only key that is accepted; None takes any.
-        limits: requests and tokens a minute, and calls at once; beyond that the answer is 429.
-        count: how many tokens a request takes, for who asks at the addresses that count; four bytes a token.
+        script: Answers in the order of the requests (text, parts, `ToolCall`, `Answer`, `Fault`, or a function of
+            the request, sync
+            or async, that returns one of these), or one function for all requests. Further requests fail.
+        chunk: Characters in one streamed event.
+        delay: Delay in seconds before each answer.
+        gap: Delay in seconds before each streamed event; None sends all events at once.
+        keep: Number of latest requests in `requests`.
+        api_key: The only accepted API key; None accepts every key.
+        limits: Rate limits; None sets no limits. Requests above them receive status 429.
+        count: Returns the number of tokens of a request at the counting endpoints.
 
-    Every connection is closed when the block is left, open streams included.
+    All connections, including open streams, are closed when the block exits.
 
     Raises:
-        ProviderFailed: when the block is left without an exception, but the script had failed.
+        ProviderFailed: The block exits without an exception, but the script has failed.
     """
     entries = _entries(script)
     listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
@@ -395,7 +399,9 @@ def _portions(plan: ReplyPlan) -> Iterable[bytes]:
 
 def _entries(script: Script) -> Iterator[Scripted | Chooser]:
     if isinstance(script, str):
-        raise ConfigurationError("a script is a list of answers or a function: write [...] around the text")
+        raise ConfigurationError(
+            "the script must be a list of answers or a function: write [...] around a text"
+        )
     return itertools.repeat(script) if callable(script) else iter(tuple(script))
 
 
@@ -404,7 +410,7 @@ def _key(headers: Mapping[str, str]) -> str:
 
 
 def _read_request(
-    number: int, dialect: Dialect, path: str, *, head: h11.Request, body: bytes
+    number: int, dialect: ProviderAPI, path: str, *, head: h11.Request, body: bytes
 ) -> ProviderRequest:
     headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in head.headers}
     json, problems = _parse(body, dialect)
@@ -413,7 +419,7 @@ def _read_request(
     )
 
 
-def _parse(body: bytes, dialect: Dialect) -> tuple[Mapping[str, object], Sequence[str]]:
+def _parse(body: bytes, dialect: ProviderAPI) -> tuple[Mapping[str, object], Sequence[str]]:
     try:
         json = orjson.loads(body)
     except orjson.JSONDecodeError as error:

@@ -1,1 +1,1 @@
-"""What comes of a call, as a model reads it."""
+"""Conversion of tool results to the text and media that a model receives."""

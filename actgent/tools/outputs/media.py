@@ -1,9 +1,8 @@
-"""Pictures, audio and files that tools return: what a result holds of them, and the words that stand for them.
+"""Pictures, audio and files that tools return.
 
-A tool returns an `Image`, a `File`, or a list of them and of text. What is text after all is put into the words, so that
-it goes through the limits of results; the rest stands in `ToolResult.media`, as far as the bounds allow, and is named in
-the words in any case. A model's client shows what its API takes. The type is read from the bytes, as an API refuses
-whole conversations for a picture that is none.
+A tool returns an `Image`, a `File`, or a list of media and text. Text files are decoded into the result text, where the
+limits of results apply. Other media go to `ToolResult.media` within the limits below, and are always mentioned in the
+text. The media type is detected from the bytes, because APIs reject the whole conversation for a picture of a wrong type.
 """
 
 import re
@@ -14,22 +13,24 @@ import attrs
 
 from actgent.errors import UnusableResult
 from actgent.messages import File, Image, Media, Medium, ToolCall
-from actgent.support.foreign import type_name
+from actgent.support.user_code import type_name
 
-from .results import controls_shown, fallback_text, to_text
+from .result_text import fallback_text, replace_control_characters, to_text
 
-LONGEST = 3_750_000
-"""Bytes of one picture or file that a result holds: 5 MB as base64, which is what APIs take."""
-MOST_PIECES = 20
-"""Pictures and files of one result."""
-MOST_BYTES = 20_000_000
-"""Bytes of them that a session holds in its whole life, since each request has them all: APIs take 32 MB, as base64."""
-_KEY = "_result_media"
-OTHER = "application/octet-stream"
-"""The type of bytes that say nothing of themselves (RFC 2046)."""
+MAX_MEDIUM_BYTES = 3_750_000
+"""Maximum size of one picture or file: 5 MB as base64, the limit of the APIs."""
+MAX_MEDIA = 20
+"""Maximum number of pictures and files in one result."""
+MAX_SESSION_MEDIA_BYTES = 20_000_000
+"""Maximum size of all media of a session. Each request sends all of them, and APIs accept 32 MB of base64."""
+_KEY_PREFIX = "_result_media"
+UNKNOWN_TYPE = "application/octet-stream"
+"""Media type of bytes whose type is unknown (RFC 2046)."""
 _TYPE = re.compile(r"[a-z0-9]+/[a-z0-9][a-z0-9.+-]{0,80}")
-_TEXT = re.compile(r"text/.+|application/(.+\+)?(json|xml|yaml|x-yaml|javascript|x-ndjson)|image/svg\+xml")
-_SIGNS = (
+_TEXT_TYPE = re.compile(
+    r"text/.+|application/(.+\+)?(json|xml|yaml|x-yaml|javascript|x-ndjson)|image/svg\+xml"
+)
+_SIGNATURES = (
     (b"\x89PNG\r\n\x1a\n", "image/png"),
     (b"\xff\xd8\xff", "image/jpeg"),
     (b"GIF87a", "image/gif"),
@@ -37,32 +38,34 @@ _SIGNS = (
     (b"%PDF-", "application/pdf"),
     (b"ID3", "audio/mpeg"),
 )
-_IN_RIFF = {b"WEBP": "image/webp", b"WAVE": "audio/wav"}
-_SIGNED = frozenset([kind for _, kind in _SIGNS] + list(_IN_RIFF.values())) - {"audio/mpeg"}
-"""Types whose bytes say so themselves: what does not begin with the sign is not of the type."""
-_LONGEST_NAME = 100
+_RIFF_TYPES = {b"WEBP": "image/webp", b"WAVE": "audio/wav"}
+_SIGNED_TYPES = frozenset([kind for _, kind in _SIGNATURES] + list(_RIFF_TYPES.values())) - {"audio/mpeg"}
+"""Types that have a signature: bytes without the signature are not of the type."""
+_MAX_NAME_CHARACTERS = 100
 
 
 @attrs.frozen
 class DescribedMedia:
-    """What a tool returned, in words, and the pictures and files that stand beside them."""
+    """The text and the media of a tool result."""
 
     text: str
+    """Text of the result, with one line for each picture and file."""
     media: tuple[Medium, ...]
+    """Pictures and files that the result contains."""
     unusable: UnusableResult | None = None
-    """Why an item is shown as `str(item)`; None if JSON carries all items."""
+    """The error of the first item that was converted by `str(item)`; None if JSON can represent all items."""
 
 
 def has_media(value: object) -> bool:
-    """Return True for a picture or file, and for a list that has one."""
-    kind = type(value)  # not `isinstance`: that asks the value, whose `__class__` may raise
+    """Return True for a picture or file, and for a list that contains one."""
+    kind = type(value)  # not `isinstance`: it reads `__class__` of the value, which may raise
     if issubclass(kind, Media):
         return True
     return issubclass(kind, (list, tuple)) and any(issubclass(type(item), Media) for item in value)  # type: ignore[attr-defined]
 
 
-def media_and_rest(value: Any) -> tuple[list[Any], list[Any]]:
-    """Pictures and files of what a tool returned, and the rest."""
+def split_media(value: Any) -> tuple[list[Any], list[Any]]:
+    """Return the pictures and files of a tool's value, and its other items."""
     items: Sequence[Any] = (value,) if isinstance(value, Media) else value
     return (
         [item for item in items if isinstance(item, Media)],
@@ -70,45 +73,50 @@ def media_and_rest(value: Any) -> tuple[list[Any], list[Any]]:
     )
 
 
-def in_words(value: object) -> str:
-    """Return what a tool returned, for a person: pictures and files by their type and size."""
+def to_display_text(value: object) -> str:
+    """Return a tool's value as text for a terminal; pictures and files are shown by type and size."""
     if not has_media(value):
         return str(value)
     return describe_media(value, ToolCall("", {}), state=None, outside=True).text
 
 
-def medium_of(data: bytes, media_type: str, *, name: str = "file") -> Medium:
-    """Bytes as a picture, or as a file where they are none; their type goes before what somebody says of it."""
-    kind = type_of(data, media_type)
+def make_medium(data: bytes, media_type: str, *, name: str = "file") -> Medium:
+    """Return bytes as an `Image`, or as a `File` if they are not a picture. A detected type overrides `media_type`."""
+    kind = detect_media_type(data, media_type)
     if kind.startswith("image/"):
         return Image(media_type=kind, data=data)
     return File(media_type=kind, data=data, name=name)
 
 
-def type_of(data: bytes, said: str) -> str:
-    """The media type of bytes: by their sign, else as said, unless they would have to have a sign."""
-    real = next((kind for sign, kind in _SIGNS if data.startswith(sign)), None)
+def detect_media_type(data: bytes, declared: str) -> str:
+    """Return the media type of bytes by their signature, else the `declared` type if that type needs no signature."""
+    real = next((kind for sign, kind in _SIGNATURES if data.startswith(sign)), None)
     if data[:4] == b"RIFF":
-        real = _IN_RIFF.get(data[8:12], real)
-    said = said.partition(";")[0].strip().lower()
+        real = _RIFF_TYPES.get(data[8:12], real)
+    declared = declared.partition(";")[0].strip().lower()
     if real is not None:
         return real
-    return OTHER if said in _SIGNED or not _TYPE.fullmatch(said) else said
+    return UNKNOWN_TYPE if declared in _SIGNED_TYPES or not _TYPE.fullmatch(declared) else declared
 
 
 def describe_media(value: object, call: ToolCall, *, state: Any, outside: bool) -> DescribedMedia:
-    """Put into words what a tool returned that holds pictures or files, and choose which of these the result holds.
+    """Convert a tool's value with pictures or files to text, and select the media that the result contains.
 
-    `state` is the session's store, which counts their bytes; without one only the bounds of one result count. Of what
-    comes from outside no address is passed on. An item that JSON cannot carry is shown as `str(item)`.
+    An item that JSON cannot represent is shown as `str(item)`.
+
+    Args:
+        value: A picture, a file, or a list of them and other items.
+        call: The tool call; its id makes the accounting idempotent.
+        state: Session store that accounts for the bytes; with None only the limits of one result apply.
+        outside: True for untrusted tools: their media without data (URLs) are left out.
     """
-    room = MOST_BYTES - (0 if state is None else state.get(_KEY, 0))
+    budget_bytes = MAX_SESSION_MEDIA_BYTES - (0 if state is None else state.get(_KEY_PREFIX, 0))
     kept: list[Medium] = []
     texts: list[str] = []
     unusable: UnusableResult | None = None
     for item in value if isinstance(value, (list, tuple)) else (value,):
         try:
-            medium = _checked(item) if issubclass(type(item), Media) else None
+            medium = _normalize(item) if issubclass(type(item), Media) else None
             if medium is None:
                 texts.append(to_text(item))
                 continue
@@ -119,19 +127,19 @@ def describe_media(value: object, call: ToolCall, *, state: Any, outside: bool) 
         if (text := _as_text(medium)) is not None:
             texts.append(text)
             continue
-        refusal = _why_not(medium, kept, room, outside=outside)
-        texts.append(f"[{_named(medium)}{refusal}]")
-        if not refusal:
+        rejection = _rejection_note(medium, kept, budget_bytes, outside=outside)
+        texts.append(f"[{_label(medium)}{rejection}]")
+        if not rejection:
             kept.append(medium)
-            room -= len(medium.data or b"")
+            budget_bytes -= len(medium.data or b"")
     if kept and state is not None:
-        # Once: a call that is repeated after a crash may have come as far as here before it.
-        state.dispatch([(_KEY, MOST_BYTES - room)], once=f"{call.id}/media")
+        # `once`: a call that is repeated after a crash may have been counted before.
+        state.dispatch([(_KEY_PREFIX, MAX_SESSION_MEDIA_BYTES - budget_bytes)], once=f"{call.id}/media")
     return DescribedMedia("\n".join(texts), tuple(kept), unusable)
 
 
-def _checked(medium: Any) -> Medium:
-    """Return a picture or file with the type that its bytes have, and with a name of one line.
+def _normalize(medium: Any) -> Medium:
+    """Return a picture or file with its detected media type and a name in one line.
 
     Raises:
         UnusableResult: The data is not bytes.
@@ -139,52 +147,53 @@ def _checked(medium: Any) -> Medium:
     checked: Medium = medium
     if isinstance(checked, File):
         checked = attrs.evolve(
-            checked, name=controls_shown(str(checked.name))[:_LONGEST_NAME].replace("\n", " ")
+            checked,
+            name=replace_control_characters(str(checked.name))[:_MAX_NAME_CHARACTERS].replace("\n", " "),
         )
     if checked.data is None:
         return checked
     try:
         data = bytes(checked.data)
-    except Exception as error:  # of a foreign class
+    except Exception as error:  # user code: the class of the data may raise anything
         raise UnusableResult(
             f"the data of {type(checked).__name__} is {type_name(checked.data)}, not bytes"
         ) from error
-    return attrs.evolve(checked, data=data, media_type=type_of(data, checked.media_type))
+    return attrs.evolve(checked, data=data, media_type=detect_media_type(data, checked.media_type))
 
 
 def _as_text(medium: Medium) -> str | None:
-    """Return what it says, where it is text; None: it is none."""
-    if medium.data is None or not _TEXT.fullmatch(medium.media_type):
+    """Return the content of a text file with a heading; None if the medium is not text."""
+    if medium.data is None or not _TEXT_TYPE.fullmatch(medium.media_type):
         return None
     try:
         text = medium.data.decode("utf-8")
     except UnicodeDecodeError:
         return None
-    return f"[{_named(medium)}]\n{to_text(text)}"
+    return f"[{_label(medium)}]\n{to_text(text)}"
 
 
-def _named(medium: Medium) -> str:
-    return ", ".join(_details(medium))
+def _label(medium: Medium) -> str:
+    return ", ".join(_label_parts(medium))
 
 
-def _details(medium: Medium) -> Iterator[str]:
+def _label_parts(medium: Medium) -> Iterator[str]:
     kind = medium.media_type.partition("/")[0]
-    what = kind if kind in ("image", "audio", "video") else "file"
+    noun = kind if kind in ("image", "audio", "video") else "file"
     name = f" {medium.name}" if isinstance(medium, File) and medium.name != "file" else ""
-    yield f"{what}{name}: {medium.media_type}"
+    yield f"{noun}{name}: {medium.media_type}"
     yield f"at {medium.url}" if medium.data is None else f"{len(medium.data):,} bytes"
 
 
-def _why_not(medium: Medium, kept: Sequence[Medium], room: int, *, outside: bool) -> str:
-    """Say why a result does not hold it; empty: it does."""
+def _rejection_note(medium: Medium, kept: Sequence[Medium], budget_bytes: int, *, outside: bool) -> str:
+    """Return the reason why a result does not contain the medium, as text to append; empty if it does."""
     if medium.data is None:
-        return "; an address of a stranger is not followed" if outside else ""
+        return "; URLs from untrusted sources are not fetched" if outside else ""
     if not medium.data:
         return "; it is empty"
-    if len(medium.data) > LONGEST:
-        return f"; not shown: longer than {LONGEST:,} bytes"
-    if len(kept) >= MOST_PIECES:
-        return f"; not shown: a result holds {MOST_PIECES} of them"
-    if len(medium.data) > room:
-        return f"; not shown: a session holds {MOST_BYTES:,} bytes of them"
+    if len(medium.data) > MAX_MEDIUM_BYTES:
+        return f"; not shown: longer than {MAX_MEDIUM_BYTES:,} bytes"
+    if len(kept) >= MAX_MEDIA:
+        return f"; not shown: a result contains at most {MAX_MEDIA} media"
+    if len(medium.data) > budget_bytes:
+        return f"; not shown: a session contains at most {MAX_SESSION_MEDIA_BYTES:,} bytes of media"
     return ""

@@ -1,7 +1,8 @@
-"""Numbers, booleans and null that a model sent as text, read as what the schema asks for.
+"""Convert text that a model sent for a number, a boolean or null.
 
-Small models write `"3"` for an integer and `"true"` for a boolean. Such a text is converted only if its place takes no
-text, and only if it is the JSON of a value that the place takes: nothing is guessed, rounded or cut.
+Small models send `"3"` for an integer and `"true"` for a boolean. A text is converted only if the schema does not
+accept text at
+that position, and the text is exactly the JSON of an accepted type. Nothing is guessed, rounded or truncated.
 """
 
 import json
@@ -18,14 +19,14 @@ from .references import SchemaReferences
 
 _INTEGER = re.compile(r"-?(0|[1-9][0-9]*)")
 _NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
-_WORDS = {"true": True, "false": False, "True": True, "False": False}
+_BOOLEANS = {"true": True, "false": False, "True": True, "False": False}
 _BRANCHES = ("anyOf", "oneOf", "allOf")
 _MAX_LEVELS = 40
 _MAX_VALUES = 50
-"""Values of an enum whose types are looked at."""
-_MAX_STEPS = 2_000
-"""Schemas that are looked at for one call, about 2 ms."""
-_NAMES: Mapping[type, str] = {
+"""Maximum number of `enum` values whose types are examined."""
+_MAX_SCHEMAS = 2_000
+"""Maximum number of schemas examined per call, about 2 ms."""
+_JSON_TYPES: Mapping[type, str] = {
     bool: "boolean",
     int: "integer",
     float: "number",
@@ -36,66 +37,68 @@ _NAMES: Mapping[type, str] = {
 }
 
 
-class _TooMuchWork(Exception):
-    """The schema or the value is too large to be searched for texts to convert."""
+class _TooManySchemas(Exception):
+    """The schema or the value is too large to search for text to convert."""
 
 
-def coerced(value: Any, schema: Mapping[str, Any]) -> Any:
-    """Return a value in which texts are converted where the schema takes no text; equal to `value` if none is."""
+def coerce(value: Any, schema: Mapping[str, Any]) -> Any:
+    """Convert text values to numbers, booleans or null if the schema accepts no text there; return the converted value."""
     try:
-        return _Coercion(SchemaReferences(schema)).coerced(value, schema, 0)
-    except _TooMuchWork:
+        return _Coercion(SchemaReferences(schema)).coerce(value, schema, 0)
+    except _TooManySchemas:
         return value
 
 
 @attrs.define(eq=False)
 class _Coercion:
-    """One walk through a value and the schemas of its members."""
+    """One traversal of a value together with its schema."""
 
     _references: SchemaReferences
-    _steps: int = 0
+    _schema_count: int = 0
+    """Number of schemas examined so far."""
 
-    def coerced(self, value: Any, schema: Any, level: int) -> Any:
+    def coerce(self, value: Any, schema: Any, level: int) -> Any:
+        """Return a value with converted text; `level` is the nesting depth."""
         if not isinstance(schema, Mapping) or level > _MAX_LEVELS:
             return value
         schemas = list(self._alternatives(schema, 0))
         if isinstance(value, str):
-            return _read(value, _types(schemas))
+            return _parse_text(value, _types(schemas))
         if isinstance(value, dict):
             return {
-                name: self._member(item, [_property(each, name) for each in schemas], level)
+                name: self._coerce_member(item, [_property(each, name) for each in schemas], level)
                 for name, item in value.items()
             }
         if isinstance(value, list):
             return [
-                self._member(item, [_item(each, place) for each in schemas], level)
-                for place, item in enumerate(value)
+                self._coerce_member(item, [_item(each, index) for each in schemas], level)
+                for index, item in enumerate(value)
             ]
         return value
 
-    def _member(self, value: Any, schemas: list[Any], level: int) -> Any:
-        """Convert a member; alternatives of its parent that say different things of the member convert nothing."""
-        given = [each for each in schemas if isinstance(each, Mapping)]
-        if not given or not all(_is_same(each, given[0]) for each in given[1:]):
+    def _coerce_member(self, value: Any, schemas: list[Any], level: int) -> Any:
+        """Convert a member of a value, unless the alternatives of its parent have different schemas for it."""
+        candidates = [each for each in schemas if isinstance(each, Mapping)]
+        if not candidates or not all(_is_equal_schema(each, candidates[0]) for each in candidates[1:]):
             return value
-        return self.coerced(value, given[0], level + 1)
+        return self.coerce(value, candidates[0], level + 1)
 
     def _alternatives(self, schema: Mapping[str, Any], level: int) -> Iterator[Mapping[str, Any]]:
-        """Yield a schema and those that its references and branches apply to the same value."""
-        self._steps += 1
-        if self._steps > _MAX_STEPS or level > _MAX_LEVELS:
-            raise _TooMuchWork
+        """Yield a schema and all schemas that its references and branches apply to the same value."""
+        self._schema_count += 1
+        if self._schema_count > _MAX_SCHEMAS or level > _MAX_LEVELS:
+            raise _TooManySchemas
         yield schema
         others = [each for key in _BRANCHES for each in schema.get(key) or ()]
         if "$ref" in schema:
-            others += self._references.of(schema)
+            others += self._references.targets(schema)
         for each in others:
             if isinstance(each, Mapping):
                 yield from self._alternatives(each, level + 1)
 
 
-def _is_same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """True for one schema, and for two flat ones that say the same."""
+def _is_equal_schema(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Return True for one object, and for two equal schemas without nested schemas."""
     if one is other:
         return True
     is_flat = not any(isinstance(value, Mapping | list | tuple) for value in one.values())
@@ -103,29 +106,31 @@ def _is_same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
 
 
 def _property(schema: Mapping[str, Any], name: str) -> Any:
+    """Return the schema of an object's property; None if the schema does not define the property."""
     properties = schema.get("properties")
     if isinstance(properties, Mapping) and name in properties:
         return properties[name]
     return schema.get("additionalProperties")
 
 
-def _item(schema: Mapping[str, Any], place: int) -> Any:
-    items, places = schema.get("items"), schema.get("prefixItems")
-    if isinstance(places, list | tuple) and place < len(places):
-        return places[place]
+def _item(schema: Mapping[str, Any], index: int) -> Any:
+    """Return the schema of an array's item; None if the schema does not define the item."""
+    items, prefix = schema.get("items"), schema.get("prefixItems")
+    if isinstance(prefix, list | tuple) and index < len(prefix):
+        return prefix[index]
     return items
 
 
 def _types(schemas: list[Mapping[str, Any]]) -> set[str]:
-    """Return the types that a value may have; `string` also where a branch does not say."""
+    """Return the JSON types that the schemas accept; includes "string" if a schema does not restrict the type."""
     found: set[str] = set()
     for schema in schemas:
         kinds = schema.get("type")
         values = schema.get("enum", [schema["const"]] if "const" in schema else None)
         if isinstance(values, list | tuple) and len(values) > _MAX_VALUES:
-            found.add("string")  # to look at each for each item of a value would be dear
+            found.add("string")  # examining each value for each item would be slow
         elif isinstance(values, list | tuple):
-            found |= {_NAMES.get(type(each), "string") for each in values}
+            found |= {_JSON_TYPES.get(type(each), "string") for each in values}
         elif isinstance(kinds, str):
             found.add(kinds)
         elif isinstance(kinds, list | tuple):
@@ -135,22 +140,23 @@ def _types(schemas: list[Mapping[str, Any]]) -> set[str]:
     return found
 
 
-def _read(text: str, types: set[str]) -> Any:
-    """Return the one value that a text can mean for these types, or the text itself."""
+def _parse_text(text: str, types: set[str]) -> Any:
+    """Return the value that a text represents in one of the accepted types, else the text."""
     if "string" in types:
         return text
     word = text.strip()
-    if "boolean" in types and word in _WORDS:
-        return _WORDS[word]
+    if "boolean" in types and word in _BOOLEANS:
+        return _BOOLEANS[word]
     is_wanted = (
         ("integer" in types and _INTEGER.fullmatch(word))
         or ("number" in types and _NUMBER.fullmatch(word))
         or ("null" in types and word == "null")
     )
-    return _loaded(word, text) if is_wanted else text
+    return _parse_json(word, text) if is_wanted else text
 
 
-def _loaded(word: str, otherwise: str) -> Any:
+def _parse_json(word: str, otherwise: str) -> Any:
+    """Return a parsed JSON text, or `otherwise` if it is not JSON."""
     try:
         return loads(word)
     except (ParseError, json.JSONDecodeError):

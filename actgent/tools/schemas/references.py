@@ -1,6 +1,7 @@
-"""Where the references of a JSON Schema lead, as its `$id`s have them read: pointers (RFC 6901), anchors and names of resources.
+"""Resolution of references within a JSON Schema document: pointers (RFC 6901), anchors and `$id`s.
 
-What cannot be told without the values (`$dynamicRef`, two resources of one name) leads to all that it may be, so that nothing is missed.
+A reference whose target depends on the value (`$dynamicRef`, two resources of the same name) resolves to all candidates,
+so that the measured cost is an upper bound.
 """
 
 import re
@@ -13,24 +14,29 @@ import attrs
 
 _REFS = ("$ref", "$dynamicRef", "$recursiveRef")
 _ANCHORS = ("$anchor", "$dynamicAnchor")
-_PUBLISHED = ("http://json-schema.org/", "https://json-schema.org/")
+_METASCHEMA_PREFIXES = ("http://json-schema.org/", "https://json-schema.org/")
+"""URIs of the published metaschemas."""
 _DIGITS = re.compile("[0-9]{1,9}")
-_PUBLISHED_WEIGHT = 50
-_META: dict[str, Any] = {"required": [""] * _PUBLISHED_WEIGHT}
-"""Stands for a schema of schemas, which is the same for each member of a value."""
-_META |= {"additionalProperties": _META, "items": _META}
+_METASCHEMA_COST = 50
+"""Cost of validating one member against a metaschema."""
+_METASCHEMA: dict[str, Any] = {"required": [""] * _METASCHEMA_COST}
+"""Stands for a published metaschema. Its cost per member is constant."""
+_METASCHEMA |= {"additionalProperties": _METASCHEMA, "items": _METASCHEMA}
 
 
 @attrs.define(eq=False)
 class SchemaReferences:
-    """The targets of the references of one schema document."""
+    """Index of the reference targets of one schema document."""
 
     _root: Mapping[str, Any]
     _bases: dict[int, str] = attrs.field(factory=dict)
-    """By the id of a schema with a reference: what the reference is relative to."""
+    """Base URI of each schema with a reference, by the `id()` of the schema."""
     _resources: defaultdict[str, list[Any]] = attrs.field(factory=lambda: defaultdict(list))
+    """Schemas by the URI of their resource."""
     _anchors: defaultdict[str, list[Any]] = attrs.field(factory=lambda: defaultdict(list))
+    """Schemas by URI with anchor."""
     _dynamic: defaultdict[str, list[Any]] = attrs.field(factory=lambda: defaultdict(list))
+    """Schemas by the name of their dynamic anchor."""
 
     def __attrs_post_init__(self) -> None:
         self._resources[""].append(self._root)
@@ -38,17 +44,20 @@ class SchemaReferences:
         while stack:
             each, base = stack.pop()
             if isinstance(each, Mapping):
-                base = self._read(each, base)
+                base = self._index(each, base)
                 stack += ((value, base) for value in each.values())
             elif isinstance(each, list | tuple):
-                stack += [(value, base) for value in each if type(value) is not str]  # words of an enum
+                stack += [
+                    (value, base) for value in each if type(value) is not str
+                ]  # skips the texts of an enum
 
-    def _read(self, schema: Mapping[str, Any], base: str) -> str:
+    def _index(self, schema: Mapping[str, Any], base: str) -> str:
+        """Index the ids and anchors of one schema, and return its base URI."""
         named = schema.get("$id", schema.get("id"))
         if isinstance(named, str):
-            base = _joined(base, named).removesuffix("#")
+            base = _resolve_uri(base, named).removesuffix("#")
             self._resources[base.partition("#")[0]].append(schema)
-            self._anchors[base].append(schema)  # an anchor, as the early drafts write it
+            self._anchors[base].append(schema)  # early drafts write an anchor as an `id`
         for anchor in (schema[key] for key in _ANCHORS if isinstance(schema.get(key), str)):
             self._anchors[f"{base}#{anchor}"].append(schema)
             self._dynamic[anchor].append(schema)
@@ -58,26 +67,28 @@ class SchemaReferences:
             self._bases[id(schema)] = base
         return base
 
-    def of(self, schema: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-        """The schemas that stand for the references of this one."""
+    def targets(self, schema: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+        """Yield the schemas that the references of a schema resolve to."""
         for key in _REFS:
             reference = schema.get(key)
             if isinstance(reference, str):
-                found = self._found(_joined(self._bases[id(schema)], reference))
+                found = self._lookup(_resolve_uri(self._bases[id(schema)], reference))
                 yield from (each for each in found if isinstance(each, Mapping))
                 if key != "$ref":
                     yield from self._dynamic[reference.partition("#")[2]]
 
-    def _found(self, uri: str) -> list[Any]:
+    def _lookup(self, uri: str) -> list[Any]:
+        """Return the schemas at a URI."""
         base, _, fragment = uri.partition("#")
-        if base.startswith(_PUBLISHED) and base not in self._resources:
-            return [_META]
+        if base.startswith(_METASCHEMA_PREFIXES) and base not in self._resources:
+            return [_METASCHEMA]
         if fragment and not fragment.startswith("/"):
             return self._anchors[f"{base}#{unquote(fragment)}"]
-        return [_pointed(each, unquote(fragment)) for each in self._resources[base]]
+        return [_follow_pointer(each, unquote(fragment)) for each in self._resources[base]]
 
 
-def _joined(base: str, reference: str) -> str:
+def _resolve_uri(base: str, reference: str) -> str:
+    """Return a reference as an absolute URI."""
     if reference.startswith("#"):
         return base.partition("#")[0] + reference
     try:
@@ -86,7 +97,8 @@ def _joined(base: str, reference: str) -> str:
         return reference
 
 
-def _pointed(value: Any, pointer: str) -> Any:
+def _follow_pointer(value: Any, pointer: str) -> Any:
+    """Return the value at a JSON pointer; None if the pointer has no target."""
     for step in pointer.split("/")[1:]:
         name = step.replace("~1", "/").replace("~0", "~")
         if isinstance(value, Mapping):

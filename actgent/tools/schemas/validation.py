@@ -1,4 +1,4 @@
-"""Arguments checked against a tool's JSON Schema."""
+"""Validate the arguments of tool calls against the tool's JSON Schema."""
 
 from collections.abc import Mapping
 from types import NoneType
@@ -9,52 +9,59 @@ import attrs
 from actgent.errors import ConfigurationError, InvalidArguments, InvalidToolSchema, ParseError
 from actgent.support.strict_json import loads
 
-from .checking import CheckedSchema, compile_schema
-from .coercion import coerced
+from .coercion import coerce
+from .json_schema import CompiledSchema, compile_schema
 
 
-def _parameters_checked(name: str, parameters: Any) -> Mapping[str, Any]:
+def _require_object_schema(name: str, parameters: Any) -> Mapping[str, Any]:
+    """Return the parameters of a tool if they are a schema of type object.
+
+    Raises:
+        InvalidToolSchema: The parameters are not a schema of type object.
+    """
     if not isinstance(parameters, Mapping) or parameters.get("type") != "object":
         raise InvalidToolSchema(
-            f'the parameters of tool {name!r} are a JSON Schema of an object: {{"type": "object", "properties": ...}}',
+            f'the parameters of tool {name!r} must be a JSON Schema of an object: {{"type": "object", "properties": ...}}',
             tool_name=name,
         )
     return parameters
 
 
-_SAY_MORE = frozenset(
+_OPEN_KEYWORDS = frozenset(
     "additionalProperties unevaluatedProperties patternProperties propertyNames "
     "allOf anyOf oneOf if dependentSchemas $ref $dynamicRef".split()
 )
-"""Where one of these stands, `properties` are not all that the schema says of what arguments there may be."""
+"""Keywords that may allow arguments in addition to `properties`."""
 
 
-def _closed(parameters: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Refuse arguments that the schema does not name, unless it says that there may be others.
+def _close(parameters: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a schema that rejects arguments it does not name, unless it allows others explicitly.
 
-    JSON Schema lets them pass, published tools seldom say anything, and models make some up: the tool would do
-    something else than what was meant, and say nothing.
+    JSON Schema accepts unknown arguments by default, and published tools rarely forbid them. Models invent arguments,
+    and a tool that
+    ignores them would silently do something else.
     """
-    is_open = not parameters.get("properties") or not _SAY_MORE.isdisjoint(parameters)
+    is_open = not parameters.get("properties") or not _OPEN_KEYWORDS.isdisjoint(parameters)
     return parameters if is_open else {**parameters, "additionalProperties": False}
 
 
-_STILL = (str, int, float, bool, NoneType)
-"""Most values are of these, and an `isinstance` against an abstract class is dear."""
+_SCALARS = (str, int, float, bool, NoneType)
+"""Types of most values, checked first because `isinstance` with an abstract class is slow."""
 
 
-def _copied(value: Any) -> Any:
-    if type(value) in _STILL:
+def _copy_value(value: Any) -> Any:
+    """Return a deep copy of a JSON value."""
+    if type(value) in _SCALARS:
         return value
     if isinstance(value, Mapping):
-        return {key: _copied(item) for key, item in value.items()}
+        return {key: _copy_value(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_copied(item) for item in value]
+        return [_copy_value(item) for item in value]
     return value
 
 
-def _why(arguments: object) -> str:
-    """Explain what is wrong with the text of arguments."""
+def _parse_failure(arguments: object) -> str:
+    """Return why a text of arguments is not valid JSON, in parentheses; empty if it is valid."""
     try:
         loads(arguments if isinstance(arguments, str) else "{}")
     except ParseError as error:
@@ -64,19 +71,19 @@ def _why(arguments: object) -> str:
 
 @attrs.frozen(init=False)
 class ArgumentsValidator:
-    """The arguments of one tool, checked."""
+    """Validator of one tool's arguments."""
 
     _tool: str
-    _checked: CheckedSchema
+    _schema: CompiledSchema
     _parameters: Mapping[str, Any] = attrs.field(repr=False)
 
     def __init__(self, tool: str, parameters: Mapping[str, Any]) -> None:
         """Compile the schema.
 
         Raises:
-            InvalidToolSchema: The schema is not usable.
+            InvalidToolSchema: The schema is invalid or too costly.
         """
-        parameters = _closed(_parameters_checked(tool, parameters))
+        parameters = _close(_require_object_schema(tool, parameters))
         try:
             checked = compile_schema(parameters, owner=f"tool {tool!r}")
         except ConfigurationError as error:
@@ -84,26 +91,27 @@ class ArgumentsValidator:
         self.__attrs_init__(tool, checked, parameters)
 
     def validate(self, arguments: Mapping[str, Any] | str) -> dict[str, Any]:
-        """A copy of the arguments, so that a tool may change them and the record stays as it was.
+        """Return a validated copy of the arguments, which the tool may modify.
 
-        A text in a place that takes no text is read as the number, boolean or null that it is the JSON of.
+        Text is converted to a number, a boolean or null if the schema accepts no text there.
 
         Raises:
-            InvalidArguments: not an object, or one that does not fit; the text says where.
+            InvalidArguments: The arguments are not a JSON object or do not match the schema; the text contains the location.
         """
         if not isinstance(arguments, Mapping):
             raise InvalidArguments(
-                f'Invalid arguments for tool "{self._tool}": they are not a JSON object{_why(arguments)}'
+                f'Invalid arguments for tool "{self._tool}": the arguments are not a JSON object{_parse_failure(arguments)}'
             )
         try:
             copy = {
-                key: value if type(value) in _STILL else _copied(value) for key, value in arguments.items()
+                key: value if type(value) in _SCALARS else _copy_value(value)
+                for key, value in arguments.items()
             }
-            reason = self._checked.reason(copy)
+            reason = self._schema.reason(copy)
             if reason is not None:
                 # Small models send numbers and booleans as text.
-                read = coerced(copy, self._parameters)
-                if read != copy and self._checked.reason(read) is None:
+                read = coerce(copy, self._parameters)
+                if read != copy and self._schema.reason(read) is None:
                     return dict(read)
         except (ValueError, RecursionError) as error:
             reason = str(error)

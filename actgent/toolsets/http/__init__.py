@@ -1,14 +1,14 @@
-"""Tools that call an API over HTTP, and the guard that every connection goes through."""
+"""Tools that call APIs over HTTP, and the guard that checks every connection."""
 
-from .auth import APIKey, Auth, Basic, Bearer, Credentials, check_auth, credentials_of
-from .exchange import APIRequest, Connections, WorthRepeating, decode_text, read_decoded
+from .auth import APIKey, Auth, Basic, Bearer, Credentials, check_auth, get_credentials
+from .connections import APIRequest, Connections, RetryableRequestFailed, decode_text, read_decoded
 from .guard import Guard
-from .tool import EFFECTS, OURS, HTTPTool, api_tool, plain, readable
+from .tool import METHOD_EFFECTS, RESERVED_HEADERS, HTTPTool, api_tool, to_parameter_text, to_tool_result
 from .urls import is_http_url, origin_of
 
 __all__ = [
-    "EFFECTS",
-    "OURS",
+    "METHOD_EFFECTS",
+    "RESERVED_HEADERS",
     "APIKey",
     "APIRequest",
     "Auth",
@@ -18,14 +18,14 @@ __all__ = [
     "Credentials",
     "Guard",
     "HTTPTool",
-    "WorthRepeating",
+    "RetryableRequestFailed",
     "api_tool",
     "check_auth",
-    "credentials_of",
     "decode_text",
+    "get_credentials",
     "is_http_url",
     "origin_of",
-    "plain",
     "read_decoded",
-    "readable",
+    "to_parameter_text",
+    "to_tool_result",
 ]

@@ -1,8 +1,10 @@
-"""Which addresses are public: all others are somebody's inside, and no tool goes there by itself.
+"""Decide if an IP address is public. Tools do not connect to other addresses unless they are allowed explicitly.
 
-An IPv6 address may carry an IPv4 one, by which it is judged: mapped (RFC 4291), compatible (RFC 4291), NAT64 (RFC 6052),
-6to4 (RFC 3056), Teredo (RFC 4380) and ISATAP (RFC 5214). What is special is listed by the registries of IANA (RFC 6890);
-Python's `is_global` and `is_private` do not know all of it.
+An IPv6 address that embeds an IPv4 address is judged by the IPv4 address: mapped and compatible (RFC 4291), NAT64
+(RFC 6052),
+6to4 (RFC 3056), Teredo (RFC 4380) and ISATAP (RFC 5214). The special ranges are from the IANA registries (RFC 6890);
+Python's
+`is_global` and `is_private` do not cover all of them.
 """
 
 import ipaddress
@@ -18,7 +20,7 @@ _TEREDO = ipaddress.IPv6Network("2001::/32")
 _SIX_TO_FOUR = ipaddress.IPv6Network("2002::/16")
 _GLOBAL_UNICAST = ipaddress.IPv6Network("2000::/3")
 _ISATAP = (0x0000_5EFE, 0x0200_5EFE)
-"""The first half of an ISATAP interface's id."""
+"""First half of the interface id of an ISATAP address."""
 _SPECIAL: tuple[tuple[Network, str], ...] = tuple(
     (ipaddress.ip_network(network), reason)
     for network, reason in (
@@ -42,28 +44,30 @@ _SPECIAL: tuple[tuple[Network, str], ...] = tuple(
         ("2001:20::/28", "reserved"),
     )
 )
+"""Networks that are not public, with the reason."""
 
 
-def why_not_public(address: Address) -> str | None:
-    """Tell in a word or two why an address is not public; None: it is."""
+def non_public_reason(address: Address) -> str | None:
+    """Return a short reason why an IP address is not public, e.g. "loopback"; None if it is public."""
     if isinstance(address, ipaddress.IPv6Address):
-        carried = list(_carried(address))
+        carried = list(_embedded_ipv4(address))
         if carried:
-            return next(filter(None, map(_why_special, carried)), None)
-        return _why_special(address) or (None if address in _GLOBAL_UNICAST else "not global unicast")
-    return _why_special(address)
+            return next(filter(None, map(_special_reason, carried)), None)
+        return _special_reason(address) or (None if address in _GLOBAL_UNICAST else "not global unicast")
+    return _special_reason(address)
 
 
-def parsed(text: str) -> Address:
-    """Read an address as the system's resolver gives it, without the zone of a link-local one.
+def parse_address(text: str) -> Address:
+    """Parse an address as the system's resolver formats it, ignoring the zone of a link-local address.
 
     Raises:
-        ValueError: it is none.
+        ValueError: The text is not an IP address.
     """
     return ipaddress.ip_address(text.partition("%")[0])
 
 
-def _why_special(address: Address) -> str | None:
+def _special_reason(address: Address) -> str | None:
+    """Return why an address is not public, without looking at embedded addresses; None if it is public."""
     for network, reason in _SPECIAL:
         if address.version == network.version and address in network:
             return reason
@@ -74,8 +78,8 @@ def _why_special(address: Address) -> str | None:
     return None if address.is_global else "not global"
 
 
-def _carried(address: ipaddress.IPv6Address) -> Iterator[ipaddress.IPv4Address]:
-    """The IPv4 addresses that an IPv6 address carries."""
+def _embedded_ipv4(address: ipaddress.IPv6Address) -> Iterator[ipaddress.IPv4Address]:
+    """Yield the IPv4 addresses that an IPv6 address embeds."""
     bits = int(address)
     low = ipaddress.IPv4Address(bits & _LOW_32)
     if address.ipv4_mapped is not None or address in _NAT64 or (address in _COMPATIBLE and bits > 1):

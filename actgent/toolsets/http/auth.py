@@ -1,6 +1,7 @@
-"""How a tool proves who it is to an API: what goes into each request, to that API alone.
+"""Credentials for API requests, sent only to the API that they belong to.
 
-Any function of no arguments that returns a `Credentials` will do, async or not, e.g. one that renews a token.
+Instead of the classes below, any function without arguments that returns `Credentials` can be used, sync or async, e.g. a
+function that renews a token.
 """
 
 import base64
@@ -17,16 +18,16 @@ from actgent.errors import ConfigurationError
 
 @attrs.frozen
 class Credentials:
-    """What is added to a request. Its `repr` shows names only."""
+    """Headers and query parameters that authenticate a request. Its `repr` shows only their names."""
 
     headers: Mapping[str, str] = attrs.field(factory=dict, repr=lambda values: str(sorted(values)))
-    """Headers by name."""
+    """Header values by name."""
     query: Mapping[str, str] = attrs.field(factory=dict, repr=lambda values: str(sorted(values)))
-    """Parameters of the query by name."""
+    """Query parameters by name."""
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """The texts that no error and no result may show, longest first: also as URLs and JSON have them."""
+        """Secret texts to remove from errors and results, longest first, including URL-encoded and JSON-encoded forms."""
         values = {str(value) for value in (*self.headers.values(), *self.query.values())}
         parts = {part.strip() for value in values for part in (value, value.rpartition(" ")[2])}
         parts |= {password for value in values if (password := _password_in(value))}
@@ -40,16 +41,16 @@ class Credentials:
                 in_json,
                 in_json.replace("/", "\\/"),
             }
-        return tuple(sorted((form for form in forms if len(form) > 3), key=len, reverse=True))  # noqa: PLR2004 - shorter ones stand everywhere
+        return tuple(sorted((form for form in forms if len(form) > 3), key=len, reverse=True))  # noqa: PLR2004 - shorter texts occur everywhere
 
 
 def _password_in(value: str) -> str:
-    """Return the password in a value of the header `Authorization` (RFC 7617); empty if it holds none."""
-    kind, _, encoded = value.partition(" ")
+    """Return the password in an `Authorization` header value (RFC 7617); empty if it has none."""
+    kind, _, encode_body = value.partition(" ")
     if kind.lower() != "basic":
         return ""
     with suppress(ValueError):
-        return base64.b64decode(encoded, validate=True).decode().partition(":")[2]
+        return base64.b64decode(encode_body, validate=True).decode().partition(":")[2]
     return ""
 
 
@@ -57,8 +58,8 @@ Auth = Callable[[], Credentials | Awaitable[Credentials]]
 NO_CREDENTIALS = Credentials()
 
 
-async def credentials_of(auth: Auth | None) -> Credentials:
-    """Ask for the credentials of a request."""
+async def get_credentials(auth: Auth | None) -> Credentials:
+    """Return the credentials for a request; empty credentials for None."""
     if auth is None:
         return NO_CREDENTIALS
     given = auth()
@@ -67,10 +68,10 @@ async def credentials_of(auth: Auth | None) -> Credentials:
 
 @attrs.frozen
 class Bearer:
-    """A token in the header `Authorization` (RFC 6750)."""
+    """A token in the `Authorization` header (RFC 6750)."""
 
     token: str = attrs.field(repr=False)
-    """Sent as it is."""
+    """Bearer token, sent unchanged."""
 
     def __call__(self) -> Credentials:
         return Credentials(headers={"Authorization": f"Bearer {self.token}"})
@@ -78,12 +79,12 @@ class Bearer:
 
 @attrs.frozen
 class Basic:
-    """A name and a password in the header `Authorization` (RFC 7617)."""
+    """A user name and a password in the `Authorization` header (RFC 7617)."""
 
     user: str
-    """The name."""
+    """User name."""
     password: str = attrs.field(repr=False)
-    """The password."""
+    """Password."""
 
     def __call__(self) -> Credentials:
         pair = base64.b64encode(f"{self.user}:{self.password}".encode()).decode()
@@ -92,14 +93,14 @@ class Basic:
 
 @attrs.frozen
 class APIKey:
-    """A key in a header, or in the query where `query` names a parameter."""
+    """A key in a header, or in a query parameter if `query` is set."""
 
     key: str = attrs.field(repr=False)
-    """Sent as it is."""
+    """API key, sent unchanged."""
     header: str = "X-API-Key"
-    """The header that has the key, unless `query` is given."""
+    """Name of the header that carries the key, unless `query` is set."""
     query: str = ""
-    """The parameter that has the key; empty: a header has it."""
+    """Name of the query parameter that carries the key; empty to use a header."""
 
     def __call__(self) -> Credentials:
         return (
@@ -110,12 +111,12 @@ class APIKey:
 
 
 def check_auth(auth: object) -> None:
-    """Refuse what cannot be asked for credentials.
+    """Check the value of an `auth=` argument.
 
     Raises:
-        ConfigurationError: it is no function.
+        ConfigurationError: The value is neither None nor callable.
     """
     if auth is not None and not callable(auth):
         raise ConfigurationError(
-            "auth= takes Bearer(token), Basic(user, password), APIKey(key) or a function that returns Credentials"
+            "auth= must be Bearer(token), Basic(user, password), APIKey(key) or a function that returns Credentials"
         )

@@ -1,8 +1,9 @@
-"""The guard: every connection of a tool goes through it, so that nobody talks a tool into the network that it runs in.
+"""Guard of all connections of tools, so that a model cannot make a tool reach the internal network.
 
-A name is resolved once; each of its addresses is judged; what is connected to is an address that was judged, and never
-the name again. So a name that resolves to something else a moment later (DNS rebinding) changes nothing, and neither does
-a redirect: it is a connection like any other.
+A host name is resolved once, each of its addresses is checked, and the connection is made to a checked address, never
+to the name
+again. So a name that resolves differently later (DNS rebinding) has no effect. A redirect is checked like any other
+connection.
 """
 
 import ipaddress
@@ -19,12 +20,12 @@ from actgent.errors import AddressRefused, ConfigurationError
 from actgent.errors.printable import shown
 from actgent.support.logs import logger_of
 
-from .addresses import Address, Network, parsed, why_not_public
-from .names import addresses_of
+from .addresses import Address, Network, non_public_reason, parse_address
+from .dns import resolve_host
 
 _log = logger_of(__name__)
-_NAME = re.compile(r"(?!(.*\.)?\d+\.?$)(\w[\w-]*\.)*\w[\w-]*\.?")
-"""A host's; with a number at the end it would be an address."""
+_HOST_NAME = re.compile(r"(?!(.*\.)?\d+\.?$)(\w[\w-]*\.)*\w[\w-]*\.?")
+"""Pattern of a host name. A name that ends with a number would be an IP address."""
 CODINGS = frozenset({"deflate", "gzip"})
 """Content codings that `read_decoded` decodes. A zstd frame may demand a window of 128 MB, so zstd is not accepted."""
 Wrap = Callable[[httpx2.AsyncBaseTransport], httpx2.AsyncBaseTransport]
@@ -32,50 +33,51 @@ Wrap = Callable[[httpx2.AsyncBaseTransport], httpx2.AsyncBaseTransport]
 
 @attrs.frozen(init=False)
 class Guard:
-    """Which hosts a tool may reach: those with public addresses, and what is opened by name.
+    """Hosts that a tool may reach: all public addresses, and hosts and networks that are allowed explicitly.
 
     Args:
-        allow: Names of hosts (`intranet.example`, with all their addresses), addresses (`127.0.0.1`) and networks
-            (`10.0.0.0/8`) besides the public ones.
+        allow: Host names (`intranet.example`, with all their addresses), addresses (`127.0.0.1`) and networks
+            (`10.0.0.0/8`) in addition to the public addresses.
 
     Raises:
-        ConfigurationError: an entry is neither.
+        ConfigurationError: An entry is not a host name, an address or a network.
     """
 
     names: frozenset[str]
-    """Hosts that are opened with all their addresses, in lower case."""
+    """Allowed host names in lower case."""
     networks: tuple[Network, ...]
-    """Networks and single addresses that are opened."""
+    """Allowed networks and single addresses."""
 
     def __init__(self, allow: Iterable[str] = ()) -> None:
         names, networks = set[str](), list[Network]()
         for entry in [allow] if isinstance(allow, str) else allow:
-            network = _network(entry)
+            network = _parse_network(entry)
             if network is None:
-                names.add(_checked_name(entry))
+                names.add(_parse_host(entry))
             else:
                 networks.append(network)
         self.__attrs_init__(frozenset(names), tuple(networks))
 
     async def addresses(self, host: str, port: int) -> list[str]:
-        """Resolve a host and judge all of its addresses.
+        """Resolve a host and check all of its addresses.
 
         Raises:
-            AddressRefused: one of them is not public, and not opened.
-            OSError: the name cannot be resolved.
+            AddressRefused: An address is neither public nor allowed.
+            OSError: The host name cannot be resolved.
         """
-        literals = await addresses_of(host, port)
+        literals = await resolve_host(host, port)
         if host.rstrip(".").lower() not in self.names:
             for literal in literals:
-                self._judge(host, parsed(literal))
+                self._check_address(host, parse_address(literal))
         return literals
 
-    def _judge(self, host: str, address: Address) -> None:
-        reason = why_not_public(address)
+    def _check_address(self, host: str, address: Address) -> None:
+        """Raise `AddressRefused` if an address is neither public nor allowed."""
+        reason = non_public_reason(address)
         if reason is None or any(address.version == net.version and address in net for net in self.networks):
             return
         _log.warning(
-            "a tool was kept from connecting to %s (%s, %s); allow=[...] opens hosts and networks",
+            "blocked a tool's connection to %s (%s, %s); allow it by allow=[...]",
             shown(host),
             address,
             reason,
@@ -102,7 +104,7 @@ class Guard:
 
 
 class _GuardedTransport(httpx2.AsyncHTTPTransport):
-    """httpx2's own, whose pool connects through the guard; it has no argument for that."""
+    """httpx2's transport with a connection pool that connects through the guard; httpx2 has no option for that."""
 
     def __init__(self, guard: Guard) -> None:
         super().__init__(trust_env=False)
@@ -116,7 +118,7 @@ class _GuardedTransport(httpx2.AsyncHTTPTransport):
 
 
 class _GuardedNetwork(httpcore2.AsyncNetworkBackend):
-    """Connects to addresses that the guard has judged."""
+    """Network backend that connects only to addresses that the guard has checked."""
 
     def __init__(self, guard: Guard) -> None:
         self._guard = guard
@@ -154,16 +156,16 @@ class _GuardedNetwork(httpcore2.AsyncNetworkBackend):
         await self._network.sleep(seconds)
 
 
-def _network(entry: object) -> Network | None:
+def _parse_network(entry: object) -> Network | None:
     try:
         return ipaddress.ip_network(str(entry), strict=False)
     except ValueError:
         return None
 
 
-def _checked_name(entry: object) -> str:
-    if not isinstance(entry, str) or _NAME.fullmatch(entry) is None:
+def _parse_host(entry: object) -> str:
+    if not isinstance(entry, str) or _HOST_NAME.fullmatch(entry) is None:
         raise ConfigurationError(
-            f"allow= takes names of hosts, addresses and networks such as '10.0.0.0/8', not {entry!r}"
+            f"allow= must contain host names, addresses and networks such as '10.0.0.0/8', not {entry!r}"
         )
     return entry.rstrip(".").lower()

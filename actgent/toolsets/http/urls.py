@@ -1,4 +1,4 @@
-"""Checks of URLs that a developer or a document gives."""
+"""Checks of URLs from developers and documents."""
 
 from urllib.parse import urlsplit
 
@@ -8,10 +8,10 @@ _PORTS = {"http": 80, "https": 443}
 
 
 def is_http_url(url: str) -> bool:
-    """True for an absolute http or https URL with a host and a valid port, as the HTTP client reads it."""
+    """Return True for an absolute http or https URL with a host and a valid port."""
     try:
         parts = urlsplit(url)
-        _ = parts.port  # read for its ValueError
+        _ = parts.port  # raises ValueError for an invalid port
         return parts.scheme in _PORTS and bool(parts.hostname) and bool(httpx2.URL(url).host)
     except (ValueError, UnicodeError, httpx2.InvalidURL):
         return False

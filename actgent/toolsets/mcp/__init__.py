@@ -1,8 +1,8 @@
 """Tools of servers that speak the Model Context Protocol (MCP)."""
 
 from .config import AllowedEnvironment, listed_servers, make_server, mcp_servers
-from .lock import LOCK, ToolLock, prompt_digest, tool_digest
 from .server import MCPServer
+from .tool_lock import LOCK, ToolLock, prompt_digest, tool_digest
 
 __all__ = [
     "LOCK",

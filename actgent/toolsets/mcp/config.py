@@ -1,4 +1,4 @@
-"""Servers from a file in the usual `mcpServers` form, as editors and assistants have it."""
+"""Create MCP servers from a file in the common `mcpServers` format of editors and assistants."""
 
 import json
 import os
@@ -12,33 +12,32 @@ from actgent.errors import ConfigurationError
 from actgent.errors.printable import shown
 from actgent.support.strict_json import load_document
 
-from .lock import LOCK
 from .server import MCPServer
-from .tokens import in_folder
+from .token_file import resolve_token_path
+from .tool_lock import LOCK
 
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
 _KEYS = frozenset(
     "command args env cwd url headers required timeout connect_timeout trust_hints lock allow oauth".split()
 )
 _IGNORED = frozenset("type transport disabled description".split())
-"""What other programs have there; `disabled` leaves a server out."""
+"""Keys of other programs. `disabled` skips the server."""
 
-_FORM = (
-    'a file of MCP servers holds {"mcpServers": {"NAME": {"command": ..., "args": [...]} or {"url": ...}}}'
-)
+_FORM = 'the expected form is {"mcpServers": {"NAME": {"command": ..., "args": [...]} or {"url": ...}}}'
 
 
 class AllowedEnvironment(dict[str, str]):
-    """The environment variables of this process that a file may use; a file that uses another set variable is refused.
+    """The environment variables that a file may use. A file that uses another variable that is set is rejected.
 
-    For files that somebody else may have written: a server's command and URL are theirs, and so is each variable in them.
+    For untrusted files: such a file chooses the server's command and URL, and could send any variable there.
     """
 
     def __init__(self, allowed: Iterable[str]) -> None:
+        """Copy the allowed variables that are set in this process."""
         super().__init__({name: os.environ[name] for name in allowed if name in os.environ})
 
-    def refused(self, given: object) -> list[str]:
-        """Return the variables that a server's entry uses, and that are set but not allowed."""
+    def rejected(self, given: object) -> list[str]:
+        """Return the variables that a server's entry uses and that are set but not allowed."""
         used = {found[1] for found in _VARIABLE.finditer(json.dumps(given))}
         return sorted(name for name in used if name in os.environ and name not in self)
 
@@ -46,14 +45,14 @@ class AllowedEnvironment(dict[str, str]):
 def mcp_servers(
     path: str | os.PathLike[str], *, environment: Mapping[str, str] | None = None
 ) -> list[MCPServer]:
-    """Read `{"mcpServers": {"name": {"command": ..., "args": [...]} | {"url": ...}}}`.
+    """Read a file of the form `{"mcpServers": {"name": {"command": ..., "args": [...]} | {"url": ...}}}`.
 
-    `${NAME}` in a text is that environment variable, `${NAME:-text}` with a text where it is not set. For a file that a
-    stranger may have written, pass `environment=` with the variables that its servers may have. A file
-    `mcp.lock.json` beside it is the lock of all servers that name none.
+    `${NAME}` is replaced by that environment variable, `${NAME:-text}` by `text` if the variable is not set. For an untrusted
+    file, pass the variables that its servers may use as `environment=`. A file `mcp.lock.json` in the same folder is the lock
+    of all servers that name no lock.
 
     Raises:
-        ConfigurationError: the file cannot be read, a key is not known, or a variable is not set; the text says where.
+        ConfigurationError: The file cannot be read, a key is unknown, or a variable is not set; the text has the location.
     """
     where = Path(path)
     try:
@@ -70,10 +69,10 @@ def mcp_servers(
 
 
 def listed_servers(data: object, *, at: str) -> Mapping[str, Any]:
-    """The servers of a file as it has them, but for those that are disabled.
+    """Return the server entries of a file, without disabled servers.
 
     Raises:
-        ConfigurationError: it is not of that form; `at` says where.
+        ConfigurationError: The data has another form; `at` is the location for the error.
     """
     servers = data.get("mcpServers") if isinstance(data, dict) else None
     if not isinstance(servers, dict):
@@ -84,7 +83,7 @@ def listed_servers(data: object, *, at: str) -> Mapping[str, Any]:
     for name, given in servers.items():
         if isinstance(given, dict) and not isinstance(given.get("disabled", False), bool):
             raise ConfigurationError(
-                f"{at}, server {name!r}: disabled is true or false, not {given['disabled']!r:.200}"
+                f"{at}, server {name!r}: disabled must be true or false, not {given['disabled']!r:.200}"
             )
     return {
         name: given
@@ -96,23 +95,25 @@ def listed_servers(data: object, *, at: str) -> Mapping[str, Any]:
 def make_server(
     name: str, given: object, *, environment: Mapping[str, str], folder: Path, at: str
 ) -> MCPServer:
-    """Make a server as a file has it; a lock is looked for in the file's folder.
+    """Create a server from its entry in a file. `folder` is the folder of the file, in which its lock is searched.
 
     Raises:
-        ConfigurationError: something is wrong with it; `at` says where.
+        ConfigurationError: The entry is invalid; `at` is the location in the error text.
     """
     if not isinstance(given, dict):
-        raise ConfigurationError(f"{at}: it is an object with a command or a url")
+        raise ConfigurationError(f"{at}: the entry must be an object with a command or a url")
     if unknown := sorted(given.keys() - _KEYS - _IGNORED):
-        raise ConfigurationError(f"{at}: unknown key {unknown[0]!r} (there are: {', '.join(sorted(_KEYS))})")
-    if isinstance(environment, AllowedEnvironment) and (refused := environment.refused(given)):
+        raise ConfigurationError(f"{at}: unknown key {unknown[0]!r} (keys: {', '.join(sorted(_KEYS))})")
+    if isinstance(environment, AllowedEnvironment) and (refused := environment.rejected(given)):
         to = given.get("url") or shlex.join([str(given.get("command")), *map(str, given.get("args") or ())])
         raise ConfigurationError(
             f"{at}: the file passes the environment variables {', '.join(refused)} to {shown(to)}: "
             f"allow that with {' '.join(f'--allow-env {name}' for name in refused)}"
         )
     options = {
-        key: _filled(value, environment, f"{at}, {key}") for key, value in given.items() if key in _KEYS
+        key: _fill_variables(value, environment, f"{at}, {key}")
+        for key, value in given.items()
+        if key in _KEYS
     }
     if isinstance(lock := options.get("lock"), str):
         options["lock"] = folder / lock
@@ -120,19 +121,20 @@ def make_server(
         options["lock"] = folder / LOCK
     try:
         if (oauth := options.get("oauth")) is not None:
-            options["oauth"] = in_folder(oauth, folder)
+            options["oauth"] = resolve_token_path(oauth, folder)
         return MCPServer(name=name, **options)
     except (TypeError, ValueError, ConfigurationError) as error:
         raise ConfigurationError(f"{at}: {error}") from error
 
 
-def _filled(value: Any, environment: Mapping[str, str], at: str) -> Any:
+def _fill_variables(value: Any, environment: Mapping[str, str], at: str) -> Any:
+    """Replace environment variables in all texts of a value."""
     if isinstance(value, str):
         return _VARIABLE.sub(lambda found: _variable(found, environment, at), value)
     if isinstance(value, list):
-        return [_filled(item, environment, at) for item in value]
+        return [_fill_variables(item, environment, at) for item in value]
     if isinstance(value, dict):
-        return {key: _filled(item, environment, at) for key, item in value.items()}
+        return {key: _fill_variables(item, environment, at) for key, item in value.items()}
     return value
 
 

@@ -1,8 +1,10 @@
-"""Authorization of MCP servers by OAuth 2.1, by the SDK's client and a file of tokens. Imported with the SDK.
+"""OAuth 2.1 authorization of MCP servers by the SDK's client and a token file. Imported with the SDK.
 
-The SDK's client discovers, registers, proves and refreshes. Here is what it needs between runs and beside others: tokens
-with the moment at which they expire and the endpoint that refreshes them, one refresh at a time over processes, a refresh
-where a server takes a token no more, and a person only where somebody has said how to reach one.
+The SDK's client handles discovery, registration, PKCE and refresh. This module adds persistence and coordination
+between
+processes: the expiry time of tokens, the endpoint that refreshes them, one refresh at a time, a refresh if a server
+rejects a
+token, and a browser login only if the caller provides one.
 
 Specification: https://modelcontextprotocol.io/specification/draft/basic/authorization
 """
@@ -29,54 +31,61 @@ from pydantic import AnyUrl
 from actgent.errors import ConfigurationError, ToolsetUnavailable
 from actgent.support.files import file_change
 
-from .tokens import OAuthSettings, TokenFile
+from .token_file import OAuthSettings, TokenFile
 
-MARGIN = 30.0
-"""Seconds before its end from which on a token is refreshed: a request takes a while."""
-PLACEHOLDER = "http://127.0.0.1/callback"
+EXPIRY_MARGIN_SECONDS = 30.0
+"""Time before its expiry at which a token is refreshed, since a request takes a while."""
+PLACEHOLDER_REDIRECT = "http://127.0.0.1/callback"
+"""Redirect URI of clients that cannot log in."""
 _NO_SECRET: Literal["none"] = "none"  # noqa: S105 - the name of a method
-"""A program on somebody's machine keeps no secret (RFC 8252); PKCE proves that it is the one that asked."""
-_BAD_GRANTS = (400, 401, 403)
-"""Answers to a refresh that say that the token is worth nothing any more; others say that it is not the moment."""
+"""Authentication method of a program on a user's machine, which cannot keep a secret (RFC 8252); PKCE protects it."""
+_INVALID_GRANT_STATUSES = (400, 401, 403)
+"""Statuses of a refresh that mean the refresh token is invalid; other error statuses are temporary."""
 
 
 @attrs.frozen(kw_only=True)
-class AskedForCode:
-    """How a person is asked to authorize a server."""
+class LoginPrompt:
+    """Callbacks by which a user authorizes a server in a browser."""
 
     redirect_uri: str
+    """URI that the browser is redirected to."""
     show: Callable[[str], Awaitable[None]]
-    """Shows the address at which to do it."""
+    """Shows the authorization URL to the user."""
     receive: Callable[[], Awaitable[AuthorizationCodeResult]]
-    """Waits for what the authorization server says then."""
+    """Waits for the response of the authorization server."""
 
 
 class StoredTokens:
-    """What the SDK's client keeps, in a file; `TokenStorage` of the SDK."""
+    """Token storage of the SDK's client in a file; implements the SDK's `TokenStorage`."""
 
     def __init__(self, file: TokenFile, url: str, settings: OAuthSettings) -> None:
         self.file = file
         self.url = url
         self.context: OAuthContext | None = None
         self._settings = settings
-        self._is_held = False
+        self._is_locked = False
 
     @asynccontextmanager
-    async def held(self) -> AsyncIterator[None]:
-        """A block in which no other process refreshes or changes tokens."""
+    async def locked(self) -> AsyncIterator[None]:
+        """Lock the token file for a block, so that no other process refreshes or changes tokens."""
         async with file_change(self.file.path):
-            self._is_held = True
+            self._is_locked = True
             try:
                 yield
             finally:
-                self._is_held = False
+                self._is_locked = False
 
-    def known(self) -> dict[str, Any]:
-        """Return what the file holds of this server."""
+    @property
+    def is_preregistered(self) -> bool:
+        """True if the settings name the client, so that it is not registered."""
+        return bool(self._settings.client_id)
+
+    def stored(self) -> dict[str, Any]:
+        """Return the entry of this server in the token file."""
         return self.file.read(self.url)
 
     async def get_tokens(self) -> OAuthToken | None:
-        tokens = self.known().get("tokens")
+        tokens = self.stored().get("tokens")
         return None if tokens is None else OAuthToken.model_validate(tokens)
 
     async def get_client_info(self) -> OAuthClientInformationFull | None:
@@ -85,10 +94,12 @@ class StoredTokens:
             return OAuthClientInformationFull(
                 client_id=settings.client_id,
                 client_secret=settings.client_secret or None,
-                token_endpoint_auth_method="client_secret_post" if settings.client_secret else _NO_SECRET,
-                redirect_uris=[AnyUrl(PLACEHOLDER)],
+                token_endpoint_auth_method=_secret_method(self.context)
+                if settings.client_secret
+                else _NO_SECRET,
+                redirect_uris=[AnyUrl(PLACEHOLDER_REDIRECT)],
             )
-        client = self.known().get("client")
+        client = self.stored().get("client")
         return None if client is None else OAuthClientInformationFull.model_validate(client)
 
     async def set_tokens(self, tokens: OAuthToken) -> None:
@@ -107,63 +118,77 @@ class StoredTokens:
         await self._put({"client": _plain(client_info)})
 
     async def _put(self, more: dict[str, Any]) -> None:
-        if self._is_held:
-            self.file.write(self.url, {**self.known(), **more})
+        if self._is_locked:
+            self.file.write(self.url, {**self.stored(), **more})
             return
-        async with self.held():
-            self.file.write(self.url, {**self.known(), **more})
+        async with self.locked():
+            self.file.write(self.url, {**self.stored(), **more})
 
 
 class StoredOAuth(OAuthClientProvider):
-    """The SDK's client with a file of tokens. `problem` says why a server could not be authorized."""
+    """The SDK's OAuth client with a token file. `problem` is the reason why authorization failed; empty if it did not."""
 
-    def __init__(self, name: str, url: str, settings: OAuthSettings, asked: AskedForCode | None) -> None:
+    def __init__(self, name: str, url: str, settings: OAuthSettings, asked: LoginPrompt | None) -> None:
         self.name = name
         self.problem = ""
-        self.stored = StoredTokens(TokenFile(settings.tokens), url, settings)
+        self.storage = StoredTokens(TokenFile(settings.tokens), url, settings)
         self._asked = asked
         metadata = OAuthClientMetadata(
             client_name="actgent",
-            redirect_uris=[AnyUrl(asked.redirect_uri if asked else PLACEHOLDER)],
+            redirect_uris=[AnyUrl(asked.redirect_uri if asked else PLACEHOLDER_REDIRECT)],
             grant_types=["authorization_code", "refresh_token"],
             response_types=["code"],
             token_endpoint_auth_method=_NO_SECRET,
             scope=settings.scope or None,
         )
         super().__init__(
-            url, metadata, self.stored, redirect_handler=self._show, callback_handler=self._receive
+            url,
+            metadata,
+            self.storage,
+            redirect_handler=self._show,
+            callback_handler=self._receive,
+            client_metadata_url=settings.client_metadata_url or None,
         )
-        self.stored.context = self.context
+        self.storage.context = self.context
 
     async def _show(self, url: str) -> None:
         if self._asked is None:
-            self.problem = f"it has to be authorized by a person: actgent mcp login FILE {self.name}"
+            self.problem = f"it is not authorized yet: run actgent mcp login FILE {self.name}"
             raise OAuthFlowError(self.problem)
+        await self._set_client_method()
         await self._asked.show(url)
 
     async def _receive(self) -> AuthorizationCodeResult:
-        assert self._asked is not None  # noqa: S101 - `_show` comes first
+        assert self._asked is not None  # noqa: S101 - the SDK calls `_show` first
         return await self._asked.receive()
 
     async def _initialize(self) -> None:
-        """Read what is known from before, with what the SDK leaves out: when tokens expire, and who refreshes them."""
+        """Load the stored state, including the expiry time and the refresh endpoint, which the SDK does not restore."""
         await super()._initialize()
-        known, context = self.stored.known(), self.context
-        context.token_expiry_time = None if known.get("expires_at") is None else known["expires_at"] - MARGIN
-        if known.get("metadata") is not None:
-            context.oauth_metadata = OAuthMetadata.model_validate(known["metadata"])
-        if known.get("resource") is not None:
-            context.protected_resource_metadata = ProtectedResourceMetadata.model_validate(known["resource"])
-        context.auth_server_url = known.get("issuer") or context.auth_server_url
+        stored, context = self.storage.stored(), self.context
+        context.token_expiry_time = (
+            None if stored.get("expires_at") is None else stored["expires_at"] - EXPIRY_MARGIN_SECONDS
+        )
+        if stored.get("metadata") is not None:
+            context.oauth_metadata = OAuthMetadata.model_validate(stored["metadata"])
+        if stored.get("resource") is not None:
+            context.protected_resource_metadata = ProtectedResourceMetadata.model_validate(stored["resource"])
+        context.auth_server_url = stored.get("issuer") or context.auth_server_url
+        await self._set_client_method()
+
+    async def _set_client_method(self) -> None:
+        """Use an authentication method of a pre-registered client that the discovered metadata names."""
+        if self.storage.is_preregistered:
+            self.context.client_info = await self.storage.get_client_info()
 
     async def _auth_flow(self, request: httpx2.Request) -> AsyncGenerator[httpx2.Request, httpx2.Response]:
-        """The SDK's flow, with refreshes that other processes see; they come before a person is asked."""
+        """Run the SDK's flow. Before a login, refresh tokens under the file lock, so that other processes see the new tokens."""
         context = self.context
         if not self._initialized:
             await self._initialize()
         if not context.is_token_valid() and context.can_refresh_token():
-            async with self.stored.held():
-                await self._initialize()  # another process may have been faster
+            async with self.storage.locked():
+                await self._initialize()  # another process may have refreshed the tokens
                 if not context.is_token_valid() and context.can_refresh_token():
                     answer = yield await self._refresh_token()
                     await self._refreshed(answer)
@@ -172,7 +197,7 @@ class StoredOAuth(OAuthClientProvider):
             response = yield await anext(flow)
             if response.status_code == httpx2.codes.UNAUTHORIZED and context.can_refresh_token():
                 refused = context.current_tokens.access_token if context.current_tokens else ""
-                async with self.stored.held():
+                async with self.storage.locked():
                     await self._initialize()
                     if self._has_only(refused) and context.can_refresh_token():
                         answer = yield await self._refresh_token()
@@ -188,35 +213,35 @@ class StoredOAuth(OAuthClientProvider):
             await flow.aclose()
 
     def _has_only(self, token: str) -> bool:
-        """Return True if there is no other token than this one."""
+        """Return True if there is no access token other than `token`."""
         tokens = self.context.current_tokens
         return tokens is None or tokens.access_token == token
 
     async def _refreshed(self, response: httpx2.Response) -> None:
-        """Take the answer to a refresh.
+        """Process the response of a refresh.
 
         Raises:
-            OAuthFlowError: it is not the moment; what there is stays.
+            OAuthFlowError: The authorization server failed temporarily; the stored tokens remain.
         """
         status = response.status_code
-        if status != httpx2.codes.OK and status not in _BAD_GRANTS:
-            self.problem = f"its tokens cannot be refreshed now: the authorization server answered {status}"
+        if status != httpx2.codes.OK and status not in _INVALID_GRANT_STATUSES:
+            self.problem = f"refreshing its tokens failed: the authorization server answered {status}"
             raise OAuthFlowError(self.problem)
         await self._handle_refresh_response(response)
 
     def failure(self) -> ToolsetUnavailable | None:
-        """The error of a connection that failed because the server was not authorized; None: it is not that."""
+        """Return the error of a connection that failed for lack of authorization; None if it failed for another reason."""
         return ToolsetUnavailable(self.name, self.problem) if self.problem else None
 
 
-async def forget(settings: OAuthSettings, url: str) -> None:
-    """Remove what is known of a server's authorization."""
+async def delete_tokens(settings: OAuthSettings, url: str) -> None:
+    """Delete the stored authorization of a server."""
     async with file_change(settings.tokens):
         TokenFile(settings.tokens).write(url, {})
 
 
 def registered_port(settings: OAuthSettings, url: str) -> int:
-    """The port to which a client redirects that registered itself before; 0: there is none."""
+    """Return the redirect port with which this client registered earlier; 0 if it has not registered."""
     client = TokenFile(settings.tokens).read(url).get("client") or {}
     try:
         return int(AnyUrl(client["redirect_uris"][0]).port or 0)
@@ -224,20 +249,27 @@ def registered_port(settings: OAuthSettings, url: str) -> int:
         return 0
 
 
+def _secret_method(context: OAuthContext | None) -> Literal["client_secret_basic", "client_secret_post"]:
+    """Return how a client with a secret authenticates at the token endpoint. RFC 8414 defaults to HTTP Basic."""
+    metadata = context and context.oauth_metadata
+    supported = (metadata and metadata.token_endpoint_auth_methods_supported) or ["client_secret_basic"]
+    if "client_secret_post" in supported and "client_secret_basic" not in supported:
+        return "client_secret_post"
+    return "client_secret_basic"
+
+
 def _plain(model: Any) -> Any:
     return None if model is None else model.model_dump(mode="json", exclude_none=True)
 
 
-def checked_address(url: str) -> str:
-    """An authorization server's address, for a person to open.
+def check_authorization_url(url: str) -> str:
+    """Return the URL of an authorization server if it is safe to open in a browser.
 
     Raises:
-        ConfigurationError: it is not one of the web.
+        ConfigurationError: The URL is neither https nor a local address.
     """
     parsed = httpx2.URL(url)
     is_here = parsed.scheme == "http" and parsed.host in ("127.0.0.1", "localhost", "::1")
     if parsed.scheme != "https" and not is_here:
-        raise ConfigurationError(
-            f"the server wants to be authorized at {str(parsed)[:200]!r}, which is not https"
-        )
+        raise ConfigurationError(f"the server's authorization URL {str(parsed)[:200]!r} is not https")
     return str(parsed)

@@ -1,7 +1,7 @@
-"""Sampling: a server that wants a model asked, while a call of its tool runs.
+"""Sampling: an MCP server requests a model's answer while a call of its tool runs.
 
-It is off unless the program gives a function that answers. That is called in the task of the call, so what it asks of
-agents is paid by the turn that called the tool, and ends with the call.
+Disabled unless the program passes a function that answers. The function runs in the task of the tool call, so that its
+model usage is charged to the turn of the call, and it ends with the call.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -14,15 +14,15 @@ import trio
 
 from actgent.errors.printable import shown
 from actgent.messages import ChatMessage
-from actgent.support.foreign import failure_of
 from actgent.support.logs import logger_of
+from actgent.support.user_code import convert_user_error
 
 Sampling = Callable[[Sequence[ChatMessage], str, int], Awaitable[str]]
-"""Answers a conversation: its messages, a system prompt (or nothing), and how many tokens the answer may have."""
-MOST_SAMPLES = 10
-"""How often a server may ask in one call."""
-MOST_TOKENS = 4096
-"""How long an answer may be that a server asks for."""
+"""Function that answers a conversation, given its messages, a system prompt (may be empty) and the maximum tokens of the answer."""
+MAX_SAMPLES = 10
+"""Maximum number of sampling requests per call."""
+MAX_SAMPLE_TOKENS = 4096
+"""Maximum number of tokens of an answer."""
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 Read = Callable[[mcp_types.SamplingMessage], ChatMessage]
@@ -32,13 +32,15 @@ _log = logger_of(__name__)
 
 @attrs.define(eq=False)
 class _Request:
+    """A sampling request and its reply."""
+
     params: mcp_types.CreateMessageRequestParams
     reply: Reply
     is_answered: trio.Event = attrs.field(factory=trio.Event)
 
 
 class SampledCall:
-    """A call during which its server may have a model asked."""
+    """A tool call during which the server may send sampling requests."""
 
     def __init__(self, answer: Sampling, read: Read) -> None:
         self._answer = answer
@@ -47,7 +49,7 @@ class SampledCall:
         self._send, self._receive = trio.open_memory_channel[_Request](0)
 
     async def serve(self, fn: Callable[[*Ts], Awaitable[T]], *args: *Ts) -> T:
-        """Await `fn(*args)`, and meanwhile answer the server in this task."""
+        """Await `fn(*args)`, and answer sampling requests in this task until it returns."""
         result: outcome.Outcome[T] | None = None
 
         async def run() -> None:
@@ -62,15 +64,15 @@ class SampledCall:
                     await self._serve_one(request)
         finally:
             self._receive.close()
-        assert result is not None  # noqa: S101 - the block ends when it is there, or is cancelled
+        assert result is not None  # noqa: S101 - the block ends with a result or by cancellation
         return result.unwrap()
 
     async def ask(self, params: mcp_types.CreateMessageRequestParams) -> Reply:
-        """Return what the server is answered; called by the task of the connection."""
+        """Send a sampling request to the task of the call, and return the reply. Called by the connection's task."""
         self._asked += 1
-        if self._asked > MOST_SAMPLES:
-            return not_asked(f"a call may ask {MOST_SAMPLES} times")
-        request = _Request(params, not_asked("the call has ended"))
+        if self._asked > MAX_SAMPLES:
+            return rejected(f"a call may send at most {MAX_SAMPLES} sampling requests")
+        request = _Request(params, rejected("the call has ended"))
         try:
             await self._send.send(request)
         except (trio.BrokenResourceError, trio.ClosedResourceError):
@@ -80,20 +82,20 @@ class SampledCall:
 
     async def _serve_one(self, request: _Request) -> None:
         params = request.params
-        most = min(params.max_tokens, MOST_TOKENS)
+        most = min(params.max_tokens, MAX_SAMPLE_TOKENS)
         try:
             messages = [self._read(message) for message in params.messages]
             text = await self._answer(messages, params.system_prompt or "", most)
             content = mcp_types.TextContent(type="text", text=str(text))
             request.reply = mcp_types.CreateMessageResult(role="assistant", content=content, model="actgent")
-        except BaseException as raised:  # noqa: ASYNC103, BLE001 - the edge to foreign code
-            error = failure_of(raised, "function", "sampling")
-            _log.warning("an MCP server asked for a model, and was refused: %s", shown(str(error)))
-            request.reply = not_asked(f"the model was not asked: {type(error).__name__}")
+        except BaseException as raised:  # noqa: ASYNC103, BLE001 - user code may raise anything
+            error = convert_user_error(raised, "function", "sampling")
+            _log.warning("the sampling request of an MCP server failed: %s", shown(str(error)))
+            request.reply = rejected(f"sampling failed: {type(error).__name__}")
         finally:
             request.is_answered.set()
 
 
-def not_asked(why: str) -> mcp_types.ErrorData:
-    """Return what a server is told that may not have a model asked."""
+def rejected(why: str) -> mcp_types.ErrorData:
+    """Return the error reply of a sampling request that was not answered."""
     return mcp_types.ErrorData(code=mcp_types.INVALID_REQUEST, message=why)

@@ -1,7 +1,7 @@
-"""`MCPServer`: the tools of a server that speaks the Model Context Protocol, as a toolset.
+"""`MCPServer`: the tools of an MCP server as a toolset.
 
-The connection lives in the toolset's task, and calls come from the tasks of turns. What needs the SDK is imported when a
-server is connected.
+The toolset's task owns the connection, and tasks of turns send calls through it. The SDK is imported when a server
+connects.
 
 Specification: https://modelcontextprotocol.io/specification
 """
@@ -23,63 +23,76 @@ from actgent.approvals import FormAnswer
 from actgent.errors import ActgentError, ConfigurationError, ToolError, ToolsetUnavailable
 from actgent.errors.printable import shown
 from actgent.messages import ChatMessage
-from actgent.support.foreign import leaves
-from actgent.support.leads import for_servers
 from actgent.support.logs import logger_of
+from actgent.support.misuse_hints import hints_for_servers
+from actgent.support.user_code import leaves
 from actgent.tools.base import Effect, Tool, ToolContext
-from actgent.tools.outputs.results import worded
+from actgent.tools.outputs.result_text import error_text
 from actgent.toolsets.http import Guard, is_http_url
-from actgent.toolsets.toolset import CONNECT_TIMEOUT, Publish, Toolset, check_name
+from actgent.toolsets.toolset import CONNECT_TIMEOUT_SECONDS, Publish, Toolset, check_name
 
-from .bounded import SessionForgotten
-from .command import ServerCommand
-from .lock import ToolLock, tool_digest
-from .tokens import OAuthSettings
+from .bounded_transport import SessionExpired
+from .server_command import ServerCommand
+from .token_file import OAuthSettings
+from .tool_lock import ToolLock, tool_digest
 
-LIST_PAUSE = 0.5
-"""Seconds between two looks at the tools of a server that says that they changed, however often it says so."""
-SETTLE = 0.3
-"""Seconds in which answers that are on their way may still come after a server has ended the session."""
+LIST_INTERVAL_SECONDS = 0.5
+"""Minimum time between two requests for the tool list, regardless of how often the server reports changes."""
+DRAIN_SECONDS = 0.3
+"""Time for pending responses to arrive after a server has ended the session."""
 _log = logger_of(__name__)
 T = TypeVar("T")
 
 
-@for_servers
+@hints_for_servers
 class MCPServer(Toolset):
-    """Toolset of an MCP server, which is a program that the toolset starts, or an address.
+    """Toolset of an MCP server, either a program that the toolset starts or a URL.
 
         Agent(tools=[MCPServer(command="npx", args=["-y", "@modelcontextprotocol/server-filesystem", "/data"])])
         Agent(tools=[MCPServer(url="https://mcp.example/mcp", headers={"Authorization": "Bearer ..."})])
 
-    If the process of the server ends, it is restarted after growing pauses, and running calls get the result `outcome_unknown`.
-    If the server has lost its session (HTTP 404), the toolset opens a new session and repeats the refused call. Cancelling a
-    call cancels it in the server. A question of the server to a person (elicitation) becomes an approval of the session; the
-    call runs again with the answer. Requests of the server to a model are refused without `sampling=`.
+    If the server process ends, it is restarted after growing delays, and running calls get the result
+    `outcome_unknown`. If the server
+    has lost its session (HTTP 404), the toolset opens a new session and repeats the rejected call. Cancelling a call
+    cancels it in
+    the server. A question of the server (elicitation) becomes an approval of the session, unless `answers=` answers
+    it. The
+    call runs again with the approver's answer; with revision 2026-07-28 the server continues it from its state.
+    Sampling requests are rejected without `sampling=`.
 
     Args:
-        command: The program, and `args` its arguments.
-        env: Further environment variables of the program, which has few: not those of this process.
-        cwd: Its folder.
-        url: The address of a server that speaks streamable HTTP.
-        headers: Sent with each request to it.
-        auth: An `httpx2.Auth` for these requests, e.g. the SDK's `OAuthClientProvider`.
-        oauth: The file of tokens of a server that a person authorizes by OAuth, with `actgent mcp login`; or a mapping with
-            that as `tokens`, and `scope`, `client_id`, `client_secret`, `redirect_port` where the server needs them.
-        allow: Hosts and networks that it may be reached at although they are not public; that of `url` is one.
-        name: The toolset's name; by default the program's or the host's.
-        required: True: an agent does not start without it.
-        connect_timeout: Seconds to connect.
-        timeout: Seconds a call may take.
-        trust_hints: Believe the server's own word on what its tools do: `readOnlyHint` makes them `pure`,
-            `idempotentHint` `idempotent`. Otherwise each call happens `once`.
-        sampling: An async function `(messages, system_prompt, max_tokens)` that answers where the server wants a model asked
-            during a call; None: it may not. What it asks of agents is paid by the turn that called.
-        resources: Give the model `list_resources` and `read_resource`, where the server has any.
-        lock: A file of digests, made by `actgent mcp lock`: a tool or prompt that is not in it, or that has changed
-            since, is withheld and named in the log.
+        command: Program to start.
+        args: Arguments of the program.
+        env: Environment variables of the program. It does not inherit those of this process, except a few basic ones.
+        cwd: Working directory of the program.
+        url: URL of a server that speaks streamable HTTP.
+        headers: Headers sent with each request.
+        auth: An `httpx2.Auth` for the requests, e.g. the SDK's `OAuthClientProvider`.
+        oauth: Path of the token file of a server that is authorized by `actgent mcp login`; or a mapping with the
+            path as
+            `tokens`, and optionally `scope`, `client_id`, `client_secret`, `client_metadata_url` and `redirect_port`.
+        allow: Hosts and networks that are reachable although they are not public. The host of `url` is always
+            allowed.
+        name: Name of the toolset; defaults to the name of the program or host.
+        required: True if agents do not start without the server.
+        connect_timeout: Time limit of a connection attempt in seconds.
+        timeout: Time limit of a call in seconds.
+        trust_hints: Trust the server's hints: `readOnlyHint` makes a tool `pure`, `idempotentHint` makes it
+            `idempotent`.
+            Otherwise every tool is `once`.
+        sampling: Async function `(messages, system_prompt, max_tokens)` that answers sampling requests during calls.
+            None
+            rejects them. Its model usage counts for the turn of the call.
+        answers: Async function `(question, schema)` that returns the content of an answer to a server's question, or
+            None to
+            ask an approver. It may only return values that the program may disclose to the server.
+        resources: True gives the model `list_resources` and `read_resource` if the server has resources.
+        lock: Lock file created by `actgent mcp lock`. Tools and prompts that are not in it or have changed since are
+            withheld
+            and logged.
 
     Raises:
-        ConfigurationError: neither or both of command and url are given.
+        ConfigurationError: Neither or both of command and url are given, or an argument is invalid.
     """
 
     def __init__(
@@ -96,35 +109,38 @@ class MCPServer(Toolset):
         allow: Sequence[str] = (),
         name: str = "",
         required: bool = False,
-        connect_timeout: float = CONNECT_TIMEOUT,
+        connect_timeout: float = CONNECT_TIMEOUT_SECONDS,
         timeout: float = 60.0,
         trust_hints: bool = False,
         sampling: Callable[[Sequence[ChatMessage], str, int], Awaitable[str]] | None = None,
+        answers: Callable[[str, Mapping[str, Any]], Awaitable[Mapping[str, Any] | None]] | None = None,
         resources: bool = True,
         lock: str | Path | None = None,
     ) -> None:
         if (command is None) == (url is None):
             raise ConfigurationError(
-                "an MCP server has either command=, a program to start, or url=: write MCPServer(command='npx', args=[...])"
+                "pass either command= (a program to start) or url=: MCPServer(command='npx', args=[...])"
             )
         _check_place(command, url)
         arguments, hosts = _texts("args", args), _texts("allow", allow)
         for argument, pairs in (("env", env), ("headers", headers)):
             _check_pairs(argument, pairs)
         if cwd is not None and not isinstance(cwd, str | PathLike):
-            raise ConfigurationError(f"cwd= is the path of a folder, not {cwd!r:.200}")
+            raise ConfigurationError(f"cwd= must be the path of a folder, not {cwd!r:.200}")
         for flag, value in (("required", required), ("trust_hints", trust_hints), ("resources", resources)):
-            if not isinstance(value, bool):  # a text such as "false" would count as true
-                raise ConfigurationError(f"{flag}= is true or false, not {value!r:.200}")
+            if not isinstance(value, bool):  # text such as "false" would be true
+                raise ConfigurationError(f"{flag}= must be True or False, not {value!r:.200}")
         for argument, seconds in (("timeout", timeout), ("connect_timeout", connect_timeout)):
             if type(seconds) not in (int, float) or not seconds > 0:
-                raise ConfigurationError(f"{argument}= is a number of seconds above 0, not {seconds!r:.200}")
+                raise ConfigurationError(
+                    f"{argument}= must be a number of seconds above 0, not {seconds!r:.200}"
+                )
         self.command, self.args, self.env = command, arguments, dict(env or {})
         self.cwd = None if cwd is None else fspath(cwd)
         self.url, self.headers, self.auth = url or "", dict(headers or {}), auth
         if oauth is not None and (url is None or auth is not None):
-            raise ConfigurationError("oauth= is for a server with url=, and without auth=")
-        self.oauth = None if oauth is None else OAuthSettings.made(oauth)
+            raise ConfigurationError("oauth= requires url= and excludes auth=")
+        self.oauth = None if oauth is None else OAuthSettings.parse(oauth)
         self.allow = (*hosts, urlsplit(self.url).hostname or "") if url else ()
         self.name = check_name(
             name or (PurePath(command).name if command else urlsplit(self.url).hostname or "")
@@ -134,19 +150,24 @@ class MCPServer(Toolset):
         self.timeout = timeout
         self.trust_hints = trust_hints
         self.sampling = check_sampling(sampling)
+        if answers is not None and not inspect.iscoroutinefunction(answers):
+            raise ConfigurationError(
+                f"answers= must be an async function (question, schema), not {answers!r:.100}"
+            )
+        self.answers = answers
         self.resources = resources
         self.lock = None if lock is None else Path(lock)
-        self._links: dict[object, list[Any]] = {}
-        """The connections, by the run of trio that they belong to: one, unless two runtimes of it have this server."""
+        self._connections: dict[object, list[Any]] = {}
+        """Open connections by trio run. More than one only if two runtimes of a run use this server."""
 
     def __repr__(self) -> str:
         return f"<MCPServer {self.name!r}: {self.command or self.url}>"
 
     async def run(self, publish: Publish) -> None:
         if self.lock is not None:
-            ToolLock.read(self.lock)  # a lock that cannot be read is found before the server starts
+            ToolLock.read(self.lock)  # an unreadable lock fails before the server starts
         before: Any = None
-        deadline = math.inf  # the host bounds the first connection
+        deadline = math.inf  # the toolset manager limits the first connection
         try:
             while True:
                 with trio.CancelScope(deadline=deadline) as scope:
@@ -154,18 +175,18 @@ class MCPServer(Toolset):
                         await self._follow(link, publish, scope, before)
                 if scope.cancelled_caught:
                     raise ToolsetUnavailable(self.name, f"no new session within {self.connect_timeout:g} s")
-                # The server has forgotten the session: it was restarted, or the session ran out.
-                _log.info("MCP server %s has ended the session; a new one begins", shown(self.name))
+                # The server has dropped the session: it was restarted, or the session expired.
+                _log.info("MCP server %s has ended the session; opening a new one", shown(self.name))
                 before, deadline = link, trio.current_time() + self.connect_timeout
         finally:
             if before is not None:
                 before.replaced.set()
 
     async def _follow(self, link: Any, publish: Publish, scope: trio.CancelScope, before: Any) -> None:
-        """Publish the server's tools, again whenever they change, until the server ends the session.
+        """Publish the server's tools now and whenever they change, until the server ends the session.
 
         Raises:
-            ConnectionResetError: The session has ended at once, as the one before it did.
+            ConnectionResetError: The session ended immediately, like the session before it.
         """
         begun = trio.current_time()
         while True:
@@ -173,10 +194,10 @@ class MCPServer(Toolset):
             try:
                 tools = await link.tools()
             except Exception:
-                if link.is_forgotten:
+                if link.is_expired:
                     break
                 raise
-            publish(self.unlocked(tools, link))
+            publish(self.make_tools(tools, link))
             scope.deadline = math.inf
             if before is not None:
                 before.replaced.set()
@@ -184,86 +205,88 @@ class MCPServer(Toolset):
                 await changed.wait()
             if link.is_ended:
                 break
-            await trio.sleep(LIST_PAUSE)
-        await link.settle(SETTLE)
-        if before is not None and trio.current_time() - begun < SETTLE + LIST_PAUSE:
-            raise ConnectionResetError("the server ends each session at once")
+            await trio.sleep(LIST_INTERVAL_SECONDS)
+        await link.wait_calls(DRAIN_SECONDS)
+        if before is not None and trio.current_time() - begun < DRAIN_SECONDS + LIST_INTERVAL_SECONDS:
+            raise ConnectionResetError("the server ends every session at once")
 
-    async def next_link(self, ended: Any) -> Any:
-        """Wait for the connection after one whose session has ended.
+    async def next_connection(self, ended: Any) -> Any:
+        """Wait for the connection that replaces one whose session has ended.
 
         Raises:
-            ToolsetUnavailable: There is none within the time to connect.
+            ToolsetUnavailable: No connection was opened within `connect_timeout`.
         """
         with trio.move_on_after(self.connect_timeout):
             await ended.replaced.wait()
-        return self.link()
+        return self.connection()
 
     @contextmanager
-    def _kept(self, link: Any) -> Iterator[None]:
+    def _registered(self, link: Any) -> Iterator[None]:
+        """Register a connection for the duration of a block, so that calls find it."""
         run = trio.lowlevel.current_trio_token()
-        links = self._links.setdefault(run, [])
+        links = self._connections.setdefault(run, [])
         links.append(link)
         try:
             yield
         finally:
             links.remove(link)
             if not links:
-                del self._links[run]
+                del self._connections[run]
 
     @asynccontextmanager
-    async def connected(self, asked: Any = None) -> AsyncGenerator[Any]:
-        """Connect to the server, for a block that has the connection.
+    async def connected(self, login: Any = None) -> AsyncGenerator[Any]:
+        """Connect to the server for the duration of a block, which gets the connection.
 
         Args:
-            asked: An `AskedForCode`, by which a person authorizes the server now where that is needed.
+            login: A `LoginPrompt` for a browser login if authorization is needed; None fails instead.
 
         Raises:
-            ConfigurationError: the SDK is not installed, or there is no such program.
-            ToolsetUnavailable: the server has to be authorized.
+            ConfigurationError: The SDK is not installed, or the program cannot be started.
+            ToolsetUnavailable: The server is not authorized.
         """
         sdk = _sdk()
-        auth = self.auth if self.oauth is None else _stored_oauth(self, self.oauth, asked)
+        auth = self.auth if self.oauth is None else _stored_oauth(self, self.oauth, login)
         process = None
         if self.command is not None:
             process = ServerCommand(command=self.command, args=self.args, env=self.env, cwd=self.cwd)
-        opened = sdk.open_link(
+        opened = sdk.open_connection(
             command=process,
             url=self.url,
             headers=self.headers,
             auth=auth,
             guard=Guard(self.allow),
             sampling=self.sampling,
+            answers=self.answers,
         )
         try:
             async with opened as link:
-                with self._kept(link):
+                with self._registered(link):
                     yield link
         except Exception as error:
             if self.oauth is not None and (failure := auth.failure()) is not None:
                 raise failure from error
             raise
 
-    def link(self) -> Any:
-        """The connection that there is.
+    def connection(self) -> Any:
+        """Return the current connection.
 
         Raises:
-            ToolsetUnavailable: there is none.
+            ToolsetUnavailable: The server is not connected.
         """
-        links = self._links.get(trio.lowlevel.current_trio_token())
+        links = self._connections.get(trio.lowlevel.current_trio_token())
         if not links:
             raise ToolsetUnavailable(self.name, "it is not connected")
         return links[-1]
 
     async def prompts(self) -> list[dict[str, Any]]:
-        """Which prompts the server suggests: name, description, and arguments with name, description and required.
+        """Return the server's prompts: name, description, and arguments with name, description and required.
 
-        By the connection that there is; where there is none, by one for this alone.
+        Uses the open connection, or opens one for this request.
 
         Raises:
-            ToolError: the server has none, or cannot tell.
+            ToolError: The server has no prompts, or failed to list them.
         """
-        listed: list[dict[str, Any]] = await self._asked(lambda link: link.prompts())
+        listed: list[dict[str, Any]] = await self._with_connection(lambda link: link.prompts())
         withheld = self._withheld_prompts(listed)
         for name, reason in withheld.items():
             _log.warning(
@@ -272,15 +295,18 @@ class MCPServer(Toolset):
         return [each for each in listed if each["name"] not in withheld]
 
     async def prompt(self, name: str, arguments: Mapping[str, str] | None = None) -> Sequence[ChatMessage]:
-        """The messages of a prompt, whose last is to be said and whose others came before it.
+        """Return the messages of a server's prompt. Send the last message, and pass the others as history.
 
-        After `*before, last = await server.prompt("review", {"language": "Python"})`, those before go into
-        `agent.create_session("ada", history=before)`, and the last one into `session.chat(last.parts)`.
+        ```python
+        *before, last = await server.prompt("review", {"language": "Python"})
+        session = await agent.create_session("ada", history=before)
+        await session.chat(last.parts)
+        ```
 
-        A stranger wrote them: say them where a person has chosen the prompt, and not for a model that asked for it.
+        The messages are untrusted: use a prompt that the user has chosen, not a prompt that a model asked for.
 
         Raises:
-            ToolError: there is none of this name, the lock withholds it, or the arguments do not fit.
+            ToolError: The prompt is unknown, withheld by the lock, or the arguments are invalid.
         """
 
         async def ask(link: Any) -> Sequence[ChatMessage]:
@@ -289,30 +315,30 @@ class MCPServer(Toolset):
             messages: Sequence[ChatMessage] = await link.prompt(name, arguments or {})
             return messages
 
-        return await self._asked(ask)
+        return await self._with_connection(ask)
 
     def _withheld_prompts(self, listed: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-        """Why the lock withholds prompts, by name; of two of one name both."""
+        """Return the reasons why prompts are withheld, by name."""
         if self.lock is None:
             return {}
         lock = ToolLock.read(self.lock)
-        reasons = [(each["name"], lock.why_prompt_withheld(self.name, each)) for each in listed]
+        reasons = [(each["name"], lock.prompt_withheld_reason(self.name, each)) for each in listed]
         return {name: reason for name, reason in reasons if reason is not None}
 
     def _check_prompt(self, name: str, listed: Sequence[Mapping[str, Any]]) -> None:
-        """Refuse a prompt that the lock withholds, and one that the server does not list."""
+        """Raise `ToolError` if a prompt is withheld by the lock or not listed by the server."""
         if all(each["name"] != name for each in listed):
-            raise ToolError(f"the server lists no prompt {name[:100]!r}, and so the lock has none")
+            raise ToolError(f"the server lists no prompt {name[:100]!r}")
         if reason := self._withheld_prompts(listed).get(name):
             raise ToolError(f"the prompt {name[:100]!r} is withheld: {reason}")
 
-    async def _asked(self, ask: Callable[[Any], Awaitable[T]]) -> T:
-        """Ask by the connection that there is; where there is none, by one for this alone.
+    async def _with_connection(self, ask: Callable[[Any], Awaitable[T]]) -> T:
+        """Call `ask` with the open connection, or with a connection opened for this call.
 
         Raises:
-            ToolError: as `ask` does, without the groups of the connection round it; or the server cannot be connected.
+            ToolError: As `ask` raises it, without exception groups; or the server cannot be connected.
         """
-        links = self._links.get(trio.lowlevel.current_trio_token())
+        links = self._connections.get(trio.lowlevel.current_trio_token())
         if links:
             return await ask(links[-1])
         try:
@@ -322,14 +348,14 @@ class MCPServer(Toolset):
             leaf = next(leaves(error))
             if isinstance(leaf, ActgentError):
                 raise leaf from None
-            raise ToolsetUnavailable(self.name, worded(leaf)) from error
+            raise ToolsetUnavailable(self.name, error_text(leaf)) from error
 
-    def unlocked(self, listed: Sequence[Any], link: Any) -> list[Tool]:
-        """The tools of a server as an agent has them, but for those that the lock withholds."""
+    def make_tools(self, listed: Sequence[Any], link: Any) -> list[Tool]:
+        """Convert the server's listed tools to tools for agents, without the tools that the lock withholds."""
         lock = None if self.lock is None else ToolLock.read(self.lock)
         tools: list[Tool] = []
         for each in listed:
-            withheld = None if lock is None else lock.why_withheld(self.name, each.name, tool_digest(each))
+            withheld = None if lock is None else lock.withheld_reason(self.name, each.name, tool_digest(each))
             if withheld is None:
                 tools.append(MCPTool(self, each))
             else:
@@ -342,7 +368,7 @@ class MCPServer(Toolset):
 
 
 class MCPTool(Tool):
-    """A tool of a server."""
+    """Tool that calls a tool of an MCP server."""
 
     outside = True
 
@@ -362,11 +388,11 @@ class MCPTool(Tool):
         grant = context.approval
         answer = grant if isinstance(grant, FormAnswer) else None
         report = None if context.report is None else partial(_report, context)
-        link = self._server.link()
+        link = self._server.connection()
         try:
             return await link.call(self._remote, arguments, answer=answer, on_progress=report)
-        except SessionForgotten:  # the call did not run
-            link = await self._server.next_link(link)
+        except SessionExpired:  # the call did not run, so it may be repeated
+            link = await self._server.next_connection(link)
             return await link.call(self._remote, arguments, answer=answer, on_progress=report)
 
 
@@ -375,11 +401,11 @@ def _report(context: ToolContext, done: float, total: float | None, text: str | 
 
 
 class ListResources(Tool):
-    """Lists what documents a server has."""
+    """Tool that lists the resources of a server."""
 
     outside = True
     name = "list_resources"
-    description = "List the documents that this server has, with their URIs."
+    description = "List the documents of this server with their URIs."
     effect: Effect = "pure"
     parameters: Mapping[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
 
@@ -388,11 +414,11 @@ class ListResources(Tool):
         self.timeout = server.timeout
 
     async def execute(self, arguments: Mapping[str, Any], context: ToolContext) -> object:
-        return await self._server.link().resources()
+        return await self._server.connection().resources()
 
 
 class ReadResource(Tool):
-    """Reads a document of a server."""
+    """Tool that reads a resource of a server."""
 
     outside = True
     name = "read_resource"
@@ -410,52 +436,54 @@ class ReadResource(Tool):
         self.timeout = server.timeout
 
     async def execute(self, arguments: Mapping[str, Any], context: ToolContext) -> object:
-        return await self._server.link().read(arguments["uri"])
+        grant = context.approval
+        answer = grant if isinstance(grant, FormAnswer) else None
+        return await self._server.connection().read(arguments["uri"], answer=answer)
 
 
 def _sdk() -> Any:
-    """Return what speaks MCP, by the SDK.
+    """Import the connection module, which requires the SDK.
 
     Raises:
-        ConfigurationError: it is not installed.
+        ConfigurationError: The SDK is not installed.
     """
     if importlib.util.find_spec("mcp") is None:
         raise ConfigurationError("MCP servers need the extra: pip install 'actgent[mcp]'")
-    from . import link  # noqa: PLC0415 - the SDK takes half a second
+    from . import connection  # noqa: PLC0415 - the SDK takes half a second
 
-    return link
+    return connection
 
 
 def _check_place(command: object, url: object) -> None:
     if command is not None and not (isinstance(command, str) and command):
-        raise ConfigurationError(f"command= is the name of a program, not {command!r:.200}")
+        raise ConfigurationError(f"command= must be the name of a program, not {command!r:.200}")
     if url is not None and not _is_address(url):
         raise ConfigurationError(
-            f"url= is the address of a server, such as https://tools.example.com/mcp, not {url!r:.200}"
+            f"url= must be the URL of a server, such as https://tools.example.com/mcp, not {url!r:.200}"
         )
 
 
 def _texts(argument: str, given: object) -> tuple[str, ...]:
     if isinstance(given, str):
-        raise ConfigurationError(f"{argument}= is a list: {argument}={given.split()!r}")
+        raise ConfigurationError(f"{argument}= must be a list: {argument}={given.split()!r}")
     if not isinstance(given, Iterable):
-        raise ConfigurationError(f"{argument}= is a list of texts, not {given!r:.200}")
+        raise ConfigurationError(f"{argument}= must be a list of texts, not {given!r:.200}")
     texts = tuple(given)
     for each in texts:
         if not isinstance(each, str):
-            raise ConfigurationError(f"{argument}= is a list of texts, and {each!r:.200} is not a text")
+            raise ConfigurationError(f"{argument}= must be a list of texts, but {each!r:.200} is not text")
     return texts
 
 
 def _check_pairs(argument: str, given: object) -> None:
     if given is not None and not isinstance(given, Mapping):
         raise ConfigurationError(
-            f"{argument}= is a dict, such as {argument}={{'NAME': 'value'}}, not a {type(given).__name__}"
+            f"{argument}= must be a dict, such as {argument}={{'NAME': 'value'}}, not a {type(given).__name__}"
         )
     for name, value in () if given is None else given.items():
         if not (isinstance(name, str) and isinstance(value, str)):
             raise ConfigurationError(
-                f"{argument}= is a dict of texts, and the value of {name!r:.200} is of type {type(value).__name__}"
+                f"{argument}= must be a dict of texts, but the value of {name!r:.200} is of type {type(value).__name__}"
             )
 
 
@@ -464,32 +492,33 @@ def _is_address(url: object) -> bool:
 
 
 def check_sampling(sampling: Any) -> Any:
-    """Refuse what cannot answer for a model.
+    """Return the `sampling` function if it is valid.
 
     Raises:
-        ConfigurationError: it is no async function.
+        ConfigurationError: The value is not an async function.
     """
     if sampling is not None and not inspect.iscoroutinefunction(sampling):
         raise ConfigurationError(
-            f"sampling= is an async function (messages, system_prompt, max_tokens), not {sampling!r:.100}"
+            f"sampling= must be an async function (messages, system_prompt, max_tokens), not {sampling!r:.100}"
         )
     return sampling
 
 
-def _stored_oauth(server: MCPServer, settings: OAuthSettings, asked: Any) -> Any:
+def _stored_oauth(server: MCPServer, settings: OAuthSettings, login: Any) -> Any:
     from .oauth import StoredOAuth  # noqa: PLC0415 - with the SDK
 
-    return StoredOAuth(server.name, server.url, settings, asked)
+    return StoredOAuth(server.name, server.url, settings, login)
 
 
 def _object_schema(schema: Any) -> Mapping[str, Any]:
-    """The schema of a tool's arguments; some servers leave out that they are an object."""
+    """Return the schema of a tool's arguments with type object, which some servers omit."""
     given = schema if isinstance(schema, Mapping) else {}
     more: dict[str, Any] = {} if "$ref" in given else {"properties": {}}
     return {"type": "object", **more, **given}
 
 
 def _effect(hints: Any) -> Effect:
+    """Return the effect of a tool from the server's hints."""
     if hints is not None and hints.read_only_hint:
         return "pure"
     if hints is not None and hints.idempotent_hint:

@@ -1,7 +1,8 @@
-"""A server as a child process that speaks MCP over its pipes, a message a line.
+"""Run an MCP server as a child process that exchanges one message per line over its pipes.
 
-The SDK has a client for that, too; this one bounds a message, keeps the end of what the server writes to its standard
-error for the log, and ends the connection when the process ends.
+Unlike the SDK's client, this one limits the size of messages, logs the last lines of standard error, and ends the
+connection when
+the process ends.
 """
 
 import errno
@@ -27,39 +28,40 @@ from actgent.errors import ConfigurationError
 from actgent.errors.printable import shown
 from actgent.support.logs import logger_of
 
-from .command import ServerCommand
+from .server_command import ServerCommand
 
 Incoming = MemoryObjectReceiveStream[SessionMessage | Exception]
 Outgoing = MemoryObjectSendStream[SessionMessage]
-PATIENCE = 1.0
-"""Seconds that a server has to end after its input was closed, and again after SIGTERM."""
-KEPT_LINES = 5
+SHUTDOWN_TIMEOUT_SECONDS = 1.0
+"""Time that a server has to exit after its input was closed, and again after SIGTERM."""
+MAX_STDERR_LINES = 5
+"""Number of lines of standard error to keep for errors."""
 _log = logger_of(__name__)
 
 
 class ServerEnded(Exception):
-    """The server's process ended, or it sent what is no message."""
+    """The server process ended, or it sent a message that is too long."""
 
 
-class _Complaints:
-    """What a server wrote to its standard error at last."""
+class _StderrTail:
+    """The last lines that a server wrote to standard error."""
 
     def __init__(self) -> None:
-        self.lines: deque[str] = deque(maxlen=KEPT_LINES)
+        self.lines: deque[str] = deque(maxlen=MAX_STDERR_LINES)
         self.ended = trio.Event()
-        """Set when it writes no more."""
+        """Set when standard error is closed."""
 
 
 @asynccontextmanager
 async def open_process(command: ServerCommand) -> AsyncGenerator[tuple[Incoming, Outgoing]]:
-    """Start a server; the block has its streams of messages, and raises when the process ends.
+    """Start a server for the duration of a block, which gets its message streams. Raises when the process ends.
 
     Raises:
         ConfigurationError: The program cannot be started.
-        ServerEnded: in an ExceptionGroup.
+        ServerEnded: The process ended; raised in an ExceptionGroup.
     """
     process = await _start(command)
-    said = _Complaints()
+    said = _StderrTail()
     to_us, incoming = anyio.create_memory_object_stream[SessionMessage | Exception](0)
     outgoing, from_us = anyio.create_memory_object_stream[SessionMessage](0)
     try:
@@ -78,6 +80,11 @@ async def open_process(command: ServerCommand) -> AsyncGenerator[tuple[Incoming,
 
 
 async def _start(command: ServerCommand) -> trio.Process:
+    """Start the server process.
+
+    Raises:
+        ConfigurationError: The program cannot be started.
+    """
     try:
         return await trio.lowlevel.open_process(
             [command.command, *command.args],
@@ -95,7 +102,7 @@ async def _start(command: ServerCommand) -> trio.Process:
 
 
 def _remedy(command: ServerCommand, error: OSError | ValueError) -> str:
-    """Say what is wrong with a command that the operating system does not start, and what to change."""
+    """Return an error text with the reason why a program cannot be started, and the change that fixes it."""
     program, folder = command.command, Path(command.cwd or ".")
     path = folder / program
     first, *rest = program.split() or [program]
@@ -104,18 +111,18 @@ def _remedy(command: ServerCommand, error: OSError | ValueError) -> str:
         (not folder.is_dir(), f"cwd={command.cwd!r} is not a folder"),
         (
             rest and not path.exists(),
-            f"command= is the program alone. Write command={first!r}, args={[*rest, *command.args]!r}",
+            f"command= must be only the program. Write command={first!r}, args={[*rest, *command.args]!r}",
         ),
         (
             is_missing and os.sep not in program,
-            "the program was not found on PATH. Install it, or give its whole path",
+            "the program was not found on PATH. Install it, or pass its full path",
         ),
         (
             is_missing and not path.exists(),
             f"the file was not found. The folder is {str(folder.absolute())!r}",
         ),
         (is_missing, "the interpreter in the first line of the file (#!) was not found"),
-        (path.is_dir(), "it is a folder. Name a program"),
+        (path.is_dir(), "it is a folder. Pass a program"),
         (
             isinstance(error, PermissionError),
             f"the file is not executable. Run `chmod +x {program}`, or name its interpreter in command=",
@@ -129,9 +136,9 @@ def _remedy(command: ServerCommand, error: OSError | ValueError) -> str:
 
 
 async def _write(
-    process: trio.Process, messages: MemoryObjectReceiveStream[SessionMessage], said: _Complaints
+    process: trio.Process, messages: MemoryObjectReceiveStream[SessionMessage], said: _StderrTail
 ) -> None:
-    assert process.stdin is not None  # noqa: S101 - it was asked for
+    assert process.stdin is not None  # noqa: S101 - opened with a pipe
     async for each in messages:
         line = each.message.model_dump_json(by_alias=True, exclude_unset=True)
         try:
@@ -142,14 +149,14 @@ async def _write(
 
 
 async def _read(
-    process: trio.Process, to_us: MemoryObjectSendStream[Any], max_message: int, said: _Complaints
+    process: trio.Process, to_us: MemoryObjectSendStream[Any], max_message: int, said: _StderrTail
 ) -> None:
-    """Hand the server's messages on until it ends.
+    """Forward the server's messages until its output ends.
 
     Raises:
-        ServerEnded: it did, or a message is too long.
+        ServerEnded: The output ended, or a message is too long.
     """
-    assert process.stdout is not None  # noqa: S101 - it was asked for
+    assert process.stdout is not None  # noqa: S101 - opened with a pipe
     begun = bytearray()
     async for piece in process.stdout:
         *lines, rest = bytes(piece).split(b"\n")
@@ -162,23 +169,23 @@ async def _read(
     raise await _ended(process, said)
 
 
-async def _watch(process: trio.Process, said: _Complaints) -> None:
-    """Wait for the process itself: what it started may keep its pipes open without it.
+async def _watch(process: trio.Process, said: _StderrTail) -> None:
+    """Wait for the process itself, because its children may keep the pipes open.
 
     Raises:
-        ServerEnded: it ended, and what it had written is read.
+        ServerEnded: The process ended; its output had time to be read.
     """
     await process.wait()
-    await trio.sleep(PATIENCE)
+    await trio.sleep(SHUTDOWN_TIMEOUT_SECONDS)
     raise await _ended(process, said)
 
 
-async def _ended(process: trio.Process, said: _Complaints) -> ServerEnded:
-    """The error of a process that ends, with its last words; what it started may keep them open."""
-    with trio.move_on_after(PATIENCE):
+async def _ended(process: trio.Process, said: _StderrTail) -> ServerEnded:
+    """Return the error for an ended process, with its last lines of standard error."""
+    with trio.move_on_after(SHUTDOWN_TIMEOUT_SECONDS):
         await process.wait()
         await said.ended.wait()
-    words = f"; it said: {shown(' / '.join(said.lines))}" if said.lines else ""
+    words = f"; its last output: {shown(' / '.join(said.lines))}" if said.lines else ""
     return ServerEnded(f"its process ended with {process.returncode}{words}")
 
 
@@ -189,17 +196,17 @@ async def _deliver(to_us: MemoryObjectSendStream[Any], line: bytes) -> None:
         message = _message_in(line)
     except (ValueError, RecursionError):
         _log.warning(
-            "an MCP server wrote a line that is no message: %s", shown(line[:200].decode(errors="replace"))
+            "an MCP server wrote a line that is not a message: %s", shown(line[:200].decode(errors="replace"))
         )
         return
     await to_us.send(SessionMessage(message))
 
 
 def _message_in(line: bytes) -> Any:
-    """Read a message; half a pair of surrogates in it, as by a text that was cut in JavaScript, becomes U+FFFD.
+    """Parse a message. Unpaired surrogates, as JavaScript creates by cutting text, become U+FFFD.
 
     Raises:
-        ValueError: it is none.
+        ValueError: The line is not a message.
     """
     try:
         return mcp_types.jsonrpc_message_adapter.validate_json(line, by_name=False)
@@ -211,9 +218,9 @@ def _message_in(line: bytes) -> Any:
     return mcp_types.jsonrpc_message_adapter.validate_json(whole, by_name=False)
 
 
-async def _keep_errors(process: trio.Process, said: _Complaints) -> None:
-    """Read what the server writes to its standard error, so that it never waits; the log has it at level debug."""
-    assert process.stderr is not None  # noqa: S101 - it was asked for
+async def _keep_errors(process: trio.Process, said: _StderrTail) -> None:
+    """Read standard error, so that the server never blocks on it, and log it at level debug."""
+    assert process.stderr is not None  # noqa: S101 - opened with a pipe
     async for piece in process.stderr:
         for line in piece.decode(errors="replace").splitlines():
             if line.strip():
@@ -223,18 +230,18 @@ async def _keep_errors(process: trio.Process, said: _Complaints) -> None:
 
 
 async def _end(process: trio.Process) -> None:
-    """Close the server's input, then end the process and all that it started, by force if need be."""
+    """Close the server's input, then terminate the process and its children, by SIGKILL if necessary."""
     for stream in (process.stdin, process.stdout, process.stderr):
         if stream is not None:
             await stream.aclose()
     for sent in (None, signal.SIGTERM, signal.SIGKILL):
         if sent is not None:
             _kill(process, sent)
-        with trio.move_on_after(PATIENCE if sent is not signal.SIGKILL else math.inf):
+        with trio.move_on_after(SHUTDOWN_TIMEOUT_SECONDS if sent is not signal.SIGKILL else math.inf):
             await process.wait()
         if process.returncode is not None:
             break
-    _kill(process, signal.SIGKILL)  # what it started and left
+    _kill(process, signal.SIGKILL)  # children that are still running
 
 
 def _kill(process: trio.Process, number: signal.Signals) -> None:

@@ -1,5 +1,5 @@
-"""Tools from OpenAPI documents: an operation is a tool."""
+"""Tools from OpenAPI documents: one tool per operation."""
 
-from .toolset import LARGEST, OpenAPI
+from .toolset import MAX_DOCUMENT_BYTES, OpenAPI
 
-__all__ = ["LARGEST", "OpenAPI"]
+__all__ = ["MAX_DOCUMENT_BYTES", "OpenAPI"]

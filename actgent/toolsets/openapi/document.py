@@ -1,7 +1,8 @@
-"""An OpenAPI document (3.0 or 3.1): its operations, references followed, schemas as JSON Schema has them.
+"""Read an OpenAPI document (3.0 or 3.1): its operations, references and schemas.
 
-Specification: https://spec.openapis.org/oas/v3.1.1 and v3.0.4. A schema of 3.0 is a dialect of its own, which is
-translated; one of 3.1 is JSON Schema already.
+Specification: https://spec.openapis.org/oas/v3.1.1 and v3.0.4. Schemas of 3.0 are a dialect and are converted to JSON
+Schema;
+schemas of 3.1 are JSON Schema.
 """
 
 import io
@@ -21,54 +22,57 @@ from actgent.errors import ConfigurationError
 from actgent.toolsets.http import is_http_url
 
 METHODS = ("get", "put", "post", "delete", "options", "head", "patch")
-_CHAIN = 50
-"""How many references may lead from one to the next."""
-_LARGEST = 2_000_000
-"""Values that a document may have once its aliases are written out; real documents have up to 500,000."""
+_MAX_REFERENCE_CHAIN = 50
+"""Maximum number of consecutive references to follow."""
+_MAX_VALUES = 2_000_000
+"""Maximum number of values in a document with expanded aliases; real documents have up to 500,000."""
 MAX_TOOL_VALUES = 10_000
-"""Values in the schemas of one operation, with all that they refer to. A checker of 10,000 values takes 0.3 s to compile,
-and no model reads a tool of 100,000 tokens.
+"""Maximum number of values in the schemas of one operation, including referenced schemas.
+
+Compiling 10,000 values takes 0.3 s, and no model reads a tool of 100,000 tokens.
 """
-_PLACE = re.compile("[0-9]{1,9}")
+_INDEX = re.compile("[0-9]{1,9}")
 _UNFIT = re.compile(r"[^A-Za-z0-9_.-]+")
 _DROPPED = frozenset(
     "discriminator xml externalDocs example examples deprecated readOnly writeOnly nullable".split()
 )
 
 
-_TOO_LARGE = f"its schemas, with those that they refer to, have more than {MAX_TOOL_VALUES:,} values"
+_TOO_LARGE = f"its schemas, including referenced schemas, have more than {MAX_TOOL_VALUES:,} values"
 
 
 class Unsupported(Exception):
-    """An operation cannot be a tool; the text says why."""
+    """An operation that cannot become a tool; the text is the reason."""
 
 
 @attrs.frozen
 class Operation:
-    """One operation: a method of a path, with what the path says for all of its methods."""
+    """One operation: an HTTP method of a path."""
 
     path: str
     method: str
     spec: Mapping[str, Any]
+    """Operation object of the document."""
     parameters: tuple[Mapping[str, Any], ...]
+    """Parameters of the path and the operation, with references resolved."""
     servers: Any = None
-    """Servers that the path names; those of the operation are in `spec`."""
+    """Servers of the path item; those of the operation are in `spec`."""
 
     @property
     def id(self) -> str:
-        """Its own id, or one made of method and path."""
+        """The `operationId`, or an id made of method and path."""
         given = self.spec.get("operationId")
         return given if isinstance(given, str) and given else f"{self.method}{self.path}".replace("/", "_")
 
     @property
     def tags(self) -> tuple[str, ...]:
-        """What it is filed under."""
+        """Tags of the operation."""
         tags = self.spec.get("tags")
         return tuple(tag for tag in tags if isinstance(tag, str)) if isinstance(tags, list) else ()
 
     @property
     def text(self) -> str:
-        """What it is for, in words."""
+        """Summary and description of the operation."""
         said = [self.spec.get("summary"), self.spec.get("description")]
         return "\n".join(
             dict.fromkeys(text.strip() for text in said if isinstance(text, str) and text.strip())
@@ -76,55 +80,62 @@ class Operation:
 
 
 @attrs.frozen
-class Translated:
-    """A schema as JSON Schema, for a tool in which all that it refers to has its plain name."""
+class TranslatedSchema:
+    """A schema converted to JSON Schema, with default names for its references."""
 
-    given: Any
+    source: Any
+    """Schema as written in the document."""
     schema: Any
+    """Converted schema."""
     references: tuple[str, ...]
-    """What it refers to by itself, in the order in which it does."""
+    """References in the schema, in order of occurrence."""
     values: int
     """Number of values in the schema."""
 
 
 class APIDocument:
-    """A document that was read.
+    """A parsed OpenAPI document.
 
     Raises:
-        ConfigurationError: it is no OpenAPI document of a version that is known.
+        ConfigurationError: The data is not an OpenAPI document of a supported version.
     """
 
     def __init__(self, data: object, *, origin: str = "") -> None:
-        """Args: `origin` is the URL that it came from, for addresses that are relative to it."""
-        data = _plain(data)
+        """Check the document's version and structure.
+
+        Args:
+            data: The document.
+            origin: URL of the document, to resolve relative server URLs.
+        """
+        data = _to_json(data)
         if not isinstance(data, dict) or not isinstance(data.get("paths", {}), dict):
-            raise ConfigurationError("this is not an OpenAPI document: it holds openapi, info and paths")
+            raise ConfigurationError("this is not an OpenAPI document: openapi, info and paths are expected")
         version = str(data.get("openapi") or data.get("swagger"))
         if not version.startswith(("3.0", "3.1")):
             raise ConfigurationError(
-                f"OpenAPI {version} is not supported: 3.0 and 3.1 are; convert the document first"
+                f"OpenAPI {version} is not supported: convert the document to 3.0 or 3.1"
             )
         self.data = data
         self.origin = origin
         self.is_3_0 = version.startswith("3.0")
-        self._targets: dict[str, Translated] = {}
-        """By reference, what it leads to: many tools refer to the same."""
+        self._targets: dict[str, TranslatedSchema] = {}
+        """Converted schemas by reference, shared by the tools."""
 
     @property
     def title(self) -> str:
-        """What the API is called."""
+        """Title of the API; empty if it has none."""
         info = self.data.get("info")
         return str(info.get("title", "")) if isinstance(info, Mapping) else ""
 
     def operations(self, skipped: dict[str, str] | None = None) -> list[Operation]:
-        """All operations that can be read, in their order; `skipped` learns why others cannot, by method and path."""
+        """Return all valid operations in order. `skipped` receives the reasons of the others, by method and path."""
         skipped = {} if skipped is None else skipped
         found: list[Operation] = []
         for path, node in self.data.get("paths", {}).items():
             if path.startswith("x-"):
                 continue
             try:
-                item = self.resolved(node)
+                item = self.resolve(node)
             except Unsupported as error:
                 skipped[path] = str(error)
                 continue
@@ -140,162 +151,171 @@ class APIDocument:
         if not path.startswith("/"):
             raise Unsupported("its path does not begin with /")
         spec = item[method]
-        parameters = self._joined(item.get("parameters"), spec.get("parameters"))
+        parameters = self._merge_parameters(item.get("parameters"), spec.get("parameters"))
         return Operation(path, method, spec, parameters, item.get("servers"))
 
-    def _joined(self, *lists: Any) -> tuple[Mapping[str, Any], ...]:
-        """Parameters of path and operation; the operation's own go before the path's of the same name and place."""
-        found = [self.resolved(parameter) for parameters in lists for parameter in _list(parameters)]
+    def _merge_parameters(self, *lists: Any) -> tuple[Mapping[str, Any], ...]:
+        """Merge the parameters of path and operation; those of the operation override equal name and location."""
+        found = [self.resolve(parameter) for parameters in lists for parameter in _require_list(parameters)]
         return tuple({(str(each.get("name")), str(each.get("in"))): each for each in found}.values())
 
     def security_schemes(self) -> Mapping[str, Any]:
-        """Its security schemes by name, references not followed."""
+        """Return the security schemes by name, with references unresolved."""
         components = self.data.get("components")
         schemes = components.get("securitySchemes") if isinstance(components, Mapping) else None
         return schemes if isinstance(schemes, Mapping) else {}
 
     def server(self, operation: Operation | None = None) -> str:
-        """The address of the API, or of an operation or a path that is elsewhere.
+        """Return the URL of the API, or of an operation or path with its own server.
 
         Raises:
-            ConfigurationError: the document names none that is whole.
+            ConfigurationError: The document has no absolute server URL.
         """
         lists = [operation.spec.get("servers"), operation.servers] if operation is not None else []
         for servers in (*lists, self.data.get("servers")):
             if isinstance(servers, list) and servers and isinstance(servers[0], Mapping):
-                return _absolute(self.origin, _filled(servers[0]))
-        return _absolute(self.origin, "")
+                return _resolve_server(self.origin, _fill_server_variables(servers[0]))
+        return _resolve_server(self.origin, "")
 
-    def resolved(self, node: Any) -> Mapping[str, Any]:
-        """Return what a reference leads to, through references; anything else as it is.
+    def resolve(self, node: Any) -> Mapping[str, Any]:
+        """Follow references from a node to the first node that is not a reference, and return that node.
 
         Raises:
-            Unsupported: it leads out of the document, nowhere, or in a circle.
+            Unsupported: A reference has no target, leaves the document, or is circular.
         """
-        for _ in range(_CHAIN):
+        for _ in range(_MAX_REFERENCE_CHAIN):
             if not isinstance(node, Mapping):
-                raise Unsupported("a part of it is no object")
+                raise Unsupported("a part of it is not an object")
             if not isinstance(node.get("$ref"), str):
                 return node
-            node = self.at(node["$ref"])
-        raise Unsupported("its references lead in a circle")
+            node = self.lookup(node["$ref"])
+        raise Unsupported("its references are circular")
 
-    def at(self, reference: str) -> Any:
-        """Return what stands at a reference within the document (RFC 6901).
+    def lookup(self, reference: str) -> Any:
+        """Return the node at a reference within the document (RFC 6901). Other documents are never fetched.
 
         Raises:
-            Unsupported: it leads out of the document, or nowhere. Other documents are never fetched.
+            Unsupported: The reference has no target or leaves the document.
         """
         if not reference.startswith("#/"):
-            raise Unsupported(f"the reference {reference!r} leads out of the document")
+            raise Unsupported(f"the reference {reference!r} points outside of the document")
         node: Any = self.data
         for part in reference[2:].split("/"):
             key = unquote(part).replace("~1", "/").replace("~0", "~")
             if isinstance(node, Mapping) and key in node:
                 node = node[key]
-            elif isinstance(node, list) and _PLACE.fullmatch(key) and int(key) < len(node):
+            elif isinstance(node, list) and _INDEX.fullmatch(key) and int(key) < len(node):
                 node = node[int(key)]
             else:
-                raise Unsupported(f"the reference {reference!r} leads nowhere")
+                raise Unsupported(f"the reference {reference!r} has no target")
         return node
 
-    def translated(self, schema: Any) -> Translated:
-        """A schema as JSON Schema, without what it refers to.
+    def translate(self, schema: Any) -> TranslatedSchema:
+        """Convert a schema to JSON Schema, without the schemas that it refers to.
 
         Raises:
-            Unsupported: a part of it is no schema.
+            Unsupported: A part of the schema is invalid, or the schema is too large.
         """
         values = _count_values(schema, MAX_TOOL_VALUES)
         if values > MAX_TOOL_VALUES:
             raise Unsupported(_TOO_LARGE)
-        translation = _Translation(self.is_3_0)
-        return Translated(schema, translation.of(schema), tuple(translation.references), values)
+        translation = _SchemaConverter(self.is_3_0)
+        return TranslatedSchema(schema, translation.convert(schema), tuple(translation.references), values)
 
-    def target(self, reference: str) -> Translated:
-        """The same of what a reference leads to, translated once.
+    def translate_target(self, reference: str) -> TranslatedSchema:
+        """Convert the schema at a reference, once per document.
 
         Raises:
-            Unsupported: it leads out of the document, or nowhere, or to no schema.
+            Unsupported: The reference has no target within the document, or the target is not a schema.
         """
         if (target := self._targets.get(reference)) is None:
-            target = self._targets[reference] = self.translated(self.at(reference))
+            target = self._targets[reference] = self.translate(self.lookup(reference))
         return target
 
 
 class SchemaTranslator:
-    """Translates the schemas of one tool; what they refer to is collected in `definitions`, so recursion is kept."""
+    """Converts the schemas of one tool, and collects referenced schemas in `definitions`. Recursive schemas are supported."""
 
     def __init__(self, document: APIDocument) -> None:
         self._document = document
         self.definitions: dict[str, Any] = {}
+        """Converted referenced schemas by name."""
         self._names: dict[str, str] = {}
         self._values = 0
 
     def translate(self, schema: Any) -> Any:
-        """A schema as JSON Schema, with its references leading into `$defs`.
+        """Convert a schema to JSON Schema with references into `$defs`.
 
         Raises:
-            Unsupported: a reference leads out of the document, or nowhere; or the schemas of the tool are too large.
+            Unsupported: A reference has no target within the document, or the tool's schemas are too large.
         """
-        translated = self._document.translated(schema)
+        translated = self._document.translate(schema)
         self._add(translated)
         self._define(translated.references)
-        return self._named(translated)
+        return self._with_names(translated)
 
     def _define(self, references: Sequence[str]) -> None:
-        """Take up what is referred to, with all that it leads to, however far."""
+        """Add the referenced schemas, and recursively the schemas that these refer to."""
         waiting, fresh = [*reversed(references)], list[str]()
         while waiting:
             reference = waiting.pop()
             if reference in self._names:
                 continue
             name = self._names[reference] = self._free_name(reference)
-            self.definitions[name] = True  # its place
+            self.definitions[name] = True  # reserves the position
             fresh.append(reference)
-            target = self._document.target(reference)
+            target = self._document.translate_target(reference)
             self._add(target)
             waiting += reversed(target.references)
         for reference in fresh:
-            self.definitions[self._names[reference]] = self._named(self._document.target(reference))
+            self.definitions[self._names[reference]] = self._with_names(
+                self._document.translate_target(reference)
+            )
 
-    def _add(self, translated: Translated) -> None:
-        """Count a schema; raise Unsupported if all schemas of the tool together are too large."""
+    def _add(self, translated: TranslatedSchema) -> None:
+        """Count the values of a schema. Raise `Unsupported` if the tool's schemas are too large together."""
         self._values += translated.values
         if self._values > MAX_TOOL_VALUES:
             raise Unsupported(_TOO_LARGE)
 
     def _free_name(self, reference: str) -> str:
-        name = plain = _plain_name(reference)
+        name = plain = _default_name(reference)
         while name in self.definitions:
             name = f"{plain}_{len(self.definitions)}" if name == plain else f"{name}_"
         return name
 
-    def _named(self, translated: Translated) -> Any:
-        """The schema with the names of this tool; the one that all tools share, where those are plain."""
-        if all(self._names[each] == _plain_name(each) for each in translated.references):
+    def _with_names(self, translated: TranslatedSchema) -> Any:
+        """Return the schema with this tool's names for references. Shared by tools that use the default names."""
+        if all(self._names[each] == _default_name(each) for each in translated.references):
             return translated.schema
-        return _Translation(self._document.is_3_0, self._names).of(translated.given)
+        return _SchemaConverter(self._document.is_3_0, self._names).convert(translated.source)
 
 
-class _Translation:
-    """The way from a schema to JSON Schema; notes what it refers to."""
+class _SchemaConverter:
+    """Converts a schema to JSON Schema, and records its references."""
 
-    def __init__(self, is_3_0: bool, names: Mapping[str, str] | None = None) -> None:  # noqa: FBT001 - as the document has it
-        """Args: `names` is how what is referred to is called; None: by its plain names."""
+    def __init__(self, is_3_0: bool, names: Mapping[str, str] | None = None) -> None:  # noqa: FBT001 - internal
+        """Set the names for references; None uses the default names."""
         self._is_3_0, self._names = is_3_0, names
         self.references: dict[str, None] = {}
 
-    def of(self, schema: Any) -> Any:
-        """Raises Unsupported: a part of it is no schema."""
+    def convert(self, schema: Any) -> Any:
+        """Convert a schema.
+
+        Raises:
+            Unsupported: A part of the schema is invalid.
+        """
         if isinstance(schema, bool):
             return schema
         if not isinstance(schema, Mapping):
-            raise Unsupported("a schema is no object")
+            raise Unsupported("a schema is not an object")
         if isinstance(reference := schema.get("$ref"), str):
             self.references[reference] = None
-            name = _plain_name(reference) if self._names is None else self._names[reference]
+            name = _default_name(reference) if self._names is None else self._names[reference]
             return {**self._siblings(schema), "$ref": f"#/$defs/{name}"}
-        translated = {key: self._value(key, value) for key, value in schema.items() if _is_kept(key)}
+        translated = {
+            key: self._value(key, value) for key, value in schema.items() if _is_supported_keyword(key)
+        }
         return _from_3_0(schema, translated) if self._is_3_0 else translated
 
     def _siblings(self, schema: Mapping[str, Any]) -> dict[str, Any]:
@@ -303,9 +323,9 @@ class _Translation:
 
     def _value(self, key: str, value: Any) -> Any:
         if key in ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas"):
-            return {name: self.of(each) for name, each in _object(value).items()}
+            return {name: self.convert(each) for name, each in _require_object(value).items()}
         if key in ("allOf", "anyOf", "oneOf", "prefixItems"):
-            return [self.of(each) for each in _list(value)]
+            return [self.convert(each) for each in _require_list(value)]
         is_schema = key in (
             "items",
             "additionalProperties",
@@ -316,41 +336,41 @@ class _Translation:
             "else",
             "propertyNames",
         )
-        return self.of(value) if is_schema else value
+        return self.convert(value) if is_schema else value
 
 
-def _count_values(schema: Any, most: int) -> int:
-    """Return the number of values in a schema; counting ends after `most`."""
+def _count_values(schema: Any, limit: int) -> int:
+    """Return the number of values in a schema; counting stops above `limit`."""
     count, left = 0, [schema]
-    while left and count <= most:
+    while left and count <= limit:
         each = left.pop()
         count += 1
         left += each.values() if isinstance(each, Mapping) else each if isinstance(each, list) else ()
     return count
 
 
-def _plain_name(reference: str) -> str:
+def _default_name(reference: str) -> str:
     return _UNFIT.sub("_", reference.rpartition("/")[2]) or "schema"
 
 
-def _is_kept(key: str) -> bool:
+def _is_supported_keyword(key: str) -> bool:
     return key not in _DROPPED and not key.startswith("x-")
 
 
-def _list(value: Any) -> Sequence[Any]:
+def _require_list(value: Any) -> Sequence[Any]:
     if not isinstance(value, list | None):
-        raise Unsupported("what is to be a list is none")
+        raise Unsupported("a list is expected")
     return value or ()
 
 
-def _object(value: Any) -> Mapping[str, Any]:
+def _require_object(value: Any) -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
-        raise Unsupported("a part of a schema is no object")
+        raise Unsupported("a part of a schema is not an object")
     return value
 
 
 def _from_3_0(schema: Mapping[str, Any], translated: dict[str, Any]) -> dict[str, Any]:
-    """Return what a schema of 3.0 says in other words than JSON Schema: what may be null, and bounds that are left out."""
+    """Return a converted schema of 3.0 with `nullable` and boolean exclusive bounds replaced."""
     for bound, exclusive in (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")):
         if isinstance(said := translated.get(exclusive), bool):
             del translated[exclusive]
@@ -364,7 +384,7 @@ def _from_3_0(schema: Mapping[str, Any], translated: dict[str, Any]) -> dict[str
     return translated
 
 
-def _filled(server: Mapping[str, Any]) -> str:
+def _fill_server_variables(server: Mapping[str, Any]) -> str:
     url = str(server.get("url", ""))
     variables = server.get("variables")
     for name, variable in variables.items() if isinstance(variables, Mapping) else ():
@@ -373,74 +393,75 @@ def _filled(server: Mapping[str, Any]) -> str:
     return url
 
 
-def _absolute(origin: str, url: str) -> str:
-    """The address of a server, which no argument of a call is a part of.
+def _resolve_server(origin: str, url: str) -> str:
+    """Return a server URL relative to `origin` as an absolute URL.
 
     Raises:
-        ConfigurationError: it is no whole one.
+        ConfigurationError: The URL is not absolute, or contains a user, query, fragment or variable.
     """
     try:
         whole = urljoin(origin, url) if origin else url
     except ValueError:
         whole = ""
     if not is_server(whole):
-        raise ConfigurationError(f"the document names no server for it ({url!r:.200}): pass server=")
+        raise ConfigurationError(f"the document has no usable server URL ({url!r:.200}): pass server=")
     return whole.rstrip("/")
 
 
 def is_server(url: str) -> bool:
-    """True for an http or https URL to which paths can be appended: without user, query, fragment and variables."""
+    """Return True for an http or https URL that a path can be appended to: no user, query, fragment or variables."""
     return is_http_url(url) and not any(each in url for each in "@?#{}\\")
 
 
-# --- reading -----------------------------------------------------------------------------------
+# --- parsing -----------------------------------------------------------------------------------
 
 
-def _plain(data: object) -> Any:
-    """A document as JSON has it: YAML has dates, keys that are no text, and aliases, by which 1 KB can mean 1 TB.
+def _to_json(data: object) -> Any:
+    """Return a document as plain JSON data. YAML also has dates, keys that are not text, and aliases that can expand 1 KB to 1 TB.
 
     Raises:
-        ConfigurationError: it is too large or too deep, or it contains itself.
+        ConfigurationError: The document is too large, too deep, or contains itself.
     """
     sizes: dict[int, tuple[Any, int]] = {}
     try:
-        plain, size = _walked(data, sizes, {})
+        plain, size = _convert_node(data, sizes, {})
     except RecursionError:
         raise ConfigurationError("the document is nested too deeply") from None
-    if size > _LARGEST:
-        raise ConfigurationError(f"the document has more than {_LARGEST:,} values, its aliases written out")
+    if size > _MAX_VALUES:
+        raise ConfigurationError(f"the document has more than {_MAX_VALUES:,} values with expanded aliases")
     return plain
 
 
-def _walked(node: Any, known: dict[int, tuple[Any, int]], above: dict[int, Any]) -> tuple[Any, int]:
-    """A node as JSON has it, and how many values it has; one that several refer to is walked once."""
+def _convert_node(node: Any, known: dict[int, tuple[Any, int]], above: dict[int, Any]) -> tuple[Any, int]:
+    """Return a node as plain JSON data, and its number of values. A shared node is converted once."""
     if not isinstance(node, Mapping | list | tuple):
-        return _value_of(node), 1
+        return _scalar(node), 1
     if id(node) in known:
         return known[id(node)]
     if id(node) in above:
         raise ConfigurationError("a part of the document contains itself")
     above[id(node)] = node
     if isinstance(node, Mapping):
-        each = {str(key): _walked(item, known, above) for key, item in node.items()}
+        each = {str(key): _convert_node(item, known, above) for key, item in node.items()}
         plain: Any = {key: item for key, (item, _) in each.items()}
         size = sum(size for _, size in each.values()) + 1
     else:
-        items = [_walked(item, known, above) for item in node]
+        items = [_convert_node(item, known, above) for item in node]
         plain, size = [item for item, _ in items], sum(size for _, size in items) + 1
     del above[id(node)]
     known[id(node)] = plain, size
     return plain, size
 
 
-def _value_of(value: Any) -> Any:
+def _scalar(value: Any) -> Any:
+    """Return a scalar as a JSON value; other values as text."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     return value if isinstance(value, str | int | float | None) else str(value)
 
 
-class _Pieces:
-    """A file of bytes that calls a function before each read; YAML is read in pieces of some kilobytes."""
+class _CheckedReader:
+    """Binary file object that calls a function before each read. YAML is read in pieces of some kilobytes."""
 
     def __init__(self, data: bytes, check: Callable[[], object]) -> None:
         self._data, self._check = io.BytesIO(data), check
@@ -451,19 +472,19 @@ class _Pieces:
 
 
 def read_document(text: str | bytes, *, name: str, check: Callable[[], object] = lambda: None) -> Any:
-    """Read JSON, or else YAML.
+    """Parse JSON or YAML.
 
     Args:
         text: The document.
-        name: Its name in errors.
-        check: Called again and again while YAML is read, which takes seconds for a megabyte; it may raise to end that.
+        name: Name of the document for errors.
+        check: Called repeatedly while YAML is parsed, which takes seconds per megabyte. It may raise to stop parsing.
 
     Raises:
-        ConfigurationError: it is neither, or has too many values.
+        ConfigurationError: The text is neither JSON nor YAML, or has too many values.
     """
     data = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
-    if sum(data.count(each) for each in (b"[", b"{", b",")) > _LARGEST or data.count(b"\n") > _LARGEST:
-        raise ConfigurationError(f"{name} has more than {_LARGEST:,} values")
+    if sum(data.count(each) for each in (b"[", b"{", b",")) > _MAX_VALUES or data.count(b"\n") > _MAX_VALUES:
+        raise ConfigurationError(f"{name} has more than {_MAX_VALUES:,} values")
     try:
         value = json.loads(text)
     except ValueError:
@@ -473,17 +494,17 @@ def read_document(text: str | bytes, *, name: str, check: Callable[[], object] =
     else:
         return value
     try:
-        return YAML(typ="safe").load(_Pieces(data, check))
+        return YAML(typ="safe").load(_CheckedReader(data, check))
     except (YAMLError, ValueError, TypeError, RecursionError) as error:
         first = (str(error).splitlines() or [type(error).__name__])[0]
         raise ConfigurationError(f"{name} is neither JSON nor YAML: {first:.200}") from None
 
 
 def read_file(path: Path) -> Any:
-    """Read a document's file.
+    """Read and parse a document file.
 
     Raises:
-        ConfigurationError: there is none, or it is neither JSON nor YAML.
+        ConfigurationError: The file cannot be read, or is neither JSON nor YAML.
     """
     try:
         return read_document(path.read_bytes(), name=str(path))

@@ -1,4 +1,4 @@
-"""An operation of an API as a tool: its arguments, and the request that they make."""
+"""`OpenAPITool`: an API operation as a tool, with the conversion of its arguments to a request."""
 
 import json
 import re
@@ -12,54 +12,61 @@ import attrs
 from actgent.errors import InvalidArguments
 from actgent.tools.base import Tool, ToolContext
 from actgent.toolsets.http import (
-    EFFECTS,
-    OURS,
+    METHOD_EFFECTS,
+    RESERVED_HEADERS,
     APIRequest,
     Auth,
     Connections,
-    WorthRepeating,
-    credentials_of,
-    plain,
-    readable,
+    RetryableRequestFailed,
+    get_credentials,
+    to_parameter_text,
+    to_tool_result,
 )
 
 from .document import APIDocument, Operation, SchemaTranslator, Unsupported
 
-PLACES = ("path", "query", "header", "cookie")
-LONGEST_DESCRIPTION = 1_000
+PARAMETER_LOCATIONS = ("path", "query", "header", "cookie")
+"""Supported values of a parameter's `in`."""
+MAX_DESCRIPTION_CHARACTERS = 1_000
+"""Maximum length of a description in characters."""
 _JSON = ("application/json", "+json")
 _FORM = "application/x-www-form-urlencoded"
 _MULTIPART = "multipart/form-data"
-_NOT_GIVEN = OURS | {"accept", "content-type"}
-"""Headers that are no parameters: three are to be ignored, says the specification, and the rest is the connection's."""
+_IGNORED_HEADERS = RESERVED_HEADERS | {"accept", "content-type"}
+"""Headers that are not parameters: three are excluded by the specification, the others belong to the connection."""
 _UNFIT = re.compile(r"[^a-zA-Z0-9_.-]+")
-_LONGEST_ARGUMENT = 64
-"""Characters that providers take for the name of an argument."""
+_MAX_ARGUMENT_CHARACTERS = 64
+"""Maximum length of an argument name that model providers accept."""
 
 
 @attrs.frozen
 class Parameter:
-    """One parameter: where it goes, and how it is written there."""
+    """A parameter of an operation: its location in the request and its serialization."""
 
     argument: str
-    """By which the model gives it: its name, and its place where two have one name."""
+    """Name of the tool argument: the parameter's name, followed by its location if the name occurs twice."""
     name: str
-    place: str
+    """Name of the parameter in the request."""
+    location: str
+    """One of `PARAMETER_LOCATIONS`."""
     style: str
+    """Serialization style of the parameter in the OpenAPI document, e.g. `form` or `simple`."""
     explode: bool
+    """True if items of lists and objects become separate parameters."""
     required: bool
+    """True if the model must pass the parameter."""
 
 
 @attrs.frozen
 class RequestBody:
-    """The body of a request: its media type, and whether it has to be there."""
+    """Media type of a request body, and if it is required."""
 
-    kind: str
+    media_type: str
     required: bool
 
 
 class OperationTool(Tool):
-    """Calls one operation of an API."""
+    """A tool that calls one operation of an API."""
 
     def __init__(
         self,
@@ -72,20 +79,20 @@ class OperationTool(Tool):
         timeout: float,
         max_bytes: int,
     ) -> None:
-        """Read what the operation takes.
+        """Convert the operation's parameters and body to a schema.
 
         Raises:
-            Unsupported: it cannot be a tool.
+            Unsupported: The operation cannot become a tool.
         """
         self.operation = operation
         self._connections, self._auth, self._max_bytes = connections, auth, max_bytes
         self._url = f"{server}{operation.path}"
         self.name = operation.id
-        self.description = operation.text[:LONGEST_DESCRIPTION]
-        self.effect = EFFECTS.get(operation.method.upper(), "once")
+        self.description = operation.text[:MAX_DESCRIPTION_CHARACTERS]
+        self.effect = METHOD_EFFECTS.get(operation.method.upper(), "once")
         self.timeout = timeout
         self.retries = 0 if self.effect == "once" else 2
-        self.retry_on = (WorthRepeating,) if self.retries else ()
+        self.retry_on = (RetryableRequestFailed,) if self.retries else ()
         translator = SchemaTranslator(document)
         properties: dict[str, Any] = {}
         self._parameters = tuple(_parameters(operation, translator, properties))
@@ -103,14 +110,14 @@ class OperationTool(Tool):
 
     async def execute(self, arguments: Mapping[str, Any], context: ToolContext) -> object:
         request = self.request(arguments, effect_key=context.effect_key)
-        request = attrs.evolve(request, credentials=await credentials_of(self._auth))
-        return readable(await self._connections.send(request))
+        request = attrs.evolve(request, credentials=await get_credentials(self._auth))
+        return to_tool_result(await self._connections.send(request))
 
     def request(self, arguments: Mapping[str, Any], *, effect_key: str = "") -> APIRequest:
-        """The request that arguments make, without credentials.
+        """Build the request from the arguments, without credentials.
 
         Raises:
-            InvalidArguments: a value would name another path.
+            InvalidArguments: A value would change the path, or a form is not an object.
         """
         url = self._url
         query: list[tuple[str, str]] = []
@@ -120,21 +127,21 @@ class OperationTool(Tool):
             if each.argument not in arguments:
                 continue
             value = arguments[each.argument]
-            if each.place == "path":
+            if each.location == "path":
                 url = url.replace(f"{{{each.name}}}", _segment(each, value))
-            elif each.place == "query":
-                query += in_query(each, value)
-            elif each.place == "header":
-                headers[each.name] = _listed(each, value)
+            elif each.location == "query":
+                query += to_query_parameters(each, value)
+            elif each.location == "header":
+                headers[each.name] = _join_values(each, value)
             else:
-                cookies.append(f"{each.name}={quote(_listed(each, value), safe='')}")
+                cookies.append(f"{each.name}={quote(_join_values(each, value), safe='')}")
         if cookies:
             headers["Cookie"] = "; ".join(cookies)
         if self.effect == "once" and effect_key:
             headers["Idempotency-Key"] = effect_key
         content = None
         if self._body is not None and "body" in arguments:
-            headers["Content-Type"], content = encoded(self._body.kind, arguments["body"])
+            headers["Content-Type"], content = encode_body(self._body.media_type, arguments["body"])
         return APIRequest(
             method=self.operation.method.upper(),
             url=url,
@@ -145,56 +152,67 @@ class OperationTool(Tool):
         )
 
 
-# --- what an operation takes -------------------------------------------------------------------
+# --- parameters and body -----------------------------------------------------------------------
 
 
 def _parameters(
     operation: Operation, translator: SchemaTranslator, properties: dict[str, Any]
 ) -> Sequence[Parameter]:
-    """The parameters of an operation; their schemas go into `properties`."""
+    """Return the parameters of an operation, and add their schemas to `properties`.
+
+    Raises:
+        Unsupported: A parameter is invalid or unsupported.
+    """
     names = [str(each.get("name")) for each in operation.parameters]
     found = []
     for given in operation.parameters:
-        name, place = given.get("name"), str(given.get("in"))
+        name, location = given.get("name"), str(given.get("in"))
         if not isinstance(name, str) or not name:
             raise Unsupported("a parameter has no name")
-        if place not in PLACES:
-            raise Unsupported(f"the parameter {name!r} stands in {place!r}")
-        if place == "header" and name.lower() in _NOT_GIVEN:
+        if location not in PARAMETER_LOCATIONS:
+            raise Unsupported(f"the parameter {name!r} has the unsupported location {location!r}")
+        if location == "header" and name.lower() in _IGNORED_HEADERS:
             continue
         is_alone = names.count(name) == 1 and name != "body"
-        argument = _argument(name if is_alone else f"{name}_{place}", properties)
-        properties[argument] = _described(given, translator.translate(_schema_of(given)))
-        style = str(given.get("style") or ("form" if place in ("query", "cookie") else "simple"))
+        argument = _argument(name if is_alone else f"{name}_{location}", properties)
+        properties[argument] = _with_description(given, translator.translate(_schema_of(given)))
+        style = str(given.get("style") or ("form" if location in ("query", "cookie") else "simple"))
         explode = given.get("explode", style == "form")
         found.append(
             Parameter(
-                argument, name, place, style, bool(explode), given.get("required") is True or place == "path"
+                argument,
+                name,
+                location,
+                style,
+                bool(explode),
+                given.get("required") is True or location == "path",
             )
         )
     if missing := [
-        each for each in _places(operation.path) if each not in {p.name for p in found if p.place == "path"}
+        each
+        for each in _path_parameters(operation.path)
+        if each not in {p.name for p in found if p.location == "path"}
     ]:
-        raise Unsupported(f"nothing says what {{{missing[0]}}} in its path is")
+        raise Unsupported(f"the parameter {{{missing[0]}}} of its path is not described")
     return found
 
 
 def _argument(name: str, taken: Mapping[str, Any]) -> str:
-    """A name for an argument that providers take, and that no other one has."""
-    fit = argument = _UNFIT.sub("_", name)[:_LONGEST_ARGUMENT]
+    """Return a unique argument name that model providers accept."""
+    fit = argument = _UNFIT.sub("_", name)[:_MAX_ARGUMENT_CHARACTERS]
     number = 1
     while argument in taken or argument == "body":
         number += 1
-        argument = f"{fit[: _LONGEST_ARGUMENT - 5]}_{number}"
+        argument = f"{fit[: _MAX_ARGUMENT_CHARACTERS - 5]}_{number}"
     return argument
 
 
-def _places(path: str) -> list[str]:
+def _path_parameters(path: str) -> list[str]:
     return [part.partition("}")[0] for part in path.split("{")[1:]]
 
 
 def _schema_of(parameter: Mapping[str, Any]) -> Any:
-    """The schema of a parameter, or of its only media type."""
+    """Return the schema of a parameter, or of its only media type."""
     if "schema" in parameter:
         return parameter["schema"]
     content = parameter.get("content")
@@ -205,118 +223,126 @@ def _schema_of(parameter: Mapping[str, Any]) -> Any:
 
 def _schema_in(media: Any) -> Any:
     if media is not None and not isinstance(media, Mapping):
-        raise Unsupported("a media type is no object")
+        raise Unsupported("a media type is not an object")
     return (media or {}).get("schema", {})
 
 
-def _described(given: Mapping[str, Any], schema: Any) -> Any:
+def _with_description(given: Mapping[str, Any], schema: Any) -> Any:
     text = given.get("description")
     if not isinstance(text, str) or not isinstance(schema, Mapping) or "description" in schema:
         return schema
-    return {**schema, "description": text[:LONGEST_DESCRIPTION]}
+    return {**schema, "description": text[:MAX_DESCRIPTION_CHARACTERS]}
 
 
 def _body(
     document: APIDocument, operation: Operation, translator: SchemaTranslator, properties: dict[str, Any]
 ) -> RequestBody | None:
+    """Return the body of an operation, and add its schema to `properties`; None if it has no supported body.
+
+    Raises:
+        Unsupported: A required body has no supported media type.
+    """
     given = operation.spec.get("requestBody")
     if given is None:
         return None
-    spec = document.resolved(given)
+    spec = document.resolve(given)
     content = spec.get("content")
     if not isinstance(content, Mapping) or not content:
         return None
-    kind = next((kind for test in (_is_json, _is_form, _is_text) for kind in content if test(kind)), None)
-    if kind is None:
+    media_type = next(
+        (media_type for test in (_is_json, _is_form, _is_text) for media_type in content if test(media_type)),
+        None,
+    )
+    if media_type is None:
         if spec.get("required") is not True:
             return None
-        raise Unsupported(f"its body is {next(iter(content))}")
-    properties["body"] = _described(spec, translator.translate(_schema_in(content[kind])))
-    return RequestBody(kind, spec.get("required") is True)
+        raise Unsupported(f"the media type {next(iter(content))} of its body is not supported")
+    properties["body"] = _with_description(spec, translator.translate(_schema_in(content[media_type])))
+    return RequestBody(media_type, spec.get("required") is True)
 
 
-def _is_json(kind: str) -> bool:
-    return kind.partition(";")[0].strip().endswith(_JSON) or kind == "*/*"
+def _is_json(media_type: str) -> bool:
+    return media_type.partition(";")[0].strip().endswith(_JSON) or media_type == "*/*"
 
 
-def _is_form(kind: str) -> bool:
-    return kind.partition(";")[0].strip() in (_FORM, _MULTIPART)
+def _is_form(media_type: str) -> bool:
+    return media_type.partition(";")[0].strip() in (_FORM, _MULTIPART)
 
 
-def _is_text(kind: str) -> bool:
-    return kind.startswith("text/")
+def _is_text(media_type: str) -> bool:
+    return media_type.startswith("text/")
 
 
-# --- how values are written --------------------------------------------------------------------
+# --- serializing values ------------------------------------------------------------------------
 
 
-def in_query(parameter: Parameter, value: Any) -> list[tuple[str, str]]:
-    """The pairs that a value is in a query, by the parameter's style."""
+def to_query_parameters(parameter: Parameter, value: Any) -> list[tuple[str, str]]:
+    """Return the query pairs of a value in the parameter's style."""
     name = parameter.name
     if isinstance(value, dict):
         if parameter.style == "deepObject":
-            return [(f"{name}[{key}]", plain(each)) for key, each in value.items()]
+            return [(f"{name}[{key}]", to_parameter_text(each)) for key, each in value.items()]
         if parameter.explode:
-            return [(key, plain(each)) for key, each in value.items()]
-        return [(name, ",".join(f"{key},{plain(each)}" for key, each in value.items()))]
+            return [(key, to_parameter_text(each)) for key, each in value.items()]
+        return [(name, ",".join(f"{key},{to_parameter_text(each)}" for key, each in value.items()))]
     if isinstance(value, list):
         if parameter.explode:
-            return [(name, plain(each)) for each in value]
+            return [(name, to_parameter_text(each)) for each in value]
         between = {"spaceDelimited": " ", "pipeDelimited": "|"}.get(parameter.style, ",")
-        return [(name, between.join(map(plain, value)))]
-    return [] if value is None else [(name, plain(value))]
+        return [(name, between.join(map(to_parameter_text, value)))]
+    return [] if value is None else [(name, to_parameter_text(value))]
 
 
-def _listed(parameter: Parameter, value: Any) -> str:
-    """A value in a header, a cookie or a path: lists and objects with commas."""
+def _join_values(parameter: Parameter, value: Any) -> str:
+    """Return a value for a header, cookie or path; items of lists and objects are separated by commas."""
     if isinstance(value, list):
-        return ",".join(map(plain, value))
+        return ",".join(map(to_parameter_text, value))
     if isinstance(value, dict):
         between = "=" if parameter.explode else ","
-        return ",".join(f"{key}{between}{plain(each)}" for key, each in value.items())
-    return plain(value)
+        return ",".join(f"{key}{between}{to_parameter_text(each)}" for key, each in value.items())
+    return to_parameter_text(value)
 
 
 def _segment(parameter: Parameter, value: Any) -> str:
-    text = _listed(parameter, value)
+    text = _join_values(parameter, value)
     if text in ("", ".", ".."):
-        raise InvalidArguments(f"{parameter.argument!r} is {text!r}, which is no part of a path")
+        raise InvalidArguments(f"{parameter.argument!r} is {text!r}, which is not a valid path segment")
     mark = {"label": ".", "matrix": f";{parameter.name}="}.get(parameter.style, "")
     return mark + quote(text, safe=",")
 
 
-def encoded(kind: str, body: Any) -> tuple[str, bytes]:
-    """The media type and the bytes of a body.
+def encode_body(media_type: str, body: Any) -> tuple[str, bytes]:
+    """Return the media type and the bytes of a request body.
 
     Raises:
-        InvalidArguments: a form is no object.
+        InvalidArguments: The body of a form is not an object.
     """
-    if _is_form(kind) and not isinstance(body, dict):
-        raise InvalidArguments(f"'body' is a form, so it is an object, not {type(body).__name__}")
-    if _is_text(kind):
-        return kind, plain(body).encode()
-    if kind.startswith(_FORM):
+    if _is_form(media_type) and not isinstance(body, dict):
+        raise InvalidArguments(f"'body' is a form, so it must be an object, not {type(body).__name__}")
+    if _is_text(media_type):
+        return media_type, to_parameter_text(body).encode()
+    if media_type.startswith(_FORM):
         pairs = [
-            (name, plain(each))
+            (name, to_parameter_text(each))
             for name, value in body.items()
             for each in (value if isinstance(value, list) else [value])
         ]
-        return kind, urlencode(pairs).encode()
-    if kind.startswith(_MULTIPART):
+        return media_type, urlencode(pairs).encode()
+    if media_type.startswith(_MULTIPART):
         return _multipart(body)
-    return ("application/json" if kind == "*/*" else kind), json.dumps(body, ensure_ascii=False).encode(
-        "utf-8", "surrogatepass"
-    )
+    return ("application/json" if media_type == "*/*" else media_type), json.dumps(
+        body, ensure_ascii=False
+    ).encode("utf-8", "surrogatepass")
 
 
 def _multipart(fields: Mapping[str, Any]) -> tuple[str, bytes]:
-    """Fields as RFC 7578 has them; texts of files are sent as they are."""
+    """Encode fields as multipart/form-data (RFC 7578); file contents are sent as text."""
     boundary = secrets.token_hex(16)
     parts = []
     for name, value in fields.items():
         for each in value if isinstance(value, list) else [value]:
             label = name.replace('"', "%22").replace("\r", "%0D").replace("\n", "%0A")
             parts.append(
-                f'--{boundary}\r\nContent-Disposition: form-data; name="{label}"\r\n\r\n{plain(each)}\r\n'
+                f'--{boundary}\r\nContent-Disposition: form-data; name="{label}"\r\n\r\n{to_parameter_text(each)}\r\n'
             )
     return f"{_MULTIPART}; boundary={boundary}", ("".join(parts) + f"--{boundary}--\r\n").encode()

@@ -1,4 +1,4 @@
-"""`OpenAPI`: the operations of an API that has an OpenAPI document, as a toolset."""
+"""`OpenAPI`: the operations of an API with an OpenAPI document as a toolset."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -13,9 +13,9 @@ from actgent.errors import AddressRefused, ConfigurationError
 from actgent.errors.printable import counted, shown
 from actgent.support.logs import logger_of
 from actgent.tools.base import Tool
-from actgent.tools.generators import allowed_by, check_rule_function
+from actgent.tools.callables import check_rule_function, rule_allows
 from actgent.tools.options import check_options
-from actgent.tools.registry import fit_name
+from actgent.tools.registry import make_valid_name
 from actgent.toolsets.http import (
     APIKey,
     APIRequest,
@@ -29,46 +29,50 @@ from actgent.toolsets.http import (
     is_http_url,
     origin_of,
 )
-from actgent.toolsets.toolset import CONNECT_TIMEOUT, Publish, Toolset, check_name
+from actgent.toolsets.toolset import CONNECT_TIMEOUT_SECONDS, Publish, Toolset, check_name
 
 from .document import APIDocument, Operation, Unsupported, is_server, read_document, read_file
 from .operation import OperationTool
 
-LARGEST = 20_000_000
-"""Bytes of a document that is fetched."""
-SAID = 20
-"""How many operations that are left out the log names."""
+MAX_DOCUMENT_BYTES = 20_000_000
+"""Maximum size of a fetched document."""
+MAX_LOGGED_OPERATIONS = 20
+"""Maximum number of skipped operations named in the log."""
 _log = logger_of(__name__)
 
 
 class OpenAPI(Toolset):
-    """The operations of an API as tools, by its OpenAPI document (3.0 or 3.1).
+    """The operations of an API as tools, from its OpenAPI document (3.0 or 3.1).
 
         OpenAPI("api.yaml", tags=["issues"], auth=Bearer(token))
 
-    An operation that cannot be a tool is left out; `skipped` says why.
+    Operations that cannot become tools are left out; `skipped` has the reasons.
 
     Args:
-        document: The document as a dict, the path of its file (JSON or YAML), or the URL that it is fetched from when
-            the toolset is opened.
-        name: The toolset's name; by default made from the document's title, or from its place.
-        server: The API's address; by default the first that the document names.
-        tags: Keep operations with one of these tags.
-        operations: Keep operations with one of these ids.
-        keep: Keep operations of which this function says True: `lambda operation: operation.method == "get"`. It is
-            called in a thread if the document is fetched.
-        auth: As for `HTTPTool`; or a text or `Basic` by name of a security scheme of the document. The credentials go
-            to origins that the program names: `server`, the URL of a document that is fetched, `auth_origins`, and the
-            first server of a document that is a dict or a file. Requests to other servers of the document have none.
-        auth_origins: Further origins that the credentials go to, such as `https://api.example.com`.
-        timeout: Seconds a call may take.
-        max_bytes: The longest answer.
-        allow: Hosts and networks that it may reach although they are not public.
-        required: True: an agent does not start without it, where the document has to be fetched.
-        connect_timeout: Seconds to fetch the document, and to make tools of it in a thread.
+        document: The document as a dict, the path of its file (JSON or YAML), or its URL, which is fetched when the
+            toolset
+            connects.
+        name: Name of the toolset; defaults to the file name, the host, or the document's title.
+        server: URL of the API; defaults to the first server of the document.
+        tags: Use only operations with one of these tags.
+        operations: Use only operations with one of these ids.
+        keep: Use only operations for which this function returns True: `lambda operation: operation.method == "get"`.
+            It runs
+            in a worker thread if the document is fetched.
+        auth: As for `HTTPTool`; or a mapping from security schemes of the document to a text or `Basic`. The
+            credentials go
+            only to origins that the program names: `server`, the URL of a fetched document, `auth_origins`, and the
+            first
+            server of a document that is a dict or a file. Requests to other servers have no credentials.
+        auth_origins: Further origins that receive the credentials, such as `https://api.example.com`.
+        timeout: Time limit of a call in seconds.
+        max_bytes: Maximum size of a response in bytes; longer responses are truncated.
+        allow: Hosts and networks that are reachable although they are not public.
+        required: True if agents do not start before the document was fetched.
+        connect_timeout: Time limit in seconds to fetch the document and to create the tools.
 
     Raises:
-        ConfigurationError: it is no OpenAPI document, names no server, or an option is wrong.
+        ConfigurationError: The document is not an OpenAPI document, has no server, or an argument is invalid.
     """
 
     may_change = False
@@ -88,7 +92,7 @@ class OpenAPI(Toolset):
         max_bytes: int = 1_000_000,
         allow: Sequence[str] = (),
         required: bool = False,
-        connect_timeout: float = CONNECT_TIMEOUT,
+        connect_timeout: float = CONNECT_TIMEOUT_SECONDS,
     ) -> None:
         at_least_one("max_bytes", max_bytes)
         if not isinstance(auth, Mapping):
@@ -96,18 +100,18 @@ class OpenAPI(Toolset):
         self.required = required
         self.connect_timeout = connect_timeout
         self.skipped: dict[str, str] = {}
-        """Why an operation is no tool, by its id."""
+        """Reasons why operations were left out, by operation id."""
         if server and not is_server(server):
             raise ConfigurationError(
-                f"server= is an http or https URL without user, query and fragment, not {server!r:.200}"
+                f"server= must be an http or https URL without user, query and fragment, not {server!r:.200}"
             )
         self._server = server.rstrip("/")
         for argument, given in (("tags", tags), ("operations", operations), ("auth_origins", auth_origins)):
             if isinstance(given, str):
-                raise ConfigurationError(f"{argument}= is a list: {argument}=[{given!r}]")
+                raise ConfigurationError(f"{argument}= must be a list: {argument}=[{given!r}]")
         if keep is not None:
             check_rule_function("keep=", keep, takes="(operation)")
-        self._auth_origins = frozenset(map(_named_origin, auth_origins))
+        self._auth_origins = frozenset(map(_parse_origin, auth_origins))
         self._tags, self._ids, self._keep = frozenset(tags), frozenset(operations), keep
         self._auth = auth
         self._timeout, self._max_bytes = timeout, max_bytes
@@ -116,17 +120,17 @@ class OpenAPI(Toolset):
             document if isinstance(document, str) and document.startswith(("http://", "https://")) else ""
         )
         if self._url and not is_http_url(self._url):
-            raise ConfigurationError(f"the address of the document is no URL: {self._url!r:.200}")
+            raise ConfigurationError(f"the URL of the document is invalid: {self._url!r:.200}")
         if isinstance(document, str) and "://" in document and not self._url:
             raise ConfigurationError(
-                f"the address of an OpenAPI document begins with http:// or https://, not {document!r:.200}"
+                f"the URL of an OpenAPI document must begin with http:// or https://, not {document!r:.200}"
             )
         self._tools: tuple[Tool, ...] | None = None
         title = ""
         if not self._url:
             read = APIDocument(document if isinstance(document, Mapping) else read_file(Path(document)))
             title = read.title
-            self._tools = self._made(read)
+            self._tools = self._build_tools(read)
         self.may_change = bool(self._url)
         place = (
             self._url.split("/")[2]
@@ -135,11 +139,11 @@ class OpenAPI(Toolset):
             if isinstance(document, str | Path)
             else ""
         )
-        self.name = check_name(name or fit_name(place or title or "openapi"))
+        self.name = check_name(name or make_valid_name(place or title or "openapi"))
 
     @property
     def tools(self) -> tuple[Tool, ...]:
-        """The tools, as far as the document is known: one that is fetched is known when the toolset is opened."""
+        """The tools; empty until a document that must be fetched was fetched."""
         return self._tools or ()
 
     async def run(self, publish: Publish) -> None:
@@ -151,13 +155,13 @@ class OpenAPI(Toolset):
             await trio.sleep_forever()
 
     def _read(self, body: bytes) -> tuple[Tool, ...]:
-        """Make tools of a fetched document, in a thread of trio; a cancellation ends that between two steps."""
+        """Create tools of a fetched document. Runs in a worker thread of trio; a cancellation stops it between two steps."""
         check = trio.from_thread.check_cancelled
         data = read_document(body, name=self._url, check=check)
-        return self._made(APIDocument(data, origin=self._url), check=check)
+        return self._build_tools(APIDocument(data, origin=self._url), check=check)
 
     async def _fetch(self) -> bytes:
-        request = APIRequest(method="GET", url=self._url, max_bytes=LARGEST)
+        request = APIRequest(method="GET", url=self._url, max_bytes=MAX_DOCUMENT_BYTES)
         try:
             response = await self._connections.send(request)
         except AddressRefused as error:
@@ -165,18 +169,23 @@ class OpenAPI(Toolset):
             raise ConfigurationError(
                 f"the document at {self._url} cannot be fetched: {error}. If this is intended, write allow=[{host!r}]"
             ) from error
-        if response.is_cut:
-            raise ConfigurationError(f"the document at {self._url} has more than {LARGEST:,} bytes")
+        if response.is_truncated:
+            raise ConfigurationError(
+                f"the document at {self._url} has more than {MAX_DOCUMENT_BYTES:,} bytes"
+            )
         return response.body
 
-    def _made(self, document: APIDocument, *, check: Callable[[], object] = lambda: None) -> tuple[Tool, ...]:
+    def _build_tools(
+        self, document: APIDocument, *, check: Callable[[], object] = lambda: None
+    ) -> tuple[Tool, ...]:
+        """Create the tools of the selected operations, and log the skipped ones."""
         auth = credentials_by_scheme(document, self._auth) if isinstance(self._auth, Mapping) else self._auth
         tools: dict[str, Tool] = {}
         there = document.operations(self.skipped)
         foreign = set[str]()
         for operation in there:
             check()
-            if not self._wants(operation):
+            if not self._is_selected(operation):
                 continue
             try:
                 server = self._server or document.server(operation)
@@ -189,29 +198,31 @@ class OpenAPI(Toolset):
             else:
                 if tools.setdefault(tool.name, tool) is not tool:
                     self.skipped[f"{operation.method} {operation.path}"] = (
-                        f"another operation is {operation.id!r}"
+                        f"another operation has the id {operation.id!r}"
                     )
-        self._check_wanted(there, tools)
+        self._check_selection(there, tools)
         if foreign:
             _log.warning(
-                "%s: the document names %s, which the program does not name, so no credentials go there; "
-                "pass server= or auth_origins= if they may",
+                "%s: the document names %s, but the program does not, so requests to it have no credentials; "
+                "pass server= or auth_origins= to allow that",
                 shown(self._url or document.title),
-                shown(", ".join(sorted(foreign)[:SAID])),
+                shown(", ".join(sorted(foreign)[:MAX_LOGGED_OPERATIONS])),
             )
         if self.skipped:
-            names = ", ".join(f"{name} ({reason})" for name, reason in list(self.skipped.items())[:SAID])
+            names = ", ".join(
+                f"{name} ({reason})" for name, reason in list(self.skipped.items())[:MAX_LOGGED_OPERATIONS]
+            )
             _log.warning(
                 "%s: %s",
                 counted(
-                    len(self.skipped), "operation of an API is no tool", "operations of an API are no tools"
+                    len(self.skipped), "operation of an API was skipped", "operations of an API were skipped"
                 ),
                 shown(names),
             )
         return tuple(tools.values())
 
     def _origins(self, document: APIDocument) -> frozenset[str]:
-        """Return the origins that the program has named, which the credentials may go to."""
+        """Return the origins that the program has named, which receive the credentials."""
         named = self._server or self._url
         if not named:
             try:
@@ -230,51 +241,51 @@ class OpenAPI(Toolset):
             timeout=self._timeout,
             max_bytes=self._max_bytes,
         )
-        tool.name = fit_name(tool.name)
+        tool.name = make_valid_name(tool.name)
         check_options(tool)
         return tool
 
-    def _wants(self, operation: Operation) -> bool:
+    def _is_selected(self, operation: Operation) -> bool:
         return (
             (not self._tags or bool(self._tags & set(operation.tags)))
             and (not self._ids or operation.id in self._ids)
-            and (self._keep is None or allowed_by("keep=", self._keep(operation)))
+            and (self._keep is None or rule_allows("keep=", self._keep(operation)))
         )
 
-    def _check_wanted(self, there: Sequence[Operation], tools: Mapping[str, Tool]) -> None:
-        """Refuse names of operations and tags that the document does not have."""
+    def _check_selection(self, there: Sequence[Operation], tools: Mapping[str, Tool]) -> None:
+        """Raise `ConfigurationError` if the document lacks a selected operation or tag, or has no usable operation."""
         for kind, wanted, known in (
             ("operation", self._ids, {each.id for each in there}),
             ("tag", self._tags, {tag for each in there for tag in each.tags}),
         ):
             if missing := sorted(wanted - known):
                 raise ConfigurationError(
-                    f"the document has no {kind} {missing[0]!r} (there are: {', '.join(sorted(known)[:SAID])})"
+                    f"the document has no {kind} {missing[0]!r} (available: {', '.join(sorted(known)[:MAX_LOGGED_OPERATIONS])})"
                 )
         if not tools and self.skipped:
             reason = next(iter(self.skipped.values()))
-            raise ConfigurationError(f"no operation of the document can be a tool: {reason}")
+            raise ConfigurationError(f"no operation of the document can become a tool: {reason}")
 
 
-def _named_origin(url: str) -> str:
-    """Return the origin of an entry of `auth_origins`; raise ConfigurationError if it is no http or https URL."""
+def _parse_origin(url: str) -> str:
+    """Return the origin of an entry of `auth_origins`; raise `ConfigurationError` if it is not an http or https URL."""
     if not is_server(url):
         raise ConfigurationError(
-            f"auth_origins= holds origins such as https://api.example.com, not {url!r:.200}"
+            f"auth_origins= must contain origins such as https://api.example.com, not {url!r:.200}"
         )
     return origin_of(url)
 
 
 def credentials_by_scheme(document: APIDocument, given: Mapping[str, str | Basic]) -> Auth:
-    """Turn texts by name of a security scheme into what goes into each request.
+    """Return a function that returns the credentials for values by security scheme.
 
     Raises:
-        ConfigurationError: the document has no such scheme, or one that a text is not enough for.
+        ConfigurationError: The document has no such scheme, or the scheme needs another kind of value.
     """
     schemes = document.security_schemes()
     try:
         parts = [
-            _by_scheme(name, document.resolved(schemes[name]), value) if name in schemes else None
+            _scheme_credentials(name, document.resolve(schemes[name]), value) if name in schemes else None
             for name, value in given.items()
         ]
     except Unsupported as error:
@@ -284,7 +295,7 @@ def credentials_by_scheme(document: APIDocument, given: Mapping[str, str | Basic
     if None in parts:
         missing = next(name for name in given if name not in schemes)
         raise ConfigurationError(
-            f"auth=: the document has no security scheme {missing!r} (there are: {', '.join(sorted(schemes)) or 'none'})"
+            f"auth=: the document has no security scheme {missing!r} (available: {', '.join(sorted(schemes)) or 'none'})"
         )
     found = [part() for part in parts if part is not None]
     return lambda: Credentials(
@@ -293,7 +304,9 @@ def credentials_by_scheme(document: APIDocument, given: Mapping[str, str | Basic
     )
 
 
-def _by_scheme(name: str, scheme: Mapping[str, Any], value: str | Basic) -> Callable[[], Credentials]:
+def _scheme_credentials(
+    name: str, scheme: Mapping[str, Any], value: str | Basic
+) -> Callable[[], Credentials]:
     kind, place = scheme.get("type"), scheme.get("in")
     if isinstance(value, Basic):
         return value
@@ -304,5 +317,5 @@ def _by_scheme(name: str, scheme: Mapping[str, Any], value: str | Basic) -> Call
             str(place), lambda: cookie
         )
     if kind == "http" and str(scheme.get("scheme")).lower() == "basic":
-        raise ConfigurationError(f"auth=: the scheme {name!r} takes Basic(user, password)")
+        raise ConfigurationError(f"auth=: the scheme {name!r} requires Basic(user, password)")
     return Bearer(value)

@@ -1,1 +1,1 @@
-"""Calls of a turn: of models and of tools, with what they cost, how far they are and whom they ask."""
+"""Model calls and tool calls of a turn: budgets, streaming, progress, approvals and context-window fitting."""

@@ -1,4 +1,4 @@
-"""`ApprovalRequests`: which calls of a batch need a person, how people are asked, and what their decisions do."""
+"""Approval requests for tool calls and guards: decide which calls need approval, send requests, apply decisions."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -8,81 +8,87 @@ import attrs
 
 from actgent.approvals import Approval, Ask
 from actgent.errors import AskPerson
-from actgent.journal.records import PersonAsked, SuspendedRecord
+from actgent.journal.records import ApprovalRequestRecord, SuspensionRecord
 from actgent.messages import ToolCall
 from actgent.sessions.context import SessionContext
+from actgent.sessions.pending.approval_calls import approval_for, question_of
+from actgent.sessions.pending.approval_ledger import GUARDED, ApprovalLedger
 from actgent.sessions.turn import Turn
-from actgent.sessions.waiting.approval_calls import approval_for, question_of
-from actgent.sessions.waiting.approval_ledger import GUARDED, ApprovalLedger
 from actgent.tools.base import Tool, ToolContext
 from actgent.tools.execution import Batch
 from actgent.turns.dispatcher import Dispatcher
 from actgent.turns.observer import Observer
 
 NeedsPerson = Callable[[ToolCall, Tool, ToolContext], bool | Ask]
-"""A rule: True if a person has to approve a call; an `Ask` words the question. Must be sync and free of side effects."""
+"""Approval rule of an agent. It returns True or an `Ask` (with the question) if a call needs approval. It must be sync and have no side effects."""
 
 
 @attrs.frozen(kw_only=True)
-class Guarding:
-    """What a guard asks people about."""
+class GuardApproval:
+    """A message or answer that a guard submits for approval."""
 
     guard: str
     subject: str
-    """The id of the message or answer."""
+    """Id of the checked message or answer."""
     text: str
     ask: Ask
     is_message: bool
 
     @property
     def call_id(self) -> str:
-        """Stands for it where an approval names a call; the same after a restart."""
+        """Id of the approval's pseudo tool call; built from guard and subject, so it stays equal after a restart."""
         return f"{GUARDED}{self.guard}/{self.subject}"
 
 
 @attrs.frozen(kw_only=True)
 class ApprovalRequests:
-    """Asks people about the calls of one agent."""
+    """Creates, records and delivers the approval requests of one agent."""
 
     agent: str
     rule: NeedsPerson | None
-    """Besides what tools say themselves."""
+    """The agent's approval rule, applied in addition to the approval settings of each tool; None if there is no rule."""
     dispatcher: Dispatcher
     observer: Observer
     now: Callable[[], float]
-    """Unix time in seconds, by `Clock.steady`: what a person may take is a delay."""
+    """Returns the Unix time in seconds of `Clock.steady`; used for approval deadlines."""
 
     # --- before calls run --------------------------------------------------------------------
 
     def rule_for(self, told: ToolContext) -> Callable[[ToolCall, Tool], Ask | None] | None:
-        """Return the agent's rule in the form that a batch asks, if there is one."""
-        return None if self.rule is None else partial(wish_of, self.rule, told)
+        """Bind the agent's approval rule to a tool context, as `Batch.ask` expects it; None if the agent has no rule."""
+        return None if self.rule is None else partial(approval_question, self.rule, told)
 
     def apply_decisions(self, ledger: ApprovalLedger, batch: Batch) -> None:
-        """Give calls the result that a person decided, and mark those that still wait for a decision."""
+        """Set the results of rejected or edited calls from their recorded decisions, and mark calls with open approvals as waiting."""
         for place, call in enumerate(batch.calls):
             verdict = ledger.verdict(call.id)
             if verdict is not None and verdict.grant is None:
                 content, error = verdict.result
-                batch.answer(place, content=content, error=error)
+                batch.supply_result(place, content=content, error=error)
             elif (approval := ledger.open_of(call.id)) is not None:
-                batch.asked = {**batch.asked, place: question_of(approval)}
+                batch.awaiting_approval = {**batch.awaiting_approval, place: question_of(approval)}
 
     # --- when all others have run --------------------------------------------------------------
 
     async def ask(self, context: SessionContext, turn: Turn, batch: Batch) -> None:
-        """Write what people are asked, then ask them; from then on the turn may wait, unless they decide at once."""
+        """Record the approval requests of a batch in the journal, then deliver them to handlers and callers.
+
+        The turn can be suspended after this call, unless a handler decided all requests immediately.
+        """
         asked = self._approvals(context, turn, batch)
         self._write(context, asked)
-        turn.keep_results(batch.finished(), [batch.calls[place].id for place in batch.asked])
+        turn.keep_results(batch.finished(), [batch.calls[place].id for place in batch.awaiting_approval])
         context.conversation.open_calls = tuple(batch.calls)
         if context.log is not None:
             context.log.keep(batch.finished())
             await context.log.flush()
         await self._tell(context, turn, asked)
 
-    async def ask_about(self, context: SessionContext, turn: Turn, asked: Guarding) -> None:
-        """Ask people about what a guard wants them to see; from then on the turn waits, unless they decide at once."""
+    async def ask_about(self, context: SessionContext, turn: Turn, asked: GuardApproval) -> None:
+        """Record and deliver the approval request of a guard about a message or an answer.
+
+        The turn can be suspended after this call, unless a handler decided the request immediately.
+        """
         call = ToolCall(asked.guard, {"text": asked.text}, id=asked.call_id)
         about = "message" if asked.is_message else "answer"
         question = asked.ask.question or f"May this {about} pass the guard {asked.guard!r}?"
@@ -98,35 +104,39 @@ class ApprovalRequests:
     def _write(self, context: SessionContext, asked: Sequence[Approval]) -> None:
         for approval in asked:
             if approval.id not in context.ledger().open:
-                context.record_approval(PersonAsked(approval=approval))
+                context.record_approval(ApprovalRequestRecord(approval=approval))
 
     async def _tell(self, context: SessionContext, turn: Turn, asked: Sequence[Approval]) -> None:
-        """Let everyone hear what people are asked, once it is written."""
+        """Deliver recorded approval requests to observers, handlers, callers and parent sessions; record the turn as suspended."""
         ledger = context.ledger()
         for approval in asked:
             turn.check()
+            if approval.for_caller:
+                for listener in turn.listeners:
+                    listener.receive_delivery(approval)
+                continue
             self.observer.ask(context, approval)
-            self.dispatcher.reports.approval_unheard(context, turn, approval)
+            self.dispatcher.failure_logger.warn_unheard_approval(context, turn, approval)
             await self.dispatcher.deliver(context, turn, approval)
             await self._tell_parents(context, approval)
         turn.check()
         if ids := tuple(each.id for each in ledger.undecided):
-            context.record_approval(SuspendedRecord(message_id=turn.message.id, ids=ids))
+            context.record_approval(SuspensionRecord(message_id=turn.message.id, ids=ids))
             if context.log is not None:
                 context.log.flush_soon()
 
     async def _tell_parents(self, context: SessionContext, approval: Approval) -> None:
-        """Tell the sessions above, whose users can decide, too."""
+        """Deliver an approval request to the handlers of all parent sessions, which can also decide it."""
         parent = context.parent
         while parent is not None:
             await self.dispatcher.dispatch(parent, approval)
             parent = parent.parent
 
     def _approvals(self, context: SessionContext, turn: Turn, batch: Batch) -> list[Approval]:
-        """Make the approvals that calls wait for, in their order; a question that was answered already is not asked."""
+        """Return the approvals to request for the waiting calls of a batch, in call order; decided approvals are reused and omitted."""
         ledger = context.ledger()
         asked = []
-        for place, question in sorted(batch.asked.items(), key=itemgetter(0)):
+        for place, question in sorted(batch.awaiting_approval.items(), key=itemgetter(0)):
             call = batch.calls[place]
             approval = ledger.open_of(call.id) or self._approval(context, turn, call, question)
             if not ledger.reuse_decision(approval.id):
@@ -139,14 +149,14 @@ class ApprovalRequests:
             question,
             session_id=context.id,
             agent=self.agent,
-            owner=context.works_for,
+            owner=context.quota_owner,
             now=self.now(),
             timeout=turn.limits.approval_timeout,
             is_former=context.is_former,
         )
 
 
-def wish_of(rule: NeedsPerson, told: ToolContext, call: ToolCall, tool: Tool) -> Ask | None:
-    """Return the question of a rule about a call; None if nobody has to approve it."""
+def approval_question(rule: NeedsPerson, told: ToolContext, call: ToolCall, tool: Tool) -> Ask | None:
+    """Return the question of an approval rule about a tool call; None if the call needs no approval."""
     wish = rule(call, tool, told)
     return (wish if isinstance(wish, Ask) else Ask()) if wish else None

@@ -1,9 +1,9 @@
-"""`NestedCalls`: the calls that one tool makes of the others of its agent while it runs, such as code in a sandbox.
+"""Tool calls made from inside a running tool, such as the Python sandbox calling the agent's other tools.
 
-Each is in all respects one of the tool itself: arguments, modes, approvals, limits and timeouts. What came of each is kept
-in the session's state, and so in its journal, by the id of the call that runs and a number. When that call runs again,
-because a person had to be asked or the process ended, it takes the results that are there, and its next call is a new one:
-nothing happens twice. So the tool has to make the same calls again, in the same order.
+Nested calls follow the same rules as calls of the model: argument validation, modes, approvals, limits and timeouts.
+Each result is stored in the session state under the id of the outer call and a sequence number. If the outer call runs
+again (after an approval or a restart), nested calls return their stored results and are not executed twice. So the
+outer tool must make the same calls in the same order.
 """
 
 import hashlib
@@ -21,45 +21,45 @@ from actgent.sessions.context import SessionContext
 from actgent.sessions.turn import Turn
 from actgent.tools.base import Tool
 from actgent.tools.execution import Batch
-from actgent.tools.outputs.results import canonical
+from actgent.tools.outputs.result_text import canonical_json
 from actgent.tools.registry import ToolRegistry
 
-MOST = 4_000_000
-"""Characters of the results that one call keeps."""
-SHOWN = 2000
-"""Characters of a call's arguments that a person reads who is asked about it."""
+MAX_STORED_CHARS = 4_000_000
+"""Maximum characters of nested results that one outer call may store."""
+MAX_ARGUMENT_CHARS = 2000
+"""Maximum characters of a nested call's arguments in an approval question."""
 _KEY = "_nested/"
 NewBatch = Callable[[SessionContext, Turn, Sequence[ToolCall]], Batch]
 
 
 @attrs.define(eq=False, kw_only=True)
 class NestedCalls:
-    """What a running call is given to call others by."""
+    """Runs tool calls on behalf of a running tool call (the outer call)."""
 
     outer: ToolCall
-    """The call that runs."""
+    """The running tool call that makes the nested calls."""
     context: SessionContext
     turn: Turn
     registry: ToolRegistry
     new_batch: NewBatch = attrs.field(repr=False)
-    """Makes a batch of calls as an answer's are made."""
+    """Creates the batch that executes a nested call."""
     now: Callable[[], float] = attrs.field(repr=False)
-    """Unix time in seconds."""
+    """Returns the Unix time in seconds."""
     _count: int = 0
     _kept: int = 0
 
     def names(self) -> Sequence[str]:
-        """The names of the tools that may be called: all but those that call others themselves."""
+        """Return the names of the tools that nested calls may use: all tools except those that make nested calls themselves."""
         return tuple(tool.name for tool in self.registry if _may_be_called(tool))
 
     def parameters(self, name: str) -> Sequence[str]:
-        """The names of a tool's parameters, in their order."""
+        """Return the parameter names of a tool, in declaration order."""
         tool = self.registry.get(name)
         return () if tool is None else tuple(tool.parameters.get("properties", ()))
 
-    def begun_at(self) -> float:
-        """Unix time in seconds at which the call ran first, the same whenever it runs again."""
-        self._forget_others()
+    def first_started_at(self) -> float:
+        """Return the Unix time in seconds at which the outer call ran first. Repeated runs return the same value."""
+        self._delete_completed()
         key = f"{_KEY}{self.outer.id}/0"
         began = self.context.state.get(key)
         if began is None:
@@ -69,12 +69,12 @@ class NestedCalls:
         return known
 
     async def call(self, name: str, arguments: Mapping[str, Any]) -> ToolResult:
-        """Run a call, or take what came of it before.
+        """Run a nested tool call, or return its stored result from an earlier run of the outer call.
 
         Raises:
-            AskPerson: a person has to decide first; the call that runs is to run again then, and comes here again.
-            LimitReached: the turn may not call any more tools.
-            ToolError: there is no such tool to be called, or another call was made here before.
+            AskPerson: The call needs an approval. The outer call is suspended, and runs again after the decision.
+            LimitReached: The turn has used all tool calls of its limit.
+            ToolError: The tool does not exist or may not be nested, or an earlier run made another call at this position.
         """
         self._count += 1
         call = ToolCall(name, dict(arguments), id=f"{self.outer.id}/{self._count}")
@@ -103,32 +103,34 @@ class NestedCalls:
         if has_begun and tool.effect == "once":
             batch.set_result(0, None)
         elif has_begun:
-            batch.begun = frozenset({0})
+            batch.maybe_started = frozenset({0})
         if tool.effect != "pure" and self.context.log is not None:
             batch.on_stage = partial(self._begin, call)
         await batch.run()
-        if (question := batch.asked.get(0)) is not None:
+        if (question := batch.awaiting_approval.get(0)) is not None:
             raise self._question(call, question)
         return self._keep(call, batch.results()[0])
 
     async def _begin(self, call: ToolCall, batch: Batch, places: Sequence[int]) -> None:
-        """Write that a call is about to start whose effect a restart has to know of; nothing cuts the write."""
-        if self.context.log is None or not all(map(batch.would_start, places)):
+        """Record that a nested call with side effects starts, so that a restart knows it. The write is not cancellable."""
+        if self.context.log is None or not all(map(batch.can_start, places)):
             return
         self.context.state.dispatch([(_KEY + call.id, {"call": _digest(call)})])
-        self.turn.control.cover()
+        self.turn.cover()
         await self.context.log.flush()
-        self.turn.control.expose()
+        self.turn.expose()
 
     def _keep(self, call: ToolCall, result: ToolResult) -> Mapping[str, Any]:
-        """Keep what came of a call.
+        """Store the result of a nested call in the session state.
 
         Raises:
-            ToolError: the calls before it have brought too much.
+            ToolError: The stored results of the outer call exceed 4,000,000 characters.
         """
         self._kept += len(result.content)
-        if self._kept > MOST:
-            raise ToolError(f"the results of the calls in one run have more than {MOST:,} characters")
+        if self._kept > MAX_STORED_CHARS:
+            raise ToolError(
+                f"the results of the calls in one run have more than {MAX_STORED_CHARS:,} characters"
+            )
         known = {
             "call": _digest(call),
             "result": {"content": result.content, "error": result.error, "status": result.status},
@@ -136,8 +138,8 @@ class NestedCalls:
         self.context.state.dispatch([(_KEY + call.id, known)])
         return known
 
-    def _forget_others(self) -> None:
-        """Forget what calls kept that have their results since."""
+    def _delete_completed(self) -> None:
+        """Delete the stored nested results of outer calls that are complete."""
         state, mine = self.context.state, f"{_KEY}{self.outer.id}/"
         others = [key for key in state if key.startswith(_KEY) and not key.startswith(mine)]
         if left := [key for key in others if state[key] is not None]:
@@ -147,15 +149,26 @@ class NestedCalls:
 
     def _question(self, call: ToolCall, question: AskPerson) -> AskPerson:
         words = f"{self._asked_about(call)} {question.question or f'May the tool {call.name!r} run?'}"
-        return AskPerson(words, form=question.form, timeout=question.timeout, again=True, risk=question.risk)
+        return AskPerson(
+            words,
+            form=question.form,
+            timeout=question.timeout,
+            again=True,
+            risk=question.risk,
+            state=question.state,
+        )
 
     def _asked_about(self, call: ToolCall) -> str:
-        arguments = canonical(call.arguments) if isinstance(call.arguments, Mapping) else call.arguments
-        shown = arguments if len(arguments) <= SHOWN else f"{arguments[:SHOWN]}... ({_digest(call)})"
+        arguments = canonical_json(call.arguments) if isinstance(call.arguments, Mapping) else call.arguments
+        shown = (
+            arguments
+            if len(arguments) <= MAX_ARGUMENT_CHARS
+            else f"{arguments[:MAX_ARGUMENT_CHARS]}... ({_digest(call)})"
+        )
         return f"[call {call.id.rpartition('/')[2]} of {self.outer.name!r}: {call.name}({shown})]"
 
     def _grant(self, call: ToolCall) -> Grant | None:
-        """The decision of a person about this very call."""
+        """Return the approval decision for a nested call with these arguments; None if there is none."""
         ledger = self.context.approvals
         verdict = None if ledger is None else ledger.verdict(self.outer.id)
         if verdict is None or (grant := verdict.grant) is None:
@@ -173,7 +186,7 @@ def _may_be_called(tool: Tool) -> bool:
 
 
 def _digest(call: ToolCall) -> str:
-    arguments = canonical(call.arguments) if isinstance(call.arguments, Mapping) else call.arguments
+    arguments = canonical_json(call.arguments) if isinstance(call.arguments, Mapping) else call.arguments
     return hashlib.blake2s(f"{call.name}\n{arguments}".encode(errors="replace"), digest_size=12).hexdigest()
 
 

@@ -1,4 +1,4 @@
-"""Run the tool calls of a turn, in the order of the answer, each with exactly one result in the record."""
+"""Execution of the tool calls of a turn. Each call gets exactly one result in the conversation."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -11,20 +11,21 @@ from actgent.control.budget import Budget
 from actgent.control.loop_detection import MIN_CALLS, find_call_cycle, is_same, most_calls
 from actgent.errors import LimitReached, UnusableResult
 from actgent.errors.printable import quoted
-from actgent.journal.records import Said, Started, make_said
+from actgent.journal.records import AgentMessageRecord, CallsStartedRecord, make_agent_message_record
 from actgent.messages import CallProgress, Message, ToolCall, Usage
 from actgent.sessions.context import SessionContext
+from actgent.sessions.pending.approval_calls import edited, grants_of
+from actgent.sessions.pending.approval_ledger import PendingCalls
+from actgent.sessions.pending.turn_checkpoint import TurnCheckpoint
 from actgent.sessions.restore import TOOLS
 from actgent.sessions.session_log import SessionLog
 from actgent.sessions.turn import Turn
-from actgent.sessions.waiting.approval_calls import edited, grants_of
-from actgent.sessions.waiting.approval_ledger import PendingCalls
-from actgent.sessions.waiting.turn_checkpoint import TurnCheckpoint
 from actgent.support.quick_init import maker
 from actgent.tools.base import Tool, ToolContext, make_context
+from actgent.tools.caller_tools import with_caller_tools
 from actgent.tools.execution import NO_GRANTS, Batch
-from actgent.tools.outputs.kept import can_read_results, keep_result
-from actgent.tools.outputs.results import capped
+from actgent.tools.outputs.oversized_results import has_read_result, store_oversized
+from actgent.tools.outputs.result_text import truncate
 from actgent.tools.registry import ToolRegistry
 from actgent.tools.threads import ThreadShare
 from actgent.turns.dispatcher import Dispatcher
@@ -32,48 +33,48 @@ from actgent.turns.observer import Observer
 
 from .approval_requests import ApprovalRequests
 from .nested_calls import NestedCalls
-from .progress import ProgressBoard
+from .progress_publisher import ProgressPublisher
 
 _make_batch = maker(Batch)
 Access = Callable[[ToolCall, Tool, ToolContext], str | None]
-"""A rule: why a call may not run at this moment, in words for the model; None: it may. It must be sync and free of side effects."""
+"""Access rule of a tool call. It returns None to allow the call, or a rejection reason for the model. It must be sync and have no side effects."""
 
 
 def _count_calls(turn: Turn, budget: Budget, calls: Sequence[ToolCall]) -> None:
-    """Take the calls of an answer from the turn's budget, once."""
-    if turn.checkpoint is None or turn.answer.id not in turn.checkpoint.charged:
-        budget.take_tool_calls(len(calls), of=turn.answer.id, now=trio.current_time())
+    """Charge the tool calls of an answer to the turn's budget, unless they were charged before a restart."""
+    if turn.checkpoint is None or turn.answer_id not in turn.checkpoint.charged:
+        budget.take_tool_calls(len(calls), of=turn.answer_id, now=trio.current_time())
 
 
-def _closing(results: Message, turn: Turn, usage: Usage) -> Said:
-    """Build the record of results, and of calls that no other record holds; `usage` is that of sessions that worked for them."""
+def _results_record(results: Message, turn: Turn, usage: Usage) -> AgentMessageRecord:
+    """Build the journal record of tool results. `usage` is the token usage of child sessions that ran for these calls."""
     if results.text_calls:  # `last_call` and `called` hold them in the journal
         results = attrs.evolve(results, text_calls=())
     last = turn.progress.last_call
     if last is None or last.native:
-        return make_said(
+        return make_agent_message_record(
             message=results, usage=usage, calls=turn.progress.calls, repairs=turn.progress.repairs
         )
-    return Said(
+    return AgentMessageRecord(
         message=results,
         usage=usage,
         calls=turn.progress.calls,
         repairs=turn.progress.repairs,
         last_call=last,
         identical=turn.progress.identical,
-        called=_called_at_last(results, turn),
+        called=_calls_of_results(results, turn),
     )
 
 
-def _called_at_last(results: Message, turn: Turn) -> tuple[ToolCall, ...]:
-    """The calls that have these results, where they are several."""
+def _calls_of_results(results: Message, turn: Turn) -> tuple[ToolCall, ...]:
+    """Return the calls of these results; empty for a single call, which the record stores elsewhere."""
     count, called = len(results.tool_results), turn.progress.called
     return tuple(called[-count:]) if called and count > 1 else ()
 
 
 @attrs.define(eq=False, kw_only=True)
 class ToolCaller:
-    """Runs the calls of an answer, closes them in the record and tells the handlers."""
+    """Runs the tool calls of an answer, records their results and delivers them to handlers."""
 
     agent: str
     registry: ToolRegistry
@@ -82,9 +83,9 @@ class ToolCaller:
     observer: Observer
     approvals: ApprovalRequests
     is_parallel: bool = False
-    """`Agent(parallel_tools=...)`: calls of tools that leave `parallel` open may overlap."""
+    """`Agent(parallel_tools=...)`: True if tools without a `parallel` setting may run concurrently."""
     access: Sequence[Access] = ()
-    """All of them have to agree, when the call is about to start."""
+    """Access rules, checked when a call is about to start. All rules have to allow the call."""
 
     async def run(
         self,
@@ -95,35 +96,34 @@ class ToolCaller:
         *,
         stage: str | None,
     ) -> Message | None:
-        """Run the calls of the answer to `message`; returns the message with their results, the turn's next.
+        """Run the tool calls of the answer to `message`. Return the message with their results, which the turn processes next.
 
-        None: some of them wait for people, and `turn.pending_approvals` is what to go on with when all have decided.
+        Return None if calls wait for approval. Then `turn.pending_approvals` holds the calls to resume after all decisions.
         """
-        if self.registry.unsettled:
+        if self.registry.connecting:
             await self._wait_for_toolsets(turn, calls)
-        known = self._known(context, turn, calls)
+        known = self._with_call_ids(context, turn, calls)
         batch = self._batch(context, turn, known)
         results = None
         is_over = False
-        control = turn.control
         try:
             turn.check()
-            is_counted = turn.progress.counted == turn.answer.id  # they waited for people meanwhile
-            if not (is_counted or batch.is_refused):
-                turn.progress.counted = turn.answer.id
+            is_counted = turn.progress.counted == turn.answer_id  # they waited for people meanwhile
+            if not (is_counted or batch.is_rejected):
+                turn.progress.counted = turn.answer_id
                 self._count(context, turn, known)
             self._prepare(context, turn, batch)
             if turn.listeners:
-                await self._tell_readers(context, turn, known)
-            control.expose()
+                await self._notify_readers(context, turn, known)
+            turn.expose()
             turn.batch = batch
             if (board := self._board(context, turn)) is None:
                 await batch.run()
             else:
                 batch.context.report = board.put
                 await board.run(batch.run)
-            if batch.asked:
-                control.cover()
+            if batch.awaiting_approval:
+                turn.cover()
                 await self.approvals.ask(context, turn, batch)
                 turn.pending_approvals = PendingCalls(message, tuple(known), stage)
             is_over = True
@@ -132,7 +132,7 @@ class ToolCaller:
             raise
         finally:
             turn.batch = None
-            control.cover()
+            turn.cover()
             if turn.pending_approvals is None:
                 results = self._close(context, turn, message, batch, stage, is_over=is_over)
         if results is None:
@@ -145,13 +145,13 @@ class ToolCaller:
         return results
 
     def close_open(self, context: SessionContext, turn: Turn) -> None:
-        """Give each call that will not run any more a result in the conversation."""
+        """Append a result for each open tool call that will not run, so that the conversation stays valid."""
         if context.conversation.open_calls:
-            batch = self._batch(context, turn, self._resolved(context.conversation.open_calls))
+            batch = self._batch(context, turn, self._resolve_calls(context.conversation.open_calls))
             self._close(context, turn, turn.message, batch, None, is_over=True)
 
     async def deliver(self, context: SessionContext, turn: Turn) -> None:
-        """Hand the results to the handlers, in the order of the calls."""
+        """Deliver tool results to the handlers, in call order."""
         while turn.results:
             result = turn.results.pop(0)
             if result.error is not None:
@@ -161,7 +161,7 @@ class ToolCaller:
             await self.dispatcher.deliver(context, turn, result)
 
     def _prepare(self, context: SessionContext, turn: Turn, batch: Batch) -> None:
-        """Have observers hear of each call. With a journal, what may have an effect is written first."""
+        """Attach observers to a batch. With a journal, calls with side effects are recorded before they start."""
         if self.observer.stream.active:
             batch.on_start = partial(self.observer.start_tool, context)
         if context.log is None:
@@ -170,9 +170,9 @@ class ToolCaller:
         if len(batch.calls) > 1:  # a single result is written with the message that carries it
             batch.on_finish = context.log.finish
 
-    def _board(self, context: SessionContext, turn: Turn) -> ProgressBoard | None:
-        """Return where tools put their progress; None: nobody would hear of it."""
-        is_heard = context.handlers.of("tool_progress") or (turn.listeners and turn.is_heard())
+    def _board(self, context: SessionContext, turn: Turn) -> ProgressPublisher | None:
+        """Return the publisher of tool progress; None if neither handlers nor observers receive progress."""
+        is_heard = "tool_progress" in context.handlers or (turn.listeners and turn.has_stream_listener())
         if not (is_heard or self.observer.stream.watched):
             return None
 
@@ -180,67 +180,69 @@ class ToolCaller:
             self.observer.take_progress(context, progress)
             await self.dispatcher.dispatch(context, progress)
 
-        return ProgressBoard(tell)
+        return ProgressPublisher(tell)
 
-    async def _tell_readers(self, context: SessionContext, turn: Turn, calls: Sequence[ToolCall]) -> None:
-        """Tell the listeners of calls that are in the journal."""
-        if context.log is not None and turn.is_heard():
+    async def _notify_readers(self, context: SessionContext, turn: Turn, calls: Sequence[ToolCall]) -> None:
+        """Notify stream readers of the tool calls, after the calls are written to the journal."""
+        if context.log is not None and turn.has_stream_listener():
             await context.log.flush()
         for listener in turn.listeners:
-            listener.take_calls(calls)
+            listener.receive_calls(calls)
 
-    def _resolved(self, calls: Sequence[ToolCall]) -> Sequence[ToolCall]:
-        """Return the calls of the tools themselves where the model ran them by `call_tool`."""
+    def _resolve_calls(self, calls: Sequence[ToolCall]) -> Sequence[ToolCall]:
+        """Replace `call_tool` calls by calls of the tools that they name."""
         return [self.registry.resolve(call) for call in calls] if self.registry.has_toolsets else calls
 
-    def _known(self, context: SessionContext, turn: Turn, calls: Sequence[ToolCall]) -> Sequence[ToolCall]:
-        """The calls of the tools themselves, each with its id."""
-        calls = self._resolved(calls)
+    def _with_call_ids(
+        self, context: SessionContext, turn: Turn, calls: Sequence[ToolCall]
+    ) -> Sequence[ToolCall]:
+        """Resolve `call_tool` calls, and assign ids to calls that the provider sent without an id."""
+        calls = self._resolve_calls(calls)
         for call in calls:
             if not call.id:
                 break
         else:  # those of providers have theirs
             return calls
         return [
-            call if call.id else context.conversation.assign_call_id(call, f"{turn.answer.id}/call/{place}")
+            call if call.id else context.conversation.assign_call_id(call, f"{turn.answer_id}/call/{place}")
             for place, call in enumerate(calls)
         ]
 
     async def _wait_for_toolsets(self, turn: Turn, calls: Sequence[ToolCall]) -> None:
-        """Wait for toolsets that connect for the first time, such as after a restart, where calls may be of theirs."""
-        turn.control.expose()
+        """Wait until connecting toolsets that may contain the called tools are ready, e.g. after a restart."""
+        turn.expose()
         try:
-            await self.registry.wait_for(calls)
+            await self.registry.wait_for_tools(calls)
         finally:
-            turn.control.cover()
+            turn.cover()
 
     def _settle(self, context: SessionContext, resume: TurnCheckpoint, batch: Batch) -> None:
-        """Tell a batch what became of its calls before the restart."""
+        """Restore the state of a batch after a restart: results of finished calls, and calls with an unknown outcome."""
         for place, call in enumerate(batch.calls):
             tool = self.registry.get(call.name)
             if call.id in resume.finished:
                 batch.set_result(place, resume.finished[call.id])
                 if context.log is not None:
-                    context.log.know_finished(call.id)
+                    context.log.note_recorded_result(call.id)
             elif call.id not in resume.started:
                 continue
-            elif tool is None or tool.effect == "once" or batch.is_settled(place):
+            elif tool is None or tool.effect == "once" or batch.is_resolved(place):
                 batch.set_result(place, None)
             else:
-                batch.begun |= {place}
+                batch.maybe_started |= {place}
 
     async def _begin_stage(self, log: SessionLog, turn: Turn, batch: Batch, places: Sequence[int]) -> None:
-        """Write which calls are about to start with an effect that a restart has to know of; nothing cuts the write."""
+        """Record which calls with side effects are about to start. The write is not cancellable."""
         started = tuple(batch.calls[place].id for place in places if self._has_effect(batch, place))
         if started:
-            log.add(Started(call_ids=started))
-        turn.control.cover()
+            log.add(CallsStartedRecord(call_ids=started))
+        turn.cover()
         await log.flush()
-        turn.control.expose()
+        turn.expose()
 
     def _has_effect(self, batch: Batch, place: int) -> bool:
         tool = self.registry.get(batch.calls[place].name)
-        return tool is not None and tool.effect != "pure" and batch.would_start(place)
+        return tool is not None and tool.effect != "pure" and batch.can_start(place)
 
     def _batch(self, context: SessionContext, turn: Turn, calls: Sequence[ToolCall]) -> Batch:
         batch = self.new_batch(context, turn, calls)
@@ -251,21 +253,21 @@ class ToolCaller:
         return batch
 
     def new_batch(self, context: SessionContext, turn: Turn, calls: Sequence[ToolCall]) -> Batch:
-        """Calls of a turn that are about to run."""
+        """Create the batch that executes tool calls of a turn, with its limits, rules and approvals."""
         limits = turn.limits
         told = make_context(
             session_id=context.id,
             owner=context.owner.name,
             agent=self.agent,
             deps=turn.options.deps,
-            session=context.face,
+            session=context.public_session,
             source=context,
             threads=self.threads,
         )
         grants = NO_GRANTS if context.approvals is None else grants_of(context.approvals, calls)
         batch = _make_batch(
             [edited(call, grants) for call in calls] if grants else calls,
-            self.registry,
+            self.registry if not turn.options.tools else with_caller_tools(self.registry, turn.options.tools),
             context=told,
             check=partial(self._refusal, told) if self.access else None,
             ask=None if self.approvals.rule is None else self.approvals.rule_for(told),
@@ -276,20 +278,18 @@ class ToolCaller:
             host=_make_host(self, context, turn),
         )
         if (excess := excess_of(calls, limits)) is not None:
-            batch.refuse(excess)
+            batch.reject_all(excess)
         return batch
 
     def _refusal(self, told: ToolContext, call: ToolCall, tool: Tool) -> str | None:
         return next(filter(None, (rule(call, tool, told) for rule in self.access)), None)
 
     def _count(self, context: SessionContext, turn: Turn, calls: Sequence[ToolCall]) -> None:
-        """Take the calls of an answer from what the turn may still do."""
-        self._count_identical(context, turn, calls)
-        if turn.budget is not None:
-            _count_calls(turn, turn.budget, calls)
+        """Charge the calls of an answer to the turn's budget and to its limit of identical calls.
 
-    def _count_identical(self, context: SessionContext, turn: Turn, calls: Sequence[ToolCall]) -> None:
-        """Stop a model that repeats itself before it does so once more."""
+        Raises:
+            LimitReached: A limit is reached: the model repeats identical calls, or a cycle of calls, too often.
+        """
         most = turn.limits.identical_calls
         progress = turn.progress
         progress.tool_calls += len(calls)
@@ -300,18 +300,22 @@ class ToolCaller:
             progress.identical = progress.identical + 1 if last is not None and is_same(call, last) else 1
             called.append(call)
             if progress.identical > most:
-                raise self._repeating(context, turn, f"identical calls of {quoted(call.name)} in a row")
+                raise self._repetition_error(
+                    context, turn, f"identical calls of {quoted(call.name)} in a row"
+                )
             if len(called) > MIN_CALLS and (
                 again := find_call_cycle(called, most, context.conversation.messages)
             ):
                 names = ", ".join(quoted(each.name) for each in again)
-                raise self._repeating(
+                raise self._repetition_error(
                     context, turn, f"rounds of the same calls ({names}) with the same results"
                 )
         if len(called) > MIN_CALLS:  # a turn with few calls skips the slice
             del called[: -most_calls(most)]
+        if turn.budget is not None:
+            _count_calls(turn, turn.budget, calls)
 
-    def _repeating(self, context: SessionContext, turn: Turn, what: str) -> LimitReached:
+    def _repetition_error(self, context: SessionContext, turn: Turn, what: str) -> LimitReached:
         return LimitReached(
             what,
             turn.limits.identical_calls,
@@ -331,37 +335,40 @@ class ToolCaller:
         *,
         is_over: bool,
     ) -> Message:
-        """Write one result for each call into the record, right behind the calls, whatever came of them.
+        """Append one result per call to the conversation, directly after the calls.
 
-        The journal hears of it unless the process ends: then the next start goes on with what is known by then.
+        The results are written to the journal unless the process stops. In that case the next start resumes from the results
+        recorded so far.
         """
         results = batch.results()
         in_text = tuple([call for call in batch.calls if not call.native])
         closing = message.caused(TOOLS, results, stage=stage, text_calls=in_text)
         context.conversation.append(closing)
         if context.log is not None and (is_over or turn.is_ending):
-            context.log.say_results(_closing(closing, turn, context.conversation.take_unwritten()))
+            context.log.record_results(_results_record(closing, turn, context.conversation.take_unwritten()))
         context.conversation.open_calls = ()
         if context.approvals is not None:
             context.approvals.close(call.id for call in batch.calls)
-            context.watch_deadline()
+            context.update_approval_timer()
         turn.results.extend(results)
         return closing
 
 
 @attrs.define(eq=False)
 class _Host:
-    """A turn, as the batches of its calls know it."""
+    """Callbacks of a tool-call batch into its turn."""
 
     caller: ToolCaller
     context: SessionContext
     turn: Turn
 
     def keep(self, call: ToolCall, text: str, limit: int) -> str:
-        """The beginning of a result that is too long; the rest is kept where the model can read on in it."""
-        if not can_read_results(self.caller.registry):
-            return capped(text, limit)
-        return keep_result(self.context, call, text, limit, most=self.turn.limits.kept_characters)
+        """Return the beginning of a tool result that exceeds `limit` characters; store the rest for the `read_result` tool."""
+        if not has_read_result(self.caller.registry):
+            return truncate(text, limit)
+        return store_oversized(
+            self.context, call, text, limit, session_limit=self.turn.limits.kept_characters
+        )
 
     def nest(self, call: ToolCall) -> NestedCalls:
         caller = self.caller
@@ -374,11 +381,11 @@ class _Host:
             now=caller.approvals.now,
         )
 
-    def tell_raised(self, call: ToolCall, error: Exception) -> None:
-        self.caller.dispatcher.reports.tool_raised(self.context, call, error)
+    def report_exception(self, call: ToolCall, error: Exception) -> None:
+        self.caller.dispatcher.failure_logger.log_tool_error(self.context, call, error)
 
-    def log_unusable(self, call: ToolCall, error: UnusableResult) -> None:
-        self.caller.dispatcher.reports.unusable_result(self.context, call, error)
+    def log_unserializable(self, call: ToolCall, error: UnusableResult) -> None:
+        self.caller.dispatcher.failure_logger.log_unusable_result(self.context, call, error)
 
 
 _make_host = maker(_Host)

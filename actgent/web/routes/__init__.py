@@ -1,1 +1,1 @@
-"""What can be asked: the endpoints, their table, and how they say what they find."""
+"""Endpoints of the gateway: functions that answer requests, and the table that lists them."""

@@ -1,4 +1,4 @@
-"""The agents of a runtime over HTTP, whether it works, and the description of all addresses."""
+"""Endpoints of agents, health, statistics, metrics, webhooks and the OpenAPI document."""
 
 from collections.abc import Iterable, Iterator
 
@@ -8,103 +8,107 @@ from starlette.responses import Response
 
 from actgent.errors import Fenced, JournalError
 from actgent.journal.base import Journal
-from actgent.journal.listing import STATES
+from actgent.journal.session_lists import STATES
 from actgent.web.metrics import MEDIA_TYPE, gauges_of
 from actgent.web.problems import Problem, missing
 
 from .endpoints import JSON, Endpoint, HTTPCall
 from .views import of_agent
 
-TRIED_AGAIN = 5.0
-"""Seconds after which a journal that could not be written may be tried by further messages."""
-ANSWERS = 5.0
-"""Seconds in which it has to answer."""
+FAILURE_SECONDS = 5.0
+"""Time in seconds after a failed journal write during which the readiness probe reports failure."""
+JOURNAL_TIMEOUT_SECONDS = 5.0
+"""Timeout in seconds of the journal read of a readiness probe."""
 TOTALS = {
     "type": "string",
     "enum": ["true"],
-    "description": "Turns and spending of each agent, too, also from before a restart; takes the scope metrics.",
+    "description": "Also return turns and cost of each agent, including those before a restart; requires the scope metrics.",
 }
 
 
 async def list_agents(call: HTTPCall) -> Response:
-    """The agents that run."""
-    reach = call.gateway.reach
-    agents, known = reach.runtime.agents, {each.agent: each for each in reach.statistics(call.caller)}
+    """List the running agents."""
+    access = call.gateway.access
+    agents, known = access.runtime.agents, {each.agent: each for each in access.statistics(call.caller)}
     found = [of_agent(agents[name], agents.opener(name), known[name]) for name in sorted(agents)]
     return JSON({"items": found, "next": None})
 
 
 async def get_agent(call: HTTPCall) -> Response:
-    """One agent: what it says of itself, its modes and tools."""
-    reach, name = call.gateway.reach, call.path["a"]
-    opener = reach.known_opener(name)
-    known = next(each for each in reach.statistics(call.caller) if each.agent == name)
-    return JSON(of_agent(reach.runtime.agents[name], opener, known))
+    """Return an agent: its description, modes, tools and limits."""
+    access, name = call.gateway.access, call.path["a"]
+    opener = access.known_opener(name)
+    known = next(each for each in access.statistics(call.caller) if each.agent == name)
+    return JSON(of_agent(access.runtime.agents[name], opener, known))
 
 
-async def live(_: HTTPCall) -> Response:
-    """Whether the process answers."""
-    return JSON({"status": "live"})
+async def live(call: HTTPCall) -> Response:
+    """Liveness probe: the process answers. A cluster node adds the seconds for which no node of its cluster has died."""
+    member = call.gateway.access.runtime.membership
+    calm = {} if member is None else {"calm_seconds": round(member.calm_seconds(), 3)}
+    return JSON({"status": "live", **calm})
 
 
 async def ready(call: HTTPCall) -> Response:
-    """Whether messages are taken."""
-    reasons = [*_full(call), *await _unwritable(call.gateway.reach.journal)]
+    """Readiness probe: messages are accepted."""
+    reasons = [*_full(call), *await _unwritable(call.gateway.access.journal)]
     if reasons:
         raise Problem("unavailable", "; ".join(reasons), reasons=reasons)
     return JSON({"status": "ready"})
 
 
 def _full(call: HTTPCall) -> Iterator[str]:
-    """Why no message would be taken: nobody is told names of agents here."""
-    agents = call.gateway.reach.runtime.statistics()
+    """Yield the reasons why the gateway would reject messages. The probe needs no token, so the reasons name no agent."""
+    agents = call.gateway.access.runtime.statistics()
     full = sum(each.inbox.waiting >= each.capacity for each in agents)
     if call.gateway.is_closing:
         yield "the gateway is closing"
     if not agents:
         yield "no agent runs here"
+    if (member := call.gateway.access.runtime.membership) is not None:
+        yield from member.unready_reasons()
     if full:
         yield f"full inboxes: {full} of {len(agents)}"
 
 
 async def _unwritable(journal: Journal) -> Iterable[str]:
-    """Why nothing would be written; some seconds after a failure it is tried again, as nobody else might."""
+    """Return the reasons why the journal cannot be written; a failed write counts for `FAILURE_SECONDS`."""
     known = journal.statistics
     if known is not None and known.failure:
         if known.failure == Fenced.__name__:
             return ("another process owns the journal",)
-        if trio.current_time() < known.failed_at + TRIED_AGAIN:
+        if trio.current_time() < known.failed_at + FAILURE_SECONDS:
             return ("the journal cannot be written",)
     try:
-        with trio.fail_after(ANSWERS):
+        with trio.fail_after(JOURNAL_TIMEOUT_SECONDS):
             await journal.head("", "")
     except trio.TooSlowError:
-        return (f"the journal does not answer within {ANSWERS:g} s",)
+        return (f"the journal does not answer within {JOURNAL_TIMEOUT_SECONDS:g} s",)
     except JournalError:
         return ("the journal cannot be read",)
     return ()
 
 
 async def statistics(call: HTTPCall) -> Response:
-    """What the agents do now, of the caller's own sessions; with the scope metrics of all, and for admins how much there is."""
-    reach = call.gateway.reach
-    agents = {each.agent: attrs.asdict(each) for each in reach.statistics(call.caller)}
+    """Return statistics of the agents, for the caller's sessions. With the scope `metrics` they cover all sessions."""
+    access = call.gateway.access
+    agents = {each.agent: attrs.asdict(each) for each in access.statistics(call.caller)}
     if "totals" in call.query and call.caller.allows("metrics"):
         await call.gateway.metrics.wait_past()
         agents = {name: {**each, **call.gateway.metrics.totals(name)} for name, each in agents.items()}
     of_all = {}
     if call.caller.is_admin:
-        counts = await reach.journal.counts()
-        letters = len(reach.runtime.dead_letters)
+        counts = await access.journal.counts()
+        letters = len(access.runtime.dead_letters)
         of_all = {"sessions": {state: counts.get(state, 0) for state in STATES}, "dead_letters": letters}
     return JSON({"agents": agents, **of_all})
 
 
 async def show_metrics(call: HTTPCall) -> Response:
-    """Figures of all agents and owners, in the text format of Prometheus."""
+    """Return the metrics of all agents and owners in the text format of Prometheus."""
     gateway = call.gateway
     await gateway.metrics.wait_past()
-    gauges = [*gauges_of(gateway.reach.runtime, await gateway.reach.journal.counts())]
+    gauges = [*gauges_of(gateway.access.runtime, await gateway.access.journal.counts())]
     gauges.append(("actgent_http_streams", gateway.streams.open, {}))
     gauges.append(("actgent_http_readers_cut_total", gateway.streams.cut, {}))
     for webhook in gateway.outboxes:
@@ -115,24 +119,24 @@ async def show_metrics(call: HTTPCall) -> Response:
 
 
 async def list_webhooks(call: HTTPCall) -> Response:
-    """Webhooks: what they have told, who is tried again, and what was given up."""
+    """List webhooks with counts of deliveries, pending retries and failed deliveries."""
     return JSON({"items": [each.describe() for each in call.gateway.outboxes], "next": None})
 
 
 async def redeliver(call: HTTPCall) -> Response:
-    """Send again what a webhook has given up: those that are named, or all of them. What is taken is listed no more."""
+    """Redeliver failed notifications of a webhook: those with the given ids, or all. Delivered ones are removed from `failed`."""
     outbox = next((each for each in call.gateway.outboxes if each.webhook.id == call.path["w"]), None)
     if outbox is None:
         raise missing()
     wanted = call.body.get("webhook_ids")
     items = await outbox.redeliver(wanted)
     if unknown := sorted({*(wanted or ())} - {each["webhook_id"] for each in items}):
-        raise Problem("not-found", "nothing of these ids was given up", webhook_ids=unknown[:100])
+        raise Problem("not-found", "no failed notification has these ids", webhook_ids=unknown[:100])
     return JSON({"items": [dict(each) for each in items], "next": None}, status_code=202)
 
 
 async def openapi(call: HTTPCall) -> Response:
-    """This document."""
+    """Return the OpenAPI document of the gateway."""
     return JSON(call.gateway.document())
 
 
@@ -166,7 +170,7 @@ ENDPOINTS = (
                     "items": {"type": "string", "maxLength": 200},
                     "minItems": 1,
                     "maxItems": 100,
-                    "description": "As `failed` has them; all of them without.",
+                    "description": "Ids from `failed`; all failed notifications if missing.",
                 }
             },
             "additionalProperties": False,

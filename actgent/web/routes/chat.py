@@ -1,4 +1,4 @@
-"""Messages over HTTP: said, waited for, and asked after."""
+"""Endpoints of messages: send a message, wait for its outcome, read its status, list messages, and give feedback."""
 
 import base64
 import binascii
@@ -17,23 +17,24 @@ from actgent.errors import FeedLagged, GuardRefused, HandlerFailed
 from actgent.journal.base import Journal, SessionSummary
 from actgent.journal.feed import Erased, FeedReader, Written
 from actgent.journal.records import Record
-from actgent.messages import File, Image, Part, Text, new_id, to_parts
-from actgent.runtime.sessions.feedback import MAX_TEXT, read_ratings
-from actgent.sessions.incoming import message_to
+from actgent.messages import File, Image, Message, Part, Text, new_id, to_parts
+from actgent.runtime.sessions.answer_ratings import MAX_TEXT, read_ratings
+from actgent.sessions.incoming_messages import message_to
+from actgent.tools.caller_tools import MAX_TOOLS, to_spec
 from actgent.web.problems import Problem, missing
-from actgent.web.streaming.happenings import MessageStory, find_message
+from actgent.web.streaming.session_events import MessageProgress, find_message
 
 from .endpoints import JSON, Endpoint, HTTPCall
-from .repeating import key_for
+from .idempotency import key_for
 from .schemas import AGENT, ID, IDEMPOTENCY, LIMIT, METADATA, ON_BUSY, PLACE, PRIORITY
 from .views import of_rating, of_said
 
 MAX_WAIT = 300
-"""Seconds that `Prefer: wait=` waits at most."""
+"""Maximum of the header `Prefer: wait=`, in seconds."""
 MAX_PARTS = 100
 _PLAIN = re.compile(r"[A-Za-z0-9_.-]*")
-PATIENCE = 10
-"""Seconds that the journal has to write a message, where its sender does not wait for room."""
+ENQUEUE_TIMEOUT_SECONDS = 10
+"""Timeout in seconds for accepting a message into the inbox, if the request has no `deadline`."""
 _MEDIA = {
     "media_type": {"type": "string", "pattern": "^[a-z0-9.+-]+/[a-z0-9.+-]+$"},
     "data": {"type": "string", "description": "Base64."},
@@ -71,7 +72,22 @@ CONTENT: Mapping[str, Any] = {
         },
     ]
 }
-_SAID = {
+TOOLS: Mapping[str, Any] = {
+    "type": "array",
+    "maxItems": MAX_TOOLS,
+    "description": "Tools that the client runs itself, for this turn. A call suspends the turn: see `waits_for` of the message.",
+    "items": {
+        "type": "object",
+        "properties": {
+            "name": {"type": "string", "pattern": "^[a-zA-Z0-9_.-]{1,64}$"},
+            "description": {"type": "string", "maxLength": 4000},
+            "parameters": {"type": "object", "description": "JSON Schema of the arguments."},
+        },
+        "required": ["name"],
+        "additionalProperties": False,
+    },
+}
+_MESSAGE = {
     "type": "object",
     "properties": {
         "content": CONTENT,
@@ -79,15 +95,16 @@ _SAID = {
         "priority": PRIORITY,
         "on_busy": ON_BUSY,
         "metadata": METADATA,
+        "tools": TOOLS,
         "deadline": {
             "type": "number",
             "minimum": 1,
             "maximum": 60,
-            "description": "Seconds to wait for room in the inbox; without it a full one answers 429 at once.",
+            "description": "Seconds to wait for room in the inbox. Without it, a full inbox answers 429 at once.",
         },
         "unless_suspended": {
             "type": "boolean",
-            "description": "Refuse the message (409) where the session waits for people, instead of queuing it behind that.",
+            "description": "Reject the message (409) if the session waits for an approval, instead of queuing it.",
         },
     },
     "required": ["content"],
@@ -98,14 +115,14 @@ _SAID = {
 _ROLES = {
     "type": "string",
     "pattern": "^(user|assistant|agent|tool|system)(,(user|assistant|agent|tool|system))*$",
-    "description": "Of these senders alone: user, assistant, agent, tool, system.",
+    "description": "Only messages of these senders: user, assistant, agent, tool, system.",
 }
 _RATING = {
     "type": "object",
     "properties": {
         "score": {"type": "number", "minimum": 0, "maximum": 1, "description": "0 is bad, 1 is good."},
         "comment": {"type": "string", "maxLength": MAX_TEXT},
-        "expected": {"type": "string", "maxLength": MAX_TEXT, "description": "What would have been right."},
+        "expected": {"type": "string", "maxLength": MAX_TEXT, "description": "The correct answer."},
     },
     "required": ["score"],
     "additionalProperties": False,
@@ -113,10 +130,10 @@ _RATING = {
 
 
 def to_content(content: str | list[Mapping[str, Any]]) -> str | list[Part]:
-    """What a client says, as parts.
+    """Convert the content of a request to message parts. A string is returned unchanged.
 
     Raises:
-        Problem: a part makes no sense.
+        Problem: A part has both or neither of `data` and `url`, or invalid base64.
     """
     return content if isinstance(content, str) else [_to_part(part) for part in content]
 
@@ -125,85 +142,93 @@ def _to_part(part: Mapping[str, Any]) -> Part:
     if part["type"] == "text":
         return Text(part["text"])
     if ("data" in part) == ("url" in part):
-        raise Problem("invalid", f"a part of the type {part['type']} has either data (base64) or url")
+        raise Problem("invalid", f"a part of type {part['type']} must have either data (base64) or url")
     try:
         data = base64.b64decode(part["data"], validate=True) if "data" in part else None
     except (binascii.Error, ValueError):
-        raise Problem("invalid", "data is base64 (RFC 4648)") from None
+        raise Problem("invalid", "data must be base64 (RFC 4648)") from None
     if part["type"] == "image":
         return Image(media_type=part["media_type"], data=data, url=part.get("url"))
     return File(media_type=part["media_type"], data=data, url=part.get("url"), name=part.get("name", "file"))
 
 
-# --- said ----------------------------------------------------------------------------------
+# --- sending -------------------------------------------------------------------------------
 
 
 async def say(call: HTTPCall) -> Response:
-    """Say something to a session."""
+    """Send a message to a session."""
     gateway, body = call.gateway, call.body
     message_id, content = key_for(call, "message_id"), to_content(body["content"])
     head = await call.head()
-    session = await gateway.reach.opened(head)
-    is_known = message_id is not None and context_of(session).mail.has_accepted(message_id)
+    session = await gateway.access.opened(head)
+    is_known = message_id is not None and context_of(session).mailbox.has_accepted(message_id)
     if message_id is not None and is_known:
-        story = await _same(call, head, session, message_id, content)
+        progress = await _find_duplicate(call, head, session, message_id, content)
     else:
-        await gateway.messages.check(call.caller.token.digest, gateway.reach.journal)
+        await gateway.messages.check(call.caller.token.digest, gateway.access.journal)
         if body.get("unless_suspended"):
             _check_not_suspended(session)
         if "deadline" not in body:
             context = context_of(session)
             asked = message_to(context, content, priority=body.get("priority", "normal"))
-            gateway.reach.opener(head.agent).running.inbox.check_room(asked)
-        story = MessageStory(message_id or new_id(), number=head.records + 1)
+            gateway.access.opener(head.agent).running.inbox.check_room(asked)
+        progress = MessageProgress(message_id or new_id(), number=head.records + 1)
     seconds = wait_of(call)
-    async with gateway.reach.journal.feed(head.key) if seconds else nullcontext() as reader:
-        if not is_known:  # or a guard of inputs would look at it again
+    async with gateway.access.journal.feed(head.key) if seconds else nullcontext() as reader:
+        if not is_known:  # otherwise input guards would run a second time
             await session.chat(
                 content,
                 priority=body.get("priority", "normal"),
-                message_id=story.message_id,
+                message_id=progress.message_id,
                 on_busy=body.get("on_busy"),
                 metadata=body.get("metadata"),
-                enqueue_timeout=body.get("deadline", PATIENCE),
+                tools=body.get("tools"),
+                enqueue_timeout=body.get("deadline", ENQUEUE_TIMEOUT_SECONDS),
             )
-        gateway.messages.note(call.caller.token.digest, head.key)
+        gateway.messages.count(call.caller.token.digest, head.key)
         if reader is not None:
-            story = await _wait(gateway.reach.journal, head, story, reader, seconds)
-    return _accepted(call, head, story)
+            progress = await _wait(gateway.access.journal, head, progress, reader, seconds)
+    return _accepted(call, head, progress)
 
 
 def _check_not_suspended(session: Session) -> None:
-    """Refuse what would wait behind a turn that waits for people.
+    """Check that the session does not wait for an approval.
 
     Raises:
-        Suspended: there is one.
+        Suspended: The turn of the session waits for an approval.
     """
     context = context_of(session)
     if context.suspension is not None and context.ledger().undecided:
         raise context.ledger().suspended()
 
 
-def _document(call: HTTPCall, head: SessionSummary, story: MessageStory) -> dict[str, Any]:
-    if not story.is_over and _is_working(call, head, story):
-        story.status = "working"
-    return story.document(head.key)
+def _document(call: HTTPCall, head: SessionSummary, progress: MessageProgress) -> dict[str, Any]:
+    if not progress.is_over and _is_working(call, head, progress):
+        progress.status = "working"
+    return progress.document(head.key)
 
 
-def _accepted(call: HTTPCall, head: SessionSummary, story: MessageStory) -> Response:
-    place = f"/v1/sessions/{_segment(head.session_id)}/messages/{_segment(story.message_id)}"
+def _accepted(call: HTTPCall, head: SessionSummary, progress: MessageProgress) -> Response:
+    location = f"/v1/sessions/{_segment(head.session_id)}/messages/{_segment(progress.message_id)}"
     return JSON(
-        _document(call, head, story), status_code=200 if story.is_over else 202, headers={"location": place}
+        _document(call, head, progress),
+        status_code=200 if progress.is_over else 202,
+        headers={"location": location},
     )
 
 
+def accepted(call: HTTPCall, head: SessionSummary, message_id: str) -> Response:
+    """Return the 202 response for a message that was stored until a node owns its session."""
+    return _accepted(call, head, MessageProgress(message_id, number=head.records + 1))
+
+
 def _segment(text: str) -> str:
-    """A text as a segment of a path; most ids are one as they are."""
+    """Percent-encode a text as one path segment."""
     return text if _PLAIN.fullmatch(text) else quote(text, safe="")
 
 
 def wait_of(call: HTTPCall) -> float:
-    """Seconds that a client waits for the outcome, from `Prefer: wait=30` (RFC 7240)."""
+    """Return how many seconds a client waits for the outcome, from `Prefer: wait=30` (RFC 7240); 0 without the header."""
     for part in call.header("prefer").split(","):
         name, _, value = part.partition("=")
         if name.strip().lower() == "wait" and value.strip().isascii() and value.strip().isdigit():
@@ -211,32 +236,43 @@ def wait_of(call: HTTPCall) -> float:
     return 0
 
 
-async def _same(
+async def _find_duplicate(
     call: HTTPCall, head: SessionSummary, session: Session, message_id: str, content: str | list[Part]
-) -> MessageStory:
-    """What is known of a message that was said before under this id.
+) -> MessageProgress:
+    """Return the progress of a message that was sent before with this id.
 
     Raises:
-        Problem: then it had other words, or another priority, rule or metadata.
+        Problem: The earlier message had another content, priority, `on_busy`, metadata or tools.
     """
-    journal, body = call.gateway.reach.journal, call.body
-    story = await find_message(journal, head.key, message_id, head.records)
-    if story is None or story.accepted is None:
-        return MessageStory(message_id, number=head.records + 1)
-    said = story.accepted.message
-    is_same = said.parts == to_parts(content) or said.parts == _as_guarded(session, content)
-    others = {
+    journal, body = call.gateway.access.journal, call.body
+    progress = await find_message(journal, head.key, message_id, head.records)
+    if progress is None or progress.accepted is None:
+        return MessageProgress(message_id, number=head.records + 1)
+    said = progress.accepted.message
+    is_same = has_content(session, said, content)
+    others: dict[str, Any] = {
         "priority": said.priority.name.lower(),
         "on_busy": said.on_busy,
         "metadata": dict(said.metadata),
     }
+    if "tools" in body:
+        options = progress.accepted.options
+        others["tools"] = () if options is None else options.tools
+        body = {**body, "tools": tuple(map(to_spec, body["tools"]))}
     if not is_same or any(body[name] != known for name, known in others.items() if name in body):
-        raise Problem("key-reused", "another message was said under this id: take a new id for new words")
-    return story
+        raise Problem(
+            "key-reused", "this message id belongs to another message: use a new id for each message"
+        )
+    return progress
+
+
+def has_content(session: Session, message: Message, content: str | list[Part]) -> bool:
+    """True if a stored message was sent with this content, before or after the input guards."""
+    return message.parts == to_parts(content) or message.parts == _as_guarded(session, content)
 
 
 def _as_guarded(session: Session, content: str | list[Part]) -> tuple[Part, ...] | None:
-    """What guards of inputs make of what is said, as the journal has that; None where they refuse it."""
+    """Apply the input guards to a message's content, and return the resulting parts; None if a guard rejects the content."""
     context, guards = context_of(session), services_of(session).running.core.guards
     with suppress(GuardRefused, HandlerFailed):
         return guards.admit(context, message_to(context, content)).parts
@@ -244,70 +280,70 @@ def _as_guarded(session: Session, content: str | list[Part]) -> tuple[Part, ...]
 
 
 async def _wait(
-    journal: Journal, head: SessionSummary, story: MessageStory, reader: FeedReader, seconds: float
-) -> MessageStory:
-    """Wait until a message has ended or waits for people, or as long as its sender waits."""
+    journal: Journal, head: SessionSummary, progress: MessageProgress, reader: FeedReader, seconds: float
+) -> MessageProgress:
+    """Wait until a message has ended or waits for an approval, at most `seconds`. Return its progress."""
     read = partial(journal.read, head.session_id, agent=head.agent)
-    number = head.records  # of the last record that the story knows
+    number = head.records  # of the last record that the progress knows
     with trio.move_on_after(seconds):
-        number = _take(story, number + 1, await read(after=number))  # what came before the feed was open
-        while not story.is_settled:
+        number = _apply(progress, number + 1, await read(after=number))  # records before the feed was open
+        while not progress.is_settled:
             step = await _next(reader)
             if isinstance(step, Erased):
                 break
             is_next = step is not None and step.first == number + 1
             records = step.records if step is not None and is_next else await read(after=number)
-            number = _take(story, number + 1, records)
-    return story
+            number = _apply(progress, number + 1, records)
+    return progress
 
 
 async def _next(reader: FeedReader) -> Written | Erased | None:
-    """The next step; None where some were missed."""
+    """Wait for the next step of the journal feed, and return it; None if steps were lost."""
     try:
         return await reader.receive()
     except FeedLagged:
         return None
 
 
-def _take(story: MessageStory, first: int, records: Sequence[Record]) -> int:
+def _apply(progress: MessageProgress, first: int, records: Sequence[Record]) -> int:
     for number, record in enumerate(records, first):
-        story.take(number, record)
+        progress.apply(number, record)
     return first + len(records) - 1
 
 
-def _is_working(call: HTTPCall, head: SessionSummary, story: MessageStory) -> bool:
-    """Return True if the turn of a message runs now: that it has begun is written with what comes of it."""
-    agents = call.gateway.reach.runtime.agents
+def _is_working(call: HTTPCall, head: SessionSummary, progress: MessageProgress) -> bool:
+    """True if the turn of a message runs in this process. The journal shows its start only after the first model call."""
+    agents = call.gateway.access.runtime.agents
     context = (
         agents.opener(head.agent).running.sessions.get(head.session_id) if head.agent in agents else None
     )
     turn = None if context is None or context.suspension is not None else context.turn
-    return turn is not None and any(each.id == story.message_id for each in (*turn.joined, turn.message))
+    return turn is not None and any(each.id == progress.message_id for each in (*turn.joined, turn.message))
 
 
 async def get_message(call: HTTPCall) -> Response:
-    """What a message came to; with `Prefer: wait=30` as soon as that is known."""
-    journal, head, seconds = call.gateway.reach.journal, await call.head(), wait_of(call)
+    """Return the status and outcome of a message. `Prefer: wait=30` waits for the outcome."""
+    journal, head, seconds = call.gateway.access.journal, await call.head(), wait_of(call)
     async with journal.feed(head.key) if seconds else nullcontext() as reader:
-        story = await find_message(journal, head.key, call.path["m"], head.records)
-        if story is None:
+        progress = await find_message(journal, head.key, call.path["m"], head.records)
+        if progress is None:
             raise missing()
         if reader is not None:
-            story = await _wait(journal, head, story, reader, seconds)
-    return JSON(_document(call, head, story))
+            progress = await _wait(journal, head, progress, reader, seconds)
+    return JSON(_document(call, head, progress))
 
 
 async def get_feedback(call: HTTPCall) -> Response:
-    """What readers think of the answer to a message."""
+    """List the feedback on the answer to a message."""
     head = await call.head()
-    found = await read_ratings(call.gateway.reach.journal, head.key, call.path["m"])
+    found = await read_ratings(call.gateway.access.journal, head.key, call.path["m"])
     return JSON({"items": [of_rating(found[by]) for by in sorted(found)], "next": None})
 
 
 async def give_feedback(call: HTTPCall) -> Response:
-    """Judge the answer to a message; a later word of the same owner replaces the one before."""
+    """Give feedback on the answer to a message. It replaces earlier feedback of the same owner."""
     head = await call.head()
-    runtime, body = call.gateway.reach.runtime, call.body
+    runtime, body = call.gateway.access.runtime, call.body
     await runtime.rate(
         head.session_id,
         call.path["m"],
@@ -321,7 +357,7 @@ async def give_feedback(call: HTTPCall) -> Response:
 
 
 async def get_messages(call: HTTPCall) -> Response:
-    """What was said in a session: the newest messages, those before a place, or those behind one."""
+    """List messages of a session: the newest, those before a position, or those after a position."""
     query, session = call.query, await call.readable_session()
     limit = min(query.get("limit", 100), call.gateway.limits.page)
     named: Any = query.get("roles")
@@ -346,10 +382,10 @@ ENDPOINTS = (
         answer=say,
         scope="chat",
         query={"agent": AGENT},
-        body=_SAID,
+        body=_MESSAGE,
         has_parts=True,
         statuses=(202, 200),
-        headers={**IDEMPOTENCY, "Prefer": "`wait=30` waits so many seconds for the outcome."},
+        headers={**IDEMPOTENCY, "Prefer": "`wait=30` waits up to 30 seconds for the outcome."},
     ),
     Endpoint(
         verb="GET",
@@ -357,7 +393,7 @@ ENDPOINTS = (
         answer=get_message,
         scope="read",
         query={"agent": AGENT},
-        headers={"Prefer": "`wait=30` waits so many seconds for the outcome."},
+        headers={"Prefer": "`wait=30` waits up to 30 seconds for the outcome."},
     ),
     Endpoint(
         verb="GET",

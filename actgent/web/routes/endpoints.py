@@ -1,4 +1,4 @@
-"""What an address of the gateway is: one row of its table, from which requests are checked and described."""
+"""`Endpoint`, a row of the gateway's endpoint table, and the parsing and validation of requests against it."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import cached_property, lru_cache
@@ -17,98 +17,123 @@ from actgent.errors import ParseError
 from actgent.errors.printable import quoted, shown
 from actgent.journal.base import SessionSummary
 from actgent.support.strict_json import check_depth, loads
-from actgent.tools.schemas import CheckedSchema, compile_schema
-from actgent.web.bounds import GatewayLimits
-from actgent.web.inside import Inside
+from actgent.tools.schemas import CompiledSchema, compile_schema
+from actgent.web.gateway_context import GatewayContext
+from actgent.web.gateway_limits import GatewayLimits
 from actgent.web.problems import Problem
 from actgent.web.tokens import Caller, Scope
 
 MAX_JSON_DEPTH = 64
-UNKNOWN_BYTES = 4096
-"""The longest body of who has no token: it is read before anything is known of them."""
-MAX_QUERY = 4096
-"""Bytes of a query."""
+"""Maximum nesting depth of a JSON body."""
+MAX_ANONYMOUS_BODY_BYTES = 4096
+"""Maximum size in bytes of a body for endpoints that need no token. It is small, because any caller can send it."""
+MAX_QUERY_BYTES = 4096
+"""Maximum length of a query string in bytes."""
 _SECRETS = {"token", "access_token", "key", "api_key", "apikey", "authorization", "bearer"}
 Schema = Mapping[str, Any]
 
 
 @attrs.frozen(kw_only=True)
 class Endpoint:
-    """One row: a verb and a path, what it needs and what it gives."""
+    """One endpoint of the gateway: HTTP method, path, required scope, schemas of the request, and type of the response."""
 
     verb: str
     path: str
-    """Below `/v1`, with `{names}` for its variable segments."""
+    """Path below `prefix`, with `{name}` for variable segments."""
     answer: "Callable[[HTTPCall], Awaitable[Response]]"
-    """Its docstring is the summary for clients."""
+    """Function that handles the request. The first line of its docstring is the summary in the OpenAPI document."""
     scope: Scope | None
-    """What the token has to allow; None is that anybody may ask."""
+    """Scope that the token needs; None if the endpoint needs no token."""
     query: Mapping[str, Schema] = attrs.field(factory=dict)
+    """JSON Schemas of the query parameters, by name."""
     body: Schema | None = None
-    """JSON Schema of the body; None: there is none."""
+    """JSON Schema of the body; None if the endpoint accepts no body."""
     has_parts: bool = False
-    """True: its body may be as long as a message with pictures."""
+    """True if the body may contain media, so the larger limit `parts_bytes` applies."""
     statuses: Sequence[int] = (200,)
-    """Those of success."""
+    """HTTP statuses of success."""
     headers: Mapping[str, str] = attrs.field(factory=dict)
-    """Headers of the request that mean something, with what they do."""
+    """Request headers that the endpoint supports, with their descriptions."""
     gives: str = "application/json"
-    """The media type of its answer."""
+    """Media type of the response."""
     streams: bool = False
-    """True: it also answers as `text/event-stream`."""
+    """True if the endpoint can also respond with `text/event-stream`."""
+    prefix: str = "/v1"
+    """First part of the URL path, before `path`. Endpoints of other protocols have another prefix than the gateway's API."""
+    to_error: "Callable[[Problem, str], Response] | None" = None
+    """Converts a problem and the request id to an error response. None uses problem+json (RFC 9457)."""
 
     @cached_property
-    def checker(self) -> CheckedSchema:
-        """What checks its bodies."""
+    def checker(self) -> CompiledSchema:
+        """Compiled JSON Schema of the body."""
         return compile_schema(self.body or {}, owner=f"{self.verb} {self.path}")
 
 
 @attrs.frozen(kw_only=True, eq=False)
 class HTTPCall:
-    """A request that has been checked, on its way to what answers it."""
+    """An authenticated and validated request, as passed to `Endpoint.answer`."""
 
-    gateway: Inside
+    gateway: GatewayContext
     caller: Caller
     headers: Mapping[str, str]
-    """Of the request, by their names in lower case."""
+    """Request headers by lower-case name."""
     receive: Receive
-    """Tells when the client has gone, behind the body."""
+    """ASGI receive function. The body is already read, so it returns when the client disconnects."""
     address: str
-    """The path as it was sent."""
+    """Percent-encoded path, as the client sent it."""
     search: str
-    """The query as it was sent."""
+    """Query string, as the client sent it."""
     id: str
-    """Of the request, for logs and errors."""
+    """Id of the request, for logs and errors."""
     client: str
-    """The address of the client, or of a proxy before it."""
+    """Network address of the client, or of the proxy in front; empty for relayed requests."""
     path: Mapping[str, str]
+    """Decoded values of the path's variable segments, by name."""
     query: Mapping[str, Any]
+    """Parsed query parameters."""
     body: Mapping[str, Any]
+    """Validated JSON body; empty if there is none."""
 
     @property
     def shows_foreign(self) -> bool:
-        """True if the caller sees the words of exceptions that are not ours."""
+        """True if the caller may see messages of exceptions from user code or libraries (scope `journal`)."""
         return self.caller.allows("journal")
 
     def header(self, name: str) -> str:
-        """A header of the request; empty where it has none."""
+        """Return the value of a request header, by lower-case name; empty if the request does not have it."""
         return self.headers.get(name, "")
 
     async def head(self) -> SessionSummary:
-        """What is known of the session that the address names; see `Reach.head`."""
-        return await self.gateway.reach.head(self.caller, self.path["id"], self.query.get("agent"))
+        """Return the summary of the session that the path names.
+
+        Raises:
+            Problem: The session does not exist, or the caller may not access it.
+        """
+        return await self.gateway.access.head(self.caller, self.path["id"], self.query.get("agent"))
 
     async def session(self) -> Session:
-        """The same session, opened; see `Reach.session`."""
-        return await self.gateway.reach.session(self.caller, self.path["id"], self.query.get("agent"))
+        """Open the session that the path names.
+
+        Raises:
+            Problem: The session does not exist, or the caller may not access it.
+            SessionClosed: The session was closed.
+            NotRunning: The agent of the session is not running.
+        """
+        return await self.gateway.access.session(self.caller, self.path["id"], self.query.get("agent"))
 
     async def readable_session(self) -> Session:
-        """Return the session that the address names, for reading; see `Reach.readable`."""
-        return await self.gateway.reach.readable(await self.head())
+        """Return the session that the path names, for reading. An unfinished turn is not resumed.
+
+        Raises:
+            Problem: The session does not exist, or the caller may not access it.
+            SessionClosed: The session was closed.
+            NotRunning: The agent of the session is not running.
+        """
+        return await self.gateway.access.readable(await self.head())
 
 
 class JSON(Response):
-    """A value as JSON."""
+    """Response with a value encoded as JSON."""
 
     media_type = "application/json"
 
@@ -125,7 +150,7 @@ class JSON(Response):
 
 
 def _plain(value: object) -> Any:
-    """What orjson knows nothing of, in values of a program's own."""
+    """Convert a value that orjson cannot encode: bytes to their size, mappings to dicts, tuples and sets to lists, others to text."""
     if isinstance(value, bytes | bytearray):
         return {"bytes": len(value)}
     if isinstance(value, Mapping):
@@ -139,118 +164,131 @@ def _plain(value: object) -> Any:
 
 
 def read_query(endpoint: Endpoint, text: str) -> dict[str, Any]:
-    """The query of a request, each value as its schema has it.
+    """Parse the query string of a request, and validate each value against the endpoint's schema.
 
     Raises:
-        Problem: there is one that the endpoint does not know, twice, or of the wrong form.
+        Problem: A parameter is unknown, is repeated, or has an invalid value; or the query is too long or unreadable.
     """
-    if len(text) > MAX_QUERY:
-        raise Problem("invalid", f"the query has more than {MAX_QUERY} bytes")
+    if len(text) > MAX_QUERY_BYTES:
+        raise Problem("invalid", f"the query string has more than {MAX_QUERY_BYTES} bytes")
     try:
         pairs = _pairs_of(text)
     except (ValueError, UnicodeDecodeError):
-        raise Problem("malformed-request", "the query cannot be read") from None
+        raise Problem("malformed-request", "the query string cannot be decoded") from None
     found: dict[str, Any] = {}
     for name, value in pairs:
         if name.lower() in _SECRETS and name not in endpoint.query:
             raise Problem(
-                "malformed-request", "a token never stands in an address: send it as Authorization: Bearer"
+                "malformed-request", "do not send a token in the URL: send it as Authorization: Bearer TOKEN"
             )
         if name not in endpoint.query:
             known = ", ".join(endpoint.query) or "none"
-            raise Problem("invalid", f"the query has no {quoted(name, 40)} here; what is known: {known}")
+            raise Problem("invalid", f"unknown query parameter {quoted(name, 40)}; supported: {known}")
         if name in found:
-            raise Problem("invalid", f"the query has {name} twice")
+            raise Problem("invalid", f"the query has the parameter {name} more than once")
         found[name] = _value_of(name, value, endpoint.query[name])
     return found
 
 
 @lru_cache(maxsize=256)
 def _pairs_of(text: str) -> Sequence[tuple[str, str]]:
-    """The names and values of a query: that of most requests is `agent=`, or nothing."""
+    """Return the name and value pairs of a query string. Cached, as most requests have the same few queries."""
     return parse_qsl(
         text, keep_blank_values=True, strict_parsing=bool(text), errors="strict", max_num_fields=32
     )
 
 
 def _value_of(name: str, text: str, schema: Schema) -> Any:
+    """Convert one query value to the type of its schema. Raise `Problem` if it does not match."""
     kind = schema.get("type", "string")
     value: Any = text
     if kind == "integer":
         if not (text.isascii() and text.isdigit() and len(text) < 16):  # noqa: PLR2004 - below 2**53
-            raise Problem("invalid", f"{name}= is a whole number, not {quoted(text, 40)}")
+            raise Problem("invalid", f"{name}= must be a whole number, not {quoted(text, 40)}")
         value = int(text)
         if value < schema.get("minimum", 0):
-            raise Problem("invalid", f"{name}= is at least {schema['minimum']}, not {value}")
+            raise Problem("invalid", f"{name}= must be at least {schema['minimum']}, not {value}")
     elif "enum" in schema and text not in schema["enum"]:
-        raise Problem("invalid", f"{name}= is one of {', '.join(schema['enum'])}, not {quoted(text, 40)}")
+        raise Problem(
+            "invalid", f"{name}= must be one of {', '.join(schema['enum'])}, not {quoted(text, 40)}"
+        )
     elif "\x00" in text or len(text) > schema.get("maxLength", 500):
-        raise Problem("invalid", f"{name}= is a text of at most {schema.get('maxLength', 500)} characters")
+        raise Problem(
+            "invalid", f"{name}= must be a text of at most {schema.get('maxLength', 500)} characters"
+        )
     return value
 
 
 async def read_body(endpoint: Endpoint, request: HTTPRequest, limits: GatewayLimits) -> Mapping[str, Any]:
-    """The body of a request as its endpoint's schema has it.
+    """Read the body of an HTTP request, and validate it against the endpoint's schema.
 
     Raises:
-        Problem: it is none, too large, too slow, or something else.
+        Problem: The body is missing, invalid, too large or too slow, or has a wrong media type.
     """
     check_media(request.method, request.headers)
     if has_no_body(endpoint, request.method):
         return {}
-    return to_body(endpoint, await _read_bytes(request, most_of(endpoint, limits), limits.body_seconds))
+    data = await _read_bytes(request, most_of(endpoint, limits), limits.body_seconds)
+    request.scope["actgent.answer"].has_read_body = True
+    return to_body(endpoint, data)
 
 
 def has_no_body(endpoint: Endpoint, verb: str) -> bool:
-    """Return True for a request whose body nobody looks at."""
+    """True if the endpoint accepts no body for this HTTP method, so a body is ignored."""
     return endpoint.body is None and verb in ("GET", "DELETE", "HEAD")
 
 
 def most_of(endpoint: Endpoint, limits: GatewayLimits) -> int:
-    """Bytes of the longest body that an endpoint takes."""
+    """Return the maximum body size of an endpoint in bytes."""
     most = limits.parts_bytes if endpoint.has_parts else limits.body_bytes
-    return min(most, UNKNOWN_BYTES) if endpoint.scope is None else most
+    return min(most, MAX_ANONYMOUS_BODY_BYTES) if endpoint.scope is None else most
 
 
 def to_body(endpoint: Endpoint, data: bytes) -> Mapping[str, Any]:
-    """The body that these bytes are, as its endpoint's schema has it.
+    """Decode the bytes of a JSON body, and validate it against the endpoint's schema.
 
     Raises:
-        Problem: they are none.
+        Problem: The bytes are not a JSON object in UTF-8, or the object does not match the schema.
     """
     value = _decode(data) if data else {}
     if not isinstance(value, dict):
-        raise Problem("invalid", "the body is a JSON object")
+        raise Problem("invalid", "the body must be a JSON object")
     if endpoint.body is None and value:
-        raise Problem("invalid", "this takes no body, or an empty object")
+        raise Problem("invalid", "this endpoint accepts no body, or an empty JSON object")
     if endpoint.body is not None and (reason := endpoint.checker.reason(value)):
         raise Problem("invalid", shown(reason, 1000))
     return value
 
 
 def check_media(verb: str, headers: Mapping[str, str]) -> None:
-    """Refuse what a page of another site could send without being asked, and what cannot be read.
+    """Check the content type and encoding of a request.
+
+    Requiring `application/json` prevents cross-site request forgery: a page of another origin cannot send it without a preflight
+    request.
 
     Raises:
-        Problem: it is that.
+        Problem: The body is encoded, or a POST, PUT or PATCH is not `application/json` in UTF-8.
     """
     _check_media(verb, headers.get("content-encoding", "identity"), headers.get("content-type", ""))
 
 
 @lru_cache(maxsize=256)
 def _check_media(verb: str, encoding: str, media: str) -> None:
-    """Do that; nearly all requests say the same, and what is refused is looked at again."""
+    """Check the values of the content type and encoding headers. Cached, because nearly all requests have the same values."""
     if encoding != "identity":
-        raise Problem("unsupported-media-type", "an encoded body is not taken: send it as it is")
+        raise Problem("unsupported-media-type", "encoded bodies are not supported: remove content-encoding")
     kind, _, rest = media.partition(";")
     is_json = kind.strip().lower() == "application/json"
     if is_json and rest.strip() and rest.replace(" ", "").replace('"', "").lower() != "charset=utf-8":
-        raise Problem("unsupported-media-type", "JSON is sent as UTF-8")
+        raise Problem("unsupported-media-type", "JSON must be UTF-8")
     if verb in ("POST", "PUT", "PATCH") and not is_json:
-        raise Problem("unsupported-media-type", "send content-type: application/json, also without a body")
+        raise Problem(
+            "unsupported-media-type", "the content type must be application/json, also for an empty body"
+        )
 
 
 async def _read_bytes(request: HTTPRequest, most: int, seconds: float) -> bytes:
+    """Read the bytes of a body. Raise `Problem` if it is larger than `most`, or takes longer than `seconds`."""
     length = request.headers.get("content-length", "0")
     if length.isascii() and length.isdigit() and int(length[:16]) > most:
         raise too_large(most)
@@ -267,19 +305,20 @@ async def _read_bytes(request: HTTPRequest, most: int, seconds: float) -> bytes:
                 break
     if limit.cancelled_caught:
         raise Problem(
-            "timeout", f"the body did not come within {seconds:g} s", headers={"connection": "close"}
+            "timeout", f"the body was not received within {seconds:g} s", headers={"connection": "close"}
         )
     return bytes(data)
 
 
 def too_large(most: int) -> Problem:
-    """The error for a body of more bytes."""
+    """Return the error for a body of more than `most` bytes."""
     return Problem(
         "body-too-large", f"a body has at most {most} bytes here", headers={"connection": "close"}, limit=most
     )
 
 
 def _decode(data: bytes) -> Any:
+    """Decode JSON in UTF-8. Raise `Problem` if it is malformed or nested too deeply."""
     try:
         value = loads(text := data.decode("utf-8"))
         if text.count("[") + text.count("{") > MAX_JSON_DEPTH:

@@ -1,18 +1,18 @@
-"""The events of a session over HTTP: as a stream that goes on, or as a page."""
+"""Endpoints of events and observations of a session, as a stream or a page, and of changes in all sessions."""
 
 from typing import get_args
 
 from starlette.responses import Response
 
-from actgent.client.http.forms import ALONG, WANTED
+from actgent.client.http.http_request import EVENTS_ALONG_HEADER, EVENTS_HEADER
 from actgent.errors.printable import counted
-from actgent.sessions.following import ObservedType
+from actgent.sessions.subscriptions import ObservedType
 from actgent.web.problems import Problem
-from actgent.web.streaming.happenings import teller_at
-from actgent.web.streaming.observing import Observing, of_observed
-from actgent.web.streaming.streams import StreamedEvents
-from actgent.web.streaming.tails import SessionReading
-from actgent.web.streaming.watching import WATCHED, Watching
+from actgent.web.streaming.broadcast import SessionEventStream
+from actgent.web.streaming.change_feed import WATCHED, ChangeStream
+from actgent.web.streaming.observation_stream import ObservationStream, of_observed
+from actgent.web.streaming.session_events import encoder_at
+from actgent.web.streaming.sse import StreamedEvents
 
 from .endpoints import JSON, Endpoint, HTTPCall
 from .schemas import AGENT, LIMIT, NUMBER
@@ -20,54 +20,58 @@ from .schemas import AGENT, LIMIT, NUMBER
 WHOLE = {
     "type": "string",
     "enum": ["true", "false"],
-    "description": "Of a page: results of tools as they are, however long.",
+    "description": "On a page: send tool results in full instead of truncated.",
 }
 
 
 async def get_events(call: HTTPCall) -> Response:
-    """What happens in a session: behind `after`, or `Last-Event-ID`, and on; with `Accept: application/json` a page."""
+    """Stream the events of a session after `after` or `Last-Event-ID`. `Accept: application/json` returns a page."""
     head = await call.head()
     after = _after_of(call)
     if "application/json" in call.header("accept"):
         return await _page(call, after)
     if head.closed and after >= head.records:
-        return Response(status_code=204)  # by which a browser's EventSource comes back no more
-    reach = call.gateway.reach
-    reading = SessionReading(
-        journal=reach.journal,
-        tails=call.gateway.tails,
+        return Response(status_code=204)  # stops the reconnections of a browser's EventSource
+    access = call.gateway.access
+    reading = SessionEventStream(
+        journal=access.journal,
+        broadcasts=call.gateway.broadcasts,
         key=head.key,
         after=after,
         wanted=_wanted_of(call),
-        along=_names_in(call.header(ALONG)) if ALONG in call.headers else None,
+        along=_names_in(call.header(EVENTS_ALONG_HEADER)) if EVENTS_ALONG_HEADER in call.headers else None,
         shows_foreign=call.shows_foreign,
     )
     return StreamedEvents(reading.run, call.gateway.streams)
 
 
 async def watch(call: HTTPCall) -> Response:
-    """What changes in all sessions: a stream of `head`, `agent`, `approval`, `decision` and `error`, and `resync` after a gap."""
+    """Stream changes in all sessions: `head`, `agent`, `approval`, `decision` and `error`, and `resync` after a gap."""
     gateway, kinds = call.gateway, call.query.get("watch", "heads").split(",")
     if not set(kinds) <= set(WATCHED):
-        raise Problem("invalid", f"watch= is some of {', '.join(WATCHED)}, with commas between them")
-    watching = Watching(
-        reach=gateway.reach, caller=call.caller, kinds=frozenset(kinds), closing=gateway.closing
+        raise Problem("invalid", f"watch= must be a comma-separated list of {', '.join(WATCHED)}")
+    watching = ChangeStream(
+        access=gateway.access, caller=call.caller, kinds=frozenset(kinds), closing=gateway.closing
     )
     return StreamedEvents(watching.run, gateway.streams)
 
 
 async def get_observations(call: HTTPCall) -> Response:
-    """Intent, plan, thoughts, tools, answers and errors of a session: a stream, or with `Accept: application/json` a page."""
-    head, after, runtime = await call.head(), _after_of(call), call.gateway.reach.runtime
+    """Stream the observations of a session: intents, plans, thoughts, tools, answers and errors.
+
+    `Accept: application/json` returns a page instead.
+    """
+    head, after, runtime = await call.head(), _after_of(call), call.gateway.access.runtime
     types, turn = _types_of(call), call.query.get("turn")
     if after > head.records:
         raise Problem(
-            "conflict", f"the session has {counted(head.records, 'record')}: go on from there, or from 0"
+            "conflict",
+            f"the session has {counted(head.records, 'record')}: use a cursor up to this number, or 0",
         )
     if "application/json" not in call.header("accept"):
         if head.closed and after >= head.records:
             return Response(status_code=204)
-        observing = Observing(
+        observing = ObservationStream(
             runtime=runtime,
             key=head.key,
             after=after,
@@ -88,10 +92,10 @@ async def get_observations(call: HTTPCall) -> Response:
 
 
 def _types_of(call: HTTPCall) -> list[ObservedType] | None:
-    """The types that are wanted; None is all.
+    """Return the requested types of observations; None means all.
 
     Raises:
-        Problem: one of them is none.
+        Problem: A type is unknown.
     """
     if "types" not in call.query:
         return None
@@ -99,13 +103,13 @@ def _types_of(call: HTTPCall) -> list[ObservedType] | None:
     found: list[ObservedType] = [each for each in get_args(ObservedType) if each in wanted]
     if len(found) < len(wanted):
         known = ", ".join(get_args(ObservedType))
-        raise Problem("invalid", f"types= is some of {known}, with commas between them")
+        raise Problem("invalid", f"types= must be a comma-separated list of {known}")
     return found
 
 
 def _wanted_of(call: HTTPCall) -> frozenset[str] | None:
-    """The names of the events that a client waits for; None is all."""
-    return _names_in(call.header(WANTED)) or None
+    """Return the names of the events that are sent to the client without delay; None means all."""
+    return _names_in(call.header(EVENTS_HEADER)) or None
 
 
 def _names_in(header: str) -> frozenset[str]:
@@ -113,26 +117,26 @@ def _names_in(header: str) -> frozenset[str]:
 
 
 def _after_of(call: HTTPCall) -> int:
-    """The number of the last record that the client has seen; a stream that is taken up again knows it better."""
+    """Return the record number after which the client reads: `Last-Event-ID` if present, else `after`."""
     text = call.header("last-event-id")
     if not text:
         return int(call.query.get("after", 0))
     if not (text.isascii() and text.isdigit() and len(text) < 16):  # noqa: PLR2004 - below 2**53
-        raise Problem("invalid", "last-event-id: is the id of an event of this session")
+        raise Problem("invalid", "last-event-id: must be the id of an event of this session")
     return int(text)
 
 
 async def _page(call: HTTPCall, after: int) -> Response:
-    """Events of the next records; `cursor` is the number of the last record that was looked at."""
-    reach, head = call.gateway.reach, await call.head()
+    """Return the events of the next records as a page. `cursor` is the number of the last record that was read."""
+    access, head = call.gateway.access, await call.head()
     limit = min(call.query.get("limit", 100), call.gateway.limits.page)
     after = min(after, head.records)
-    steps = await reach.journal.read_steps(head.session_id, agent=head.agent, after=after, limit=limit)
-    teller = await teller_at(reach.journal, head.key, after, shows_foreign=call.shows_foreign)
-    teller.is_whole = call.query.get("whole") == "true"
-    told = [each for step in steps for each in teller.tell_all(step.first, step.records, step.at or 0.0)]
+    steps = await access.journal.read_steps(head.session_id, agent=head.agent, after=after, limit=limit)
+    encoder = await encoder_at(access.journal, head.key, after, shows_foreign=call.shows_foreign)
+    encoder.is_whole = call.query.get("whole") == "true"
+    events = [each for step in steps for each in encoder.encode_all(step.first, step.records, step.at or 0.0)]
     cursor = steps[-1].last if steps else after
-    items = [{"id": each.number, "event": each.name, "data": each.data} for each in told]
+    items = [{"id": each.number, "event": each.name, "data": each.data} for each in events]
     return JSON({"items": items, "cursor": cursor, "next": cursor if cursor < head.records else None})
 
 
@@ -145,10 +149,10 @@ ENDPOINTS = (
         query={"agent": AGENT, "after": NUMBER, "limit": LIMIT, "whole": WHOLE},
         statuses=(200, 204),
         headers={
-            "Last-Event-ID": "The number of the last event that was seen.",
-            "Actgent-Events": "Names of the events that are waited for, with commas; failed are those of ended that tell a "
-            "failure. Others come along with the next of these, and what grows (token, growing, progress) only where it is "
-            "one of them. Without, all are told at once.",
+            "Last-Event-ID": "Id of the last event that the client received.",
+            "Actgent-Events": "Comma-separated names of the events to send without delay; `failed` selects `ended` events of "
+            "failed messages. Other events are sent together with the next of these. `token`, `growing` and `progress` are "
+            "sent only if listed. Without the header, all events are sent without delay.",
         },
         streams=True,
     ),
@@ -161,14 +165,14 @@ ENDPOINTS = (
             "agent": AGENT,
             "types": {
                 "type": "string",
-                "description": f"Of {', '.join(get_args(ObservedType))}, with commas; all without.",
+                "description": f"Comma-separated types, of {', '.join(get_args(ObservedType))}; all if missing.",
             },
-            "turn": {"type": "string", "description": "Only those of this message's turn."},
+            "turn": {"type": "string", "description": "Id of a message: only observations of its turn."},
             "after": NUMBER,
             "limit": LIMIT,
         },
         statuses=(200, 204),
-        headers={"Last-Event-ID": "The number of the last observation that was seen."},
+        headers={"Last-Event-ID": "Id of the last observation that the client received."},
         streams=True,
     ),
     Endpoint(
@@ -179,7 +183,7 @@ ENDPOINTS = (
         query={
             "watch": {
                 "type": "string",
-                "description": f"Of {', '.join(WATCHED)}, with commas; `heads` without.",
+                "description": f"Comma-separated kinds, of {', '.join(WATCHED)}; `heads` if missing.",
             }
         },
         streams=True,

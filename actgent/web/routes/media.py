@@ -1,7 +1,7 @@
-"""Pictures and files of a session: those that people sent, and those that tools returned.
+"""Endpoint that downloads pictures and files of a session, from its messages and tool results.
 
-An event names each of them by a `media_id`, the number of its record and its place there: `12-0`. The bytes are asked for
-by that. A stranger may have written them, so no browser shows them as a page of this address.
+Events name each picture or file by a `media_id`: the number of its record and its index in the record, for example `12-0`. The content
+is untrusted, so it is sent with headers that prevent browsers from showing it as a page of this origin.
 """
 
 import re
@@ -17,17 +17,17 @@ from .views import media_of_record
 
 _ID = re.compile(r"([1-9][0-9]{0,14})-(0|[1-9][0-9]{0,4})")
 _SHOWN = re.compile(r"image/(png|jpeg|gif|webp)|audio/[a-z0-9.+-]{1,40}|application/pdf")
-"""Types that are sent as what they are: a browser runs nothing in them."""
+"""Media types that are sent unchanged, since browsers run no scripts in them; others become `application/octet-stream`."""
 _HEADERS = {"content-disposition": "attachment", "content-security-policy": "default-src 'none'; sandbox"}
 
 
 async def get_medium(call: HTTPCall) -> Response:
-    """The bytes of a picture or file that an event names; of other types than pictures, audio and PDF without their type."""
+    """Download a picture or file. Types other than images, audio and PDF are sent as `application/octet-stream`."""
     head, found = await call.head(), _ID.fullmatch(call.path["media_id"])
     number = int(found[1]) if found is not None else 0
     if found is None or number > head.records:
         raise missing()
-    records = await call.gateway.reach.journal.read(
+    records = await call.gateway.access.journal.read(
         head.session_id, agent=head.agent, after=number - 1, limit=1
     )
     media: list[Medium] = media_of_record(records[0]) if records else []

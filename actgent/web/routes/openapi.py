@@ -1,4 +1,4 @@
-"""The description of the gateway's addresses as OpenAPI 3.1, made of the table that requests are checked by."""
+"""Generates the gateway's OpenAPI 3.1 document from the endpoint table against which requests are validated."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -24,7 +24,7 @@ _PROBLEM = {
 
 
 def document_of(endpoints: Iterable[Endpoint]) -> dict[str, Any]:
-    """The document for these endpoints."""
+    """Return the OpenAPI document of these endpoints."""
     paths: dict[str, dict[str, Any]] = {}
     for endpoint in endpoints:
         paths.setdefault(f"/v1{endpoint.path}", {})[endpoint.verb.lower()] = _operation(endpoint)

@@ -1,4 +1,4 @@
-"""JSON Schemas that several endpoints share, and the ids that clients may choose."""
+"""JSON Schemas that several endpoints share, and validation of ids that clients choose."""
 
 import re
 from collections.abc import Mapping
@@ -7,16 +7,16 @@ from typing import Any, get_args
 import attrs
 
 from actgent.control.limits import Limits
-from actgent.journal.listing import STATES
+from actgent.journal.session_lists import STATES
 from actgent.messages import OnBusy
 from actgent.web.problems import Problem
 
 CLIENT_ID = (
     r"^(?:[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}|\.[A-Za-z0-9_-][A-Za-z0-9._-]{0,126}|\.\.[A-Za-z0-9._-]{1,126})$"
 )
-"""What clients may call things: no more than every address and every log carries as it is, and neither `.` nor `..`.
+"""Pattern of ids that clients choose: 1 to 128 characters that need no escaping in URLs and logs, except `.` and `..`.
 
-It says so without looking ahead, so that it runs in linear time, and the work of a body need not be counted before it is checked.
+The pattern has no lookahead, so it matches in linear time, and a body can be validated without a limit on the work.
 """
 ID: Mapping[str, Any] = {"type": "string", "pattern": CLIENT_ID}
 TEXT: Mapping[str, Any] = {"type": "string"}
@@ -57,7 +57,7 @@ SESSION_LIMITS: Mapping[str, Any] = {
     },
     "additionalProperties": False,
 }
-"""The limits that count for a session as a whole."""
+"""JSON Schema of the limits that apply to a whole session."""
 IDEMPOTENCY: Mapping[str, str] = {
     "Idempotency-Key": "The same key again is the same request: nothing happens twice, also after a restart. With another body it is a 422."
 }
@@ -65,11 +65,11 @@ _CLIENT_ID = re.compile(CLIENT_ID)
 
 
 def check_client_id(what: str, value: str) -> str:
-    """An id that a client has chosen.
+    """Check an id that a client has chosen, and return it; `what` names the id in the error.
 
     Raises:
-        Problem: it has other characters than letters, digits, dots, lines and underscores, or too many.
+        Problem: The id does not match `CLIENT_ID`.
     """
     if not _CLIENT_ID.match(value) or value.endswith("\n"):
-        raise Problem("invalid", f"{what} has 1 to 128 of the characters A-Z a-z 0-9 . _ -")
+        raise Problem("invalid", f"{what} must have 1 to 128 characters of A-Z a-z 0-9 . _ -")
     return value

@@ -1,4 +1,4 @@
-"""Sessions over HTTP: made, listed, looked at, interrupted, closed and erased."""
+"""Endpoints of sessions: create, list, get, interrupt, close and erase."""
 
 from typing import Any
 
@@ -10,13 +10,13 @@ from actgent.control.limits import Limits
 from actgent.errors import AddressRefused, NotRunning, SessionClosed, SessionExists
 from actgent.journal.base import SessionSummary
 from actgent.messages import Sender
-from actgent.runtime.sessions.closing import close_below
+from actgent.runtime.sessions.tree_close import close_below
 from actgent.web.problems import Problem, missing
 from actgent.web.webhooks.outbox import session_keys
-from actgent.web.webhooks.webhook import EVENTS, MAX_URL, check_events, check_url
+from actgent.web.webhooks.webhook import EVENTS, MAX_URL_CHARS, check_events, check_url
 
 from .endpoints import JSON, Endpoint, HTTPCall
-from .repeating import asker_of, check_asker, first_record, id_of_key, key_of
+from .idempotency import asker_of, check_asker, first_record, id_of_key, key_of
 from .schemas import AFTER, AGENT, IDEMPOTENCY, LIMIT, ON_BUSY, SESSION_LIMITS, STATE, TEXT, check_client_id
 from .views import of_head, of_session
 
@@ -42,7 +42,7 @@ NEW_SESSION = {
             "type": "object",
             "description": "Who is told of what happens in it, where the server does that.",
             "properties": {
-                "url": {"type": "string", "pattern": "^https?://", "maxLength": MAX_URL},
+                "url": {"type": "string", "pattern": "^https?://", "maxLength": MAX_URL_CHARS},
                 "events": {"type": "array", "items": {"enum": list(EVENTS)}, "minItems": 1},
             },
             "required": ["url"],
@@ -55,35 +55,45 @@ NEW_SESSION = {
 
 
 async def list_sessions(call: HTTPCall) -> Response:
-    """List sessions, the newest change first."""
-    page = await call.gateway.reach.page(call.caller, call.query, call.gateway.limits.page)
+    """List sessions, the last changed first."""
+    page = await call.gateway.access.page(call.caller, call.query, call.gateway.limits.page)
     return JSON({"items": [of_head(head) for head in page.items], "next": page.following})
 
 
 async def put_session(call: HTTPCall) -> Response:
-    """Make a session; the same body again changes nothing. With a key it is made once, and only its maker hears so again."""
+    """Create a session with this id. A retry with the same body changes nothing.
+
+    A retry with the same `Idempotency-Key` gets the response of the first request. Another key or body is an error.
+    """
     session_id = check_client_id("the id of a session", call.path["id"])
     head, is_new = await _make(call, session_id, key_of(call))
     return JSON(_made(call, head), status_code=201 if is_new else 200)
 
 
 async def post_session(call: HTTPCall) -> Response:
-    """Make a session with an id of ours."""
+    """Create a session with an id chosen by the server."""
     key = key_of(call)
-    session_id = id_of_key(call, key) if key else call.gateway.reach.journal.new_session_id()
+    session_id = id_of_key(call, key) if key else call.gateway.access.journal.new_session_id()
     head, _ = await _make(call, session_id, key)
     return JSON(_made(call, head), status_code=201, headers={"location": f"/v1/sessions/{head.session_id}"})
 
 
 async def _make(call: HTTPCall, session_id: str, key: str) -> tuple[SessionSummary, bool]:
-    """Make a session, or find that it was made just so before; whether it is the key's, or new."""
+    """Create a session, or find the existing one that was created with the same options.
+
+    Return its summary, and True if this request created it, now or in an earlier try with the same key.
+    """
     async with call.gateway.keys.held(call.caller.owner, key):
         return await _make_alone(call, session_id, asker_of(call, key))
 
 
 async def _make_alone(call: HTTPCall, session_id: str, asker: str) -> tuple[SessionSummary, bool]:
-    body, reach = call.body, call.gateway.reach
-    owner, opener = _owner_of(call), reach.known_opener(call.body["agent"])
+    """Create or find the session while no other request with the same key runs.
+
+    Return its summary, and True if a request of this `asker` created it.
+    """
+    body, access = call.body, call.gateway.access
+    owner, opener = _owner_of(call), access.known_opener(call.body["agent"])
     limits = Limits(**body["limits"]) if "limits" in body else None
     _check_mode(opener, body.get("mode"))
     await _check_receiver(call)
@@ -101,17 +111,17 @@ async def _make_alone(call: HTTPCall, session_id: str, asker: str) -> tuple[Sess
     except SessionExists:
         return await _same(call, session_id, owner, asker=asker), bool(asker)
     await _settle_mode(face_of(context), body.get("mode"))
-    return await reach.head(call.caller, session_id, body["agent"]), True
+    return await access.head(call.caller, session_id, body["agent"]), True
 
 
 async def _check_other_agents(call: HTTPCall, session_id: str, asker: str) -> None:
-    """Refuse a key under which a session of another agent was made.
+    """Raise if the same key has already created a session of another agent.
 
     Raises:
-        Problem: There is one.
+        Problem: The key was sent with another body.
     """
-    journal = call.gateway.reach.journal
-    for agent in await journal.agents_of(session_id):
+    journal = call.gateway.access.journal
+    for agent in await journal.agents_with_session(session_id):
         head = await journal.head(agent, session_id)
         opened = None if head is None or agent == call.body["agent"] else await first_record(call, head)
         if opened is not None:
@@ -119,25 +129,28 @@ async def _check_other_agents(call: HTTPCall, session_id: str, asker: str) -> No
 
 
 def _notify_of(call: HTTPCall) -> tuple[str, ...]:
-    """The address that the client wants to be told at, and of which events.
+    """Return the webhook URL of the request and the events to send to it; empty if the request has no `notify`.
 
     Raises:
-        Problem: this server tells no addresses of clients.
-        ConfigurationError: it is no such address.
+        Problem: The server does not send notifications to URLs that clients set.
+        ConfigurationError: The URL or an event name is invalid.
     """
     wanted = call.body.get("notify")
     if wanted is None:
         return ()
     if call.gateway.session_webhook is None:
-        raise Problem("invalid", "this server tells no addresses of sessions: see --notify-sessions")
+        raise Problem(
+            "invalid",
+            "this server sends no notifications to URLs of clients: it needs the option --notify-sessions",
+        )
     return (check_url(wanted["url"]), *check_events(wanted.get("events", EVENTS)))
 
 
 async def _check_receiver(call: HTTPCall) -> None:
-    """Refuse the address of a receiver that notifications could not be sent to.
+    """Raise if the server may not send notifications to the webhook URL of the request.
 
     Raises:
-        Problem: It is not public, and the server does not open it to clients.
+        Problem: The URL is not public, and the server does not allow clients to use it.
     """
     notify, webhook = _notify_of(call), call.gateway.session_webhook
     if notify and webhook is not None:
@@ -148,7 +161,7 @@ async def _check_receiver(call: HTTPCall) -> None:
 
 
 def _made(call: HTTPCall, head: SessionSummary) -> dict[str, Any]:
-    """A session, and what its receiver knows the server by."""
+    """Return the JSON of a created session, with the webhook's signing secret if the request has `notify`."""
     notify, webhook = _notify_of(call), call.gateway.session_webhook
     if not notify or webhook is None:
         return of_head(head)
@@ -157,28 +170,35 @@ def _made(call: HTTPCall, head: SessionSummary) -> dict[str, Any]:
 
 
 def _owner_of(call: HTTPCall) -> str:
+    """Return the owner of the new session. Raise `Problem` if the caller may not choose it."""
     owner: str = call.body.get("owner", call.caller.owner)
     check_id("owner", owner)
     if owner != call.caller.owner and not call.caller.is_admin:
-        raise Problem("forbidden", "owner takes the scope admin: a session belongs to the owner of the token")
+        raise Problem(
+            "forbidden",
+            "owner requires the scope admin: without it, a session belongs to the owner of the token",
+        )
     return owner
 
 
 def _check_mode(opener: Any, mode: str | None) -> None:
+    """Raise `Problem` if the agent has no mode of this name."""
     modes = opener.running.core.modes
     if mode is not None and (modes is None or mode not in modes):
         raise Problem("invalid", "the agent has no mode of this name")
 
 
 async def _same(call: HTTPCall, session_id: str, owner: str, *, asker: str) -> SessionSummary:
-    """The session of this id, if it was made with the same words for the same owner, and by the asker if one is named.
+    """Return the existing session if it was created with the same options for the same owner.
+
+    If `asker` is not empty, the session must also have been created by that request.
 
     Raises:
-        Problem: it was not.
+        Problem: The session was created with other options or by another request, or the caller may not see it.
     """
-    reach, body = call.gateway.reach, call.body
-    head: SessionSummary | None = await reach.journal.head(body["agent"], session_id)
-    if head is None or not await reach.sees(call.caller, head):
+    access, body = call.gateway.access, call.body
+    head: SessionSummary | None = await access.journal.head(body["agent"], session_id)
+    if head is None or not await access.sees(call.caller, head):
         raise missing()
     taken = Problem("session-exists", "there is a session of this id that was made otherwise")
     opened = await first_record(call, head)
@@ -193,33 +213,33 @@ async def _same(call: HTTPCall, session_id: str, owner: str, *, asker: str) -> S
     if opened.notify != _notify_of(call) or (asker and not is_known and not is_unrecorded):
         raise taken
     if "mode" in body and not head.closed:
-        await _settle_mode(await reach.session(call.caller, session_id, body["agent"]), body["mode"])
+        await _settle_mode(await access.session(call.caller, session_id, body["agent"]), body["mode"])
     return head
 
 
 async def _settle_mode(session: Session, mode: str | None) -> None:
-    """Put a session into the mode that it was asked for with, unless it was switched since."""
+    """Set the mode that the creation request named, unless the mode was changed since then."""
     if mode is not None and not session.mode_changes and session.mode != mode:
         await session.set_mode(mode, reason="asked for with the session")
 
 
 async def get_session(call: HTTPCall) -> Response:
-    """Everything that is known of a session now."""
-    reach = call.gateway.reach
+    """Get the current state of a session."""
+    access = call.gateway.access
     head = await call.head()
     tag = f'"{head.records}"'
     if call.header("if-none-match") == tag:
         return Response(status_code=304, headers={"etag": tag})
-    children = await reach.journal.children(head.agent, head.session_id)
+    children = await access.journal.children(head.agent, head.session_id)
     try:
-        session = None if head.closed else await reach.readable(head)
+        session = None if head.closed else await access.readable(head)
     except (NotRunning, SessionClosed):
         session = None
     return JSON(of_session(head, session, children), headers={"etag": tag})
 
 
 async def interrupt(call: HTTPCall) -> Response:
-    """Stop what runs; returns when the turn has ended."""
+    """Interrupt the running turn. The response is sent when the turn has ended."""
     session = await call.session()
     reason, drops = call.body.get("reason", "interrupted"), call.body.get("drop_queued", False)
     await session.interrupt(reason, drop_queued=drops, message_id=call.body.get("message_id"))
@@ -227,25 +247,23 @@ async def interrupt(call: HTTPCall) -> Response:
 
 
 async def close(call: HTTPCall) -> Response:
-    """Close a session and its children; of one that is closed, what was left open below it as its process was stopped."""
-    head, reach = await call.head(), call.gateway.reach
+    """Close a session and its child sessions. If the session is already closed, close its open child sessions."""
+    head, access = await call.head(), call.gateway.access
     if head.closed:
-        await close_below(head.key, reach.journal, reach.opener)
+        await close_below(head.key, access.journal, access.opener)
     else:
         try:
             session = await call.session()
         except SessionClosed:  # the journal does not know yet
-            raise Problem(
-                "unavailable", "the session is just being closed: ask again, to know that it is"
-            ) from None
+            raise Problem("unavailable", "the session is being closed: retry the request") from None
         await session.aclose()
     return Response(status_code=204)
 
 
 async def erase(call: HTTPCall) -> Response:
-    """Erase a session with its children."""
+    """Erase a session and its child sessions from the journal."""
     head = await call.head()
-    await call.gateway.reach.runtime.delete_session(head.session_id, agent=head.agent)
+    await call.gateway.access.runtime.delete_session(head.session_id, agent=head.agent)
     return Response(status_code=204)
 
 

@@ -1,4 +1,4 @@
-"""Sessions, agents and what waits in them, as JSON."""
+"""Converts sessions, agents, messages and other values to the JSON of the gateway's responses."""
 
 import itertools
 import math
@@ -16,28 +16,34 @@ from actgent.control.budget import Budget
 from actgent.control.schedule import Schedule
 from actgent.errors import UsageError
 from actgent.journal.base import SessionSummary
-from actgent.journal.records import Accepted, Finished, Rated, Record, Said
+from actgent.journal.records import (
+    AgentMessageRecord,
+    CallFinishedRecord,
+    MessageAcceptedRecord,
+    RatingRecord,
+    Record,
+)
 from actgent.messages import File, Medium, Message, Part, Text, ToolCall, ToolResult, Usage
-from actgent.runtime.directory import AgentCard
-from actgent.runtime.insight import AgentStatistics
-from actgent.runtime.sessions.opener import SessionOpener
+from actgent.runtime.agent_directory import AgentCard
+from actgent.runtime.introspection import AgentStatistics
+from actgent.runtime.sessions.session_opener import SessionOpener
 
 MAX_WAITING = 100
-"""Messages that wait for their turn, of one session, at most."""
+"""Maximum number of queued messages shown per session."""
 MAX_CONTENT = 4000
-"""Characters of a tool's result or error in a stream."""
+"""Maximum number of characters of a tool's result or error in JSON; longer texts are truncated."""
 
 
 @lru_cache(maxsize=256)
 def to_date(seconds: float) -> str | None:
-    """Unix time as RFC 3339; None for none."""
+    """Convert a Unix time in seconds to RFC 3339; None if it is 0, negative or infinite."""
     if not 0 < seconds < math.inf:
         return None
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def of_head(head: SessionSummary) -> dict[str, Any]:
-    """What is known of a session without opening it."""
+    """Return the JSON of a session summary: the fields that are known without opening the session."""
     return {
         "id": head.session_id,
         "agent": head.agent,
@@ -54,12 +60,19 @@ def of_head(head: SessionSummary) -> dict[str, Any]:
 def of_session(
     head: SessionSummary, session: Session | None, children: Sequence[SessionSummary]
 ) -> dict[str, Any]:
-    """A session; None where it is closed, or its agent does not run."""
+    """Return the JSON of a session with its child sessions.
+
+    Args:
+        head: Summary of the session.
+        session: The opened session; None if it is closed, or its agent does not run. Its live fields are left out then.
+        children: Summaries of the session's child sessions.
+    """
     below = [{"agent": child.agent, "id": child.session_id, "state": child.state} for child in children]
     return {**of_head(head), "children": below, **({} if session is None else _opened(session))}
 
 
 def _opened(session: Session) -> dict[str, Any]:
+    """Return the fields of an opened session: status, usage, approvals, schedules, and queued messages."""
     context = context_of(session)
     return {
         "status": shown_status(session),
@@ -71,20 +84,20 @@ def _opened(session: Session) -> dict[str, Any]:
         "approvals": [of_approval(each) for each in session.approvals],
         "schedules": [of_schedule(each) for each in session.schedules],
         "turn": None if (turn := context.open_turn_id) is None else {"message_id": turn},
-        "waiting": [of_message(each) for each in itertools.islice(context.mail.waiting, MAX_WAITING)],
+        "waiting": [of_message(each) for each in itertools.islice(context.mailbox.waiting, MAX_WAITING)],
     }
 
 
 def shown_status(session: Session) -> str:
-    """The status of a session; `waiting` if its turn is open and the session is not in memory, so nothing runs."""
+    """Return the status of a session. It is `waiting` if a turn is unfinished but not active in this process."""
     context = context_of(session)
-    if context.host is not None or context.mail.acceptances is None:
+    if context.host is not None or context.mailbox.acceptances is None:
         return session.status
     return "suspended" if context.approvals is not None and context.approvals.open else "waiting"
 
 
 def mode_of(session: Session) -> str | None:
-    """The mode of a session; None where its agent has none."""
+    """Return the mode of a session; None if its agent has no modes."""
     try:
         return session.mode
     except UsageError:
@@ -92,7 +105,7 @@ def mode_of(session: Session) -> str | None:
 
 
 def of_usage(usage: Usage) -> dict[str, Any]:
-    """What model calls took, with that of sessions that worked for it as `total`."""
+    """Return the JSON of a usage: the session's own usage, and as `total` the usage including its child sessions."""
     own = _own_usage(usage)
     return {**own, "total": own if usage.children is None else _own_usage(usage.total)}
 
@@ -105,14 +118,14 @@ def _own_usage(usage: Usage) -> dict[str, Any]:
 
 
 def of_budget(budget: Budget | None) -> dict[str, Any] | None:
-    """What is left of a budget; None where nothing bounds it."""
+    """Return the remaining amounts of a budget, without unlimited ones; None if there is no budget."""
     if budget is None:
         return None
     return {name: left for name, left in dict(budget.left).items() if left != math.inf}
 
 
 def of_approval(approval: Approval) -> dict[str, Any]:
-    """A call that waits for a person."""
+    """Return the JSON of an approval: a tool call that waits for an approver."""
     return {
         "id": approval.id,
         "session_id": approval.session_id,
@@ -130,8 +143,19 @@ def of_approval(approval: Approval) -> dict[str, Any]:
     }
 
 
+def of_caller_call(approval: Approval) -> dict[str, Any]:
+    """Return the JSON of a call of a tool of the caller, which waits for its result."""
+    return {
+        "id": approval.id,
+        "call_id": approval.call_id,
+        "tool": approval.tool_name,
+        "arguments": dict(approval.arguments),
+        "deadline": to_date(approval.deadline),
+    }
+
+
 def of_schedule(schedule: Schedule) -> dict[str, Any]:
-    """Something that a session is told at a time."""
+    """Return the JSON of a schedule."""
     return {
         "id": schedule.id,
         "description": schedule.description,
@@ -144,7 +168,13 @@ def of_schedule(schedule: Schedule) -> dict[str, Any]:
 
 
 def of_agent(card: AgentCard, opener: SessionOpener, known: AgentStatistics) -> dict[str, Any]:
-    """An agent: what it says of itself, its modes, tools, limits, and what waits for it, as far as the caller may know."""
+    """Return the JSON of an agent: its card, modes, tools and limits.
+
+    Args:
+        card: The agent's description of itself.
+        opener: Opener of the running agent's sessions.
+        known: Statistics that the caller may see: inbox and sessions.
+    """
     running = opener.running
     turns = running.runner.turn_lifecycle
     modes = running.core.modes
@@ -161,24 +191,24 @@ def of_agent(card: AgentCard, opener: SessionOpener, known: AgentStatistics) -> 
     }
 
 
-def of_rating(rating: Rated) -> dict[str, Any]:
-    """What a reader thinks of an answer."""
+def of_rating(rating: RatingRecord) -> dict[str, Any]:
+    """Return the JSON of a rating."""
     shown = ("message_id", "score", "comment", "expected", "by")
     return {**{name: getattr(rating, name) for name in shown}, "at": to_date(rating.at)}
 
 
-# --- what is said ------------------------------------------------------------------------
+# --- messages ----------------------------------------------------------------------------
 
 MediaIds = Mapping[int, str]
-"""What clients ask for pictures and files by, by the `id` of the object; empty where these are of no record."""
+"""The `media_id` of pictures and files, by Python `id()` of the object; empty if they do not belong to a record."""
 NO_IDS: MediaIds = MappingProxyType({})
 
 
 def media_of_record(record: Record) -> list[Medium]:
-    """The pictures and files of a record that a client may read, in their order."""
-    if isinstance(record, Finished):
+    """Return the pictures and files of a record that clients may download, in order."""
+    if isinstance(record, CallFinishedRecord):
         return list(record.result.media)
-    if not isinstance(record, Accepted | Said):
+    if not isinstance(record, MessageAcceptedRecord | AgentMessageRecord):
         return []
     found: list[Medium] = []
     for part in record.message.parts:
@@ -187,7 +217,7 @@ def media_of_record(record: Record) -> list[Medium]:
 
 
 def media_ids(number: int, record: Record) -> MediaIds:
-    """What clients ask for the pictures and files of a record by: its number, and their place in it."""
+    """Return the `media_id`s of a record's pictures and files: the record number and their index in the record."""
     media = media_of_record(record)
     return {id(each): f"{number}-{place}" for place, each in enumerate(media)} if media else NO_IDS
 
@@ -195,7 +225,13 @@ def media_ids(number: int, record: Record) -> MediaIds:
 def of_parts(
     parts: Sequence[Part], ids: MediaIds = NO_IDS, *, shows_foreign: bool = False
 ) -> list[dict[str, Any]]:
-    """The parts of a message that a client may read: no thinking, no blocks of a provider's own; see `of_result`."""
+    """Return the JSON of a message's parts, without thinking and provider-specific blocks.
+
+    Args:
+        parts: Parts of the message.
+        ids: The `media_id`s of pictures and files.
+        shows_foreign: True to include messages of exceptions from user code or libraries.
+    """
     return [
         found for part in parts if (found := _of_part(part, ids, shows_foreign=shows_foreign)) is not None
     ]
@@ -214,7 +250,7 @@ def _of_part(part: Part, ids: MediaIds, *, shows_foreign: bool) -> dict[str, Any
 
 
 def of_medium(medium: Medium, ids: MediaIds = NO_IDS) -> dict[str, Any]:
-    """A picture or file by its type and size; its bytes are asked for by its `media_id`."""
+    """Return the JSON of a picture or file: its type, size and `media_id`, with which clients download its bytes."""
     told: dict[str, Any] = {
         "type": "file" if isinstance(medium, File) else "image",
         "media_type": medium.media_type,
@@ -228,7 +264,7 @@ def of_medium(medium: Medium, ids: MediaIds = NO_IDS) -> dict[str, Any]:
 
 
 def of_call(call: ToolCall) -> dict[str, Any]:
-    """A model's wish to run a tool."""
+    """Return the JSON of a tool call."""
     arguments = dict(call.arguments) if isinstance(call.arguments, Mapping) else call.arguments
     return {"id": call.id, "name": call.name, "arguments": arguments}
 
@@ -236,9 +272,13 @@ def of_call(call: ToolCall) -> dict[str, Any]:
 def of_result(
     result: ToolResult, ids: MediaIds = NO_IDS, *, most: int = MAX_CONTENT, shows_foreign: bool = False
 ) -> dict[str, Any]:
-    """What came of a call, its words cut where they are long.
+    """Return the JSON of a tool result.
 
-    `shows_foreign` is True for callers with the scope `journal`: they see the words of exceptions that are not ours.
+    Args:
+        result: The tool result.
+        ids: The `media_id`s of its pictures and files.
+        most: Maximum characters of its content and of its error; longer texts are truncated.
+        shows_foreign: True to include messages of exceptions from user code or libraries (scope `journal`).
     """
     content, error = result.content, result.error
     if result.raised and not shows_foreign:
@@ -257,12 +297,15 @@ def of_result(
 
 
 def foreign_error(raised: str) -> str:
-    """Our words for an exception of foreign code of this class."""
+    """Return the text that replaces the message of an exception from user code; `raised` is the name of its class."""
     return f"the tool raised {raised}; the scope journal shows its words"
 
 
 def of_said(message: Message, *, shows_foreign: bool = False) -> dict[str, Any]:
-    """A message of a session's history; see `of_result`."""
+    """Return the JSON of a history message, with its turn and time.
+
+    `shows_foreign=True` includes messages of exceptions from user code or libraries.
+    """
     return {
         **of_message(message, shows_foreign=shows_foreign),
         "turn": message.correlation_id,
@@ -271,7 +314,7 @@ def of_said(message: Message, *, shows_foreign: bool = False) -> dict[str, Any]:
 
 
 def of_message(message: Message, ids: MediaIds = NO_IDS, *, shows_foreign: bool = False) -> dict[str, Any]:
-    """What was said from outside; see `of_result`."""
+    """Return the JSON of a message. The arguments are those of `of_parts`."""
     return {
         "message_id": message.id,
         "sender": {"name": message.sender.name, "kind": message.sender.kind},

@@ -1,1 +1,1 @@
-"""The server below the gateway: addresses, connections, and where requests begin and end."""
+"""HTTP server of the gateway: listeners, connections, request framing, and relaying between cluster nodes."""

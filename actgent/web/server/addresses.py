@@ -1,4 +1,4 @@
-"""Addresses to listen at."""
+"""Parses listen addresses such as `127.0.0.1:8300`."""
 
 import ipaddress
 
@@ -6,19 +6,21 @@ from actgent.errors import ConfigurationError
 
 
 def split_address(bind: str) -> tuple[str, int]:
-    """The host and the port of an address; a host of IPv6 stands in brackets.
+    """Split `HOST:PORT` into host and port. The brackets of an IPv6 host are removed.
 
     Raises:
-        ConfigurationError: it is none.
+        ConfigurationError: The text does not have the form `HOST:PORT`, or the port is above 65535.
     """
     host, _, port = bind.rpartition(":")
     if not host or not port.isascii() or not port.isdigit() or len(port) > 5 or int(port) > 65_535:  # noqa: PLR2004 - ports
-        raise ConfigurationError(f"bind= (--bind) is HOST:PORT, such as 127.0.0.1:8300, not {bind!r:.200}")
+        raise ConfigurationError(
+            f"bind= (--bind) must be HOST:PORT, such as 127.0.0.1:8300, not {bind!r:.200}"
+        )
     return host.strip("[]"), int(port)
 
 
 def is_loopback(host: str) -> bool:
-    """Return True for an address that only this machine reaches."""
+    """True if the host is `localhost` or a loopback address, which only this machine can reach."""
     try:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:

@@ -41,7 +41,7 @@ let scopes = []; // what the token may, as the gateway says
 
 // Asks the gateway what the token may; pages leave out controls of other scopes.
 export async function learnScopes(options) {
-  const token = await get("/token", {}, options);
+  const token = await get("/me", {}, options);
   scopes = token.scopes;
   return token;
 }

@@ -19,11 +19,11 @@ const PAGES = [
 ].map((page) => ({ place: page.name.toLowerCase(), ...page }));
 const SESSION = { place: "session", name: "Session", load: async () => (await import("./pages/session.js")).Session };
 const KEYS = [
-  ["/", "find sessions: how an id begins, or owner:ada state:suspended agent:clerk"],
+  ["/", "find sessions by the beginning of the id, or by owner:ada state:suspended agent:clerk"],
   ...PAGES.map((page) => [`g ${page.letter}`, page.name]),
-  ["j, k, Enter", "down, up, open, in the list of sessions"],
-  ["a, e, w, r", "approve, edit, answer, reject, where a person is waited for"],
-  ["[, ], F", "one record back, one on, fork, in the journal"],
+  ["j, k, Enter", "down, up, open (list of sessions)"],
+  ["a, e, w, r", "approve, edit, answer, reject (pending approval)"],
+  ["[, ], F", "previous record, next record, fork (journal)"],
   ["?", "these keys"],
 ];
 
@@ -177,11 +177,11 @@ function Frame({ onOut }) {
     </nav>
     <main id="main" tabindex="-1">
       ${!token.data && !token.error && html`<${Loading} what=${page.name.toLowerCase()} />`}
-      ${token.error && !token.data && html`<${Failed} error=${token.error} what="What the token may" again=${token.again} />`}
+      ${token.error && !token.data && html`<${Failed} error=${token.error} what="Permissions of the token" again=${token.again} />`}
       ${token.data && html`<${Shown} key=${page === SESSION ? at.parts[1] + at.query.agent : page.place} page=${page} id=${at.parts[1]} agent=${at.query.agent} parts=${at.parts} query=${at.query} now=${now.data} asked=${asked} failed=${failed} />`}
     </main>
     ${help && html`<${Help} onClose=${() => setHelp(false)} />`}
-    ${refused && html`<${Modal} label="Sign in"><${SignIn} message="The key is not known here, or it is too old." onKey=${signedIn} /></${Modal}>`}`;
+    ${refused && html`<${Modal} label="Sign in"><${SignIn} message="The key is unknown or has expired." onKey=${signedIn} /></${Modal}>`}`;
 }
 
 function App({ message }) {

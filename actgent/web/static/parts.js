@@ -12,7 +12,7 @@ const STATES = {
   working: ["run", "working"],
   waiting: ["run", "waiting"],
   queued: ["run", "queued"],
-  suspended: ["wait", "waits for a person"],
+  suspended: ["wait", "waits for an approval"],
   answered: ["ok", "answered"],
   failed: ["bad", "failed"],
   closed: ["plain", "closed"],
@@ -165,7 +165,7 @@ export function Live({ live, again, words }) {
 
 export function Failed({ error, what, again, since }) {
   return html`<div class="err" role="alert">
-    <b>${what} could not be had.</b> ${error.message}
+    <b>${what} could not be loaded.</b> ${error.message}
     ${since ? html` What you see is from <${Ago} at=${new Date(since).toISOString()} />.` : ""}
     ${error.request ? html` <span class="mono">request ${error.request}</span>` : ""}
     ${again ? html` <button class="btn" onClick=${again}>Try again</button>` : ""}

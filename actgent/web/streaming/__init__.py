@@ -1,1 +1,1 @@
-"""What goes on, as streams of numbered events."""
+"""Event streams of the gateway: server-sent events of sessions, observations and changes."""

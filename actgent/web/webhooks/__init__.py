@@ -1,1 +1,1 @@
-"""Webhooks: what happens in sessions, told to receivers by signed requests, none lost and each with a stable id."""
+"""Webhooks: signed HTTP notifications of session events, delivered at least once and each with a stable id."""

@@ -1,8 +1,8 @@
-"""How far a webhook has come, kept in the journal whose sessions it tells of.
+"""Delivery cursors of a webhook, stored in the journal of the sessions that it reports.
 
-It is a session of an agent that no program can have, like the quotas of owners: `since`, the time up to which everything
-was dealt with, and for each session that something was told of later the number of its record. Both together say after a
-kill where to go on. When its records are many it is written anew, and the former one erased.
+The cursors are a session of a reserved agent, like the quotas of owners. It stores `since`, the time up to which all records
+were processed, and the number of the last processed record of each session with a later delivery. After a crash the webhook
+resumes from both. When the session has many records, its state is written to a new session and the old one is erased.
 """
 
 from collections.abc import Iterable, Mapping
@@ -12,20 +12,20 @@ import attrs
 
 from actgent.errors import Fenced
 from actgent.journal.base import Entry, Journal
-from actgent.journal.listing import SessionFilter, SessionKey
-from actgent.journal.records import Changed, Due, Opened
+from actgent.journal.records import NextTimerRecord, SessionCreatedRecord, StateChangeRecord
+from actgent.journal.session_lists import SessionFilter, SessionKey
 from actgent.messages import Sender
-from actgent.sessions.owner_accounts import WEBHOOKS
+from actgent.sessions.quota_accounts import WEBHOOKS
 from actgent.support.logs import logger_of
 
-SLACK = 3600.0
-"""Seconds that are looked at again after a start: as far may the clock have been put back meanwhile."""
-LONG = 5000
-"""Records after which it is written anew."""
+CLOCK_SLACK_SECONDS = 3600.0
+"""Seconds before `since` that are scanned again after a start, because the clock may have been set back."""
+MAX_RECORDS = 5000
+"""Records after which the state is written to a new session."""
 MAX_FAILED = 100
-"""Failed deliveries that are listed; of more, the latest."""
-STEP = 600.0
-"""Seconds after which progress is noted where nothing was told."""
+"""Maximum number of listed failed deliveries; the oldest are dropped."""
+CHECKPOINT_SECONDS = 600.0
+"""Seconds by which `since` may advance before it is written without a delivery."""
 _NEVER = 4e9
 _log = logger_of(__name__)
 _SINCE, _BEGUN, _FAILED, _ENTRY = "since", "begun", "failed", "at "
@@ -33,30 +33,31 @@ _SINCE, _BEGUN, _FAILED, _ENTRY = "since", "begun", "failed", "at "
 
 @attrs.define(eq=False)
 class DeliveryCursors:
-    """The place of one webhook."""
+    """Delivery cursors of one webhook."""
 
     journal: Journal
     name: str
     begun: float
-    """Unix time in seconds at which the webhook was first there: what was before is not told."""
+    """Unix time in seconds at which the webhook was created; earlier records are not reported."""
     since: float
-    """Unix time in seconds up to which everything was dealt with."""
+    """Unix time in seconds up to which all records were processed."""
     failed: tuple[Mapping[str, Any], ...] = ()
-    """What was given up, the latest at the end."""
+    """Failed deliveries, the newest last."""
     _seen: dict[SessionKey, tuple[int, float]] = attrs.field(factory=dict)
-    """The last record that was dealt with, and when it was written."""
+    """Number of the last processed record and its Unix time in seconds, by session."""
     _generation: int = 0
-    _written: int = LONG
-    """Records of this generation."""
+    """Number of the session that stores the state now."""
+    _written: int = MAX_RECORDS
+    """Number of records in the current generation."""
     _noted: float = 0.0
-    """The `since` that the journal has."""
+    """Value of `since` in the journal."""
 
     @classmethod
     async def load(cls, journal: Journal, name: str, now: float) -> "DeliveryCursors":
-        """Find the place of a webhook; a new one begins now.
+        """Read the cursors of a webhook from the journal, or create them with `now` as their beginning.
 
         Raises:
-            JournalError: it cannot be read, or not be written.
+            JournalError: The cursors cannot be read or written.
         """
         heads = await journal.page(SessionFilter(agent=WEBHOOKS, prefix=f"{name} "))
         known = sorted(head.session_id for head in heads)
@@ -64,13 +65,13 @@ class DeliveryCursors:
         if known:
             cursors._generation = int(known[-1].rpartition(" ")[2])
             for record in await journal.load(known[-1], agent=WEBHOOKS):
-                cursors._take(record.changes if isinstance(record, Changed) else {})
-        await cursors.shorten()
+                cursors._apply(record.changes if isinstance(record, StateChangeRecord) else {})
+        await cursors.compact()
         for former in known:
             await journal.delete(former, agent=WEBHOOKS)
         return cursors
 
-    def _take(self, changes: Mapping[str, Any]) -> None:
+    def _apply(self, changes: Mapping[str, Any]) -> None:
         for name, value in changes.items():
             if name.startswith(_ENTRY):
                 agent, _, session_id = name.removeprefix(_ENTRY).partition("\n")
@@ -84,45 +85,48 @@ class DeliveryCursors:
 
     @property
     def start(self) -> float:
-        """Unix time in seconds: what was written before was dealt with."""
-        return max(self.begun, self.since - SLACK)
+        """Unix time in seconds from which the journal is scanned; earlier records have been processed."""
+        return max(self.begun, self.since - CLOCK_SLACK_SECONDS)
 
     def seen(self, key: SessionKey) -> int | None:
-        """The last record of a session that was dealt with; None where none was behind `start`."""
+        """Number of the last processed record of a session; None if no record after `start` was processed."""
         found = self._seen.get(key)
         return None if found is None else found[0]
 
     def mark(self, key: SessionKey, number: int, at: float) -> None:
-        """Everything of a session up to this record was dealt with."""
+        """Store that the records of a session up to this number were processed. `at` is the Unix time of the record."""
         self._seen[key] = (number, at)
         self._write(self._entry(key))
 
-    def note(self, key: SessionKey, number: int, at: float) -> None:
-        """The same, where nothing was told: it is known here, and found out again after a start."""
+    def mark_in_memory(self, key: SessionKey, number: int, at: float) -> None:
+        """Remember that the records of a session up to this number need no notification, without a journal write.
+
+        After a restart these records are read again.
+        """
         self._seen[key] = (number, at)
 
-    def settle(self, at: float) -> None:
-        """Everything that was written up to this time was dealt with."""
+    def advance(self, at: float) -> None:
+        """Set `since` to a Unix time up to which all records were processed."""
         self.since = at
-        if abs(at - self._noted) >= STEP:
+        if abs(at - self._noted) >= CHECKPOINT_SECONDS:
             self._write({})
 
-    def forget(self, key: SessionKey) -> None:
-        """A session was erased; one of the same id begins with its first record again."""
+    def reset(self, key: SessionKey) -> None:
+        """Reset the cursor of an erased session, so that a new session of the same id is reported from its first record."""
         if self._seen.pop(key, None) is not None:
             self._seen[key] = (0, self.since)
             self._write(self._entry(key))
 
     def fail(self, delivery: Mapping[str, Any]) -> None:
-        """List something as given up; what was before under its id is not listed twice."""
+        """Add a failed delivery to the list, or replace the entry with the same webhook id."""
         others = [each for each in self.failed if each["webhook_id"] != delivery["webhook_id"]]
-        self._list((*others, delivery)[-MAX_FAILED:])
+        self._set_failed((*others, delivery)[-MAX_FAILED:])
 
-    def redeem(self, webhook_id: str) -> None:
-        """List something no more that was given up."""
-        self._list(tuple(each for each in self.failed if each["webhook_id"] != webhook_id))
+    def remove_failed(self, webhook_id: str) -> None:
+        """Remove a failed delivery from the list; an unknown id is ignored."""
+        self._set_failed(tuple(each for each in self.failed if each["webhook_id"] != webhook_id))
 
-    def _list(self, failed: tuple[Mapping[str, Any], ...]) -> None:
+    def _set_failed(self, failed: tuple[Mapping[str, Any], ...]) -> None:
         if failed != self.failed:
             self.failed = failed
             self._write({_FAILED: list(failed)})
@@ -133,31 +137,33 @@ class DeliveryCursors:
     def _write(self, changes: Mapping[str, Any]) -> None:
         self._written += 1
         self._noted = self.since
-        self._step([Changed(changes={_SINCE: self.since, **changes})])
+        self._append([StateChangeRecord(changes={_SINCE: self.since, **changes})])
 
-    def _step(self, records: Iterable[Any]) -> None:
+    def _append(self, records: Iterable[Any]) -> None:
         entry = Entry(session_id=self._holder, agent=WEBHOOKS, records=tuple(records))
         try:
-            self.journal.write_soon(entry, epoch=self.journal.epoch_of(self._holder))
+            self.journal.enqueue_write(entry, epoch=self.journal.epoch_of(self._holder))
         except Fenced:
-            _log.warning("webhook %s: another process owns the journal, and tells from here on", self.name)
+            _log.warning(
+                "webhook %s: another process owns the journal and sends the notifications", self.name
+            )
 
     @property
     def _holder(self) -> str:
         return f"{self.name} {self._generation:09d}"
 
-    async def shorten(self) -> None:
-        """Write everything anew where its records are many."""
-        if self._written < LONG:
+    async def compact(self) -> None:
+        """Write the state to a new session and erase the old one, if the old one has `MAX_RECORDS` records."""
+        if self._written < MAX_RECORDS:
             return
         former, self._generation, self._written = self._holder, self._generation + 1, 0
         self._seen = {key: seen for key, seen in self._seen.items() if seen[1] >= self.start}
         whole: dict[str, Any] = {_BEGUN: self.begun, _SINCE: self.since, _FAILED: list(self.failed)}
         for key in self._seen:
             whole |= self._entry(key)
-        # A date that never comes keeps it from leaving as an old session.
-        opened = Opened(owner=Sender(self.name), agent=WEBHOOKS, created_at=self.begun)
-        self._step([opened, Changed(changes=whole), Due(at=_NEVER)])
+        # A due date far in the future keeps retention from deleting the session.
+        opened = SessionCreatedRecord(owner=Sender(self.name), agent=WEBHOOKS, created_at=self.begun)
+        self._append([opened, StateChangeRecord(changes=whole), NextTimerRecord(at=_NEVER)])
         await self.journal.commit(
             Entry(session_id=self._holder, agent=WEBHOOKS, records=()),
             epoch=self.journal.epoch_of(self._holder),

@@ -1,4 +1,4 @@
-"""One attempt to tell a receiver something: bounded in time, through the guard, without redirects."""
+"""One attempt to deliver a notification: with a timeout, a guard against internal addresses, and no redirects."""
 
 import time
 from email.utils import parsedate_to_datetime
@@ -10,30 +10,30 @@ import trio
 from actgent.errors import AddressRefused
 
 from .notifications import Notification
-from .signing import SigningKeys
+from .signatures import SigningKeys
 
-MAX_PAUSE = 3600.0
-"""Seconds between two attempts, at most."""
+MAX_PAUSE_SECONDS = 3600.0
+"""Maximum number of seconds between two attempts."""
 _GONE = 410
 _HEADERS = {"content-type": "application/json", "user-agent": "actgent-webhooks"}
 
 
 @attrs.frozen(kw_only=True)
 class Attempt:
-    """How an attempt went."""
+    """Result of one delivery attempt."""
 
     problem: str = ""
-    """Why the receiver did not take it, in our words; empty: it did."""
+    """Reason why the delivery failed; empty if it succeeded."""
     is_final: bool = False
-    """True: a further attempt would go as this one."""
+    """True if a retry cannot succeed."""
     pause: float = 0.0
-    """Seconds that the receiver wants to be left alone for."""
+    """Seconds to wait before the next attempt, from `Retry-After`; 0 if the receiver asked for no pause."""
 
 
 async def deliver(
     client: httpx2.AsyncClient, url: str, notification: Notification, keys: SigningKeys, seconds: float
 ) -> Attempt:
-    """Send a notification once. What a receiver answers is not read, but for its status."""
+    """Send a notification once, with a timeout in seconds. Only the status and `Retry-After` of the response are read."""
     headers = {**_HEADERS, **keys.headers(notification.id, int(time.time()), notification.body)}
     with trio.move_on_after(seconds):
         try:
@@ -42,34 +42,34 @@ async def deliver(
             )
             response = await client.send(request, stream=True)
             try:
-                return _read(response)
+                return _attempt_from(response)
             finally:
                 with trio.CancelScope(deadline=trio.current_time() + 1, shield=True):
                     await response.aclose()
         except AddressRefused as error:
             return Attempt(problem=str(error), is_final=True)
         except (httpx2.HTTPError, httpx2.InvalidURL, OSError, ValueError) as error:
-            return Attempt(problem=f"no answer: {type(error).__name__}")
-    return Attempt(problem=f"no answer within {seconds:g} s")
+            return Attempt(problem=f"no response: {type(error).__name__}")
+    return Attempt(problem=f"no response within {seconds:g} s")
 
 
-def _read(response: httpx2.Response) -> Attempt:
+def _attempt_from(response: httpx2.Response) -> Attempt:
     if response.is_success:
         return Attempt()
     if response.is_redirect:
-        return Attempt(problem=f"it redirects ({response.status_code}), which is not followed")
+        return Attempt(problem=f"the receiver redirects ({response.status_code}); redirects are not followed")
     return Attempt(
-        problem=f"it answered {response.status_code}",
+        problem=f"the receiver answered {response.status_code}",
         is_final=response.status_code == _GONE,
         pause=_retry_after(response.headers.get("retry-after", "")),
     )
 
 
 def _retry_after(text: str) -> float:
-    """Seconds, from the header `Retry-After`: a number, or a date (RFC 9110, 10.2.3)."""
+    """Return the seconds of a `Retry-After` header: a number or a date (RFC 9110, 10.2.3); 0 if it is neither."""
     if text.isascii() and text.isdigit():
-        return min(float(text[:6]), MAX_PAUSE)
+        return min(float(text[:6]), MAX_PAUSE_SECONDS)
     try:
-        return min(max(0.0, parsedate_to_datetime(text).timestamp() - time.time()), MAX_PAUSE)
+        return min(max(0.0, parsedate_to_datetime(text).timestamp() - time.time()), MAX_PAUSE_SECONDS)
     except (TypeError, ValueError, OverflowError):
         return 0.0

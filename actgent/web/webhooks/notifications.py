@@ -1,4 +1,4 @@
-"""What of a session's records a webhook tells, and how it says it."""
+"""Converts records of a session to webhook notifications."""
 
 import hashlib
 from collections.abc import Sequence
@@ -9,89 +9,101 @@ import orjson
 
 from actgent.journal.base import Journal, SessionSummary
 from actgent.journal.feed import Written
-from actgent.journal.listing import SessionKey
-from actgent.journal.records import REFUSED, Closed, Delivered, Ended, PersonAsked, Record, Told
+from actgent.journal.records import (
+    REFUSED,
+    ApprovalRequestRecord,
+    DeliveryRecord,
+    MessageEndRecord,
+    OutcomeRecord,
+    Record,
+    SessionClosedRecord,
+)
+from actgent.journal.session_lists import SessionKey
 from actgent.web.routes.views import to_date
-from actgent.web.streaming.happenings import Happening, teller_at
+from actgent.web.streaming.session_events import SessionEvent, encoder_at
 
 PAGE = 200
-"""Records that are read at a time."""
-_PERHAPS = (Told, Delivered, PersonAsked, Ended, Closed)
+"""Number of records read from the journal at a time."""
+_NOTIFIED = (OutcomeRecord, DeliveryRecord, ApprovalRequestRecord, MessageEndRecord, SessionClosedRecord)
 
 
 @attrs.frozen(kw_only=True)
 class Notification:
-    """One thing to tell."""
+    """One webhook request."""
 
     id: str
-    """The same at each attempt, and after a restart."""
+    """Value of `webhook-id`. It is the same for each attempt and after a restart."""
     event: str
+    """Name of the event: `reply`, `approval`, `failed` or `closed`."""
     number: int
-    """Of its record."""
+    """Number of the record that caused the notification."""
     at: float
-    """When that was written: Unix time in seconds."""
+    """Unix time in seconds at which the record was written."""
     body: bytes
+    """JSON body of the request."""
 
 
-def may_tell(step: Written) -> bool:
-    """Return True if a step has something that a webhook may tell."""
-    return any(isinstance(record, _PERHAPS) and _event_of(record) for record in step.records)
+def has_notification(step: Written) -> bool:
+    """True if a journal step contains a record that a webhook may report."""
+    return any(isinstance(record, _NOTIFIED) and _event_of(record) for record in step.records)
 
 
 def _event_of(record: Record) -> str | None:
-    """What a record is to webhooks, as far as it says by itself."""
-    if isinstance(record, Told | Delivered):
-        return "reply" if isinstance(record, Delivered) or record.kind == "reply" else None
-    if isinstance(record, Ended):
+    """Return the webhook event that a record may cause, or None."""
+    if isinstance(record, OutcomeRecord | DeliveryRecord):
+        return "reply" if isinstance(record, DeliveryRecord) or record.kind == "reply" else None
+    if isinstance(record, MessageEndRecord):
         return "failed" if record.failed not in (None, REFUSED) else None
-    if isinstance(record, Closed):
+    if isinstance(record, SessionClosedRecord):
         return None if record.unused or record.erase else "closed"
-    return "approval" if isinstance(record, PersonAsked) else None
+    return (
+        "approval" if isinstance(record, ApprovalRequestRecord) and not record.approval.for_caller else None
+    )
 
 
 async def read_notifications(
     journal: Journal, head: SessionSummary, after: int, events: Sequence[str]
 ) -> tuple[list[Notification], int]:
-    """What is to be told of a session behind a record, of one page, and up to which record that goes.
+    """Read one page of records after a number. Return their notifications and the number of the last record read.
 
-    Of sessions that work for others only approvals are told: what they answer, others answer for.
+    Child sessions only report approvals, because their parent session reports the reply.
     """
     key = head.key
-    teller = await teller_at(journal, key, after)
+    encoder = await encoder_at(journal, key, after)
     steps = await journal.read_steps(key.session_id, agent=key.agent, after=after, limit=PAGE)
     notifications: list[Notification] = []
     number = after
     for step in steps:
         for number, record in enumerate(step.records, step.first):
-            told = [] if number <= after else teller.tell(number, record, step.at or 0.0)
-            event = _event_of(record) if told else None
-            is_own = head.parent_id is None or event == "approval"
-            if event is not None and event in events and is_own:
-                notifications += [_notification(head, event, each, step.at or 0.0) for each in told]
+            encoded = [] if number <= after else encoder.encode(number, record, step.at or 0.0)
+            event = _event_of(record) if encoded else None
+            is_reported = head.parent_id is None or event == "approval"
+            if event is not None and event in events and is_reported:
+                notifications += [_notification(head, event, each, step.at or 0.0) for each in encoded]
     return notifications, max(number, after)
 
 
-def _notification(head: SessionSummary, event: str, happening: Happening, at: float) -> Notification:
+def _notification(head: SessionSummary, event: str, session_event: SessionEvent, at: float) -> Notification:
     data = {
         "agent": head.agent,
         "session_id": head.session_id,
         "owner": head.owner,
-        "number": happening.number,
-        **happening.data,
+        "number": session_event.number,
+        **session_event.data,
     }
     body = {"type": event, "timestamp": to_date(at), "data": data}
-    words = orjson.dumps([*head.key, happening.number, head.created_at, event])
+    words = orjson.dumps([*head.key, session_event.number, head.created_at, event])
     return Notification(
         id=f"msg_{hashlib.blake2b(words, digest_size=16, person=b'actgent.webhook').hexdigest()}",
         event=event,
-        number=happening.number,
+        number=session_event.number,
         at=at,
         body=orjson.dumps(body, default=repr, option=orjson.OPT_NON_STR_KEYS),
     )
 
 
-async def first_behind(journal: Journal, head: SessionSummary, at: float) -> int:
-    """The number of the last record of a session that was written before a Unix time."""
+async def last_record_before(journal: Journal, head: SessionSummary, at: float) -> int:
+    """Return the number of the last record of a session that was written before a Unix time; 0 if there is none."""
     last = head.records
     while last > 0:
         start = max(0, last - PAGE)
@@ -104,7 +116,7 @@ async def first_behind(journal: Journal, head: SessionSummary, at: float) -> int
 
 
 def to_failed(key: SessionKey, notification: Notification, reason: str) -> dict[str, Any]:
-    """What was given up, as administrators are shown it."""
+    """Return a failed delivery as a JSON object for administrators."""
     return {
         "webhook_id": notification.id,
         "event": notification.event,

@@ -1,7 +1,7 @@
-"""The outbox of one webhook: follows the feed, and tells the receiver session by session, in the order of the records.
+"""Outbox of one webhook: reads the journal feed and delivers the notifications of each session in the order of its records.
 
-Nothing is kept of what waits but the numbers of records: what is sent is read from the journal. Beyond `MAX_LINES`
-sessions nothing is taken up; when there is room again, the journal is asked what was missed, as after a start.
+Only record numbers are held in memory; the body of a notification is read from the journal before it is sent. If
+`MAX_STREAMS` sessions wait, further sessions are skipped. The journal is scanned for them when half of the streams are free.
 """
 
 import random
@@ -18,27 +18,27 @@ from actgent.errors import FeedLagged, JournalDamaged, JournalError, WireError
 from actgent.errors.printable import counted
 from actgent.journal.base import Journal, SessionSummary
 from actgent.journal.feed import Erased, FeedReader, Written
-from actgent.journal.listing import SessionFilter, SessionKey
-from actgent.journal.records import Opened
-from actgent.sessions.owner_accounts import is_holder
-from actgent.support.logs import Each, logger_of
+from actgent.journal.records import SessionCreatedRecord
+from actgent.journal.session_lists import SessionFilter, SessionKey
+from actgent.sessions.quota_accounts import is_holder
+from actgent.support.logs import LogVariable, logger_of
 from actgent.toolsets.http import Guard
 
 from .cursors import DeliveryCursors
-from .delivery import MAX_PAUSE, Attempt, deliver
-from .lanes import Lanes, Line, Target
-from .notifications import Notification, first_behind, may_tell, read_notifications, to_failed
-from .signing import SigningKeys
+from .delivery import MAX_PAUSE_SECONDS, Attempt, deliver
+from .delivery_queue import DeliveryQueue, DeliveryStream, Target
+from .notifications import Notification, has_notification, last_record_before, read_notifications, to_failed
+from .signatures import SigningKeys
 from .webhook import EVENTS, Webhook
 
-MAX_LINES = 10_000
-"""Sessions that wait at a time."""
-CAPACITY = 10_000
-"""Steps that may wait for the outbox."""
-JOURNAL_PAUSE = 1.0
-"""Seconds after which a journal that failed is read again."""
-LISTED = 100
-"""Sessions that wait for a further attempt, as administrators are shown them."""
+MAX_STREAMS = 10_000
+"""Maximum number of sessions with pending notifications."""
+FEED_CAPACITY = 10_000
+"""Maximum number of journal steps queued for the outbox."""
+JOURNAL_RETRY_SECONDS = 1.0
+"""Seconds before a failed read of the journal is retried."""
+MAX_LISTED_RETRIES = 100
+"""Maximum number of sessions waiting for a retry that administrators see."""
 _PAGE = 500
 _ALL = SessionFilter()
 _random = random.Random()  # noqa: S311 - spreads attempts, and is no secret
@@ -46,244 +46,257 @@ _log = logger_of(__name__)
 
 
 class Outbox:
-    """One webhook at work."""
+    """Delivers the notifications of one webhook."""
 
     def __init__(
         self, webhook: Webhook, journal: Journal, cursors: DeliveryCursors, clients: AsyncExitStack
     ) -> None:
-        """Args: `clients` closes the HTTP clients at the end of the block."""
+        """Args: `clients` closes the HTTP clients when its block exits."""
         self.webhook = webhook
         self.sent = 0
-        """Notifications that were taken, since the gateway was opened."""
+        """Number of notifications delivered since the gateway was opened."""
         self._journal = journal
         self._cursors = cursors
         self._clients: dict[Guard, httpx2.AsyncClient] = {}
         self._opened = clients
-        self._lanes = Lanes(self._tell, self._finish)
-        self._lines: dict[SessionKey, Line] = {}
+        self._queue = DeliveryQueue(self._deliver_page, self._finish)
+        self._streams: dict[SessionKey, DeliveryStream] = {}
         self._targets: OrderedDict[SessionKey, Target | None] = OrderedDict()
-        """Where the notifications of sessions go, of those that were asked for last."""
-        self._again: set[str] = set()
-        """Ids of what was given up and is sent again."""
+        """Cache of delivery targets by session; None for a session without a webhook."""
+        self._redelivered: set[str] = set()
+        """Ids of failed notifications that are being sent again."""
         self._last_at = 0.0
-        """When the last step was written that was seen."""
-        self._is_whole = False
-        """True: each session with something to tell has its line."""
+        """Unix time in seconds of the last step received from the feed."""
+        self._is_complete = False
+        """True if each session with pending notifications has a stream."""
         self._is_full = False
-        self._look = trio.Event()
-        """Set when the journal is to be asked what was missed."""
-        self._look.set()
+        """True if sessions were skipped because of `MAX_STREAMS`."""
+        self._scan_needed = trio.Event()
+        """Set when the journal must be scanned for skipped sessions."""
+        self._scan_needed.set()
 
     @property
     def waiting(self) -> int:
-        """The number of sessions that have something to tell."""
-        return len(self._lines)
+        """Number of sessions with pending notifications."""
+        return len(self._streams)
 
     def describe(self) -> dict[str, Any]:
-        """What administrators are shown of it."""
+        """Return the webhook, its counts and its failed deliveries as a JSON object for administrators."""
         late = [
-            {"agent": line.key.agent, "session_id": line.key.session_id, "attempts": line.attempts}
-            for line in self._lanes.late(LISTED)
+            {"agent": stream.key.agent, "session_id": stream.key.session_id, "attempts": stream.attempts}
+            for stream in self._queue.waiting_for_retry(MAX_LISTED_RETRIES)
         ]
         counts = {"sent": self.sent, "waiting": self.waiting, "late": late}
         return {**self.webhook.describe(), **counts, "failed": [dict(each) for each in self._cursors.failed]}
 
     async def run(self) -> None:
-        """Tell what happens, until the journal's block is left or it is cancelled."""
-        async with self._journal.feed(capacity=CAPACITY) as feed, trio.open_nursery() as nursery:
-            nursery.start_soon(self._lanes.run)
+        """Deliver notifications until the journal closes or the task is cancelled."""
+        async with self._journal.feed(capacity=FEED_CAPACITY) as feed, trio.open_nursery() as nursery:
+            nursery.start_soon(self._queue.run)
             nursery.start_soon(self._catch_up)
             await self._follow(feed)
             nursery.cancel_scope.cancel()
 
-    # --- what is to be told --------------------------------------------------------------
+    # --- collecting notifications --------------------------------------------------------
 
     async def _follow(self, feed: FeedReader) -> None:
-        """Take up what is written, to the end of the feed."""
+        """Queue the sessions of written records until the feed ends."""
         with suppress(trio.EndOfChannel):
             while True:
-                if self._is_whole and not self._lines and not feed.has_news and self._last_at:
-                    self._cursors.settle(self._last_at)
-                await self._take_next(feed)
+                if self._is_complete and not self._streams and not feed.has_news and self._last_at:
+                    self._cursors.advance(self._last_at)
+                await self._receive(feed)
 
-    async def _take_next(self, feed: FeedReader) -> None:
+    async def _receive(self, feed: FeedReader) -> None:
         try:
             item = await feed.receive()
             if isinstance(item, Erased):
-                self._forget(item.key)
+                self._remove(item.key)
             elif not is_holder(item.key):
                 self._last_at = item.at or self._last_at
-                await self._take(item)
-            await self._cursors.shorten()
+                await self._add_step(item)
+            await self._cursors.compact()
         except FeedLagged:
-            self._miss()
+            self._request_scan()
         except JournalError as error:
             _log.warning("webhook %s cannot read the journal: %s", self.webhook.id, error)
-            self._miss()
-            await trio.sleep(JOURNAL_PAUSE)
+            self._request_scan()
+            await trio.sleep(JOURNAL_RETRY_SECONDS)
 
-    def _miss(self) -> None:
-        """Some session may have something to tell, and no line."""
-        self._is_whole = False
-        self._look.set()
+    def _request_scan(self) -> None:
+        """Scan the journal, because a session may have pending notifications and no stream."""
+        self._is_complete = False
+        self._scan_needed.set()
 
-    def _forget(self, key: SessionKey) -> None:
+    def _remove(self, key: SessionKey) -> None:
         self._targets.pop(key, None)
-        self._cursors.forget(key)
-        if (line := self._lines.pop(key, None)) is not None:
-            line.is_over = True
+        self._cursors.reset(key)
+        if (stream := self._streams.pop(key, None)) is not None:
+            stream.is_over = True
 
-    async def _take(self, step: Written) -> None:
-        if not may_tell(step):
+    async def _add_step(self, step: Written) -> None:
+        if not has_notification(step):
             return
-        if (line := self._lines.get(step.key)) is not None:
-            line.known = max(line.known, step.last)
-        elif not self._is_whole:
+        if (stream := self._streams.get(step.key)) is not None:
+            stream.known = max(stream.known, step.last)
+        elif not self._is_complete:
             head = await self._journal.head(*step.key)
             if head is not None and not self._is_full:
-                await self._look_at(head)
+                await self._add_session(head)
         elif (target := await self._target_of(step.key)) is not None:
-            self._add(Line(step.key, target, step.first - 1, step.last))
+            self._add(DeliveryStream(step.key, target, step.first - 1, step.last))
 
-    def _add(self, line: Line) -> None:
-        if (there := self._lines.get(line.key)) is not None:
-            there.known = max(there.known, line.known)
-        elif len(self._lines) >= MAX_LINES:
-            self._is_full, self._is_whole = True, False
+    def _add(self, stream: DeliveryStream) -> None:
+        if (existing := self._streams.get(stream.key)) is not None:
+            existing.known = max(existing.known, stream.known)
+        elif len(self._streams) >= MAX_STREAMS:
+            self._is_full, self._is_complete = True, False
         else:
-            self._lines[line.key] = line
-            self._lanes.add(line)
+            self._streams[stream.key] = stream
+            self._queue.add(stream)
 
     async def _catch_up(self) -> None:
-        """Take up all sessions that may have something to tell, at the start and whenever some were missed."""
+        """Scan the journal for sessions with pending notifications, at the start and whenever sessions were skipped."""
         while True:
-            await self._look.wait()
-            self._look = trio.Event()
+            await self._scan_needed.wait()
+            self._scan_needed = trio.Event()
             self._is_full = False
             try:
-                await self._look_at_all()
+                await self._scan()
             except JournalError as error:
                 _log.warning("webhook %s cannot read the journal: %s", self.webhook.id, error)
-                await trio.sleep(JOURNAL_PAUSE)
-                self._miss()
-            self._is_whole = not self._is_full and not self._look.is_set()
+                await trio.sleep(JOURNAL_RETRY_SECONDS)
+                self._request_scan()
+            self._is_complete = not self._is_full and not self._scan_needed.is_set()
 
-    async def _look_at_all(self) -> None:
-        """Look at the sessions that changed since the place of before, the latest first."""
+    async def _scan(self) -> None:
+        """Queue the sessions that changed since the stored cursor, the latest change first."""
         after, start = None, self._cursors.start
         while not self._is_full and (page := await self._journal.page(_ALL, after=after, limit=_PAGE)):
             for head in page:
                 if head.updated_at < start or self._is_full:
                     return
-                if not is_holder(head) and head.key not in self._lines:
-                    await self._look_at(head)
+                if not is_holder(head) and head.key not in self._streams:
+                    await self._add_session(head)
             after = page[-1].cursor
 
-    async def _look_at(self, head: SessionSummary) -> None:
+    async def _add_session(self, head: SessionSummary) -> None:
         seen = self._cursors.seen(head.key)
         if seen is None or seen > head.records:
-            seen = await first_behind(self._journal, head, self._cursors.start)
+            seen = await last_record_before(self._journal, head, self._cursors.start)
         if seen < head.records and (target := await self._target_of(head.key)) is not None:
-            self._add(Line(head.key, target, seen, head.records))
+            self._add(DeliveryStream(head.key, target, seen, head.records))
 
     async def _target_of(self, key: SessionKey) -> Target | None:
-        """Where a session's notifications go; None: nowhere."""
+        """Return the target of a session's notifications; None if the session has no webhook."""
         if self.webhook.url is not None:
             return Target(url=self.webhook.url, events=self.webhook.events)
         if key not in self._targets:
             first = await self._journal.read(key.session_id, agent=key.agent, limit=1)
-            self._targets[key] = self._own_target(key, first[0] if first else None)
+            self._targets[key] = self._session_target(key, first[0] if first else None)
         self._targets.move_to_end(key)
-        while len(self._targets) > MAX_LINES:
+        while len(self._targets) > MAX_STREAMS:
             self._targets.popitem(last=False)
         return self._targets[key]
 
-    def _own_target(self, key: SessionKey, opened: object) -> Target | None:
-        if not isinstance(opened, Opened) or not opened.notify:
+    def _session_target(self, key: SessionKey, opened: object) -> Target | None:
+        if not isinstance(opened, SessionCreatedRecord) or not opened.notify:
             return None
         url, *events = opened.notify
         return Target(url=url, events=tuple(events), keys=session_keys(self.webhook, key, url))
 
     async def redeliver(self, ids: Collection[str] | None = None) -> list[Mapping[str, Any]]:
-        """Send again what was given up, in its own turn and as patiently as before; each stays listed until it is taken.
+        """Queue failed notifications again, with all retries. Each stays in the list of failures until it is delivered.
 
         Args:
-            ids: Of what is sent; None is all that is listed.
+            ids: Ids of the notifications; None means all failed ones.
 
         Returns:
-            What is sent, as it is listed.
+            The list entries of the queued notifications.
         """
         wanted = [each for each in self._cursors.failed if ids is None or each["webhook_id"] in ids]
         for each in wanted:
             key = SessionKey(each["agent"], each["session_id"])
             target = await self._target_of(key)
-            if target is not None and each["webhook_id"] not in self._again:
-                self._again.add(each["webhook_id"])
+            if target is not None and each["webhook_id"] not in self._redelivered:
+                self._redelivered.add(each["webhook_id"])
                 number = each["number"]
-                self._lanes.add(Line(key, target, number - 1, number, again=each["webhook_id"]))
+                self._queue.add(
+                    DeliveryStream(key, target, number - 1, number, redelivered_id=each["webhook_id"])
+                )
         return wanted
 
-    # --- telling it ----------------------------------------------------------------------
+    # --- delivering ----------------------------------------------------------------------
 
-    async def _tell(self, line: Line) -> float | None:
-        """Tell a page of a session; returns the seconds to the next attempt where one failed."""
-        if line.again:
-            return await self._tell_again(line)
+    async def _deliver_page(self, stream: DeliveryStream) -> float | None:
+        """Deliver the notifications of one page of records. Return the seconds until the retry if an attempt failed."""
+        if stream.redelivered_id:
+            return await self._redeliver_one(stream)
         try:
-            head = await self._journal.head(*line.key)
-            if head is None:  # erased meanwhile
-                line.is_over = True
+            head = await self._journal.head(*stream.key)
+            if head is None:  # the session was erased
+                stream.is_over = True
                 return None
-            notifications, last = await read_notifications(self._journal, head, line.seen, line.target.events)
+            notifications, last = await read_notifications(
+                self._journal, head, stream.seen, stream.target.events
+            )
         except (JournalDamaged, WireError) as error:
-            _log.error("webhooks of session %s end here: %s", Each(line.key.session_id), error)
-            line.seen = line.known
+            _log.error(
+                "webhooks of session %s stopped, because its records cannot be read: %s",
+                LogVariable(stream.key.session_id),
+                error,
+            )
+            stream.seen = stream.known
             return None
         except JournalError:
-            return JOURNAL_PAUSE
-        has_more = last > line.seen
+            return JOURNAL_RETRY_SECONDS
+        has_more = last > stream.seen
         for notification in notifications:
-            if (pause := await self._tell_one(line, notification)) is not None:
+            if (pause := await self._deliver_next(stream, notification)) is not None:
                 return pause
-        line.seen = last if has_more else line.known
-        if not line.is_over:
-            self._cursors.note(line.key, line.seen, head.updated_at)
+        stream.seen = last if has_more else stream.known
+        if not stream.is_over:
+            self._cursors.mark_in_memory(stream.key, stream.seen, head.updated_at)
         return None
 
-    async def _tell_again(self, line: Line) -> float | None:
-        """Tell the one notification of a line that was given up before; of an erased session it is listed no more."""
+    async def _redeliver_one(self, stream: DeliveryStream) -> float | None:
+        """Deliver a failed notification again. If its session was erased, remove it from the list of failures."""
         try:
-            head = await self._journal.head(*line.key)
-            found = [] if head is None else await self._read_one(head, line)
+            head = await self._journal.head(*stream.key)
+            found = [] if head is None else await self._read_one(head, stream)
         except (JournalDamaged, WireError) as error:
-            _log.error("webhooks of session %s end here: %s", Each(line.key.session_id), error)
-            line.seen = line.known
+            _log.error(
+                "webhooks of session %s stopped, because its records cannot be read: %s",
+                LogVariable(stream.key.session_id),
+                error,
+            )
+            stream.seen = stream.known
             return None
         except JournalError:
-            return JOURNAL_PAUSE
+            return JOURNAL_RETRY_SECONDS
         if not found:
-            self._cursors.redeem(line.again)
-        elif (pause := await self._deliver(line, found[0])) is not None:
+            self._cursors.remove_failed(stream.redelivered_id)
+        elif (pause := await self._deliver(stream, found[0])) is not None:
             return pause
-        line.seen = line.known
+        stream.seen = stream.known
         return None
 
-    async def _read_one(self, head: SessionSummary, line: Line) -> list[Notification]:
-        found, _ = await read_notifications(self._journal, head, line.seen, EVENTS)
-        return [each for each in found if each.id == line.again]
+    async def _read_one(self, head: SessionSummary, stream: DeliveryStream) -> list[Notification]:
+        found, _ = await read_notifications(self._journal, head, stream.seen, EVENTS)
+        return [each for each in found if each.id == stream.redelivered_id]
 
-    async def _tell_one(self, line: Line, notification: Notification) -> float | None:
-        """Tell one notification; returns the seconds to the next attempt where one failed."""
-        if (pause := await self._deliver(line, notification)) is not None:
+    async def _deliver_next(self, stream: DeliveryStream, notification: Notification) -> float | None:
+        """Deliver a notification and store its number. Return the seconds until the retry if the attempt failed."""
+        if (pause := await self._deliver(stream, notification)) is not None:
             return pause
-        line.attempts, line.seen = 0, notification.number
-        if not line.is_over:
-            self._cursors.mark(line.key, notification.number, notification.at)
+        stream.attempts, stream.seen = 0, notification.number
+        if not stream.is_over:
+            self._cursors.mark(stream.key, notification.number, notification.at)
         return None
 
-    async def _deliver(self, line: Line, notification: Notification) -> float | None:
-        """Send a notification once; returns the seconds to the next attempt, or None where it was taken or given up."""
-        target, webhook = line.target, self.webhook
+    async def _deliver(self, stream: DeliveryStream, notification: Notification) -> float | None:
+        """Send a notification once. Return the seconds until the retry, or None if it was delivered or finally failed."""
+        target, webhook = stream.target, self.webhook
         attempt = await deliver(
             await self._client_for(target.url),
             target.url,
@@ -292,58 +305,58 @@ class Outbox:
             webhook.timeout,
         )
         if attempt.problem:
-            line.began = line.began if line.attempts else trio.current_time()
-            line.attempts += 1
-            if not attempt.is_final and trio.current_time() - line.began < webhook.patience:
-                return self._pause_of(line, attempt)
-            self._give_up(line, notification, attempt)
+            stream.began = stream.began if stream.attempts else trio.current_time()
+            stream.attempts += 1
+            if not attempt.is_final and trio.current_time() - stream.began < webhook.patience:
+                return self._pause_of(stream, attempt)
+            self._record_failure(stream, notification, attempt)
         else:
             self.sent += 1
-            self._cursors.redeem(notification.id)
+            self._cursors.remove_failed(notification.id)
         return None
 
     async def _client_for(self, url: str) -> httpx2.AsyncClient:
-        """Return the client whose guard opens what `Webhook.allow` opens for a URL."""
+        """Return the HTTP client whose guard allows the addresses that `Webhook.allow` permits for a URL."""
         guard = self.webhook.receivers.guard(url)
         if guard not in self._clients:
             client = self._clients[guard] = guard.client()
             self._opened.push_async_callback(client.aclose)
         return self._clients[guard]
 
-    def _give_up(self, line: Line, notification: Notification, attempt: Attempt) -> None:
+    def _record_failure(self, stream: DeliveryStream, notification: Notification, attempt: Attempt) -> None:
         _log.warning(
-            "webhook %s: %s of session %s is given up after %s: %s",
+            "webhook %s: notification %s of session %s failed after %s: %s",
             self.webhook.id,
             notification.event,
-            Each(line.key.session_id),
-            counted(line.attempts, "attempt"),
+            LogVariable(stream.key.session_id),
+            counted(stream.attempts, "attempt"),
             attempt.problem,
         )
-        self._cursors.fail(to_failed(line.key, notification, attempt.problem))
+        self._cursors.fail(to_failed(stream.key, notification, attempt.problem))
 
-    def _pause_of(self, line: Line, attempt: Attempt) -> float:
-        longest = min(self.webhook.pause * 2.0 ** min(line.attempts - 1, 30), MAX_PAUSE)
+    def _pause_of(self, stream: DeliveryStream, attempt: Attempt) -> float:
+        longest = min(self.webhook.pause * 2.0 ** min(stream.attempts - 1, 30), MAX_PAUSE_SECONDS)
         return max(longest * _random.uniform(0.5, 1.0), attempt.pause)
 
-    def _finish(self, line: Line) -> None:
-        self._again.discard(line.again)
-        if self._lines.get(line.key) is line:
-            del self._lines[line.key]
-        if self._is_full and len(self._lines) <= MAX_LINES // 2:
-            self._look.set()
+    def _finish(self, stream: DeliveryStream) -> None:
+        self._redelivered.discard(stream.redelivered_id)
+        if self._streams.get(stream.key) is stream:
+            del self._streams[stream.key]
+        if self._is_full and len(self._streams) <= MAX_STREAMS // 2:
+            self._scan_needed.set()
 
 
 def session_keys(webhook: Webhook, key: SessionKey, url: str) -> SigningKeys:
-    """What the notifications of one session are signed with, at the address that its client gave."""
-    return webhook.keys().derived(*key, url)
+    """Return the signing keys for the webhook URL of one session, derived from the keys of the webhook."""
+    return webhook.keys().derive(*key, url)
 
 
 @asynccontextmanager
 async def open_outbox(webhook: Webhook, journal: Journal) -> AsyncGenerator[Outbox, None]:
-    """What tells the sessions of a runtime by its journal, with its place in there and its connections, for the block.
+    """Load the cursors of a webhook and yield its outbox. When the block exits, its HTTP connections are closed.
 
     Raises:
-        JournalError: the journal cannot be read or written.
+        JournalError: The journal cannot be read or written.
     """
     cursors = await DeliveryCursors.load(journal, webhook.id, time.time())
     async with AsyncExitStack() as clients:

@@ -1,4 +1,4 @@
-"""Addresses that are not public and that a webhook may connect to: hosts, addresses and networks, with a port and a path prefix."""
+"""Non-public addresses that a webhook may connect to: hosts, IP addresses and networks, with a port and a path prefix."""
 
 import re
 from collections.abc import Iterable
@@ -20,18 +20,18 @@ class AllowedReceiver:
     """One entry of `Webhook.allow`."""
 
     host: str
-    """A name, an address or a network, as `Guard` takes it."""
+    """Host name, IP address or network, in the syntax of `Guard`."""
     port: int | None = None
-    """None: every port."""
+    """Allowed port; None allows every port."""
     path: str = ""
-    """The beginning of the path; empty: every path."""
+    """Allowed path prefix; empty allows every path."""
 
     @classmethod
     def parse(cls, entry: object) -> "AllowedReceiver":
-        """Read `HOST`, `HOST:PORT`, `HOST/PATH`, `HOST:PORT/PATH`, an address (IPv6 in brackets before a port), or a network.
+        """Parse `HOST`, `HOST:PORT`, `HOST/PATH`, `HOST:PORT/PATH`, an IP address (IPv6 in brackets before a port), or a network.
 
         Raises:
-            ConfigurationError: The entry is none of these.
+            ConfigurationError: The entry has another syntax.
         """
         text = entry if isinstance(entry, str) else ""
         if _is_plain(text):
@@ -47,13 +47,13 @@ class AllowedReceiver:
         return cls(host, port, (found["path"] or "").rstrip("/"))
 
     def matches(self, port: int, path: str) -> bool:
-        """Return True if the entry allows this port and this path, whatever the host is."""
+        """True if the entry allows this port and this path. The host is not compared."""
         is_below = not self.path or path == self.path or path.startswith(f"{self.path}/")
         return self.port in (None, port) and is_below
 
 
 def _is_plain(host: str) -> bool:
-    """Return True for what `Guard` takes as an entry."""
+    """True if `Guard` accepts the text as an entry."""
     try:
         Guard([host])
     except ConfigurationError:
@@ -93,7 +93,7 @@ def _guard(hosts: Iterable[str]) -> Guard:
 
 
 def _plain_path(path: str) -> str:
-    """Return a path as entries compare it: decoded; a path that a server may read as another one matches no prefix."""
+    """Return the decoded path for comparison with entries. Empty if servers may normalize the path to another one."""
     decoded = unquote(path)
     is_ambiguous = "\\" in decoded or not {".", ".."}.isdisjoint(decoded.split("/")) or "//" in decoded
     return "" if is_ambiguous else decoded

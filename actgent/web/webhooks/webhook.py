@@ -1,4 +1,4 @@
-"""`Webhook`: to whom what is told, and how long it is tried."""
+"""`Webhook`: receiver, events, signing secrets and retries of webhook notifications."""
 
 import hashlib
 from collections.abc import Callable, Iterable
@@ -14,50 +14,50 @@ from actgent.control.arguments import check_seconds
 from actgent.errors import ConfigurationError, nearest
 
 from .receivers import AllowedReceivers
-from .signing import SecretsFile, SigningKeys
+from .signatures import SecretsFile, SigningKeys
 
 WebhookEvent = Literal["reply", "approval", "failed", "closed"]
 EVENTS: tuple[WebhookEvent, ...] = get_args(WebhookEvent)
-MAX_URL = 2000
-RESOLVE_SECONDS = 5.0
-"""Seconds in which the name of a receiver has to resolve when a client sets it."""
+MAX_URL_CHARS = 2000
+RESOLVE_TIMEOUT_SECONDS = 5.0
+"""Timeout in seconds for resolving the host name of a URL that a client sets."""
 
 
 def check_url(url: str) -> str:
-    """The address of a receiver.
+    """Validate the URL of a receiver and return it.
 
     Raises:
-        ConfigurationError: it is none that can be sent to.
+        ConfigurationError: The URL is not an absolute HTTP URL, is too long, or contains credentials.
     """
     try:
         parts = urlsplit(url)
         is_good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
     except ValueError:
         is_good = False
-    if not is_good or len(url) > MAX_URL or not url.isascii() or not url.isprintable() or " " in url:
+    if not is_good or len(url) > MAX_URL_CHARS or not url.isascii() or not url.isprintable() or " " in url:
         raise ConfigurationError(
-            f"a webhook goes to an address such as https://app.example.com/hook, not {url!r:.200}"
+            f"a webhook needs a URL such as https://app.example.com/hook, not {url!r:.200}"
         )
     if "@" in urlsplit(url).netloc:
         raise ConfigurationError(
-            "the address of a webhook has no name and password: its signature says who sends"
+            "the URL of a webhook must not contain a user name or password: requests are authenticated by their signature"
         )
     return url
 
 
 def check_events(events: Iterable[str]) -> tuple[str, ...]:
-    """The events that a webhook tells, each once.
+    """Validate the event names of a webhook and return them without duplicates.
 
     Raises:
-        ConfigurationError: there is no such event, or none was given.
+        ConfigurationError: An event name is unknown, or the list is empty.
     """
-    given = tuple(dict.fromkeys([events] if isinstance(events, str) else events))
-    for event in given:
-        if event not in EVENTS:
-            raise ConfigurationError(f"webhooks tell no {event!r}: {nearest(str(event), EVENTS)}")
-    if not given:
-        raise ConfigurationError(f"a webhook tells at least one of {', '.join(EVENTS)}")
-    return given
+    names = tuple(dict.fromkeys([events] if isinstance(events, str) else events))
+    for name in names:
+        if name not in EVENTS:
+            raise ConfigurationError(f"unknown webhook event {name!r}: {nearest(str(name), EVENTS)}")
+    if not names:
+        raise ConfigurationError(f"a webhook needs at least one event of {', '.join(EVENTS)}")
+    return names
 
 
 def _url(url: str | None) -> str | None:
@@ -81,34 +81,35 @@ def _seconds(_: object, field: "attrs.Attribute[float]", value: float) -> None:
 
 @attrs.frozen(eq=False)
 class Webhook:
-    """A receiver that is told of replies, approvals, failures and ends of sessions: `open_gateway(notify=[Webhook(...)])`.
+    """A receiver of replies, approvals, failures and ends of sessions: `open_gateway(notify=[Webhook(...)])`.
 
-    Each is a `POST` with a JSON body, signed as Standard Webhooks has it. It is repeated until the receiver answers 2xx,
-    under the same `webhook-id`, also after a crash; in a session one comes after the other. Redirects are not followed.
+    Each notification is a `POST` with a JSON body, signed according to Standard Webhooks. It is repeated with the same
+    `webhook-id` until the receiver answers 2xx, also after a crash. The notifications of a session are sent one after the
+    other. Redirects are not followed.
 
     Raises:
-        ConfigurationError: one of these is wrong.
+        ConfigurationError: An argument is invalid.
     """
 
     url: str | None = attrs.field(converter=_url)
-    """Where to; None is what each session's client said in `notify`."""
+    """URL of the receiver; None sends to the URL that each session's client set in `notify`."""
     keys: Callable[[], SigningKeys] = attrs.field(
         converter=_secrets, alias="secrets", kw_only=True, repr=False
     )
-    """What it signs with: secrets (`whsec_...`), the newest first, each of which signs; or the path of a file with one a
-    line, that is read again when it changes. `new_webhook_secret()` makes one."""
+    """Signing secrets (`whsec_...`), the newest first, or the path of a file with one secret per line, which is read again
+    when it changes. Requests are signed with each secret. `new_webhook_secret()` creates a secret."""
     events: tuple[str, ...] = attrs.field(default=EVENTS, converter=check_events, kw_only=True)
-    """Which are told: of `reply`, `approval`, `failed`, `closed`."""
+    """Events to send: `reply`, `approval`, `failed`, `closed`."""
     allow: tuple[str, ...] = attrs.field(default=(), converter=_texts, kw_only=True)
-    """Receivers besides the public ones: `HOST`, `HOST:PORT`, `HOST:PORT/PATH`, or a network such as `10.0.0.0/8`. An entry
-    without a port opens every port, and one without a path every path. A webhook with `url=None` should name both: its
-    entries are open to each client that may make sessions."""
+    """Non-public receivers to allow: `HOST`, `HOST:PORT`, `HOST:PORT/PATH`, or a network such as `10.0.0.0/8`. An entry
+    without a port allows every port, and one without a path every path. With `url=None`, give a port and a path, because
+    each client that may create sessions can use the entry."""
     timeout: float = attrs.field(default=15.0, validator=_seconds, kw_only=True)
-    """Seconds for one attempt, with its answer."""
+    """Timeout in seconds of one attempt, including the response."""
     pause: float = attrs.field(default=1.0, validator=_seconds, kw_only=True)
-    """Seconds until the second attempt; each further pause is twice as long, up to an hour, with jitter."""
+    """Seconds before the second attempt. Each further pause doubles, up to an hour, with jitter."""
     patience: float = attrs.field(default=86_400.0, validator=_seconds, kw_only=True)
-    """Seconds behind the first attempt after which it is given up, and listed as failed."""
+    """Seconds after the first failed attempt for which a notification is retried. Then it is listed as failed."""
     receivers: AllowedReceivers = attrs.field(init=False, repr=False)
 
     @receivers.default
@@ -116,33 +117,33 @@ class Webhook:
         return AllowedReceivers(self.allow)
 
     async def check_reachable(self, url: str) -> None:
-        """Refuse a URL that notifications could not be sent to, before it is kept. A name that does not resolve now passes.
+        """Raise if notifications cannot be sent to a URL. A host name that cannot be resolved now is accepted.
 
         Raises:
-            AddressRefused: An address of its host is not public, and `allow` does not open it for this port and path.
+            AddressRefused: An IP address of the host is not public, and `allow` does not permit it for this port and path.
         """
         parts = urlsplit(url)
-        with trio.move_on_after(RESOLVE_SECONDS), suppress(OSError):
+        with trio.move_on_after(RESOLVE_TIMEOUT_SECONDS), suppress(OSError):
             await self.receivers.guard(url).addresses(parts.hostname or "", parts.port or 0)
 
     @property
     def id(self) -> str:
-        """Under which its place in the journal is kept: it follows from the address."""
+        """Id of the webhook, a hash of its URL. Its cursors in the journal are stored under this id."""
         return hashlib.blake2b(
             (self.url or "").encode(), digest_size=8, person=b"actgent.webhook"
         ).hexdigest()
 
     def describe(self) -> dict[str, Any]:
-        """What administrators are shown of it: the address without its query, which may hold a secret."""
+        """Return id, URL and events for administrators. The query of the URL is removed, because it may contain a secret."""
         shown = None if self.url is None else urlsplit(self.url)._replace(query="", fragment="").geturl()
         return {"id": self.id, "url": shown, "events": list(self.events)}
 
 
 def check_webhooks(webhooks: Iterable[Webhook]) -> None:
-    """Refuse two webhooks of one address: the receiver would get everything twice.
+    """Raise if two webhooks have the same URL, because the receiver would get each notification twice.
 
     Raises:
-        ConfigurationError: there are two.
+        ConfigurationError: Two webhooks have the same URL, or an item is not a `Webhook`.
     """
     known: set[str] = set()
     for webhook in webhooks:
@@ -151,6 +152,8 @@ def check_webhooks(webhooks: Iterable[Webhook]) -> None:
                 f"notify= takes Webhooks: [Webhook(url, secrets=...)], not {webhook!r:.200}"
             )
         if webhook.id in known:
-            whose = "the addresses of sessions" if webhook.url is None else webhook.describe()["url"]
-            raise ConfigurationError(f"there are two webhooks for {whose}: put their events into one")
+            url = "the URLs of sessions" if webhook.url is None else webhook.describe()["url"]
+            raise ConfigurationError(
+                f"two webhooks have the same URL ({url}): merge their events into one webhook"
+            )
         known.add(webhook.id)

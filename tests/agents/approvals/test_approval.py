@@ -120,12 +120,12 @@ async def test_other_arguments_are_checked_again():
         await session.answer(approval, Edit({"amount": 3}))
         await session.wait_idle()
     assert desk.ran == [("pay", 3)]
-    assert desk.results() == ['paid 3\n[a person changed the arguments to {"amount": 3}]']
+    assert desk.results() == ['paid 3\n[an approver changed the arguments to {"amount": 3}]']
     assert session.history[1].tool_calls[0].arguments == {"amount": 5}
 
 
-async def test_a_person_answers_in_its_place():
-    """The tool does not run; text is the result as it is, other data as JSON."""
+async def test_respond_replaces_the_tool_result():
+    """The tool does not run; a text is the result unchanged, other data as JSON."""
     desk = Desk([PAY, ToolCall("pay", {"amount": 6})], "done")
     async with desk.agent:
         session = await desk.agent.create_session("ada", "pay 5")
@@ -426,7 +426,7 @@ async def test_an_urgent_message_withdraws_what_waits(listen):
         assert session.status == "idle"
     assert desk.ran == [("look", "shop")]
     assert [(each.status, each.error or each.content) for each in heard[:2]] == [
-        ("cancelled", "withdrawn before a person decided: it did not run"),
+        ("cancelled", "withdrawn before the approval was decided: it did not run"),
         ("success", "seen shop"),
     ]
     assert heard[2].kind == "interrupted"
@@ -451,8 +451,8 @@ async def test_interrupting_and_closing_withdraw_what_waits(listen, stop):
     assert desk.ran == []
 
 
-async def test_leaving_the_block_does_not_wait_for_people(listen, autojump_clock):
-    """Without a journal what waits ends as stopped, at once."""
+async def test_exit_does_not_wait_for_approvals(listen, autojump_clock):
+    """Without a journal, suspended turns end as stopped at once."""
     desk = Desk([PAY], grace=60)
     started = trio.current_time()
     async with desk.agent:

@@ -17,8 +17,8 @@ from actgent import (
     tool,
 )
 from actgent.journal.memory import MemoryJournal
-from actgent.journal.records import Finished
-from actgent.testing import DyingJournal
+from actgent.journal.records import CallFinishedRecord
+from actgent.testing import CrashingJournal
 
 PAY = ToolCall("pay", {"amount": 5})
 
@@ -51,8 +51,8 @@ def team(ran, *, depth=1):
 
 
 @pytest.mark.parametrize("depth", [1, 3])
-async def test_the_asker_hears_and_decides(autojump_clock, depth):
-    """Whoever talks to the lead is asked about the worker's call, with all the time that it takes."""
+async def test_the_asking_agent_forwards_approvals(autojump_clock, depth):
+    """The user of the lead decides about the worker's call, with the approval's full time."""
     ran, asked = [], []
     lead, *_ = team(ran, depth=depth)
     async with lead:
@@ -73,8 +73,8 @@ async def test_the_asker_hears_and_decides(autojump_clock, depth):
     assert ran == [5]
 
 
-async def test_the_time_of_a_call_goes_on_where_it_was(autojump_clock):
-    """What a call took before its agent waited for a person, and takes after, counts."""
+async def test_a_tool_timeout_pauses_during_an_approval(autojump_clock):
+    """The time before and after the suspension counts."""
     ran = []
     lead, worker = team(ran)
 
@@ -97,8 +97,8 @@ async def test_the_time_of_a_call_goes_on_where_it_was(autojump_clock):
 
 
 @pytest.mark.parametrize("decide_after", [10, 5000])
-async def test_an_ask_in_a_tool_has_its_deadline_without_people(autojump_clock, decide_after):
-    """It stands still while the asked agent waits for a person, goes on then, and ends the ask when it is over."""
+async def test_an_ask_deadline_pauses_during_an_approval(autojump_clock, decide_after):
+    """The deadline continues after the approval of the asked agent, and then ends the ask."""
     ran, took = [], []
     _, worker = team(ran)
 
@@ -229,7 +229,7 @@ async def test_a_crash_at_every_write_leaves_no_orphan_and_closes_no_child_too_s
         async with mortal().running() as journal:
             if not await journal.live(life, steps=writes):
                 break
-            told = [each for each in await journal.load("s") if isinstance(each, Finished)]
+            told = [each for each in await journal.load("s") if isinstance(each, CallFinishedRecord)]
             before = len(asked)
             await journal.live(life)
             open_ones = [each.session_id for each in await journal.sessions() if not each.closed]
@@ -238,7 +238,7 @@ async def test_a_crash_at_every_write_leaves_no_orphan_and_closes_no_child_too_s
         if answers[-1] == "helped; paid 5":
             assert ran == [5], writes
         else:  # it died when the call might have begun
-            assert answers[-1] == "helped; Error: stopped while it ran: whether it took effect is not known"
+            assert answers[-1] == "helped; Error: stopped while it ran: its outcome is unknown"
             assert len(ran) <= 1, writes
             unknown += 1
     assert writes > 12
@@ -247,8 +247,8 @@ async def test_a_crash_at_every_write_leaves_no_orphan_and_closes_no_child_too_s
 
 @pytest.mark.parametrize("order", [1, -1], ids=["leads first", "workers first"])
 @pytest.mark.parametrize("depth", [1, 3])
-async def test_after_a_restart_all_who_wait_have_their_time_again(autojump_clock, depth, order):
-    """In whatever order their agents start: nobody's call is over because a person takes long."""
+async def test_waiting_calls_get_their_full_time_after_a_restart(autojump_clock, depth, order):
+    """In any order of agent starts: a slow approval expires no call."""
     ran = []
     async with MemoryJournal().running() as journal:
         with trio.move_on_after(5):
@@ -274,13 +274,13 @@ async def test_after_a_restart_all_who_wait_have_their_time_again(autojump_clock
     assert ran == [5]
 
 
-async def test_a_question_of_an_orphan_ends_when_somebody_looks_at_it(autojump_clock):
-    """Its asker was stopped, and the process died between: no answer counts, and it does not stay open."""
+async def test_an_approval_of_an_orphaned_task_ends_at_the_next_access(autojump_clock):
+    """Its asking turn was stopped and the process died: decisions are rejected, and the approval does not stay open."""
     ended = 0
     for writes in range(1, 60):
         ran = []
         async with MemoryJournal().running() as journal:
-            dying = DyingJournal(journal, writes)
+            dying = CrashingJournal(journal, writes)
 
             async def live(scope, dying=dying, ran=ran):
                 async with open_runtime(journal=dying) as runtime:

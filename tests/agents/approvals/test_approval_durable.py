@@ -23,11 +23,11 @@ from actgent import (
     tool,
 )
 from actgent.journal.memory import MemoryJournal
-from actgent.journal.records import Decided
-from actgent.journal.wrapped import WrappedJournal
+from actgent.journal.records import ApprovalDecisionRecord
+from actgent.journal.wrappers import WrappedJournal
 from actgent.runtime.sessions import table as session_table
-from actgent.sessions.incoming import message_to
-from actgent.testing import DyingJournal, check_transcript
+from actgent.sessions.incoming_messages import message_to
+from actgent.testing import CrashingJournal, check_transcript
 
 
 class World:
@@ -336,14 +336,14 @@ async def test_a_crash_at_every_write(kind, calls, autojump_clock):
     for writes in range(1, 100):
         world = World(calls=calls)
         async with MemoryJournal().running() as inner:
-            dying = DyingJournal(inner, writes)
+            dying = CrashingJournal(inner, writes)
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(serve, dying, world, decisions)
                 with trio.move_on_after(2):
                     await dying.died.wait()
                 nursery.cancel_scope.cancel()
             before = dict(world.paid)
-            has_decided = any(isinstance(record, Decided) for record in await inner.load("s"))
+            has_decided = any(isinstance(record, ApprovalDecisionRecord) for record in await inner.load("s"))
             assert await serve(inner, world, decisions)
             (summary,) = await inner.sessions()
         if not dying.died.is_set():
@@ -353,7 +353,7 @@ async def test_a_crash_at_every_write(kind, calls, autojump_clock):
         assert all(count == 1 for count in world.paid.values()), (writes, world.paid)
         assert before.keys() <= world.paid.keys()
         last = world.views[-1]
-        if "not known" in str(last):
+        if "outcome is unknown" in str(last):
             unknown += 1  # it was about to begin, or had begun, when the process died
             assert has_decided or "ask" in calls
         else:
@@ -371,7 +371,7 @@ class Full(WrappedJournal):
         self.is_full = True
 
     async def commit(self, entry, *, epoch, durable=True):
-        if self.is_full and any(isinstance(record, Decided) for record in entry.records):
+        if self.is_full and any(isinstance(record, ApprovalDecisionRecord) for record in entry.records):
             await trio.lowlevel.checkpoint()
             raise JournalFull("no space")
         await self.inner.commit(entry, epoch=epoch, durable=durable)

@@ -105,8 +105,8 @@ async def test_a_tool_asks_with_fields_itself():
         assert (await agent.resume({asked.id: Respond({"score": 9})})).text == '{"score": 9}'
 
 
-async def test_a_form_that_is_none_is_the_result_of_its_call():
-    """Nobody is asked, and the model reads what is wrong."""
+async def test_an_invalid_form_is_an_error_for_the_model():
+    """No approval is created, and the model reads the reason."""
 
     @tool
     async def odd() -> str:
@@ -137,8 +137,8 @@ UNUSABLE = {
 
 
 @pytest.mark.parametrize("form", UNUSABLE.values(), ids=UNUSABLE)
-async def test_nobody_is_asked_to_fill_in_what_cannot_be_checked(form):
-    """The call, or the guard, has the error: people could only have said no, and a journal could not have kept it."""
+async def test_forms_that_cannot_be_checked_are_rejected(form):
+    """The call, or the guard, fails, since an approver could only reject and a journal could not store the form."""
 
     @tool
     async def ask() -> str:

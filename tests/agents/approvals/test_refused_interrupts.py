@@ -8,7 +8,7 @@ from actgent import BareAgent, InboxFull, ScriptedLLM, SessionBusy, ToolCall, op
 from actgent.approvals import Approve
 from actgent.errors import JournalFailed
 from actgent.journal.memory import MemoryJournal
-from actgent.journal.records import Accepted
+from actgent.journal.records import MessageAcceptedRecord
 
 RULES = {"interrupt": {"on_busy": "interrupt"}, "urgent": {"priority": "urgent"}}
 
@@ -20,7 +20,7 @@ class LateJournal(MemoryJournal):
 
     async def commit(self, entry, *, epoch):
         await super().commit(entry, epoch=epoch)
-        if any(isinstance(record, Accepted) for record in entry.records):
+        if any(isinstance(record, MessageAcceptedRecord) for record in entry.records):
             if self.late:
                 await trio.sleep(1)
             if self.fails:

@@ -34,8 +34,8 @@ def journal(request):
     return request.param
 
 
-async def test_a_run_behind_a_suspended_turn_is_told_so_at_once(autojump_clock, journal):
-    """And what it said is not answered later; the session is as it was."""
+async def test_a_run_in_a_suspended_session_raises_at_once(autojump_clock, journal):
+    """Its message is not answered later, and the session is unchanged."""
     async with open_runtime(journal=journal) as runtime:
         agent = await runtime.start(clerk())
         session = await agent.create_session("ada", "pay")
@@ -57,8 +57,8 @@ async def test_a_run_behind_a_suspended_turn_is_told_so_at_once(autojump_clock, 
 
 
 @pytest.mark.parametrize("how", ["run", "stream"])
-async def test_who_is_queued_when_the_turn_suspends_is_sent_away(autojump_clock, journal, how, listen):
-    """With the ids; what others have said waits on, and handlers hear nothing of what was taken back."""
+async def test_queued_runs_are_withdrawn_when_the_turn_suspends(autojump_clock, journal, how, listen):
+    """The error has the approval ids; messages without a waiting caller stay queued, and handlers do not see withdrawn ones."""
     async with open_runtime(journal=journal) as runtime, trio.open_nursery() as nursery:
         agent = await runtime.start(clerk())
         session = await agent.create_session("ada", "pay")
@@ -113,8 +113,8 @@ async def test_what_was_taken_back_does_not_run_at_the_next_start(autojump_clock
 
 
 @pytest.mark.parametrize("rule", ["interrupt", "urgent"])
-async def test_who_ends_the_suspended_turn_is_answered(autojump_clock, journal, rule):
-    """A message that does not wait for people is no reason to be sent away."""
+async def test_a_message_that_ends_the_suspended_turn_is_answered(autojump_clock, journal, rule):
+    """A message that does not wait for approvals withdraws no run."""
     async with open_runtime(journal=journal) as runtime:
         agent = await runtime.start(clerk(on_busy="interrupt" if rule == "interrupt" else "queue"))
         session = await agent.create_session("ada", "pay")
@@ -129,8 +129,8 @@ async def test_who_ends_the_suspended_turn_is_answered(autojump_clock, journal, 
         assert [type(failure.error) for failure in failures] == [Interrupted]
 
 
-async def test_a_tool_that_asks_behind_a_suspended_turn_waits(autojump_clock, journal):
-    """Whoever runs an agent in a turn of its own waits for people; its time stands still."""
+async def test_a_tool_waits_for_a_suspended_session(autojump_clock, journal):
+    """A run inside of a turn waits for approvals, and its timeout is paused."""
     asked = clerk()
 
     @tool(timeout=5)
@@ -159,7 +159,9 @@ class Hesitating(MemoryJournal):
     refuses = False
 
     async def commit(self, entry, *, epoch):
-        if self.refuses and any(type(record).__name__ == "Decided" for record in entry.records):
+        if self.refuses and any(
+            type(record).__name__ == "ApprovalDecisionRecord" for record in entry.records
+        ):
             await trio.sleep(1)
             raise JournalFailed("the disk failed")
         await super().commit(entry, epoch=epoch)
@@ -192,8 +194,8 @@ async def test_a_run_while_a_decision_is_written_waits_for_what_comes_of_that(au
         assert isinstance(reply, Reply)
 
 
-async def test_a_wait_that_is_given_up_lets_the_time_pass_of_those_above(autojump_clock):
-    """A tool that does not wait for people any more is cut at its timeout, and so is whoever waits for it."""
+async def test_abandoned_waits_resume_outer_timeouts(autojump_clock):
+    """A tool that no longer waits for an approval ends at its timeout, and so do its callers."""
     clerk_, limit = clerk(), 5
 
     @tool(timeout=1000)

@@ -100,7 +100,7 @@ def test_a_generator_in_tools_py_is_known_to_the_check(tmp_path):
         '---\ninstructionName: Creation\nschemaTemplate: "creation.json"\ntool: "AgentGenerator"\n---\n'
     )
     (folder / "instructions" / "creation.json").write_text('{"name": "<name>"}')
-    with pytest.raises(InvalidFolder, match="no tool 'AgentGenerator'"):
+    with pytest.raises(InvalidFolder, match="unknown tool 'AgentGenerator'"):
         read_folder(folder)
     (folder / "tools.py").write_text(
         'from actgent import AgentGenerator\n\ngenerator = AgentGenerator("agents")\n'

@@ -236,7 +236,7 @@ def test_a_builder_goes_on_from_a_folder(tmp_path):
         "making.md": '---\nschemaTemplate: {what: "<what>"}\ntool: make\n---\n',
     }
     write_folder(tmp_path, "x", files, tools=["make"])
-    with pytest.raises(InvalidFolder, match="no tool 'make'"):
+    with pytest.raises(InvalidFolder, match="unknown tool 'make'"):
         AgentBuilder.from_folder(tmp_path / "x")
     builder = AgentBuilder.from_folder(tmp_path / "x", tools=[make])
     assert builder.settings().temperature == 0

@@ -111,7 +111,7 @@ def test_recorded_paths_are_refused(root, recorded_rows):
         (b"a\nb\xff", 2, "not UTF-8"),
         (b"a\n\nb\x00", 3, "U\\+0000"),
         (b"a\r\n\x1b[2J", 2, "U\\+001B"),
-        (b"a" * (MAX_BYTES + 1), 1, "too long"),
+        (b"a" * (MAX_BYTES + 1), 1, "longer than"),
     ],
 )
 def test_text_that_is_none_is_named_with_its_line(root, content, line, reason):

@@ -5,7 +5,7 @@ import time
 import pytest
 from hypothesis import given, strategies as st
 
-from actgent.definitions.front_matter import MAX_CHARACTERS, read_yaml, split_front_matter
+from actgent.definitions.front_matter import MAX_YAML_CHARS, read_yaml, split_front_matter
 from actgent.errors import InvalidFile
 
 
@@ -80,7 +80,7 @@ def test_what_configuration_does_not_need_is_an_error_with_its_line(text, line):
     "text",
     [
         "[" * 100_000,
-        "[" * (MAX_CHARACTERS - 1),
+        "[" * (MAX_YAML_CHARS - 1),
         "{a: " * 5_000,
         "- " * 10_000,
         "? " * 10_000,

@@ -134,7 +134,7 @@ def test_unknown_providers_are_refused(model, says, way, monkeypatch, tmp_path):
         "folder": lambda: AgentBuilder.from_folder(tmp_path).build(),
     }
     if way == "folder" and "" in model.split(":"):
-        says = "brain.md:3: llm: it is PROVIDER:MODEL, and one of them is empty"
+        says = "brain.md:3: llm: expected PROVIDER:MODEL, but one of them is empty"
     with pytest.raises(ConfigurationError, match=says):
         ways[way]()
 

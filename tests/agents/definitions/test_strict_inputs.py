@@ -25,8 +25,8 @@ from actgent import (
     WireError,
     tool,
 )
-from actgent.journal.records import WIRE, Appended, Record, Said
-from actgent.llm.http.wire import check_decoded, read_arguments
+from actgent.journal.records import WIRE, AgentMessageRecord, MessageAppendedRecord, Record
+from actgent.llm.http.encoding import check_decoded, read_arguments
 from actgent.messages import Message, Sender, Text
 from actgent.testing import open_provider
 
@@ -133,15 +133,15 @@ async def test_names_of_tools_are_exact(make, name):
         session.on_exception(lambda _: None)
         await session.wait_idle()
     assert ran == []
-    assert "not found; there are: delete_all" in repr(list(llm.chats[1].messages))
+    assert "not found; existing tools: delete_all" in repr(list(llm.chats[1].messages))
 
 
 # --- bytes ---------------------------------------------------------------------------------------
 
 WHOLE = WIRE.encode(
     [
-        Said(message=Message(session_id="s", sender=Sender("ada"), parts=(Text("hi"),))),
-        Appended(message_id="m"),
+        AgentMessageRecord(message=Message(session_id="s", sender=Sender("ada"), parts=(Text("hi"),))),
+        MessageAppendedRecord(message_id="m"),
     ],
     Record,
 )

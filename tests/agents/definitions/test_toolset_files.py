@@ -91,26 +91,26 @@ async def test_names_in_brain_choose_among_the_code(write):
         ({"tools__more_py": "x = 1\ndef broken(:\n"}, ("tools/more.py", 2, "syntax error")),
         (
             {"tools_py": TOOL.format(name="one"), "tools__more_py": "\n" + TOOL.format(name="one")},
-            ("tools/more.py", 5, "tools.py has a tool 'one', too"),
+            ("tools/more.py", 5, "tools.py also defines a tool 'one'"),
         ),
         ({"openapi__a_yaml": "openapi: 3.1.0\npaths: [\n"}, ("openapi/a.yaml", 3, "invalid YAML")),
-        ({"openapi__a_json": '{\n  "openapi":\n}'}, ("openapi/a.json", 3, "no JSON")),
+        ({"openapi__a_json": '{\n  "openapi":\n}'}, ("openapi/a.json", 3, "invalid JSON")),
         ({"openapi__a_yaml": "- 1\n"}, ("openapi/a.yaml", 1, "None is not supported")),
         ({"openapi__a_yaml": "swagger: '2.0'\n"}, ("openapi/a.yaml", 1, "2.0 is not supported")),
         (
             {"openapi__a_yaml": API, "openapi__a_json": "{}"},
             ("openapi/a.json", 1, "None is not supported"),
         ),
-        ({"mcp_config_json": '{\n"mcpServers": {\n'}, ("mcp_config.json", 3, "no JSON")),
+        ({"mcp_config_json": '{\n"mcpServers": {\n'}, ("mcp_config.json", 3, "invalid JSON")),
         ({"mcp_config_json": "[]"}, ("mcp_config.json", 1, "it is not a JSON object")),
-        ({"mcp_config_json": '{"servers": {}}'}, ("mcp_config.json", 1, "it holds")),
+        ({"mcp_config_json": '{"servers": {}}'}, ("mcp_config.json", 1, "expected")),
         (
             {"mcp_config_json": '{"mcpServers": {\n"a": {"command": "x"},\n"b": {"comand": "x"}}}'},
             ("mcp_config.json", 3, "unknown key 'comand'"),
         ),
         (
             {"openapi__a_yaml": API, "mcp_config_json": '{"mcpServers": {\n"a": {"command": "x"}}}'},
-            ("mcp_config.json", 2, "openapi/a.yaml is called 'a', too"),
+            ("mcp_config.json", 2, "openapi/a.yaml is also named 'a'"),
         ),
     ],
 )

@@ -101,7 +101,7 @@ async def test_hand_back_needs_somebody_who_handed_over():
     async with clerk:
         session = await clerk.create_session("ada")
         await clerk.run("hi", session=session)
-        assert "nobody handed" in session.history[2].tool_results[0].error
+        assert "was not handed over to you" in session.history[2].tool_results[0].error
 
 
 async def test_tokens_and_tool_results_of_the_other_agent_are_heard(listen):
@@ -169,7 +169,9 @@ async def test_an_interruption_stops_the_other_agents_turn():
         await asked.wait()
         await session.interrupt()
         await session.wait_idle()
-        assert [context.face.status for context in clerk._opener.running.sessions.values()] == ["idle"]
+        assert [context.public_session.status for context in clerk._opener.running.sessions.values()] == [
+            "idle"
+        ]
 
 
 async def test_only_an_agent_can_be_handed_to():

@@ -8,12 +8,22 @@ from actgent import BareAgent, ScriptedLLM, open_runtime
 from actgent.errors import JournalFull
 from actgent.journal.base import Entry
 from actgent.journal.memory import MemoryJournal
-from actgent.journal.records import NOT_KEPT, REFUSED, Accepted, Closed, Ended, Opened, message_id_of
+from actgent.journal.records import (
+    NOT_KEPT,
+    REFUSED,
+    MessageAcceptedRecord,
+    MessageEndRecord,
+    SessionClosedRecord,
+    SessionCreatedRecord,
+    task_message_id,
+)
 from actgent.messages import Message, Sender, Text
-from actgent.runtime.delegation.pools import PoolTask, PoolTasks
+from actgent.runtime.delegation.pool_tasks import PoolTask, PoolTasks
 
-MESSAGE = Message(id=message_id_of("t"), session_id="t", sender=Sender("a@p", "agent"), parts=(Text("go"),))
-OPENED = Opened(agent="inner", owner=Sender("a@p", "agent"), transient=True, asker="p/a/s", created_at=1.0)
+MESSAGE = Message(id=task_message_id("t"), session_id="t", sender=Sender("a@p", "agent"), parts=(Text("go"),))
+OPENED = SessionCreatedRecord(
+    agent="inner", owner=Sender("a@p", "agent"), transient=True, asker="p/a/s", created_at=1.0
+)
 TASK = PoolTask(session_id="t", agent="inner", asker="p/a/s", owner="a@p", message=MESSAGE)
 
 
@@ -31,10 +41,10 @@ async def test_what_became_of_a_task_at_last_is_told(ends, told):
     records = [OPENED]
     for failed in ends:
         records += [
-            Accepted(message=MESSAGE),
-            Ended(message_id=MESSAGE.id, failed=failed, words=f"{failed} it was"),
+            MessageAcceptedRecord(message=MESSAGE),
+            MessageEndRecord(message_id=MESSAGE.id, failed=failed, words=f"{failed} it was"),
         ]
-    entry = Entry(session_id="t", agent="inner", records=(*records, Closed()))
+    entry = Entry(session_id="t", agent="inner", records=(*records, SessionClosedRecord()))
     async with MemoryJournal().running() as journal, open_runtime(journal=journal) as runtime:
         await journal.commit(entry, epoch=journal.epoch_of("t"))
         await runtime.start(BareAgent("inner", llm=ScriptedLLM(["ok"])))
@@ -44,7 +54,11 @@ async def test_what_became_of_a_task_at_last_is_told(ends, told):
 
 async def test_a_task_that_the_journal_did_not_take_is_begun_when_it_is_asked_for_again(monkeypatch):
     """Also where it is asked for again just as its session is taken back: nobody hears then that it has failed."""
-    refused = (Accepted(message=MESSAGE), Ended(message_id=MESSAGE.id, failed=REFUSED), Closed(unused=True))
+    refused = (
+        MessageAcceptedRecord(message=MESSAGE),
+        MessageEndRecord(message_id=MESSAGE.id, failed=REFUSED),
+        SessionClosedRecord(unused=True),
+    )
     entry = Entry(session_id="t", agent="inner", records=(OPENED, *refused))
     async with MemoryJournal().running() as journal, open_runtime(journal=journal) as runtime:
         await journal.commit(entry, epoch=journal.epoch_of("t"))
@@ -67,11 +81,14 @@ async def test_a_task_that_is_stopped_is_closed_with_what_only_the_journal_has_b
     async def hang(chat):
         await trio.sleep_forever()
 
-    below = Opened(
+    below = SessionCreatedRecord(
         agent="inner", owner=Sender("inner", "agent"), parent_id="t", parent_agent="inner", created_at=1.0
     )
     async with MemoryJournal().running() as journal, open_runtime(journal=journal) as runtime:
-        for session_id, records in (("t", (OPENED, Accepted(message=MESSAGE))), ("t/below", (below,))):
+        for session_id, records in (
+            ("t", (OPENED, MessageAcceptedRecord(message=MESSAGE))),
+            ("t/below", (below,)),
+        ):
             entry = Entry(session_id=session_id, agent="inner", records=records)
             await journal.commit(entry, epoch=journal.epoch_of(session_id))
         await runtime.start(BareAgent("inner", llm=ScriptedLLM(hang)))
@@ -117,9 +134,14 @@ async def test_a_task_that_is_not_done_in_time_is_closed_with_what_only_the_jour
 
     agent = Sender("inner", "agent")
     late = attrs.evolve(OPENED, task="work", deadline=1.0)
-    below = Opened(agent="inner", owner=agent, parent_id="t", parent_agent="inner", created_at=1.0)
+    below = SessionCreatedRecord(
+        agent="inner", owner=agent, parent_id="t", parent_agent="inner", created_at=1.0
+    )
     async with MemoryJournal().running() as journal, open_runtime(journal=journal) as runtime:
-        for session_id, records in (("t", (late, Accepted(message=MESSAGE))), ("t/below", (below,))):
+        for session_id, records in (
+            ("t", (late, MessageAcceptedRecord(message=MESSAGE))),
+            ("t/below", (below,)),
+        ):
             entry = Entry(session_id=session_id, agent="inner", records=records)
             await journal.commit(entry, epoch=journal.epoch_of(session_id))
         await runtime.start(BareAgent("inner", llm=ScriptedLLM(hang)))

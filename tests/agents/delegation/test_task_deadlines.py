@@ -17,7 +17,7 @@ from actgent import (
     tool,
 )
 from actgent.journal.memory import MemoryJournal
-from actgent.journal.records import Answered
+from actgent.journal.records import TaskOutcomeRecord
 
 
 def last_text(chat):
@@ -164,7 +164,7 @@ async def test_the_time_of_a_task_goes_on_while_nobody_runs(autojump_clock, team
             if not life:
                 assert failures == [] or failures[0].kind == "stopped"
                 await trio.sleep(down)
-        answers = [each for each in await journal.load("t") if isinstance(each, Answered)]
+        answers = [each for each in await journal.load("t") if isinstance(each, TaskOutcomeRecord)]
         assert [each.failed for each in answers] == ["deadline"]
         assert await journal.due("worker") == []
 

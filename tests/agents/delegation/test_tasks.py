@@ -22,10 +22,15 @@ from actgent import (
     tool,
 )
 from actgent.journal.memory import MemoryJournal
-from actgent.journal.records import Answered, Closed, Ended, Opened
+from actgent.journal.records import (
+    MessageEndRecord,
+    SessionClosedRecord,
+    SessionCreatedRecord,
+    TaskOutcomeRecord,
+)
 from actgent.journal.transfer import read_sessions, with_new_ids, write_sessions
-from actgent.runtime.directory import Directory
-from actgent.sessions.waiting.tasks import MAX_TASKS
+from actgent.runtime.agent_directory import Directory
+from actgent.sessions.pending.tasks import MAX_TASKS
 from actgent.testing import assert_valid_transcript, check_transcript
 
 
@@ -262,7 +267,9 @@ async def test_a_task_is_not_cancelled_whose_result_is_on_its_way(autojump_clock
 
     class Slow(MemoryJournal):
         async def commit(self, entry, *, epoch, durable=True):
-            accepted = [each.message.id for each in entry.records if type(each).__name__ == "Accepted"]
+            accepted = [
+                each.message.id for each in entry.records if type(each).__name__ == "MessageAcceptedRecord"
+            ]
             if any(each.endswith("/result") for each in accepted):
                 await may_write.wait()
             await super().commit(entry, epoch=epoch, durable=durable)
@@ -292,7 +299,9 @@ async def test_a_stopped_task_does_not_wait_for_a_journal_to_tell_its_result(aut
 
     class Failing(MemoryJournal):
         async def commit(self, entry, *, epoch, durable=True):
-            accepted = [each.message.id for each in entry.records if type(each).__name__ == "Accepted"]
+            accepted = [
+                each.message.id for each in entry.records if type(each).__name__ == "MessageAcceptedRecord"
+            ]
             if not works and any(each.endswith("/result") for each in accepted):
                 raise JournalFailed("the disk is away")
             await super().commit(entry, epoch=epoch, durable=durable)
@@ -626,9 +635,9 @@ async def test_a_crash_at_every_write_repeats_nothing_of_a_parent_or_its_childre
             (reply,) = world.replies["s"]
             assert reply[1].startswith("done: w1: "), (steps, reply)
             assert "; w2: " in reply[1]
-            unknown += "not known" in reply[1]
+            unknown += "outcome is unknown" in reply[1]
             for name in ("w1", "w2"):
-                assert world.paid[f"{name} bill"] == 1 or "not known" in reply[1], (steps, reply)
+                assert world.paid[f"{name} bill"] == 1 or "outcome is unknown" in reply[1], (steps, reply)
     assert crashes > 15
     assert 0 < unknown < crashes / 2
 
@@ -665,7 +674,7 @@ async def test_a_crash_at_every_write_loses_no_result_of_a_delegated_task(autoju
         crashes += 1
         assert set(left) <= {"s"}, steps
         if delegated:
-            told = [r.message for r in records if type(r).__name__ == "Accepted"]
+            told = [r.message for r in records if type(r).__name__ == "MessageAcceptedRecord"]
             assert [message.text for message in told] == ["Task t was done by agent 'worker':\ndid a hole"], (
                 steps
             )
@@ -713,7 +722,7 @@ async def test_a_question_without_a_session_ends_after_a_crash(autojump_clock):
                     raise RuntimeError
             summaries = await journal.sessions()
             opened = [(await journal.load(each.session_id))[0] for each in summaries]
-            assert all(isinstance(each, Opened) and each.transient for each in opened)
+            assert all(isinstance(each, SessionCreatedRecord) and each.transient for each in opened)
             assert len(summaries) == (0 if attempt else 2)
 
 
@@ -770,7 +779,10 @@ async def test_a_task_that_never_began_goes_on_after_a_crash(autojump_clock, how
                 assert (seen.claimed, seen.waiting) == (1, 1)
         (child,) = [each for each in await journal.sessions("worker") if each.parent_id is not None]
         assert (child.unfinished, child.closed) == (1, False)
-        assert not any(isinstance(each, Ended | Closed) for each in await journal.load(child.session_id))
+        assert not any(
+            isinstance(each, MessageEndRecord | SessionClosedRecord)
+            for each in await journal.load(child.session_id)
+        )
         async with open_runtime(journal=journal) as runtime:
             for agent in agents(1):
                 await runtime.start(agent)
@@ -790,8 +802,8 @@ async def test_what_a_child_answered_stands_in_its_journal(autojump_clock):
             session = await boss.create_session("ada", "go", session_id="s")
             await session.wait_idle()
         *_, answered, _, closed = await journal.load("@boss/s/c1/helper")
-        assert answered == Answered(message_id="@boss/s/c1/helper/task", text="fine")
-        assert isinstance(closed, Closed)
+        assert answered == TaskOutcomeRecord(message_id="@boss/s/c1/helper/task", text="fine")
+        assert isinstance(closed, SessionClosedRecord)
 
 
 async def test_a_copy_of_a_family_gets_the_results_of_its_own_tasks(autojump_clock):
@@ -848,4 +860,4 @@ async def test_a_result_that_its_session_cannot_take_is_a_dead_letter(autojump_c
             (letter,) = runtime.dead_letters
     assert (letter.actor, letter.reason) == ("lead", "it was not taken")
     assert letter.payload.text == "Task t was done by agent 'helper':\n42"
-    assert "was not told of its result" in caplog.text
+    assert "its result could not be sent to session" in caplog.text

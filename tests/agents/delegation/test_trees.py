@@ -21,10 +21,10 @@ from actgent import (
     tool,
 )
 from actgent.journal.memory import MemoryJournal
-from actgent.journal.records import Led, Spent
+from actgent.journal.records import DownstreamUsageRecord, UsageRecord
 from actgent.llm.base import Answer
-from actgent.sessions.owner_accounts import HOLDER
-from actgent.testing import DyingJournal
+from actgent.sessions.quota_accounts import HOLDER
+from actgent.testing import CrashingJournal
 
 
 class Pair:
@@ -194,7 +194,7 @@ async def test_a_turn_that_asks_nobody_has_no_budget(autojump_clock):
         records = await journal.load("s")
     assert failures[0].error.field == "model_calls"
     assert budgets == [None] * 25
-    assert not any(isinstance(record, Led) for record in records)
+    assert not any(isinstance(record, DownstreamUsageRecord) for record in records)
 
 
 @pytest.mark.parametrize("waits", [True, False])
@@ -205,7 +205,7 @@ async def test_a_tree_is_bounded_over_all_lives(waits, autojump_clock):
     for writes in range(3, 400, 3):
         pair, lives = Pair(waits=waits, stubborn=True, limits=limits), []
         async with MemoryJournal().running() as journal:
-            dying = DyingJournal(journal, writes)
+            dying = CrashingJournal(journal, writes)
 
             async def live(pair=pair, dying=dying):
                 await let_live(pair, dying)
@@ -307,7 +307,7 @@ async def test_rounds_before_a_crash_count(cycle, asks, kind, autojump_clock):
             agent, asked = looping(cycle, ["same"], kind, **options)
             failures = []
             agent.on_session(lambda session, heard=failures: session.on_exception(heard.append))
-            dying = DyingJournal(journal, writes)
+            dying = CrashingJournal(journal, writes)
 
             async def live(agent=agent, dying=dying):
                 async with open_runtime(journal=dying) as runtime:
@@ -418,7 +418,7 @@ async def test_the_quota_of_the_root_owner_pays_for_a_helper_after_a_restart(aut
         spent = collections.Counter()
         for head in await journal.sessions():
             for record in await journal.load(head.session_id, agent=head.agent):
-                if isinstance(record, Spent) and head.agent == HOLDER:
+                if isinstance(record, UsageRecord) and head.agent == HOLDER:
                     spent[head.owner] += record.tokens
     assert set(spent) == {"ada"}
     assert spent["ada"] >= 110

@@ -122,7 +122,7 @@ async def test_a_circle_of_eight_is_named_within_ten_milliseconds():
 
 def waiting_node(session):
     """The session in the graph, before anyone waits for it."""
-    session._context.tree.wait_node = WaitNode(f"{session.agent_name}/{session.id}")
+    session._context.open_tree().wait_node = WaitNode(f"{session.agent_name}/{session.id}")
     return session._context.wait_node
 
 

@@ -29,7 +29,7 @@ from actgent.llm.base import Answer
 from actgent.memory.short_term import ShortTermMemory, ShortTermView
 from actgent.messages import Text
 from actgent.protocols.bare import Bare
-from actgent.sessions.restore.keeper import SnapshotKeeper
+from actgent.sessions.restore.snapshotter import SessionSnapshotter
 from actgent.testing import check_transcript
 from actgent.tools.base import ToolHooks
 
@@ -485,8 +485,10 @@ async def test_a_snapshot_that_fails_ends_nothing(error, caplog):
         session = await agent.create_session("ada", "hello")
         await session.wait_idle()
         log = held_by(session).log
-        SnapshotKeeper(journal, "a", Broken(), lambda *work: nursery.start_soon(*work) or True).keep_soon(log)
-    assert "no snapshot" in caplog.text
+        SessionSnapshotter(journal, "a", Broken(), lambda *work: nursery.start_soon(*work) or True).keep_soon(
+            log
+        )
+    assert "the snapshot of session" in caplog.text
 
 
 @pytest.mark.parametrize("error", FOREIGN, ids=lambda error: type(error).__name__)
@@ -532,7 +534,7 @@ async def test_a_guard_or_a_stream_whose_error_cannot_be_read_ends_nothing():
         async with agent.stream("hello"):
             await trio.testing.wait_all_tasks_blocked()
         guard = agent.guard(lambda _: fail(Unreadable()), on="input")
-        with pytest.raises(HandlerFailed, match="its text cannot be read"):
+        with pytest.raises(HandlerFailed, match="its text is not readable"):
             await agent.run("hello")
         agent.remove_hook(guard)
         assert (await agent.run("hello")).text == "fine"

@@ -78,7 +78,7 @@ async def test_a_refused_message_cancels_the_call(journal, listen):
         await session.wait_idle()
         assert slow.cancelled
         assert [(each.kind, str(each.error)) for each in heard] == [
-            ("guard", f"the guard {polite.__qualname__} refused: be polite")
+            ("guard", f"the guard {polite.__qualname__} rejected it: be polite")
         ]
         assert [message.text for message in session.history] == ["You fool"]
         slow.go.set()
@@ -343,14 +343,14 @@ async def test_a_decision_is_not_made_again(mortal, on, refuses):
 
                 await runtime.start(agent)
                 session = await agent.ensure_session("ada", "s")
-                if not session.history and not session._context.mail.pending:
+                if not session.history and not session._context.mailbox.pending:
                     await session.chat("Hello", message_id="m")
                 await session.wait_idle()
 
         async with mortal().running() as journal:
             died = await journal.live(life, steps=steps)
-            records = await journal.load("s", agent="clerk") if await journal.agents_of("s") else ()
-            decided = sum(type(record).__name__ == "Guarded" for record in records)
+            records = await journal.load("s", agent="clerk") if await journal.agents_with_session("s") else ()
+            decided = sum(type(record).__name__ == "GuardDecisionRecord" for record in records)
             before = len(asked)
             await journal.live(life)
             deaths += died

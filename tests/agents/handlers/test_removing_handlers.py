@@ -17,7 +17,7 @@ from actgent import (
     UsageError,
 )
 from actgent.tools.base import ToolHooks
-from actgent.tools.state import StateTool
+from actgent.tools.state_tools import StateTool
 
 
 def agent_of(**options):

@@ -23,7 +23,7 @@ from actgent.approvals import Approve
 from actgent.journal.memory import MemoryJournal
 from actgent.llm.base import Answer
 from actgent.messages import Message, Sender, Text
-from actgent.runtime.delegation.pools import PoolTask, PoolTasks
+from actgent.runtime.delegation.pool_tasks import PoolTask, PoolTasks
 from actgent.testing import ErrorStatus, open_provider
 
 

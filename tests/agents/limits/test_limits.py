@@ -23,7 +23,7 @@ from actgent import (
 from actgent.control.limits import FORMS
 from actgent.events import LimitMet, MessageAccepted
 from actgent.llm.base import Answer
-from actgent.tools.schemas.checking import compile_schema
+from actgent.tools.schemas.json_schema import compile_schema
 
 
 @tool(thread=False)
@@ -77,7 +77,10 @@ async def test_64_parallel_children_with_a_limit_of_5_calls_take_exactly_5(liste
     results = heard[:-1]
     assert [result.status for result in results].count("success") == 4
     refused = [result.error for result in results if result.status == "error"]
-    assert all("5 model calls (used: 1 model call" in error and "under way: 4)" in error for error in refused)
+    assert all(
+        "5 model calls (used: 1 model call" in error and "reserved by running calls: 4)" in error
+        for error in refused
+    )
     assert limit_of(heard[-1]) == ("model_calls", 5, "lead")
     assert heard[-1].error.used["model_calls"] == 5
 
@@ -534,6 +537,6 @@ def test_the_error_says_what_was_used_and_what_to_raise():
     )
     error = LimitReached("model calls", 5, field="model_calls", used={"model_calls": 1}, reserved=4)
     assert str(error) == (
-        "the turn reached its limit of 5 model calls (used: 1 model call; reserved by calls under way: 4): "
+        "the turn reached its limit of 5 model calls (used: 1 model call; reserved by running calls: 4): "
         "raise Limits(model_calls=...) if that is too low"
     )

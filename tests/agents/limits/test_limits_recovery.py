@@ -23,11 +23,17 @@ from actgent import (
 )
 from actgent.journal.base import Entry
 from actgent.journal.memory import MemoryJournal
-from actgent.journal.records import Accepted, Appended, Opened, Said, Spent
+from actgent.journal.records import (
+    AgentMessageRecord,
+    MessageAcceptedRecord,
+    MessageAppendedRecord,
+    SessionCreatedRecord,
+    UsageRecord,
+)
 from actgent.journal.transfer import ExportedSession, forked, write_sessions
 from actgent.llm.base import Answer
 from actgent.messages import Message, Sender
-from actgent.testing import DyingJournal
+from actgent.testing import CrashingJournal
 
 TOKENS = 60
 """What each model call takes; less than its prompt is reckoned with, so that the same is reckoned after a restart."""
@@ -104,7 +110,7 @@ class World:
 
 async def die(inner, writes, make, *, limits=None):
     """A life that ends at its n-th write; False where it came to its end before."""
-    dying = DyingJournal(inner, writes)
+    dying = CrashingJournal(inner, writes)
 
     async def run():
         async with open_runtime(journal=dying) as runtime:
@@ -127,7 +133,7 @@ async def go_on(journal, make):
         agent = await runtime.start(make())
         for running in runtime._agents():
             for context in list(running.sessions.values()):
-                await context.face.wait_idle()
+                await context.public_session.wait_idle()
         try:
             session = await agent.open_session("s")
         except LookupError:
@@ -138,17 +144,21 @@ async def go_on(journal, make):
 
 async def answers_in(journal):
     """How many answers of the model stand there."""
-    return sum(isinstance(record, Said) and bool(record.stop) for record in await journal.load("s"))
+    return sum(
+        isinstance(record, AgentMessageRecord) and bool(record.stop) for record in await journal.load("s")
+    )
 
 
 async def turn_in(journal):
     """The id of the only message that was said."""
-    return next(record.message.id for record in await journal.load("s") if isinstance(record, Accepted))
+    return next(
+        record.message.id for record in await journal.load("s") if isinstance(record, MessageAcceptedRecord)
+    )
 
 
 async def spent_in(journal, session_id="s", turn=""):
     records = await journal.load(session_id)
-    return [record for record in records if isinstance(record, Spent) and record.turn == turn]
+    return [record for record in records if isinstance(record, UsageRecord) and record.turn == turn]
 
 
 @pytest.mark.parametrize(
@@ -345,10 +355,10 @@ async def test_a_journal_of_an_earlier_version_has_no_budgets_and_its_calls_coun
     asks = Message(session_id="s", sender=Sender("loop", "assistant"), parts=(ToolCall("count", {"n": 1}, id="c"),),
                    causation_id="m", correlation_id="m")  # fmt: skip
     records = (
-        Opened(owner=Sender("ada"), created_at=0.0),
-        Accepted(message=message),
-        Appended(message_id="m"),
-        Said(message=asks, stop="tool_calls", calls=3),
+        SessionCreatedRecord(owner=Sender("ada"), created_at=0.0),
+        MessageAcceptedRecord(message=message),
+        MessageAppendedRecord(message_id="m"),
+        AgentMessageRecord(message=asks, stop="tool_calls", calls=3),
     )
     world = World()
     async with MemoryJournal().running() as journal:
@@ -385,7 +395,7 @@ async def test_limits_of_one_call_hold_after_a_restart(autojump_clock):
     for writes in range(2, 8):
         world = World()
         async with MemoryJournal().running() as journal:
-            dying = DyingJournal(journal, writes)
+            dying = CrashingJournal(journal, writes)
 
             async def run(dying=dying, world=world):
                 async with open_runtime(journal=dying) as runtime:

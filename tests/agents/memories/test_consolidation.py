@@ -17,7 +17,7 @@ from actgent import (
     open_runtime,
 )
 from actgent.journal.memory import MemoryJournal
-from actgent.testing import DyingJournal
+from actgent.testing import CrashingJournal
 
 IDLE = 100.0
 
@@ -115,7 +115,7 @@ async def test_owners_are_apart(memories, autojump_clock):
 
 async def test_a_long_conversation_is_read_in_parts(memories, autojump_clock, monkeypatch):
     """Each message is read once, in as many parts as it takes."""
-    monkeypatch.setattr("actgent.agents.model_tools.consolidation.READ", 40)
+    monkeypatch.setattr("actgent.agents.model_tools.consolidation.MAX_PART_TOKENS", 40)
     reader = Reader()
     async with pair(memories, reader) as clerk:
         session = await clerk.create_session("ada")
@@ -156,7 +156,7 @@ async def test_a_crash_at_any_write_reads_everything_once(autojump_clock):
         writes += 1
         inner = MemoryJournal()
         async with inner.running(), Memories() as memories:
-            dying = DyingJournal(inner, writes)
+            dying = CrashingJournal(inner, writes)
             with trio.move_on_after(20 * IDLE) as life:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(_end_when_dead, dying, life)

@@ -16,7 +16,7 @@ from actgent import (
     open_runtime,
 )
 from actgent.journal.memory import MemoryJournal
-from actgent.testing import DyingJournal
+from actgent.testing import CrashingJournal
 
 
 @pytest.fixture
@@ -86,7 +86,7 @@ async def test_a_memory_is_corrected_and_forgotten_by_its_id(memories):
         assert (now.text, now.replaces) == ("Ada lives in Paris", mine.id)
         assert now.valid_until == 1924992000
         assert [each.status for each in results] == ["success", "error", "success"]
-        assert "no memory" in results[1].error
+        assert "does not exist: recall() and page()" in results[1].error
         assert "0 of 1" in results[2].content
     assert await memories.export("bob") == [other]
 
@@ -163,7 +163,7 @@ async def test_memories_are_open_while_an_agent_has_them():
 async def test_an_agent_whose_memories_cannot_be_opened_does_not_start(tmp_path, autojump_clock):
     """The error says what is wrong with the file."""
     memories = Memories(f"sqlite:///{tmp_path}/none/memories.db")
-    with pytest.raises(ConfigurationError, match="no folder"):
+    with pytest.raises(ConfigurationError, match=r"the folder .* does not exist"):
         async with agent_of(memories, ["never"]):
             pass
 
@@ -176,7 +176,7 @@ async def test_a_crash_at_any_write_remembers_once(memories):
         writes += 1
         inner, owner = MemoryJournal(), f"user{writes}"
         answer = calls(("remember", {"text": "tea"}))
-        dying = DyingJournal(inner, writes)
+        dying = CrashingJournal(inner, writes)
         async with inner.running():
             async with trio.open_nursery() as nursery:
 

@@ -6,8 +6,8 @@ import trio
 from actgent import BareAgent, Limits, Mode, Modes, Priority, ScriptedLLM, ToolCall, open_runtime, tool
 from actgent.journal.base import Entry
 from actgent.journal.memory import MemoryJournal
-from actgent.journal.records import Delivered, Said
-from actgent.testing import DyingJournal, check_transcript
+from actgent.journal.records import AgentMessageRecord, DeliveryRecord
+from actgent.testing import CrashingJournal, check_transcript
 
 
 def marks(session):
@@ -75,7 +75,7 @@ async def test_a_crash_at_every_write_tells_each_change_once(autojump_clock):
     for writes in range(1, 200):
         seen, paid = [], []
         async with MemoryJournal().running() as journal:
-            dying = DyingJournal(journal, writes)
+            dying = CrashingJournal(journal, writes)
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(drive, dying, seen, paid)
                 with trio.move_on_after(1):
@@ -109,7 +109,7 @@ async def test_commands_that_are_collected_are_obeyed_in_order(autojump_clock):
 
     for writes in range(1, 100):
         async with MemoryJournal().running() as journal:
-            dying = DyingJournal(journal, writes)
+            dying = CrashingJournal(journal, writes)
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(say, dying)
                 with trio.move_on_after(5):
@@ -293,7 +293,7 @@ async def test_a_crash_right_behind_a_note_goes_on_from_the_results(autojump_clo
                 raise RuntimeError
         (summary,) = await journal.sessions()
         records = await journal.load(summary.session_id)
-        said = [each for each in records if isinstance(each, Said)]
+        said = [each for each in records if isinstance(each, AgentMessageRecord)]
         assert said[-1].message.sender.name == "mode"
         assert said[-1].calls == 1
         heard.clear()
@@ -327,9 +327,11 @@ async def test_results_that_nobody_heard_are_heard_after_the_note(autojump_clock
             await session.wait_idle()
         records = await journal.load("s")
     place = next(
-        n for n, each in enumerate(records) if isinstance(each, Said) and each.message.sender.name == "mode"
+        n
+        for n, each in enumerate(records)
+        if isinstance(each, AgentMessageRecord) and each.message.sender.name == "mode"
     )
-    kept = [each for each in records[: place + 1] if not isinstance(each, Delivered)]
+    kept = [each for each in records[: place + 1] if not isinstance(each, DeliveryRecord)]
     heard.clear()
     async with MemoryJournal().running() as journal:
         entry = Entry(session_id="s", agent="a", records=tuple(kept))
@@ -345,7 +347,7 @@ async def test_results_that_nobody_heard_are_heard_after_the_note(autojump_clock
 async def test_a_mode_that_is_gone_is_told_all_the_same():
     """A change to a mode that the code no longer knows was not told yet when the code changed."""
     async with MemoryJournal().running() as journal:
-        dying = DyingJournal(journal, 1000)
+        dying = CrashingJournal(journal, 1000)
         async with open_runtime(journal=dying) as runtime:
             agent = await runtime.start(
                 BareAgent("a", llm=ScriptedLLM(lambda _: "ok"), modes=Modes(Mode("old")))

@@ -585,7 +585,7 @@ async def test_a_table_says_who_may_go_where():
         for mode, by in (("act", "user"), ("act", "admin"), ("integration", "user")):
             with pytest.raises(ModeRefused) as refused:
                 await session.set_mode(mode, by=by)
-            assert (refused.value.mode, refused.value.wanted) == ("onboarding", mode)
+            assert (refused.value.mode, refused.value.requested) == ("onboarding", mode)
         await session.set_mode("integration", by="admin")
         await session.set_mode("plan")
         await session.set_mode("act")
@@ -692,7 +692,7 @@ async def test_words_are_words_by_default_and_only_users_command():
         (lambda: Modes(initial="xyz"), "initial"),
         (lambda: Modes(agent_may=["xyz"]), "agent_may"),
         (lambda: Modes(transitions={"plan": {"xyz": ["user"]}}), "xyz"),
-        (lambda: Modes(ready=False), "of your own"),
+        (lambda: Modes(ready=False), "custom modes"),
         (lambda: Modes("plan"), "Mode objects"),
         (lambda: agent_of("ok", modes=Modes(execution=["deplyo"])), "deplyo"),
         (lambda: agent_of("ok", modes="plan"), "modes="),

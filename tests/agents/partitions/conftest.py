@@ -11,7 +11,7 @@ pytest.importorskip("psycopg", reason="the extra `postgres` is not installed")
 from actgent import BareAgent, Failure, ScriptedLLM, ToolCall, ToolResult, open_runtime, tool
 from actgent.journal.postgres import PartitionedJournal
 from actgent.journal.postgres.partitions import partition_of_slot, slot_of
-from actgent.journal.records import Accepted, Ended, Said
+from actgent.journal.records import AgentMessageRecord, MessageAcceptedRecord, MessageEndRecord
 
 PARTITIONS = 8
 
@@ -71,9 +71,9 @@ class HoldingJournal(PartitionedJournal):
 
     async def commit(self, entry, *, epoch, durable=True):
         records = entry.records
-        if any(isinstance(each, Accepted) and each.message.text == "go" for each in records):
+        if any(isinstance(each, MessageAcceptedRecord) and each.message.text == "go" for each in records):
             await self.world.pass_by("accepting")
-        if any(isinstance(each, Said) and each.message.text == "done" for each in records):
+        if any(isinstance(each, AgentMessageRecord) and each.message.text == "done" for each in records):
             await self.world.pass_by("said")
         await super().commit(entry, epoch=epoch, durable=durable)
 
@@ -160,15 +160,15 @@ def check_once():
 
 async def _check_once(journal, session_id, texts):
     records = await journal.load(session_id, agent="clerk")
-    accepted = [each.message for each in records if isinstance(each, Accepted)]
+    accepted = [each.message for each in records if isinstance(each, MessageAcceptedRecord)]
     assert [each.text for each in accepted] == texts
-    ended = [each for each in records if isinstance(each, Ended)]
+    ended = [each for each in records if isinstance(each, MessageEndRecord)]
     assert [each.message_id for each in ended] == [each.id for each in accepted]
     assert {each.failed for each in ended} <= {None}
     said = [
         each.message.text
         for each in records
-        if isinstance(each, Said) and each.message.sender.kind == "assistant"
+        if isinstance(each, AgentMessageRecord) and each.message.sender.kind == "assistant"
     ]
     assert said.count("done") == len(texts)
 

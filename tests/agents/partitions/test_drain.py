@@ -8,7 +8,7 @@ import trio.testing
 
 from actgent import Approve, BareAgent, Failure, ScriptedLLM, SessionMoved, ToolCall, tool
 from actgent.journal.postgres import PartitionedJournal
-from actgent.journal.records import Accepted
+from actgent.journal.records import MessageAcceptedRecord
 
 
 def of(runtime, number):
@@ -107,7 +107,9 @@ class Held(PartitionedJournal):
     gate = None
 
     async def commit(self, entry, *, epoch, durable=True):
-        if any(isinstance(each, Accepted) and each.message.text == "third" for each in entry.records):
+        if any(
+            isinstance(each, MessageAcceptedRecord) and each.message.text == "third" for each in entry.records
+        ):
             self.is_held = True
             await self.gate.wait()
         await super().commit(entry, epoch=epoch, durable=durable)
@@ -187,8 +189,8 @@ async def test_a_session_is_not_idle_where_what_waits_in_it_moves(open_node, id_
             slow.gate.set()
 
 
-async def test_a_stop_of_a_message_that_is_being_written_is_heard_where_it_leaves(open_node, id_in, until):
-    """Nobody else knows of it: the message is not sent on, and the next owner does not answer it."""
+async def test_a_stop_during_the_write_applies_before_the_handover(open_node, id_in, until):
+    """The message is not forwarded, and the next owner does not answer it."""
     async with at_work(open_node, id_in, until, "no") as (one, two, other, session, slow):
         async with trio.open_nursery() as nursery:
             accepted = trio.Event()
@@ -211,13 +213,13 @@ async def test_a_stop_of_a_message_that_is_being_written_is_heard_where_it_leave
 async def test_a_turn_that_may_end_may_ask_another_session(open_node, id_in, until):
     """It leaves as well, and answers first: what a turn begins that still runs is that turn's."""
     clerk, outcomes = BareAgent("clerk", llm=ScriptedLLM(lambda _: "helped")), []
-    started, may_ask = trio.Event(), trio.Event()
+    started, may_have_approvals = trio.Event(), trio.Event()
 
     @tool
     async def ask() -> str:
         """Ask the other session."""
         started.set()
-        await may_ask.wait()
+        await may_have_approvals.wait()
         outcomes.append((await clerk.run("help", session=below)).text)
         return "asked"
 
@@ -230,7 +232,7 @@ async def test_a_turn_that_may_end_may_ask_another_session(open_node, id_in, unt
         await started.wait()
         nursery.start_soon(_drain, one, 20)
         await until(lambda: one.drains)
-        may_ask.set()
+        may_have_approvals.set()
         await until(lambda: not one.drains)
         again = await boss.open_session(session.id)
         assert again.history[-1].text == "done"
@@ -261,13 +263,13 @@ async def test_a_turn_that_may_end_may_ask_others(open_node, id_in, until):
     """In its grace: the session of what it asks is of its own tree, and is not refused."""
     slow = Slow()
 
-    gate, may_ask = trio.Event(), trio.Event()
+    gate, may_have_approvals = trio.Event(), trio.Event()
 
     async def asks(chat):
         if chat.messages[-1].role == "tool":
             return "done"
         gate.set()
-        await may_ask.wait()
+        await may_have_approvals.wait()
         return ToolCall("clerk", {"task": "help"})
 
     boss = BareAgent("boss", llm=ScriptedLLM(asks), tools=[slow.agent.as_tool()])
@@ -278,7 +280,7 @@ async def test_a_turn_that_may_end_may_ask_others(open_node, id_in, until):
         await gate.wait()
         nursery.start_soon(_drain, one, 20)
         await until(lambda: one.drains)
-        may_ask.set()
+        may_have_approvals.set()
         slow.gate.set()
         await until(lambda: not one.drains)
         again = await boss.open_session(session.id)
@@ -312,8 +314,8 @@ class Payments:
         self.boss = BareAgent("boss", llm=ScriptedLLM(asks), tools=[self.clerk.as_tool(), *tools])
 
 
-async def test_a_person_may_decide_what_a_running_turn_waits_for(open_node, id_in, until):
-    """As something else goes on in it, for which its drain waits. What waits by itself is the next owner's to go on with."""
+async def test_approvals_of_a_running_turn_can_be_decided_during_a_drain(open_node, id_in, until):
+    """The drain waits for the turn's other work. A turn that only waits is resumed by the next owner."""
     slow = trio.Event()
 
     @tool
@@ -359,8 +361,8 @@ async def _drain(runtime, grace):
         pass
 
 
-async def test_who_was_drained_and_keeps_the_partition_goes_on(open_node, id_in):
-    """A node that could not give it back serves its sessions again behind the block."""
+async def test_a_drained_node_that_keeps_the_partition_resumes(open_node, id_in):
+    """A node that could not release the partition serves its sessions again after the block."""
     async with open_node("one", take=[0]) as one:
         agent = await one.start(BareAgent("clerk", llm=ScriptedLLM(lambda _: "ok")))
         session = await agent.create_session("ada", "hi", session_id=id_in(0))
@@ -374,8 +376,8 @@ async def test_who_was_drained_and_keeps_the_partition_goes_on(open_node, id_in)
         assert not any(isinstance(each, Failure) for each in again.history)
 
 
-async def test_nobody_waits_for_a_turn_that_waits_for_a_person_below_it(open_node, id_in, until):
-    """Its drain takes nothing of its grace; the next owner asks nothing anew, and the person decides there."""
+async def test_a_drain_does_not_wait_for_approvals_of_child_sessions(open_node, id_in, until):
+    """The grace period is not used; the next owner creates no new approval, and the decision is made there."""
     here, there = Payments(), Payments()
     async with open_node("one", take=[0]) as one, open_node("two") as two:
         await one.start(here.boss)
@@ -397,8 +399,8 @@ async def test_nobody_waits_for_a_turn_that_waits_for_a_person_below_it(open_nod
 
 
 @pytest.mark.parametrize("is_below", [False, True])
-async def test_nobody_waits_for_a_turn_that_begins_to_wait_for_a_person(open_node, id_in, until, is_below):
-    """While its drain lasts: itself, or by what it has asked."""
+async def test_a_drain_does_not_wait_for_new_approvals(open_node, id_in, until, is_below):
+    """Of the turn itself, or of an agent that the turn asked."""
     here = Payments()
     here.gate = trio.Event()
     agent = here.boss if is_below else here.clerk
@@ -420,8 +422,8 @@ async def test_nobody_waits_for_a_turn_that_begins_to_wait_for_a_person(open_nod
     assert (here.asked.count("clerk"), here.paid) == (2, [7])
 
 
-async def test_what_nobody_is_waited_for_with_is_decided_by_the_next_owner(open_node, id_in, until):
-    """Also while the drain lasts for another session: what has just begun by that would be cut."""
+async def test_suspended_turns_are_decided_by_the_next_owner(open_node, id_in, until):
+    """Also while the drain waits for another session: a call that starts now would be interrupted."""
     here, slow = Payments(), Slow(name="digger")
     async with open_node("one", take=[0]) as one, trio.open_nursery() as nursery:
         await one.start(here.boss)
@@ -461,8 +463,8 @@ class Deciding(PartitionedJournal):
         await super()._write_group(group, begun)
 
 
-async def test_what_is_decided_as_a_drain_begins_goes_on_before(open_node, id_in, until):
-    """It runs once: it would be cut as it begins, and nobody would know whether it ran."""
+async def test_a_decision_at_the_start_of_a_drain_is_executed_first(open_node, id_in, until):
+    """The call runs once; interrupted, its outcome would be unknown."""
     here = Payments()
     async with open_node("one", take=[0], kind=Deciding) as one, trio.open_nursery() as nursery:
         one.journal.gate = trio.Event()

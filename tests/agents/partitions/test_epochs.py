@@ -47,8 +47,8 @@ async def test_a_session_that_was_read_before_others_wrote_writes_nothing(open_n
         assert await one.journal.load(session.id) == before
 
 
-async def test_quotas_that_nobody_could_count_are_refused(open_node):
-    """Each process would count its own."""
+async def test_quotas_are_rejected_with_shared_journals(open_node):
+    """Each process would count separately."""
     with pytest.raises(ConfigurationError, match="quotas= are counted in one process"):
         async with open_node("one", quotas=Quotas(day=Limits(model_calls=3))):
             pass

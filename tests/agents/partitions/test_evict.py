@@ -47,10 +47,10 @@ def in_partition_zero(runtime):
 
 
 @pytest.mark.parametrize("stage", STAGES)
-async def test_a_turn_leaves_wherever_it_is_and_goes_on_elsewhere(
+async def test_a_turn_can_be_evicted_at_any_step_and_resumes_elsewhere(
     open_world, id_in, check_once, until, stage
 ):
-    """Whoever waited hears that it moved, no handler does; the other process does the rest, and nothing again that is known."""
+    """Waiting callers get the moved error, handlers nothing; the other process repeats no known step."""
     session_id, streamed = id_in(0), []
     async with (
         open_world("one", take=[0], held_at=stage) as (world, one, clerk),

@@ -53,8 +53,8 @@ async def _texts(agent, session_id):
 
 
 @pytest.mark.parametrize("how", ["aclose", "interrupt", "drop", "cancelled", "urgent", "evict"])
-async def test_evict_beside(open_node, id_in, how):
-    """Who ends a session at the moment at which it moves is told that it moved, and the other process answers all of it."""
+async def test_evict_during_other_operations(open_node, id_in, how):
+    """A caller that ends a session during the move gets the moved error, and the other process answers all messages."""
     failures = []
     async with open_node("one", take=[0]) as one, open_node("two") as two, trio.open_nursery() as nursery:
         agent, other = await one.start(stuck(failures)), await two.start(clerk())
@@ -85,8 +85,8 @@ async def test_evict_beside(open_node, id_in, how):
         assert await _texts(other, session.id) == ["one", "ok", "two", "ok"]
 
 
-async def test_who_waits_for_room_and_who_waits_for_a_place_leave_at_once(open_node, id_in, until):
-    """In a full inbox, and behind the turns of others; both find their room in the other process."""
+async def test_eviction_releases_waiting_senders(open_node, id_in, until):
+    """Senders that wait for a full inbox or for earlier turns continue in the other process."""
     async with open_node("one", take=[0, 1]) as one, open_node("two") as two, trio.open_nursery() as nursery:
         agent = await one.start(stuck(inbox=2, sessions=1))
         other = await two.start(clerk())
@@ -210,8 +210,8 @@ async def test_handlers_that_a_session_is_opened_with_are_cut(open_node, id_in, 
         assert [each.text for each in session.history][-2:] == ["more", "ok"]
 
 
-async def test_a_session_that_comes_back_waits_until_it_has_left(open_node, id_in):
-    """Its old turn still ends, in a tool that takes its time: what is taken up meanwhile begins behind it, and runs once more."""
+async def test_a_returning_session_waits_for_the_end_of_its_eviction(open_node, id_in):
+    """The old turn ends in a slow tool; the session then starts again and runs the tool once more."""
     asked, begun, cleaned = [], trio.Event(), trio.Event()
 
     async def slow(_):
@@ -246,20 +246,20 @@ async def test_a_session_that_comes_back_waits_until_it_has_left(open_node, id_i
         assert len(asked) == 2
 
 
-async def test_who_is_told_that_a_tree_has_moved_gets_its_session(open_node, id_in, until):
-    """As nodes have it told; the last session below the root leaves behind it, before its handlers are called."""
+async def test_moved_errors_come_after_all_sessions_of_a_tree_left(open_node, id_in, until):
+    """As a node reports it: the last child session leaves before its handlers are called."""
     heard = []
     agent = BareAgent("clerk", llm=ScriptedLLM(lambda _: "ok", keep=0))
     async with open_node("one", take=[0]) as one:
         await one.start(agent)
         running = agent._opener.running
-        running.lifecycle.leaving.on_left = running.runner.tell_moved
+        running.lifecycle.eviction.on_left = running.runner.notify_moved
         root = await agent.create_session("ada", session_id=id_in(0))
         root.on_exception(lambda failure, session: heard.append((failure.kind, session.id)))
         child = await agent.create_session("ada", session_id=f"{root.id}/c", parent=root)
         for each in (child, root):
             await each.chat("hi")
             await each.wait_idle()
-        running.lifecycle.leaving.leave_tree(root._context.log)
+        running.lifecycle.eviction.leave_tree(root._context.log)
         await until(lambda: heard)
     assert heard == [("moved", id_in(0))]

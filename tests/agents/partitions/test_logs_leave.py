@@ -3,13 +3,13 @@
 import pytest
 
 from actgent import Sender, SessionMoved
-from actgent.journal.opening import open_journal
-from actgent.journal.records import Changed, Opened
+from actgent.journal.journal_url import open_journal
+from actgent.journal.records import SessionCreatedRecord, StateChangeRecord
 from actgent.sessions.session_log import SessionLog
 
 
 def change(number):
-    return Changed(changes={"n": number})
+    return StateChangeRecord(changes={"n": number})
 
 
 @pytest.fixture
@@ -17,7 +17,7 @@ async def log():
     """A log of which one step is written, and one record waits for the next."""
     async with open_journal("memory:") as journal:
         opened = SessionLog("s", "clerk", journal, await journal.acquire())
-        await opened.write(Opened(owner=Sender("ada", "user"), created_at=1.0), change(1))
+        await opened.write(SessionCreatedRecord(owner=Sender("ada", "user"), created_at=1.0), change(1))
         opened.add(change(2))
         yield opened
 
@@ -49,8 +49,8 @@ async def test_what_comes_later_is_not_written(log):
     assert await kept(log) == 2
 
 
-async def test_nobody_gets_its_id_again(log):
-    """It is the other process's: this one does not close it."""
+async def test_the_id_of_a_moved_session_stays_used(log):
+    """The session belongs to the other process, so this process does not close it."""
     log.leave()
     assert not log.withdraw()
     assert log.is_idle

@@ -9,7 +9,7 @@ import trio.testing
 from actgent import Agent, BareAgent, ScriptedLLM, SessionMoved, ToolCall, open_runtime, tool
 from actgent.errors import ActgentError, Fenced
 from actgent.journal.memory import MemoryJournal
-from actgent.journal.records import Ended
+from actgent.journal.records import MessageEndRecord
 
 
 class TakenJournal(MemoryJournal):
@@ -19,7 +19,7 @@ class TakenJournal(MemoryJournal):
     is_taken = False
 
     def _check(self, entry):
-        if any(isinstance(each, Ended) and each.message_id == "m" for each in entry.records):
+        if any(isinstance(each, MessageEndRecord) and each.message_id == "m" for each in entry.records):
             self.is_taken = True
         if self.is_taken:
             raise Fenced("another process owns it")
@@ -28,9 +28,9 @@ class TakenJournal(MemoryJournal):
         self._check(entry)
         await super().commit(entry, epoch=epoch, durable=durable)
 
-    def write_soon(self, entry, *, epoch):
+    def enqueue_write(self, entry, *, epoch):
         self._check(entry)
-        super().write_soon(entry, epoch=epoch)
+        super().enqueue_write(entry, epoch=epoch)
 
 
 @tool(approval=True)
@@ -65,8 +65,8 @@ async def read(heard, agent, session):
 
 @pytest.mark.parametrize("case", [interrupted, sent_away])
 @pytest.mark.parametrize("callers", ["one", "two", "stream"])
-async def test_who_waits_hears_that_the_session_has_moved(case, callers, autojump_clock):
-    """The message is the other process's, which answers it: nobody is told that it is over, and all hear its id."""
+async def test_waiting_callers_get_the_moved_error(case, callers, autojump_clock):
+    """The other process answers the message: no caller gets a final failure, and the error has the message id."""
     let_go, heard = trio.Event(), []
 
     async def answer(_):

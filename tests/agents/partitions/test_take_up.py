@@ -15,8 +15,8 @@ async def _never(_):
     await trio.sleep_forever()
 
 
-async def test_a_turn_that_waits_for_a_person_moves(open_node, id_in, until):
-    """Who waits here hears of it; the decision is taken there, and the tool runs there, once."""
+async def test_a_suspended_turn_moves(open_node, id_in, until):
+    """The waiting caller is notified; the decision is made and the tool runs in the other process, once."""
     ran = []
 
     def clerk(name):
@@ -67,8 +67,8 @@ async def test_a_schedule_fires_once_in_the_process_that_owns_it(open_node, id_i
         assert [message.text for message in moved.history] == ["Running scheduled task: call ada", "ok"]
 
 
-async def test_a_living_session_is_left_as_it_is(open_node, id_in):
-    """Those of partitions that the process had before go on undisturbed, and one session that fails keeps no other."""
+async def test_loaded_sessions_are_not_disturbed_by_a_takeover(open_node, id_in):
+    """Sessions of owned partitions continue, and one failing session does not stop the others."""
     gate = trio.Event()
 
     async def answer(chat):
@@ -86,8 +86,8 @@ async def test_a_living_session_is_left_as_it_is(open_node, id_in):
         assert [message.text for message in session.history] == ["slow", "ok"]
 
 
-async def test_what_goes_on_is_counted_whoever_opens_it(open_node, id_in, until):
-    """By a request that comes before it is taken up, and for an agent that has stopped, too; not what was done, or waits for people."""
+async def test_resumed_sessions_are_counted_once(open_node, id_in, until):
+    """Also if a request loads the session first, or its agent has stopped; finished and suspended sessions are not counted."""
 
     @tool(approval=True)
     async def pay() -> str:
@@ -186,8 +186,8 @@ async def test_a_session_that_cannot_be_opened_keeps_no_other(open_node, id_in, 
             assert session.history[-1].text == "ok"
 
 
-async def test_a_task_goes_on_whose_asker_is_still_being_opened(open_node, id_in, until):
-    """It is opened beside that one, whose handlers take their time: it is not taken for one that nobody waits for."""
+async def test_a_task_resumes_while_its_parent_is_opening(open_node, id_in, until):
+    """The handlers of the parent take time: the task does not count as abandoned."""
     gate, opened, asked = trio.Event(), [], []
 
     def team(name, work):

@@ -77,7 +77,7 @@ def test_what_a_condition_says(condition, held):
             When.greater("find.score", True),
             "find.score is a number and cannot be compared with a truth value",
         ),
-        (When.less("find.score", "{nowhere.at.all}"), "there is no nowhere.at.all"),
+        (When.less("find.score", "{nowhere.at.all}"), "no output nowhere.at.all exists"),
     ],
 )
 def test_what_cannot_be_compared_is_no_decision(condition, words):

@@ -43,7 +43,7 @@ async def test_a_picture_for_a_terminal():
         "    └ ✗ bad-one  a second  retries 1\n"
         "        scripted: its client raised ConnectionError\n"
         "  2 ┬ – never    one       ← first  when first == 'a \"quote\" <b>'\n"
-        "    │   first == 'a \"quote\" <b>': that does not hold\n"
+        "    │   the condition is false: first == 'a \"quote\" <b>'\n"
         "    └ – end      one       ← bad-one, first  timeout 5 s\n"
         "        step 'bad-one' failed: scripted: its client raised Connecti…\n"
     )

@@ -75,8 +75,8 @@ STEP = {"agent": "one", "message": "x"}
 @pytest.mark.parametrize(
     ("data", "words"),
     [
-        ({}, "has its name as `pipeline:`"),
-        ({"pipeline": "p"}, "`steps:` by their names"),
+        ({}, "needs `pipeline:` with its name"),
+        ({"pipeline": "p"}, "`steps:` with its steps by name"),
         ({"pipeline": "p", "steps": {}}, "it has no steps"),
         ({"pipeline": "p", "steps": {"a": STEP}, "step": 1}, "did you mean 'steps'"),
         ({"pipeline": "p", "steps": {"a": "x"}}, "step 'a' is an object"),

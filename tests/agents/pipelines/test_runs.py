@@ -162,8 +162,8 @@ async def test_conditions_choose_and_branches_meet():
         result = await pipeline.process()
     assert result.data == "<<many>>"
     assert result.status == "success"
-    assert result.steps["few"].reason == "not (count.n > 3): that does not hold"
-    assert result.steps["reads"].reason == "it reads what step 'few' gave, which was skipped"
+    assert result.steps["few"].reason == "the condition is false: not (count.n > 3)"
+    assert result.steps["reads"].reason == "it reads the output of step 'few', which was skipped"
     assert statuses(result)["after"] == "done"
 
 
@@ -179,7 +179,7 @@ async def test_a_missing_output_fails_the_step_that_reads_it():
         result = await pipeline.process()
     assert (result.steps["b"].status, result.steps["b"].reason) == (
         "failed",
-        "there is no a.url among the outputs",
+        "no output a.url exists",
     )
     assert result.steps["c"].reason.startswith("greater: a.a is a number")
     assert told(one) == ["x"]
@@ -229,7 +229,7 @@ async def test_a_failure_stops_the_rest_where_that_is_wanted(autojump_clock):
         again = await pipeline.retry("r")
     assert statuses(result) == {"a": "failed", "slow": "skipped", "next": "skipped"}
     assert set(statuses(again).values()) == {"done"}
-    assert result.steps["slow"].reason == "the run stopped, as step 'a' failed"
+    assert result.steps["slow"].reason == "the run stopped because step 'a' failed"
     assert result.status == "partial"
 
 
@@ -280,7 +280,7 @@ async def test_a_goal_that_is_not_achieved_has_failed():
         result = await pipeline.process({"topic": "tea"}, limits=Limits(model_calls=60))
     assert statuses(result) == {"find": "failed", "next": "skipped"}
     assert result.steps["find"].reason.startswith("the answer is ")
-    assert isinstance(pipeline._beside[0], GoalAgent)
+    assert isinstance(pipeline._extra_companions[0], GoalAgent)
 
 
 async def test_a_person_who_stops_a_step_is_not_overruled():
@@ -365,7 +365,7 @@ async def test_a_run_of_an_id_is_run_once():
         again = await pipeline.process(session_id="r", owner="ada")
         assert [each.data for each in (*results, again, await pipeline.result("r"))] == ["<1>"] * 4
         assert told(one) == ["1"]
-        with pytest.raises(ConfigurationError, match="was begun with other inputs"):
+        with pytest.raises(ConfigurationError, match="was started with other inputs"):
             await pipeline.process({"x": "2"}, session_id="r", owner="ada")
         with pytest.raises(WrongOwner):
             await pipeline.process({"x": "1"}, session_id="r", owner="eve")
@@ -523,7 +523,7 @@ async def test_a_pipeline_is_a_tool_and_answers_messages():
         talk = await inner.create_session("ada")
         assert str(await inner.run('{"tpic": 1}', session=talk)).startswith("the input 'topic' is missing")
         assert str(await inner.run("coffee", session=talk)) == "<about coffee>"
-        assert "this run has begun" in str(await inner.run("milk", session=talk))
+        assert "this run has started" in str(await inner.run("milk", session=talk))
         assert "there is no step 'b'" in str(await inner.run('{"from": ["b"]}', session=talk))
         assert str(await inner.run('{"from": ["a"]}', session=talk)) == "<about coffee>"
     assert told(one) == ["about tea", "about coffee", "about coffee"]

@@ -275,7 +275,7 @@ async def test_tools_that_fail_do_not_end_the_run():
     )
     failed, unsayable, malformed, fine = (made.text for made in result.tool_results)
     assert failed == "Error: RuntimeError: it is broken"
-    assert unsayable.startswith("Error: the result cannot be written as JSON")
+    assert unsayable.startswith("Error: the result cannot be converted to JSON")
     assert "(key, value)" in malformed
     assert fine == '{"thing": {"size": 3}}'
     assert result.raw_data == {"thing": {"size": 3}}

@@ -7,7 +7,7 @@ import pytest
 from actgent import GoalAgent, ScriptedLLM, open_runtime, run_agent
 from actgent.protocols.goal import CustomAction
 from actgent.state.reducers import append
-from actgent.tools.outputs.moved import is_moved
+from actgent.tools.outputs.state_offloading import is_offloaded
 
 
 def act(action, **params):
@@ -44,7 +44,7 @@ async def test_large_values_are_moved():
         session = await agent.create_session("ada")
         await agent.run("read", session=session)
         pages = session.state["pages"]
-        assert is_moved(pages)
+        assert is_offloaded(pages)
         assert (pages["characters"], len(pages["beginning"])) == (300_004, 200)
         assert size_of(session.state) < 1_000
         assert session.state["lengths"][:2] == ["xxx", 300_000]
@@ -68,7 +68,7 @@ async def test_the_model_reads_what_was_moved():
         session.state.subscribe(
             lambda state: (
                 found.append(state["pages"]["moved_to_result"])
-                if "pages" in state and is_moved(state["pages"])
+                if "pages" in state and is_offloaded(state["pages"])
                 else None
             )
         )
@@ -88,7 +88,7 @@ async def test_the_bound_is_of_all_together():
     ) as agent:
         session = await agent.create_session("ada")
         await agent.run("read", session=session)
-        assert [key for key in sizes if is_moved(session.state[key])] == ["a"]
+        assert [key for key in sizes if is_offloaded(session.state[key])] == ["a"]
         assert size_of(session.state) <= 6_000
     small = await run_agent("read", ScriptedLLM([*script, ACHIEVED]), tools=[read])
     assert {key: len(value[0]) for key, value in small.raw_data.items()} == sizes
@@ -135,6 +135,6 @@ async def test_after_a_restart(size, tmp_path):
             await runtime.start(agent)
             session = await agent.ensure_session("ada", "s")
             await agent.run("read", session=session)
-            assert is_moved(session.state["pages"])
+            assert is_offloaded(session.state["pages"])
             lengths = session.state.get("lengths")
     assert lengths[1] == size

@@ -95,11 +95,11 @@ async def test_tasks_are_tried_again():
     assert [(each.status, each.retry_count, each.failure_reason) for each in result.tasks] == [
         ("failed", 3, "RuntimeError: r4"),
         ("completed", 2, None),
-        ("failed", 0, "it needs what task_1 gives, which is failed"),
+        ("failed", 0, "the task needs the result of task_1, which is failed"),
         ("failed", 0, "RuntimeError: r5"),
         ("failed", 0, "there is no tool 'nothing'"),
-        ("pending", 0, "it names no tool: do it in the next decisions"),
-        ("pending", 0, "it needs what task_6 gives, which is pending"),
+        ("pending", 0, "the task has no tool: do it in the next decisions"),
+        ("pending", 0, "the task needs the result of task_6, which is pending"),
     ]
     assert (len(calls), len(later)) == (5, 3)
     figures = {name: (each.calls, each.succeeded) for name, each in result.metrics.tools.items()}

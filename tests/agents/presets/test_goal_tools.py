@@ -121,7 +121,7 @@ async def test_tools_that_were_found_in_files_see_the_goal(tmp_path):
     llm = ScriptedLLM([use("shop"), ACHIEVED])
     result = await run_agent("buy", llm, tools=found.tools)
     assert result.raw_data == {"shop": "buy"}
-    assert found.tools[1].beside is None  # the one that was given may serve others
+    assert found.tools[1].defaults is None  # the one that was given may serve others
 
 
 async def test_the_result_of_discover_is_accepted_as_tools(tmp_path):

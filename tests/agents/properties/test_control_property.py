@@ -32,7 +32,12 @@ from actgent import (
 )
 from actgent.actors.supervision import Supervision
 from actgent.journal.memory import MemoryJournal
-from actgent.journal.records import Accepted, Ended, Opened, Said
+from actgent.journal.records import (
+    AgentMessageRecord,
+    MessageAcceptedRecord,
+    MessageEndRecord,
+    SessionCreatedRecord,
+)
 from actgent.runtime.sessions import table as session_table
 from actgent.testing import check_transcript
 from actgent.turns.lifecycle import TurnLifecycle
@@ -214,7 +219,9 @@ class World:
                 with suppress(ActgentError, LookupError):  # its session may end at the same time
                     await agents[approval.agent].answer(approval.id, Reject())
             contexts = _contexts(agents.values())
-            is_busy = approvals or any(each.mail.pending or each.face.schedules for each in contexts)
+            is_busy = approvals or any(
+                each.mailbox.pending or each.public_session.schedules for each in contexts
+            )
         await trio.sleep(200)
 
     def _look_round(self, agents):
@@ -230,7 +237,7 @@ class World:
                 context.children,
             )
             ledger = context.approvals
-            if any(left) or context.mail.pending or context.mail.is_transient:
+            if any(left) or context.mailbox.pending or context.mailbox.is_transient:
                 self.problems.append(f"{context.id} is left with {left}")
             if ledger is not None and (ledger.has_open or ledger.is_suspended):
                 self.problems.append(f"{context.id} still asks")
@@ -248,7 +255,7 @@ class World:
             (key, each.message.id)
             for key, written in records.items()
             for each in written
-            if type(each) is Accepted
+            if type(each) is MessageAcceptedRecord
         }
         self.problems += [f"{each} is lost" for each in self.accepted if each not in known]
         self.problems += [f"{key} ran {count} times" for key, count in self.paid.items() if count > 1]
@@ -259,10 +266,12 @@ def _contexts(agents):
 
 
 def _wrong_in(session_id, records):
-    accepted = collections.Counter(each.message.id for each in records if isinstance(each, Accepted))
-    ended = collections.Counter(each.message_id for each in records if isinstance(each, Ended))
-    said = [each.message for each in records if isinstance(each, Said)]
-    if not isinstance(records[0], Opened):
+    accepted = collections.Counter(
+        each.message.id for each in records if isinstance(each, MessageAcceptedRecord)
+    )
+    ended = collections.Counter(each.message_id for each in records if isinstance(each, MessageEndRecord))
+    said = [each.message for each in records if isinstance(each, AgentMessageRecord)]
+    if not isinstance(records[0], SessionCreatedRecord):
         yield f"{session_id} has no beginning"
     if accepted != ended:
         yield f"{session_id}: accepted but not ended {accepted - ended}, ended but not accepted {ended - accepted}"

@@ -352,7 +352,7 @@ async def check(world, case, outcome):
     await trio.testing.wait_all_tasks_blocked()
     check_agent(agent)
     check_agent(world.worker)
-    assert world.runtime.threads.left == ()
+    assert world.runtime.threads.abandoned == ()
     check_record(session)
     assert all(count == 1 for count in world.failed.values())
     users = {message.id for message in session.history if message.sender.kind == "user"}
@@ -375,18 +375,18 @@ def check_agent(agent):
     inbox = running.inbox.statistics()
     assert (inbox.waiting, inbox.urgent, inbox.claimed, inbox.senders, inbox.sessions) == (0, 0, 0, 0, 0)
     assert len(running.inbox) == 0
-    assert (running.runner._held_up, running.lifecycle.openers, opener._opening) == ([], {}, {})
+    assert (running.runner._held_up, running.lifecycle.openers, opener._pending_opens) == ([], {}, {})
     for context in running.sessions.values():
         left = (
-            context.mail.acceptances,
-            context.mail.pending,
-            context.mail.pins,
-            context.mail._idle,
+            context.mailbox.acceptances,
+            context.mailbox.pending,
+            context.mailbox.pins,
+            context.mailbox._idle,
             context.schedules.writing,
         )
         assert left == (None, 0, 0, None, {})
         assert (context.turn, context.conversation.open_calls, context.suspension) == (None, (), None)
-        assert not context.mail.is_transient
+        assert not context.mailbox.is_transient
 
 
 def check_record(session):

@@ -16,9 +16,14 @@ import trio.testing
 
 from actgent import Sender
 from actgent.errors import JournalFailed, JournalFull, JournalSlow, NotSerializable, SessionExists
+from actgent.journal.journal_url import open_journal
 from actgent.journal.memory import MemoryJournal
-from actgent.journal.opening import open_journal
-from actgent.journal.records import Changed, Closed, Due, Opened
+from actgent.journal.records import (
+    NextTimerRecord,
+    SessionClosedRecord,
+    SessionCreatedRecord,
+    StateChangeRecord,
+)
 from actgent.sessions.session_log import SessionLog
 
 SEEDS = 2000 if os.environ.get("ACTGENT_SOAK") else 60
@@ -62,7 +67,7 @@ class Model:
     def next(self, fate):
         number = len(self.fates)
         self.fates[number] = fate
-        return number, Changed(changes={"n": number})
+        return number, StateChangeRecord(changes={"n": number})
 
     async def act(self):
         what = self.chance.choice(
@@ -106,14 +111,16 @@ class Model:
             await trio.sleep(self.chance.choice((0, 0, 0.05, 0.3)))
 
     def check(self, records):
-        assert [isinstance(record, Opened) for record in records] == [True] + [False] * (len(records) - 1)
-        there = [record.changes["n"] for record in records if isinstance(record, Changed)]
+        assert [isinstance(record, SessionCreatedRecord) for record in records] == [True] + [False] * (
+            len(records) - 1
+        )
+        there = [record.changes["n"] for record in records if isinstance(record, StateChangeRecord)]
         assert len(there) == len(set(there))
         in_order = [number for number in there if number not in self.early]
         assert in_order == sorted(in_order)
         for number, fate in self.fates.items():
             assert fate == "perhaps" or (number in there) is (fate == "there"), (number, fate, there)
-        dates = [record.at for record in records if isinstance(record, Due)]
+        dates = [record.at for record in records if isinstance(record, NextTimerRecord)]
         assert (dates or [0])[-1] == self.log.due
 
 
@@ -125,7 +132,7 @@ async def test_a_log_keeps_its_order_whatever_its_journal_does(seed, autojump_cl
     journal = UnsteadyJournal(chance)
     async with journal.running():
         log = SessionLog("s", "clerk", journal, await journal.acquire())
-        log.add(Opened(owner=Sender("ada", "user"), created_at=1.0))
+        log.add(SessionCreatedRecord(owner=Sender("ada", "user"), created_at=1.0))
         model = Model(log, chance)
         with trio.fail_after(10_000):
             async with trio.open_nursery() as nursery:
@@ -140,16 +147,16 @@ async def test_what_cannot_be_written_is_refused_while_nothing_is_written():
     """At once, to who noted it: what others noted meanwhile is written when the log goes on."""
     async with open_journal("memory:") as journal:
         log = SessionLog("s", "clerk", journal, await journal.acquire())
-        await log.write(Opened(owner=Sender("ada", "user"), created_at=1.0))
+        await log.write(SessionCreatedRecord(owner=Sender("ada", "user"), created_at=1.0))
         log.pause()
-        log.change(Changed(changes={"n": 1}))
+        log.change(StateChangeRecord(changes={"n": 1}))
         with pytest.raises(NotSerializable, match=r"changes\.n"):
-            log.change(Changed(changes={"n": object()}))
-        log.change(Changed(changes={"n": 2}))
+            log.change(StateChangeRecord(changes={"n": object()}))
+        log.change(StateChangeRecord(changes={"n": 2}))
         log.unpause()
         await log.flush()
         kept = await journal.load("s", agent="clerk")
-    assert [record.changes["n"] for record in kept if isinstance(record, Changed)] == [1, 2]
+    assert [record.changes["n"] for record in kept if isinstance(record, StateChangeRecord)] == [1, 2]
 
 
 class GatedJournal(MemoryJournal):
@@ -170,24 +177,24 @@ async def opening():
     journal = GatedJournal()
     async with journal.running():
         log = SessionLog("s", "clerk", journal, await journal.acquire())
-        log.add(Opened(owner=Sender("ada", "user"), created_at=1.0))
+        log.add(SessionCreatedRecord(owner=Sender("ada", "user"), created_at=1.0))
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(log.write, Changed(changes={"n": 0}))
+            nursery.start_soon(log.write, StateChangeRecord(changes={"n": 0}))
             await trio.testing.wait_all_tasks_blocked()
             yield journal, log
 
 
 async def numbers_of(journal):
     kept = await journal.load("s", agent="clerk")
-    return [record.changes["n"] for record in kept if isinstance(record, Changed)]
+    return [record.changes["n"] for record in kept if isinstance(record, StateChangeRecord)]
 
 
 async def test_what_cannot_be_written_is_refused_while_the_session_opens():
     """The same where the step that opens it is on its way."""
     async with opening() as (journal, log):
         with pytest.raises(NotSerializable):
-            log.change(Changed(changes={"n": {1, 2}}))
-        log.change(Changed(changes={"n": 1}))
+            log.change(StateChangeRecord(changes={"n": {1, 2}}))
+        log.change(StateChangeRecord(changes={"n": 1}))
         journal.gate.set()
         await log.flush()
         assert await numbers_of(journal) == [0, 1]
@@ -198,10 +205,10 @@ async def test_patience_counts_from_the_call_where_the_session_just_opens(autoju
     async with opening() as (journal, log):
         begun = trio.current_time()
         with pytest.raises(JournalSlow, match="within 3 s"):
-            await log.write(Changed(changes={"n": 1}), patience=3)
+            await log.write(StateChangeRecord(changes={"n": 1}), patience=3)
         assert trio.current_time() - begun == pytest.approx(3)
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(partial(log.write, Changed(changes={"n": 2}), patience=60))
+            nursery.start_soon(partial(log.write, StateChangeRecord(changes={"n": 2}), patience=60))
             await trio.sleep(20)
             journal.gate.set()
         assert await numbers_of(journal) == [0, 2]
@@ -210,7 +217,7 @@ async def test_patience_counts_from_the_call_where_the_session_just_opens(autoju
 @pytest.mark.parametrize("is_another_one_there", [True, False])
 async def test_a_session_whose_id_another_one_has_is_not_erased_with_that(is_another_one_there):
     """It would leave the journal at its end, as it is for one question: the other one stays, with all that it has."""
-    opened = Opened(owner=Sender("ada", "user"), created_at=1.0)
+    opened = SessionCreatedRecord(owner=Sender("ada", "user"), created_at=1.0)
     async with open_journal("memory:") as journal:
         epoch = await journal.acquire()
         if is_another_one_there:
@@ -221,7 +228,7 @@ async def test_a_session_whose_id_another_one_has_is_not_erased_with_that(is_ano
             await log.flush()
         assert log.withdraw() is not is_another_one_there
         assert log.is_temporary is not is_another_one_there
-        closed = [isinstance(each, Closed) for each in await journal.load("s", agent="clerk")]
+        closed = [isinstance(each, SessionClosedRecord) for each in await journal.load("s", agent="clerk")]
     assert closed == ([False] if is_another_one_there else [False, True])
 
 
@@ -229,9 +236,9 @@ async def test_nothing_is_written_of_a_session_that_is_perhaps_about_to_be_erase
     """Not even what others have asked to be written soon: it goes when the log goes on."""
     async with open_journal("memory:") as journal:
         log = SessionLog("s", "clerk", journal, await journal.acquire())
-        await log.write(Opened(owner=Sender("ada", "user"), created_at=1.0))
+        await log.write(SessionCreatedRecord(owner=Sender("ada", "user"), created_at=1.0))
         log.pause()
-        log.add(Changed(changes={"n": 1}))
+        log.add(StateChangeRecord(changes={"n": 1}))
         log.flush_soon()
         assert await numbers_of(journal) == []
         log.unpause()

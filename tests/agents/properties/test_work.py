@@ -23,12 +23,12 @@ from actgent import (
 )
 from actgent.agents.steps.events import FinalEvent, PlanEvent, StepEvent
 from actgent.errors import AskPerson
-from actgent.journal.records import Decided, PersonAsked
+from actgent.journal.records import ApprovalDecisionRecord, ApprovalRequestRecord
 from actgent.runtime.approval_decisions import open_approvals
 from actgent.sessions.context import SessionContext
 from actgent.sessions.conversation import SessionConversation
-from actgent.sessions.tree import SessionTree
-from actgent.sessions.waiting.approval_calls import approval_for
+from actgent.sessions.pending.approval_calls import approval_for
+from actgent.sessions.session_tree import SessionTree
 
 
 class Steps:
@@ -141,7 +141,7 @@ class Tree:
         )
         self.contexts.append(context)
         if self.random.random() < 0.3:  # it came back before its parent
-            context.tree.parent = None
+            context.open_tree().parent = None
             self.orphans.append((parent, context))
         else:
             parent.add_child(context)
@@ -149,7 +149,7 @@ class Tree:
     def attach(self):
         if self.orphans:
             parent, context = self.orphans.pop(self.random.randrange(len(self.orphans)))
-            context.tree.parent = parent
+            context.open_tree().parent = parent
             parent.add_child(context)
 
     def close(self):
@@ -164,13 +164,15 @@ class Tree:
         question = approval_for(
             call, AskPerson("?"), session_id=context.id, agent="a", owner="ada", now=0, timeout=float("inf")
         )
-        context.record_approval(PersonAsked(approval=question))
+        context.record_approval(ApprovalRequestRecord(approval=question))
 
     def decide(self):
         context = self.random.choice(self.contexts)
         if context.approvals is not None and context.approvals.open:
             known = self.random.choice(list(context.approvals.open))
-            context.record_approval(Decided(approval_id=known, decision=Approve(), by="ada", at=0.0))
+            context.record_approval(
+                ApprovalDecisionRecord(approval_id=known, decision=Approve(), by="ada", at=0.0)
+            )
 
     def look(self):
         context = self.random.choice(self.contexts)

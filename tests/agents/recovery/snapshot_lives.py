@@ -10,8 +10,8 @@ import sys
 import trio
 
 from actgent import BareAgent, ScriptedLLM, ToolCall, open_runtime, tool
-from actgent.journal.opening import open_journal
-from actgent.journal.wrapped import WrappedJournal
+from actgent.journal.journal_url import open_journal
+from actgent.journal.wrappers import WrappedJournal
 from actgent.sessions import session_log
 
 
@@ -31,8 +31,8 @@ class DeadlyJournal(WrappedJournal):
         await self.inner.commit(entry, epoch=epoch, durable=durable)
         self._count()
 
-    def write_soon(self, entry, *, epoch):
-        self.inner.write_soon(entry, epoch=epoch)
+    def enqueue_write(self, entry, *, epoch):
+        self.inner.enqueue_write(entry, epoch=epoch)
         self._count()
 
     async def keep_snapshot(self, session_id, snapshot, *, agent, epoch):
@@ -60,7 +60,7 @@ def make():
 
 async def live(url, turns, write):
     """Go on from wherever the last life ended."""
-    session_log.LONG = 30
+    session_log.SNAPSHOT_RECORDS = 30
     async with open_journal(url) as inner, open_runtime(journal=DeadlyJournal(inner, write)) as runtime:
         session = await (await runtime.start(make())).ensure_session("ada", "s")
         for _ in range(turns):

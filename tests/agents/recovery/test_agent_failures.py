@@ -21,7 +21,12 @@ from actgent import (
 from actgent.actors.supervision import Supervision
 from actgent.journal.base import Entry
 from actgent.journal.memory import MemoryJournal
-from actgent.journal.records import Accepted, Appended, Ended, Opened
+from actgent.journal.records import (
+    MessageAcceptedRecord,
+    MessageAppendedRecord,
+    MessageEndRecord,
+    SessionCreatedRecord,
+)
 from actgent.memory.short_term import ShortTermMemory, ShortTermView
 from actgent.messages import Message, Text
 from actgent.sessions.restore import rebuild
@@ -115,8 +120,8 @@ async def crash(agent):
 
 @pytest.mark.parametrize("decision", [Approve(), Reject("no")], ids=["approved", "rejected"])
 @pytest.mark.parametrize("when", ["down", "up"])
-async def test_a_suspended_turn_goes_on_in_a_new_life(autojump_clock, journal, decision, when):
-    """It is decided while the agent is down, or when it is up again: granted calls run once, others do not."""
+async def test_a_suspended_turn_resumes_after_an_agent_restart(autojump_clock, journal, decision, when):
+    """Decisions arrive before or after the restart: granted calls run once, others do not."""
     world = World()
     async with open_runtime(journal=journal, supervision=PATIENT) as runtime:
         agent = await runtime.start(world.agent())
@@ -134,7 +139,7 @@ async def test_a_suspended_turn_goes_on_in_a_new_life(autojump_clock, journal, d
         assert texts[-1] == "re: behind"
         assert len(texts) == 3
     if journal is not None:
-        ended = [each.failed for each in await journal.load(session.id) if isinstance(each, Ended)]
+        ended = [each.failed for each in await journal.load(session.id) if isinstance(each, MessageEndRecord)]
         assert ended == [None, None]
 
 
@@ -193,8 +198,8 @@ async def test_what_it_was_at_ends_as_a_failure_that_the_journal_has(autojump_cl
             assert session.history[-1].text == "re: hello"
 
 
-async def test_who_waits_for_an_agent_that_failed_hears_of_it(autojump_clock, journal):
-    """At once, and not when the time of the call is over: an asking tool, and the session that has delegated."""
+async def test_callers_of_a_failed_agent_get_an_error_at_once(autojump_clock, journal):
+    """An asking tool, and a session with a delegated task, before the timeout."""
     world = World()
     ask = {"agent": "worker", "task": "wait"}
     calls = [
@@ -218,18 +223,18 @@ async def test_who_waits_for_an_agent_that_failed_hears_of_it(autojump_clock, jo
         assert session.children == ()
 
 
-async def test_a_session_that_is_opened_while_its_agent_is_down_goes_on_where_it_was(autojump_clock):
-    """Its half done turn first: the URGENT message behind it stops that one, and is not taken for it."""
+async def test_a_session_opened_during_an_agent_restart_resumes(autojump_clock):
+    """The unfinished turn is first: a queued URGENT message stops it."""
     world = World()
 
     def message(message_id, text, **options):
         return Message(id=message_id, session_id="x", sender=Sender("ada"), parts=(Text(text),), **options)
 
     records = (
-        Opened(owner=Sender("ada"), created_at=1.0),
-        Accepted(message=message("m1", "first")),
-        Appended(message_id="m1"),
-        Accepted(message=message("m2", "second", priority=Priority.URGENT)),
+        SessionCreatedRecord(owner=Sender("ada"), created_at=1.0),
+        MessageAcceptedRecord(message=message("m1", "first")),
+        MessageAppendedRecord(message_id="m1"),
+        MessageAcceptedRecord(message=message("m2", "second", priority=Priority.URGENT)),
     )
     async with (
         MemoryJournal().running() as journal,
@@ -242,13 +247,15 @@ async def test_a_session_that_is_opened_while_its_agent_is_down_goes_on_where_it
         await session.wait_idle()
         assert [message.text for message in session.history] == ["first", "second", "re: second"]
         ended = [
-            (each.message_id, each.failed) for each in await journal.load("x") if isinstance(each, Ended)
+            (each.message_id, each.failed)
+            for each in await journal.load("x")
+            if isinstance(each, MessageEndRecord)
         ]
         assert ended == [("m1", "interrupted"), ("m2", None)]
 
 
-async def test_an_agent_that_does_not_come_back_ends_what_it_was_at(autojump_clock, journal):
-    """Too many failures: what was cut before is told, like all else that it had accepted."""
+async def test_an_agent_that_fails_for_good_ends_its_messages(autojump_clock, journal):
+    """After too many failures, interrupted turns and queued messages end with a failure."""
     world = World()
     policy = Supervision(max_restarts=0, escalate=True)
 
@@ -323,8 +330,8 @@ async def test_a_stop_is_no_failure(autojump_clock):
 
 
 @pytest.mark.parametrize("how", ["run", "stream"])
-async def test_who_is_cancelled_with_the_whole_process_interrupts_nothing(autojump_clock, how):
-    """As by Ctrl-C, in any order of its tasks: what runs goes on at the next start, as if it had not been waited for."""
+async def test_cancellation_of_the_process_interrupts_no_turn(autojump_clock, how):
+    """As by Ctrl-C, in any order of tasks: turns resume at the next start."""
     seconds = 100
 
     @tool(effect="pure")

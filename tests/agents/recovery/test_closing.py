@@ -9,7 +9,7 @@ import trio.testing
 from actgent import BareAgent, ScriptedLLM, ToolCall, open_runtime, tool
 from actgent.errors import JournalFailed, SessionClosed
 from actgent.journal.memory import MemoryJournal
-from actgent.journal.wrapped import WrappedJournal
+from actgent.journal.wrappers import WrappedJournal
 
 
 @tool(approval=True)
@@ -258,7 +258,7 @@ async def test_a_close_is_durable_though_a_call_keeps_the_session_in_memory(auto
             assert not refused
         assert len(refused) == 1
         records = await inner.load("root", agent="clerk")
-        assert [type(each).__name__ for each in records] == ["Opened", "Closed"]
+        assert [type(each).__name__ for each in records] == ["SessionCreatedRecord", "SessionClosedRecord"]
 
 
 class SlowBelow(WrappedJournal):
@@ -269,8 +269,8 @@ class SlowBelow(WrappedJournal):
         return await super().children_of(keys)
 
 
-async def test_who_stops_waiting_for_a_close_leaves_nothing_open(autojump_clock):
-    """What is in memory is closed at the call, and the rest goes on."""
+async def test_a_cancelled_close_is_completed(autojump_clock):
+    """Sessions in memory are closed at the call, and the others afterwards."""
     async with MemoryJournal().running() as inner:
         await make_tree(inner)
         clerk, helper, heard = make_agents()
@@ -321,8 +321,8 @@ class FailsBelow(WrappedJournal):
 
 
 @pytest.mark.parametrize("fails_to_load", [True, False])
-async def test_a_close_that_the_journal_fails_goes_on_when_it_works(autojump_clock, fails_to_load):
-    """Until then the session above is open in it: nothing below stays open that nobody could close any more."""
+async def test_a_close_resumes_after_a_journal_failure(autojump_clock, fails_to_load):
+    """The parent stays open in the journal until then, so that no child session stays open for good."""
     async with MemoryJournal().running() as inner:
         await make_tree(inner)
         clerk, helper, heard = make_agents()

@@ -6,8 +6,8 @@ import trio
 from actgent import BareAgent, ScriptedLLM, SessionClosed, ToolCall, open_runtime, tool
 from actgent.errors import JournalFailed, LimitReached, NotAuthorized
 from actgent.journal.memory import MemoryJournal
-from actgent.journal.records import Ended, Failed
-from actgent.testing import DyingJournal, FaultyJournal
+from actgent.journal.records import FailureRecord, MessageEndRecord
+from actgent.testing import CrashingJournal, FaultyJournal
 
 
 def make_agent(answer, heard, **options):
@@ -26,7 +26,7 @@ def make_agent(answer, heard, **options):
 async def live(journal, agent, script):
     """Run a script in one life of a process; a journal that dies ends the life."""
     async with trio.open_nursery() as nursery:
-        if isinstance(journal, DyingJournal):
+        if isinstance(journal, CrashingJournal):
 
             async def die():
                 await journal.died.wait()
@@ -58,7 +58,7 @@ async def test_a_notified_failure_is_final_at_every_crash(autojump_clock):
     for writes in range(1, 50):
         heard = []
         async with MemoryJournal().running() as inner:
-            dying = DyingJournal(inner, writes)
+            dying = CrashingJournal(inner, writes)
             await live(dying, make_agent(failing, heard), say)
             first = [each for each in heard if not each.may_continue]
             asked = []
@@ -73,8 +73,8 @@ async def test_a_notified_failure_is_final_at_every_crash(autojump_clock):
                     ("m/failure", "model", NotAuthorized)
                 }
             records = await inner.load("s", agent="clerk")
-            assert not [each for each in records if isinstance(each, Failed)] or isinstance(
-                records[-1], Ended
+            assert not [each for each in records if isinstance(each, FailureRecord)] or isinstance(
+                records[-1], MessageEndRecord
             )
         if not dying.is_dead:
             break
@@ -86,11 +86,11 @@ async def test_a_failure_that_was_written_and_not_notified_is_notified_after_the
     for writes in range(1, 50):
         async with MemoryJournal().running() as inner:
             before, after = [], []
-            dying = DyingJournal(inner, writes)
+            dying = CrashingJournal(inner, writes)
             await live(dying, make_agent(failing, before), say)
             records = await inner.load("s", agent="clerk")
-            failed = [each for each in records if isinstance(each, Failed)]
-            ended = [each for each in records if isinstance(each, Ended)]
+            failed = [each for each in records if isinstance(each, FailureRecord)]
+            ended = [each for each in records if isinstance(each, MessageEndRecord)]
             await live(inner, make_agent(failing, after), wait)
             if failed and not ended:
                 (failure,) = after
@@ -115,10 +115,10 @@ async def test_a_limit_is_named_with_its_field_after_a_restart(autojump_clock):
     for writes in range(1, 50):
         async with MemoryJournal().running() as inner:
             heard = []
-            dying = DyingJournal(inner, writes)
+            dying = CrashingJournal(inner, writes)
             await live(dying, make_agent(answer, [], tools=[look]), say)
             records = await inner.load("s", agent="clerk")
-            if any(isinstance(each, Failed) for each in records):
+            if any(isinstance(each, FailureRecord) for each in records):
                 await live(inner, make_agent(answer, heard, tools=[look]), wait)
                 (failure,) = [each for each in heard if hasattr(each, "error") and hasattr(each, "kind")]
                 assert isinstance(failure.error, LimitReached)
@@ -163,7 +163,7 @@ async def test_a_dropped_message_is_final_at_every_crash(autojump_clock, how):
     for writes in range(1, 60):
         heard, asked = [], []
         async with MemoryJournal().running() as inner:
-            dying = DyingJournal(inner, writes)
+            dying = CrashingJournal(inner, writes)
 
             async def answer(chat, asked=asked):
                 asked.append(chat.messages[-1].parts[0].text)

@@ -21,8 +21,18 @@ from actgent import (
 from actgent.errors import Fenced, JournalError, JournalFailed, JournalFull
 from actgent.journal.base import Entry
 from actgent.journal.memory import MemoryJournal
-from actgent.journal.records import Accepted, Appended, Due, Ended, Finished, Opened, Said, Scheduled, Started
-from actgent.journal.wrapped import WrappedJournal
+from actgent.journal.records import (
+    AgentMessageRecord,
+    CallFinishedRecord,
+    CallsStartedRecord,
+    MessageAcceptedRecord,
+    MessageAppendedRecord,
+    MessageEndRecord,
+    NextTimerRecord,
+    ScheduleRecord,
+    SessionCreatedRecord,
+)
+from actgent.journal.wrappers import WrappedJournal
 from actgent.messages import Message
 from actgent.sessions.restore import rebuild
 from actgent.testing import check_transcript
@@ -138,13 +148,13 @@ async def test_calls_that_an_old_record_left_open_have_results_when_it_is_read(a
     answer = question.caused(sender, tuple(calls), stage=None)
     done = ToolResult(call_id="c0", tool_name="pay", content="paid x")
     records = (
-        Opened(owner=Sender("ada"), created_at=1.0),
-        Accepted(message=question),
-        Appended(message_id=question.id),
-        Said(message=answer, stop="tool_calls", calls=1),
-        Started(call_ids=("c0", "c1")),
-        Finished(result=done),
-        Ended(message_id=question.id, failed="journal"),
+        SessionCreatedRecord(owner=Sender("ada"), created_at=1.0),
+        MessageAcceptedRecord(message=question),
+        MessageAppendedRecord(message_id=question.id),
+        AgentMessageRecord(message=answer, stop="tool_calls", calls=1),
+        CallsStartedRecord(call_ids=("c0", "c1")),
+        CallFinishedRecord(result=done),
+        MessageEndRecord(message_id=question.id, failed="journal"),
     )
     async with MemoryJournal().running() as journal:
         epoch = await journal.acquire()
@@ -237,14 +247,14 @@ async def test_the_end_of_a_message_that_failed_by_the_journal_is_written_first(
         (head,) = journal._stored_heads.values()
         assert not head.pending
         stored = await journal.load("s")  # nothing was said since: a kill now finds this, and no more
-    assert [(each.message_id, each.failed) for each in stored if isinstance(each, Ended)] == [
+    assert [(each.message_id, each.failed) for each in stored if isinstance(each, MessageEndRecord)] == [
         ("m", "journal")
     ]
     assert paid == []
 
 
-async def test_a_message_that_goes_on_after_a_restart_is_not_said_twice(autojump_clock):
-    """The disk stays full until the process ends: the next start goes on, and the same id changes nothing."""
+async def test_a_message_resumed_after_a_restart_is_not_duplicated(autojump_clock):
+    """The disk stays full until the process ends: the next start resumes, and a repetition of the id has no effect."""
     paid, heard = [], []
     async with ShortJournal().running() as journal:
         async with open_runtime(journal=journal) as runtime:
@@ -252,7 +262,7 @@ async def test_a_message_that_goes_on_after_a_restart_is_not_said_twice(autojump
             session = await agent.create_session("ada", session_id="s")
             await session.chat("Pay order 7.", message_id="m")
             await session.wait_idle()
-            journal._queue.kept.clear()  # the process dies with them
+            journal._queue.failed.clear()  # the process dies with them
         journal.is_full = False
         async with open_runtime(journal=journal) as runtime:
             agent = payer(journal, paid)
@@ -266,8 +276,8 @@ async def test_a_message_that_goes_on_after_a_restart_is_not_said_twice(autojump
 
 
 @pytest.mark.parametrize("restarts", [False, True])
-async def test_a_turn_that_failed_by_the_journal_goes_on_where_it_was(autojump_clock, restarts):
-    """Its tool has run, and does not run again: who sends the message again has it answered from there."""
+async def test_a_turn_resumes_after_a_journal_failure(autojump_clock, restarts):
+    """Its tool does not run again if the sender sends the message again."""
     paid, heard = [], []
     async with ShortJournal().running() as journal:
         async with open_runtime(journal=journal) as runtime:
@@ -301,8 +311,8 @@ async def test_a_turn_that_failed_by_the_journal_goes_on_where_it_was(autojump_c
 
 
 @pytest.mark.parametrize("restarts", [False, True])
-async def test_a_turn_whose_later_call_was_kept_from_beginning_goes_on_where_it_was(autojump_clock, restarts):
-    """Its earlier tool has run, and does not run again, though nothing of the last answer had begun."""
+async def test_a_turn_resumes_before_a_call_that_did_not_start(autojump_clock, restarts):
+    """The earlier tool does not run again; no call of the last answer had started."""
     paid, filled = [], []
     async with ShortJournal().running() as journal:
 
@@ -338,8 +348,8 @@ async def test_a_turn_whose_later_call_was_kept_from_beginning_goes_on_where_it_
 
 
 @pytest.mark.parametrize("fails", [False, True])
-async def test_the_result_of_a_task_that_meets_a_full_disk_is_told_when_there_is_space(autojump_clock, fails):
-    """Once, to the session that gave the task, also where the process ends in between."""
+async def test_a_task_result_is_delivered_after_a_full_disk(autojump_clock, fails):
+    """Once, to the parent session, also if the process ends in between."""
     heard = []
 
     async def live(journal, space_after):
@@ -406,15 +416,15 @@ async def test_a_message_that_is_refused_by_the_journal_moves_nothing_of_the_tur
             said = [message.text for message in session.history]
         assert not journal.stumbles
         kinds = [type(each) for each in await journal.load("s")]
-        assert kinds.count(Appended) == 2
+        assert kinds.count(MessageAppendedRecord) == 2
         async with open_runtime(journal=journal) as runtime:
             agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(["ok"], repeat=True)))
             session = await agent.open_session("s")
             assert [message.text for message in session.history] == said == ["one", "ok", "two", "ok"]
 
 
-async def test_a_date_that_is_set_while_a_turn_runs_stands_in_the_journal(autojump_clock):
-    """What the turn has noted goes before it, and the date stays with what it is set for."""
+async def test_a_timer_set_during_a_turn_is_recorded(autojump_clock):
+    """The turn's records come first, and the time stays with the record that set it."""
     async with MemoryJournal().running() as journal, open_runtime(journal=journal) as runtime:
         agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(lambda _: "ok", delay=0.5)))
         session = await agent.create_session("ada", session_id="s")
@@ -422,7 +432,13 @@ async def test_a_date_that_is_set_while_a_turn_runs_stands_in_the_journal(autoju
         await trio.sleep(0.3)  # its turn has begun
         await session.schedule("look again", after=100)
         kinds = [type(each) for each in await journal.load("s")]
-    assert kinds == [Opened, Accepted, Appended, Due, Scheduled]
+    assert kinds == [
+        SessionCreatedRecord,
+        MessageAcceptedRecord,
+        MessageAppendedRecord,
+        NextTimerRecord,
+        ScheduleRecord,
+    ]
 
 
 class UnsureJournal(WrappedJournal):
@@ -438,9 +454,9 @@ class UnsureJournal(WrappedJournal):
             raise JournalFailed("no answer")
         self.says = "dead" if self.says == "last" else self.says
 
-    def write_soon(self, entry, *, epoch):
+    def enqueue_write(self, entry, *, epoch):
         if self.says != "dead":
-            self.inner.write_soon(entry, epoch=epoch)
+            self.inner.enqueue_write(entry, epoch=epoch)
 
 
 @pytest.mark.parametrize(

@@ -9,13 +9,13 @@ import trio
 from actgent import BareAgent, Memory, ModelView, ScriptedLLM, ShortTermMemory, ToolCall, open_runtime, tool
 from actgent.errors import ConfigurationError, JournalFailed, SessionNotFound
 from actgent.journal.base import Entry, Snapshot
-from actgent.journal.listing import SessionKey
+from actgent.journal.journal_url import open_journal
 from actgent.journal.memory import MemoryJournal
-from actgent.journal.opening import open_journal
+from actgent.journal.session_lists import SessionKey
 from actgent.sessions import session_log
 from actgent.sessions.conversation import RecordedMessages
-from actgent.sessions.restore import keeper, restoring
-from actgent.sessions.restore.keeper import SnapshotMaker
+from actgent.sessions.restore import session_loader, snapshotter
+from actgent.sessions.restore.snapshotter import SnapshotBuilder
 
 TURNS = 40
 
@@ -23,7 +23,7 @@ TURNS = 40
 @pytest.fixture(autouse=True)
 def soon(monkeypatch):
     """Snapshots after few records."""
-    monkeypatch.setattr(session_log, "LONG", 50)
+    monkeypatch.setattr(session_log, "SNAPSHOT_RECORDS", 50)
 
 
 @pytest.fixture
@@ -72,8 +72,8 @@ def held(session):
     return session._context.conversation.messages
 
 
-async def test_a_long_session_comes_back_from_its_snapshot(url):
-    """Its model is asked the same as in a session that comes back from all of its records, and its history is whole."""
+async def test_a_long_session_is_restored_from_its_snapshot(url):
+    """Its model receives the same requests as after a restore from all records, and the history is complete."""
     history = await live(url)
     shown = []
     for drops in (False, True):
@@ -113,7 +113,7 @@ async def test_a_snapshot_follows_the_one_before(url):
 async def test_a_session_of_before_gets_its_snapshot_when_it_is_opened(url, monkeypatch):
     """Nobody has to say anything in it."""
     with monkeypatch.context() as patched:
-        patched.setattr(session_log, "LONG", 10_000)
+        patched.setattr(session_log, "SNAPSHOT_RECORDS", 10_000)
         await live(url, memory=ShortTermMemory())
     async with open_runtime(journal=url) as runtime:
         agent = await runtime.start(clerk())
@@ -183,7 +183,10 @@ async def test_a_protocol_that_may_look_further_back_has_all_read(url, lookback)
 async def test_a_form_that_is_not_known_is_passed_over(url):
     """An older or a newer actgent wrote it; so are bytes that say nothing."""
     history = await live(url)
-    for version, body in ((99, b"of a newer one"), (restoring.decode_snapshot.__globals__["VERSION"], b"?")):
+    for version, body in (
+        (99, b"of a newer one"),
+        (session_loader.decode_snapshot.__globals__["VERSION"], b"?"),
+    ):
         async with open_runtime(journal=url) as runtime:
             head = await runtime.journal.head("clerk", "s")
             other = Snapshot(records=head.records, version=version, body=body)
@@ -204,15 +207,15 @@ class NoRoom(MemoryJournal):
         raise JournalFailed("no room for that")
 
 
-async def test_a_snapshot_that_cannot_be_kept_disturbs_nobody(caplog):
-    """The log says so, and the session goes on; the next is tried when it is due."""
+async def test_a_failed_snapshot_does_not_disturb_the_session(caplog):
+    """A warning is logged, and the next snapshot is made when it is due."""
     async with NoRoom().running() as journal, open_runtime(journal=journal) as runtime:
         agent = await runtime.start(clerk())
         session = await agent.create_session("ada", session_id="s")
         await talk(session, 3 * TURNS)
         assert len(session.history) == 6 * TURNS
         assert 1 < journal.tried < 12
-    assert "no snapshot of session" in caplog.text
+    assert "the snapshot of session" in caplog.text
 
 
 class Slow(MemoryJournal):
@@ -257,7 +260,7 @@ async def test_a_snapshot_has_nothing_that_redact_takes_out(url, tmp_path):
     async with open_journal(url) as journal:
         await journal.acquire()
         tail = await journal.load_tail("s", agent="clerk")
-    taken = restoring.decode_snapshot(tail.snapshot)
+    taken = session_loader.decode_snapshot(tail.snapshot)
     assert b"*****" in taken.view
     assert b"hello" not in taken.view
     assert "hello" not in repr(taken)
@@ -281,7 +284,7 @@ async def pages_of(session, limit):
 @pytest.mark.parametrize("kind", ["memory", "sqlite", "postgres"])
 async def test_messages_are_read_in_pages(kind, url, request, monkeypatch):
     """In any session: from memory what is there, from the journal what is older; none is left out, and none kept."""
-    monkeypatch.setattr(keeper, "MARK_MESSAGES", 6)
+    monkeypatch.setattr(snapshotter, "MARK_MESSAGES", 6)
     url = {"memory": "memory:", "sqlite": url}.get(kind) or request.getfixturevalue("postgres_url")
     async with open_journal(url) as journal:
         async with open_runtime(journal=journal) as runtime:
@@ -339,7 +342,7 @@ async def test_older_messages_need_their_journal(url):
 
 async def test_tool_calls_are_whole_in_pages(url, monkeypatch):
     """Also those that a turn left without results, which get them where the session is made again; ids do not come twice."""
-    monkeypatch.setattr(keeper, "MARK_MESSAGES", 4)
+    monkeypatch.setattr(snapshotter, "MARK_MESSAGES", 4)
 
     @tool
     async def look(what: str) -> str:
@@ -388,9 +391,9 @@ async def test_a_snapshot_is_of_the_session_that_was_read():
             session = await (await runtime.start(clerk())).create_session("ada", session_id="s")
             await talk(session, 5)
         epoch = await journal.acquire()
-        maker = SnapshotMaker(journal, SessionKey("clerk", "s"), ShortTermMemory())
+        maker = SnapshotBuilder(journal, SessionKey("clerk", "s"), ShortTermMemory())
         assert not await maker.make(slack=3, epoch=epoch)
         assert await journal.find_snapshot("s", agent="clerk") is None
-        plain = SnapshotMaker(journal, SessionKey("clerk", "s"), ShortTermMemory())
+        plain = SnapshotBuilder(journal, SessionKey("clerk", "s"), ShortTermMemory())
         journal.read = functools.partial(MemoryJournal.read, journal)
         assert await plain.make(slack=3, epoch=epoch)

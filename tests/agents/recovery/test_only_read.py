@@ -6,11 +6,18 @@ import trio
 from actgent import Agent, BareAgent, ScriptedLLM, open_runtime
 from actgent.errors import JournalFailed
 from actgent.events import TurnEnded
-from actgent.journal.grouped.group import FLUSH_DELAY_SECONDS
+from actgent.journal.grouped.group_commit import FLUSH_DELAY_SECONDS
 from actgent.journal.memory import MemoryJournal
-from actgent.journal.records import Accepted, Appended, Delivered, Ended, Opened, Said
+from actgent.journal.records import (
+    AgentMessageRecord,
+    DeliveryRecord,
+    MessageAcceptedRecord,
+    MessageAppendedRecord,
+    MessageEndRecord,
+    SessionCreatedRecord,
+)
 from actgent.protocols.base import Continue, Protocol, Say
-from actgent.sessions.following import Followed
+from actgent.sessions.subscriptions import FollowedRecord
 
 
 class NotingJournal(MemoryJournal):
@@ -45,12 +52,12 @@ async def records_of(follower):
     with trio.move_on_after(10):
         while True:
             item = await follower.receive()
-            if isinstance(item, Followed):
+            if isinstance(item, FollowedRecord):
                 kinds.append(type(item.record))
     return kinds
 
 
-WHOLE = [Appended, Said, Delivered, Ended]
+WHOLE = [MessageAppendedRecord, AgentMessageRecord, DeliveryRecord, MessageEndRecord]
 
 
 async def test_an_answer_that_is_only_read_is_one_row_with_the_end_of_its_turn(autojump_clock):
@@ -59,29 +66,35 @@ async def test_an_answer_that_is_only_read_is_one_row_with_the_end_of_its_turn(a
         agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(["hi"])))
         session = await agent.create_session("ada", session_id="s")
         async with session.follow() as follower:
-            assert await records_of(follower) == [Opened]
+            assert await records_of(follower) == [SessionCreatedRecord]
             journal.rows.clear()
             begun = trio.current_time()
             await session.chat("one")
-            assert await records_of(follower) == [Accepted, *WHOLE]
+            assert await records_of(follower) == [MessageAcceptedRecord, *WHOLE]
         assert {at for at, _ in journal.rows} == {begun}
         # A follower may have had Appended written before the end of the turn.
         assert kinds_of(journal)[-1][-3:] == WHOLE[-3:]
 
 
-@pytest.mark.parametrize("hears", ["on_conversation", "on_event", "on_exception", "on_routing"])
-async def test_what_a_handler_hears_is_written_before(hears, autojump_clock):
+@pytest.mark.parametrize("method", ["on_conversation", "on_event", "on_exception", "on_routing"])
+async def test_handled_outcomes_are_written_before_delivery(method, autojump_clock):
     async with NotingJournal().running() as journal, open_runtime(journal=journal) as runtime:
         agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(["hi"])))
         session = await agent.create_session("ada", session_id="s")
         written = []
-        getattr(session, hears)(lambda _: written.append([Appended, Said] in kinds_of(journal)))
+        getattr(session, method)(
+            lambda _: written.append([MessageAppendedRecord, AgentMessageRecord] in kinds_of(journal))
+        )
         journal.rows.clear()
         await session.chat("one")
         await session.wait_idle()
-        assert written == [True] * (hears == "on_conversation")
+        assert written == [True] * (method == "on_conversation")
         await trio.sleep(1)
-        assert kinds_of(journal) == [[Accepted], [Appended, Said], [Delivered, Ended]]
+        assert kinds_of(journal) == [
+            [MessageAcceptedRecord],
+            [MessageAppendedRecord, AgentMessageRecord],
+            [DeliveryRecord, MessageEndRecord],
+        ]
 
 
 async def test_what_hooks_hear_is_written_before(autojump_clock):
@@ -91,7 +104,7 @@ async def test_what_hooks_hear_is_written_before(autojump_clock):
         @agent.on_message
         def hear(message):
             if message.sender.kind == "assistant":
-                written.append([Appended, Said] in kinds_of(journal))
+                written.append([MessageAppendedRecord, AgentMessageRecord] in kinds_of(journal))
 
         await runtime.start(agent)
         session = await agent.create_session("ada", "one", session_id="s")
@@ -109,7 +122,7 @@ async def test_what_observers_hear_the_end_of_is_written_before(autojump_clock):
             await session.chat("one")
             while not isinstance(await events.receive(), TurnEnded):
                 pass
-            assert kinds_of(journal) == [[Accepted], [Appended, Said]]
+            assert kinds_of(journal) == [[MessageAcceptedRecord], [MessageAppendedRecord, AgentMessageRecord]]
 
 
 async def test_what_a_caller_waits_for_is_written_before(autojump_clock):
@@ -118,7 +131,7 @@ async def test_what_a_caller_waits_for_is_written_before(autojump_clock):
         session = await agent.create_session("ada", session_id="s")
         journal.rows.clear()
         assert (await agent.run("one", session=session)).text == "hi"
-        assert [Appended, Said] in kinds_of(journal)
+        assert [MessageAppendedRecord, AgentMessageRecord] in kinds_of(journal)
 
 
 async def test_an_idle_session_has_written_what_is_only_read(autojump_clock):
@@ -137,7 +150,7 @@ async def test_an_idle_session_has_written_what_is_only_read(autojump_clock):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(wait)
             nursery.start_soon(wait)
-        assert found == [[[Accepted], WHOLE]] * 2
+        assert found == [[[MessageAcceptedRecord], WHOLE]] * 2
 
 
 async def test_an_idle_session_has_written_what_was_only_read_before_a_turn_that_fails(autojump_clock):
@@ -177,10 +190,10 @@ async def test_a_journal_that_fails_keeps_what_is_only_read(autojump_clock):
         session = await agent.create_session("ada", session_id="s")
         async with session.follow() as follower:
             await session.chat("one")
-            assert await records_of(follower) == [Opened, Accepted, *WHOLE]
+            assert await records_of(follower) == [SessionCreatedRecord, MessageAcceptedRecord, *WHOLE]
             await session.chat("two")
             await session.wait_idle()
-            assert await records_of(follower) == [Accepted]
+            assert await records_of(follower) == [MessageAcceptedRecord]
             journal.is_failing = False
             assert await records_of(follower) == WHOLE
 
@@ -208,8 +221,8 @@ class Muttering(Protocol):
         return {"end": [said], "thinks": [goes_on]}.get(view.stage, [said, goes_on])
 
 
-async def test_what_a_turn_goes_on_behind_is_written_before(autojump_clock):
-    """A second answer is asked for when the first one is there, so that a crash repeats what comes behind alone; that waits for nothing."""
+async def test_answers_are_written_before_the_turn_continues(autojump_clock):
+    """A second model call follows a durable first answer, so a crash repeats only later steps."""
     async with NotingJournal().running() as journal, open_runtime(journal=journal) as runtime:
         found = []
 
@@ -222,9 +235,9 @@ async def test_what_a_turn_goes_on_behind_is_written_before(autojump_clock):
         journal.rows.clear()
         await session.chat("one")
         await session.wait_idle()
-        first = [[Accepted], [Appended, Said, Delivered]]
-        assert found == [[[Accepted]], first, first]
-        assert kinds_of(journal) == [*first, [Said] * 4 + [Delivered, Ended]]
+        first = [[MessageAcceptedRecord], [MessageAppendedRecord, AgentMessageRecord, DeliveryRecord]]
+        assert found == [[[MessageAcceptedRecord]], first, first]
+        assert kinds_of(journal) == [*first, [AgentMessageRecord] * 4 + [DeliveryRecord, MessageEndRecord]]
 
 
 async def test_a_relaxed_journal_is_not_hurried(autojump_clock):
@@ -239,5 +252,5 @@ async def test_a_relaxed_journal_is_not_hurried(autojump_clock):
             assert trio.current_time() == begun
             await trio.sleep(1)
         ((at, kinds),) = journal.rows
-        assert kinds == [Opened, Accepted, *WHOLE]
+        assert kinds == [SessionCreatedRecord, MessageAcceptedRecord, *WHOLE]
         assert at == begun + FLUSH_DELAY_SECONDS

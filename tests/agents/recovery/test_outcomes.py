@@ -20,10 +20,10 @@ from actgent import (
     open_runtime,
 )
 from actgent.errors import NotAuthorized
+from actgent.journal.journal_url import open_journal
 from actgent.journal.memory import MemoryJournal
-from actgent.journal.opening import open_journal
-from actgent.journal.records import Delivered, Ended, Said, Told
-from actgent.testing import DyingJournal
+from actgent.journal.records import AgentMessageRecord, DeliveryRecord, MessageEndRecord, OutcomeRecord
+from actgent.testing import CrashingJournal
 
 LONG = 'He said "no",\nand left für Köln. ' * 40
 NAMES = {"role": "clerk", "goal": "help", "capabilities": "words"}
@@ -38,7 +38,7 @@ class Order:
 
 
 def outcome(delivery):
-    """What a `Told` of it says."""
+    """What a `OutcomeRecord` of it says."""
     match delivery:
         case Reply():
             name, text = delivery.message_type or "", delivery.text
@@ -52,10 +52,12 @@ def outcome(delivery):
 
 def told_in(records):
     """The same by the records: the answers that were not more than their text, and all others."""
-    texts = {record.message.id: record.message.text for record in records if isinstance(record, Said)}
-    told = {each.id: each for each in records if isinstance(each, Told)}
+    texts = {
+        record.message.id: record.message.text for record in records if isinstance(record, AgentMessageRecord)
+    }
+    told = {each.id: each for each in records if isinstance(each, OutcomeRecord)}
     for record in records:
-        for each in record.ids if isinstance(record, Delivered) else ():
+        for each in record.ids if isinstance(record, DeliveryRecord) else ():
             if each in told:
                 found = told[each]
                 data = None if found.data is None else json.loads(found.data)
@@ -87,8 +89,8 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-async def test_what_handlers_get_stands_in_the_journal(case):
-    """In their order, as they got it, whatever the form of the answer; and so it is told by the feed."""
+async def test_outcomes_are_recorded_as_delivered(case):
+    """In order, for every answer format; the feed delivers the same."""
     make, text = CASES[case]
     heard = []
     async with open_journal("memory:") as journal, open_runtime(journal=journal) as runtime:
@@ -109,8 +111,8 @@ async def test_what_handlers_get_stands_in_the_journal(case):
 
 
 @pytest.mark.parametrize("case", ["bare", "simple", "typed", "router"])
-async def test_what_stands_in_the_answer_is_not_written_twice(case):
-    """With all that tells where it stands a turn takes a tenth more, or none where the answer is the reply."""
+async def test_text_of_outcomes_is_stored_once(case):
+    """References to the answer add at most a tenth to a turn's bytes, and nothing if the answer is the reply."""
     make, text = CASES[case]
     async with MemoryJournal().running() as journal, open_runtime(journal=journal) as runtime:
         agent = await runtime.start(make(ScriptedLLM([text])))
@@ -121,20 +123,20 @@ async def test_what_stands_in_the_answer_is_not_written_twice(case):
         rows = next(iter(journal._stored_rows.values()))
         size = sum(len(row.body) for row in rows)
         epoch = await journal.acquire()
-    told = [record for record in records if isinstance(record, Told)]
+    told = [record for record in records if isinstance(record, OutcomeRecord)]
     assert bool(told) == (case != "bare")
     assert size < 850 + 1.1 * len(text.encode())
     assert epoch
 
 
-async def test_what_was_told_before_a_crash_is_not_told_again():
-    """Whichever write the process dies at, each outcome has one record, before the handlers had it."""
+async def test_outcomes_are_recorded_once_across_crashes():
+    """Whichever write the process dies at, each outcome has one record, written before the delivery."""
     make, text = CASES["simple"]
     writes = 0
     while True:
         writes += 1
         async with MemoryJournal().running() as inner:
-            dying = DyingJournal(inner, writes)
+            dying = CrashingJournal(inner, writes)
             async with trio.open_nursery() as nursery:
 
                 async def live(journal=dying, nursery=nursery):
@@ -157,15 +159,15 @@ async def test_what_was_told_before_a_crash_is_not_told_again():
                 await session.chat("hello", message_id="m1")
                 await session.wait_idle()
                 records = await inner.load("s")
-            kinds = [type(record) for record in records if isinstance(record, Told | Delivered)]
-            assert kinds == [Told, Delivered], writes
+            kinds = [type(record) for record in records if isinstance(record, OutcomeRecord | DeliveryRecord)]
+            assert kinds == [OutcomeRecord, DeliveryRecord], writes
         if not dying.is_dead:
             break
     assert writes > 3
 
 
-async def test_redacted_words_are_told_redacted():
-    """Where they stand in the answer says nothing once that is another text."""
+async def test_outcomes_have_redacted_text():
+    """Positions in the answer are not used if the text was redacted."""
     text = answer(messageType="DIRECT_RESPONSE", content=f"4111 1111 is your number. {LONG}")
     journal = MemoryJournal()
     async with (
@@ -177,13 +179,13 @@ async def test_redacted_words_are_told_redacted():
         await session.chat("hello")
         await session.wait_idle()
         records = await journal.load("s")
-    (told,) = [record for record in records if isinstance(record, Told)]
+    (told,) = [record for record in records if isinstance(record, OutcomeRecord)]
     assert told.text == f"[card] is your number. {LONG}"
     assert "4111" not in repr(records)
 
 
-async def test_why_a_message_failed_stands_in_the_journal():
-    """In our words; of what foreign code raised only the class."""
+async def test_failure_reasons_are_recorded():
+    """With actgent's text; of user code's exceptions only the class."""
 
     def fail(chat):
         if chat.messages[-1].parts[0].text == "one":
@@ -198,7 +200,7 @@ async def test_why_a_message_failed_stands_in_the_journal():
             await session.chat(text)
             await session.wait_idle()
         records = await journal.load("s")
-    one, two = [record for record in records if isinstance(record, Ended)]
+    one, two = [record for record in records if isinstance(record, MessageEndRecord)]
     assert (one.failed, one.error) == ("model", "NotAuthorized")
     assert "the key was refused" in one.words
     assert two.failed == "model"
@@ -206,8 +208,8 @@ async def test_why_a_message_failed_stands_in_the_journal():
     assert "swordfish" not in repr(records)
 
 
-async def test_what_a_call_took_stands_in_the_journal(autojump_clock):
-    """With the seconds for which it waited for the provider's limits, by trio's clock."""
+async def test_durations_of_model_calls_are_recorded(autojump_clock):
+    """With the seconds of waiting for rate limits, on trio's clock."""
     governor = Governor(requests_per_minute=60, burst=1 / 60)
     async with open_journal("memory:") as journal, open_runtime(journal=journal) as runtime:
         llm = Governed(ScriptedLLM(["hi"], repeat=True), governor)
@@ -217,7 +219,7 @@ async def test_what_a_call_took_stands_in_the_journal(autojump_clock):
             await session.chat(text)
             await session.wait_idle()
         records = await journal.load("s")
-    first, second = [record for record in records if isinstance(record, Said)]
+    first, second = [record for record in records if isinstance(record, AgentMessageRecord)]
     assert first.waited == 0
     assert second.waited == pytest.approx(1, abs=0.01)
     assert first.seconds > 0

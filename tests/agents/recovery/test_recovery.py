@@ -20,8 +20,8 @@ from actgent import (
     tool,
 )
 from actgent.journal.memory import MemoryJournal
-from actgent.journal.records import Said
-from actgent.testing import DyingJournal, check_transcript
+from actgent.journal.records import AgentMessageRecord
+from actgent.testing import CrashingJournal, check_transcript
 
 SESSIONS, STEPS = 5, 3
 
@@ -74,12 +74,12 @@ async def live(journal, world):
     async with open_runtime(journal=journal) as runtime:
         agent = await runtime.start(world.agent())
         for context in list(agent._opener.running.sessions.values()):
-            await context.face.wait_idle()
+            await context.public_session.wait_idle()
 
 
 async def die(inner, world, writes):
     """A life that ends at its n-th write; whether it got that far, and what it had accepted by then."""
-    dying = DyingJournal(inner, writes)
+    dying = CrashingJournal(inner, writes)
     accepted = []
 
     async def run(task_status):
@@ -131,7 +131,9 @@ async def test_a_crash_at_every_write_loses_and_repeats_nothing(autojump_clock):
         repeated += sum(len(keys) - 1 for keys in world.stored.values())
         assert set(accepted) <= set(sessions), writes
         for session_id in accepted:
-            said = [record.message for record in records[session_id] if isinstance(record, Said)]
+            said = [
+                record.message for record in records[session_id] if isinstance(record, AgentMessageRecord)
+            ]
             results = {r.call_id: {(r.id, r.status)} for message in said for r in message.tool_results}
             assert sessions[session_id].unfinished == 0, (writes, session_id)
             assert len(results) == 2 * STEPS, (writes, session_id)
@@ -148,8 +150,8 @@ async def test_a_crash_at_every_write_loses_and_repeats_nothing(autojump_clock):
     assert repeated > 0
 
 
-async def test_a_restart_cannot_be_told_by_the_model(autojump_clock):
-    """After any crash the model is shown what it would have been shown without one."""
+async def test_the_model_receives_the_same_requests_after_a_restart(autojump_clock):
+    """After any crash, requests equal those without a crash."""
 
     def talk(seen):
         def answer(chat):
@@ -178,8 +180,8 @@ async def test_a_restart_cannot_be_told_by_the_model(autojump_clock):
     assert parts == whole
 
 
-async def test_what_waited_goes_on_in_its_order(autojump_clock):
-    """Messages that had not begun are answered after a restart, URGENT first, then by level and age."""
+async def test_queued_messages_keep_their_order_after_a_restart(autojump_clock):
+    """URGENT first, then by priority and age."""
     answered = []
 
     def answer(chat):

@@ -3,10 +3,10 @@
 import trio
 
 from actgent import BareAgent, ScriptedLLM, ToolCall, open_runtime, tool
+from actgent.journal.journal_url import open_journal
 from actgent.journal.memory import MemoryJournal
-from actgent.journal.opening import open_journal
-from actgent.journal.records import Finished, Said, Started
-from actgent.testing import DyingJournal
+from actgent.journal.records import AgentMessageRecord, CallFinishedRecord, CallsStartedRecord
+from actgent.testing import CrashingJournal
 
 CALLS = ("first", "alone", "last", "unheard_of")
 
@@ -60,7 +60,7 @@ async def test_a_call_that_never_began_is_run_after_a_crash(autojump_clock):
     for writes in range(1, 60):
         begun = []
         async with MemoryJournal().running() as journal:
-            dying = DyingJournal(journal, writes)
+            dying = CrashingJournal(journal, writes)
             await _live(dying, make_agent(begun, []), until=dying.died)
             if not dying.is_dead:
                 break
@@ -85,7 +85,7 @@ async def test_each_stage_is_written_before_its_calls_start(autojump_clock):
             await session.wait_idle()
             names = {call.id: call.name for said in session.history for call in said.tool_calls}
         records = await journal.load("s")
-    started = [record.call_ids for record in records if isinstance(record, Started)]
+    started = [record.call_ids for record in records if isinstance(record, CallsStartedRecord)]
     assert [[names[call_id] for call_id in ids] for ids in started] == [["first"], ["alone"], ["last"]]
 
 
@@ -115,6 +115,6 @@ async def test_results_are_stored_once(tmp_path):
     async with open_journal(url) as journal:
         await journal.acquire()
         records = await journal.load("s")
-    said = [record.message for record in records if isinstance(record, Said)]
+    said = [record.message for record in records if isinstance(record, AgentMessageRecord)]
     assert said == list(history[1:])
-    assert len([record for record in records if isinstance(record, Finished)]) == 5
+    assert len([record for record in records if isinstance(record, CallFinishedRecord)]) == 5

@@ -9,7 +9,7 @@ from actgent import BareAgent, ScriptedLLM, StepsAgent, ToolCall, open_runtime, 
 from actgent.errors import ActgentError
 from actgent.journal.memory import MemoryJournal
 from actgent.protocols.prompt_layers import PromptLayer
-from actgent.testing import DyingJournal
+from actgent.testing import CrashingJournal
 
 
 @attrs.frozen
@@ -65,8 +65,8 @@ async def _ask_all(journal, agent):
                 await agent.run(f"question {number}", session=session, **options)
 
 
-async def test_a_turn_that_goes_on_asks_as_it_began(autojump_clock):
-    """With its model, form, prompt, temperature and longest answer, at whichever write the process dies."""
+async def test_a_resumed_turn_keeps_its_options(autojump_clock):
+    """Model, schema, prompt, temperature and maximum tokens, whichever write the process dies at."""
     whole, resumed = [], 0
     async with MemoryJournal().running() as journal:
         await _ask_all(journal, make_agent(whole))
@@ -74,7 +74,7 @@ async def test_a_turn_that_goes_on_asks_as_it_began(autojump_clock):
     assert {asked[5] for asked in whole} == {"first", "second"}
     for writes in range(1, 100):
         async with MemoryJournal().running() as journal:
-            dying = DyingJournal(journal, writes)
+            dying = CrashingJournal(journal, writes)
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(_ask_all, dying, make_agent([]))
                 with trio.move_on_after(1):
@@ -90,11 +90,11 @@ async def test_a_turn_that_goes_on_asks_as_it_began(autojump_clock):
     assert resumed > 5
 
 
-async def test_what_was_not_begun_is_asked_as_its_sender_said(autojump_clock):
-    """The options of a message that only waits survive, too, and later messages are asked as always."""
+async def test_queued_messages_keep_their_options(autojump_clock):
+    """Across a restart; later messages use the agent's options."""
     seen = []
     async with MemoryJournal().running() as journal:
-        dying = DyingJournal(journal, 2)  # its opening and the message
+        dying = CrashingJournal(journal, 2)  # its opening and the message
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_ask_all, dying, make_agent([]))
             with trio.move_on_after(1):

@@ -188,8 +188,8 @@ async def die_when_told(case):
 
 
 @pytest.mark.parametrize("case", CASES)
-async def test_what_somebody_was_told_is_refused_never_runs(case, autojump_clock):
-    """The journal knew before they did."""
+async def test_rejected_messages_never_run(case, autojump_clock):
+    """The journal has the rejection before the sender receives it."""
     life = await die_when_told(case)
     assert life.told == CASES[case]
     asked = []

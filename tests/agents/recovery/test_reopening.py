@@ -16,9 +16,9 @@ from actgent import (
 )
 from actgent.journal.base import Entry
 from actgent.journal.memory import MemoryJournal
-from actgent.journal.records import Accepted, Appended, Opened
+from actgent.journal.records import MessageAcceptedRecord, MessageAppendedRecord, SessionCreatedRecord
 from actgent.messages import Message, Sender, Text
-from actgent.testing import DyingJournal, check_transcript
+from actgent.testing import CrashingJournal, check_transcript
 
 
 def make_agent(problems):
@@ -40,7 +40,7 @@ def make_agent(problems):
 
 async def interrupt_at(inner, writes):
     """A session whose process died at this write of its first turn."""
-    dying = DyingJournal(inner, writes)
+    dying = CrashingJournal(inner, writes)
 
     async def run():
         async with open_runtime(journal=dying) as runtime:
@@ -57,8 +57,8 @@ async def interrupt_at(inner, writes):
 
 @pytest.mark.parametrize("writes", range(2, 6))
 @pytest.mark.parametrize("who", ["handler", "other task"])
-async def test_what_waited_goes_before_what_is_said_meanwhile(writes, who, autojump_clock):
-    """Also where `on_session` takes its time, or says something itself: the interrupted turn ends as its own first."""
+async def test_queued_messages_run_before_new_ones_after_a_restart(writes, who, autojump_clock):
+    """Also if `on_session` is slow or sends messages itself: the interrupted turn ends first."""
     problems = []
     async with MemoryJournal().running() as journal:
         await interrupt_at(journal, writes)
@@ -112,8 +112,8 @@ async def test_a_handler_cannot_wait_for_the_session_that_it_opens(how, autojump
         assert heard == ["done: seen order 1"]
 
 
-async def test_a_session_whose_handlers_fail_comes_back_whole(autojump_clock):
-    """What waited in it stays in the journal, and whoever opens it next gets all of it."""
+async def test_a_session_with_failing_handlers_keeps_its_messages(autojump_clock):
+    """Its queued messages stay in the journal, and the next successful open processes all."""
     async with MemoryJournal().running() as journal:
         await interrupt_at(journal, 3)
         async with open_runtime(journal=journal) as runtime:
@@ -162,8 +162,8 @@ async def test_an_opening_that_is_cancelled_leaves_the_session_to_the_next(autoj
 
 
 @pytest.mark.parametrize("url", ["memory:", None])
-async def test_all_who_ensure_a_session_at_once_get_the_same(url, autojump_clock):
-    """As requests of one user that come together, also the first ones ever, and only with its handlers attached."""
+async def test_concurrent_ensure_session_calls_share_one_session(url, autojump_clock):
+    """Also the first calls ever, and only after the handlers are attached."""
     agent, attached, found = make_agent([]), [], []
 
     @agent.on_session
@@ -212,7 +212,7 @@ async def test_a_session_may_be_closed_or_erased_while_it_is_opened(writes, how,
                 if how == "delete":
                     await runtime.delete_session("s")
                 else:
-                    await agent._opener.running.sessions["s"].face.aclose()
+                    await agent._opener.running.sessions["s"].public_session.aclose()
             await trio.sleep(5)
             with pytest.raises((LookupError, SessionClosed)):
                 await agent.open_session("s")
@@ -221,16 +221,26 @@ async def test_a_session_may_be_closed_or_erased_while_it_is_opened(writes, how,
         assert await journal.unfinished("clerk") == []
 
 
-OPENED = Opened(owner=Sender("ada"), agent="clerk", created_at=1.0)
-ACCEPTED = Accepted(message=Message(session_id="s", id="m", sender=Sender("ada"), parts=(Text("hi"),)))
+OPENED = SessionCreatedRecord(owner=Sender("ada"), agent="clerk", created_at=1.0)
+ACCEPTED = MessageAcceptedRecord(
+    message=Message(session_id="s", id="m", sender=Sender("ada"), parts=(Text("hi"),))
+)
 
 
 @pytest.mark.parametrize(
     ("records", "number"),
     [
-        ((OPENED, ACCEPTED, Appended(message_id="lost")), 3),
-        ((OPENED, Appended(message_id="m", again=True), Appended(message_id="n", joins=True), ACCEPTED), 3),
-        ((ACCEPTED, Appended(message_id="m")), 1),
+        ((OPENED, ACCEPTED, MessageAppendedRecord(message_id="lost")), 3),
+        (
+            (
+                OPENED,
+                MessageAppendedRecord(message_id="m", again=True),
+                MessageAppendedRecord(message_id="n", joins=True),
+                ACCEPTED,
+            ),
+            3,
+        ),
+        ((ACCEPTED, MessageAppendedRecord(message_id="m")), 1),
     ],
 )
 async def test_a_session_that_lacks_a_record_says_which_builds_on_it(records, number):

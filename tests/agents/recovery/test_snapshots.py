@@ -33,31 +33,31 @@ from actgent import (
 )
 from actgent.agents.session import held_by
 from actgent.journal.base import Entry
-from actgent.journal.listing import SessionKey
+from actgent.journal.journal_url import open_journal
 from actgent.journal.memory import MemoryJournal
-from actgent.journal.opening import open_journal
 from actgent.journal.records import (
-    Accepted,
-    ActionFailed,
-    Appended,
-    Changed,
-    Decided,
-    Ended,
-    Fired,
-    Opened,
-    PersonAsked,
-    Prompted,
-    RolledBack,
-    Said,
-    Scheduled,
-    Spent,
-    Unscheduled,
+    ActionFailureRecord,
+    AgentMessageRecord,
+    ApprovalDecisionRecord,
+    ApprovalRequestRecord,
+    MessageAcceptedRecord,
+    MessageAppendedRecord,
+    MessageEndRecord,
+    ScheduleFiredRecord,
+    ScheduleRecord,
+    ScheduleRemovedRecord,
+    SessionCreatedRecord,
+    StateChangeRecord,
+    StateRollbackRecord,
+    SystemPromptRecord,
+    UsageRecord,
 )
+from actgent.journal.session_lists import SessionKey
 from actgent.sessions.context import SessionContext
 from actgent.sessions.conversation import SessionConversation
-from actgent.sessions.restore import LoadedSession, keeper, load_session, restore_loaded
-from actgent.sessions.restore.keeper import SnapshotMaker
-from actgent.sessions.restore.restoring import read_beginning
+from actgent.sessions.restore import LoadedSession, load_session, restore_loaded, snapshotter
+from actgent.sessions.restore.session_loader import read_beginning
+from actgent.sessions.restore.snapshotter import SnapshotBuilder
 from actgent.state.reducers import append
 
 KEY = SessionKey("clerk", "s")
@@ -203,7 +203,7 @@ def plain(value):
 
 def facts(context, restored):
     """All that opening makes of a session."""
-    conversation, mail, ledger = context.conversation, context.mail, context.approvals
+    conversation, mail, ledger = context.conversation, context.mailbox, context.approvals
     state = context.state
     view = plain(conversation.view)
     view["_notices"] = list((view["_notices"] or {}).items())
@@ -219,7 +219,8 @@ def facts(context, restored):
         "acceptances": [
             (each.message, each.options, each.baggage) for each in (mail.acceptances or {}).values()
         ],
-        "unkept": plain(mail.unkept) and {**plain(mail.unkept), "progress": plain(mail.unkept.progress)},
+        "unkept": plain(mail.unwritten_turn)
+        and {**plain(mail.unwritten_turn), "progress": plain(mail.unwritten_turn.progress)},
         "state": (dict(state), state.number, state.known, state.history, list(state._once or ())),
         "states": [dict(state.replay(number)) for number in state.known],
         "approvals": plain(ledger),
@@ -259,7 +260,7 @@ SEEN = set()
 @pytest.mark.parametrize("seed", range(8))
 async def test_each_moment_is_the_same_from_each_snapshot(seed, monkeypatch, autojump_clock):
     """Made from each other, with few messages between two marks, in a memory that cuts soon and one that does not."""
-    monkeypatch.setattr(keeper, "MARK_MESSAGES", 4)
+    monkeypatch.setattr(snapshotter, "MARK_MESSAGES", 4)
     memory = ShortTermMemory(max_tokens=300 if seed % 2 else 180_000)
     redact = (lambda text: text.replace("9", "*")) if seed % 4 == 3 else None
     records = await live(seed, memory, redact)
@@ -272,7 +273,9 @@ async def test_each_moment_is_the_same_from_each_snapshot(seed, monkeypatch, aut
         while True:
             kept = await journal.find_snapshot("s", agent="clerk")
             after = 0 if kept is None else kept.records
-            made = await SnapshotMaker(journal, KEY, memory).make(slack=len(records) - after - 1, epoch=epoch)
+            made = await SnapshotBuilder(journal, KEY, memory).make(
+                slack=len(records) - after - 1, epoch=epoch
+            )
             if not made:
                 break
             snapshots += 1
@@ -291,18 +294,22 @@ async def test_each_moment_is_the_same_from_each_snapshot(seed, monkeypatch, aut
 def test_the_lives_had_it_all():
     """Whatever a snapshot has to hold, one of them had; it runs behind them."""
     expected = {
-        Opened,
-        Accepted,
-        Appended,
-        Said,
-        Ended,
-        Changed,
-        ActionFailed,
-        RolledBack,
-        PersonAsked,
-        Decided,
+        SessionCreatedRecord,
+        MessageAcceptedRecord,
+        MessageAppendedRecord,
+        AgentMessageRecord,
+        MessageEndRecord,
+        StateChangeRecord,
+        ActionFailureRecord,
+        StateRollbackRecord,
+        ApprovalRequestRecord,
+        ApprovalDecisionRecord,
     }
-    assert expected | {Scheduled, Fired, Unscheduled, Prompted, Spent} <= SEEN
+    assert (
+        expected
+        | {ScheduleRecord, ScheduleFiredRecord, ScheduleRemovedRecord, SystemPromptRecord, UsageRecord}
+        <= SEEN
+    )
 
 
 LIVES = Path(__file__).with_name("snapshot_lives.py")
@@ -319,8 +326,8 @@ def shared_url(request, tmp_path):
     return request.getfixturevalue("postgres_url")
 
 
-async def test_whenever_a_process_is_killed_its_session_comes_back_exactly(shared_url, lives):
-    """Before and behind any write, of records or snapshots: what was accepted is there, and both ways to open it agree."""
+async def test_sessions_are_restored_exactly_after_kills(shared_url, lives):
+    """Before and after any write of records or snapshots, both ways of opening give the same session."""
     confirmed, covered, memory = [], set(), ShortTermMemory()
     for write in WRITES:
         command = [sys.executable, str(LIVES), shared_url, "25", str(write)]
@@ -336,5 +343,7 @@ async def test_whenever_a_process_is_killed_its_session_comes_back_exactly(share
             whole = await made_of(records, memory, journal)
             assert await made_of(loaded.records, memory, journal, loaded.beginning) == whole
             covered.add(0 if loaded.beginning is None else loaded.beginning.records)
-            assert set(confirmed) <= {record.message.id for record in records if isinstance(record, Accepted)}
+            assert set(confirmed) <= {
+                record.message.id for record in records if isinstance(record, MessageAcceptedRecord)
+            }
     assert len(covered) > 1

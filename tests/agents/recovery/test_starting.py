@@ -21,7 +21,7 @@ from actgent import (
 )
 from actgent.journal.base import Entry
 from actgent.journal.memory import MemoryJournal
-from actgent.journal.records import Accepted, Opened
+from actgent.journal.records import MessageAcceptedRecord, SessionCreatedRecord
 
 ASK = ToolCall("delegate_to_agent", {"agent": "beta", "task": "help"})
 
@@ -58,9 +58,9 @@ async def leave_unfinished(journal, *agents):
 
 async def leave_from_before(journal, agent):
     """An unfinished session of an agent whose name was taken before names had to be printable."""
-    opened = Opened(owner=Sender("ada"), created_at=0.0)
+    opened = SessionCreatedRecord(owner=Sender("ada"), created_at=0.0)
     said = Message(session_id="old", sender=Sender("ada"), parts=(Text("go"),))
-    entry = Entry(session_id="old", agent=agent, records=(opened, Accepted(message=said)))
+    entry = Entry(session_id="old", agent=agent, records=(opened, MessageAcceptedRecord(message=said)))
     await journal.commit(entry, epoch=await journal.acquire())
 
 
@@ -128,8 +128,8 @@ async def test_a_call_of_an_agent_that_never_comes_waits_a_bounded_time(autojump
             assert 9 < trio.current_time() - began < 11
 
 
-async def test_find_agents_tells_of_those_that_are_started_later(autojump_clock):
-    """A recovered turn hears of all agents, and not of those that happened to be first."""
+async def test_find_agents_includes_agents_started_later(autojump_clock):
+    """A recovered turn finds all agents, not only those that started first."""
     find = ToolCall("find_agents", {})
 
     def answer(chat):

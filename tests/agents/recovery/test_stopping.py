@@ -8,7 +8,7 @@ import trio
 
 from actgent import BareAgent, Mode, Modes, NotRunning, ScriptedLLM, ToolCall, ToolContext, open_runtime, tool
 from actgent.journal.memory import MemoryJournal
-from actgent.journal.records import Accepted
+from actgent.journal.records import MessageAcceptedRecord
 from actgent.state.handover import handed, handover_in
 
 STOPPED_BY = {
@@ -122,13 +122,11 @@ async def test_nothing_is_taken_from_the_call_on_that_stops_an_agent(journal):
         runtime.stop("clerk")
         with pytest.raises(NotRunning):
             await session.chat("too late")
-    assert not any(isinstance(each, Accepted) for each in await journal.load("s"))
+    assert not any(isinstance(each, MessageAcceptedRecord) for each in await journal.load("s"))
 
 
-async def test_a_session_that_waits_for_a_report_goes_on_with_it_after_its_agent_was_stopped(
-    autojump_clock, journal
-):
-    """The end of the task does not close it here, where nothing of it goes on: it would never be heard, nor erased."""
+async def test_a_session_receives_a_report_after_its_agent_was_stopped(autojump_clock, journal):
+    """The end of the task does not close the session here; otherwise the report would be lost and the session never erased."""
     may_end, heard = trio.Event(), []
 
     @tool

@@ -5,11 +5,11 @@ import copy
 import pytest
 import trio
 
-from actgent import BareAgent, ScriptedLLM, Text, open_runtime
+from actgent import ActgentError, BareAgent, JournalFailed, ScriptedLLM, Text, open_runtime
 from actgent.agents.session import held_by
 from actgent.journal.memory import MemoryJournal
-from actgent.journal.records import Unwanted
-from actgent.sessions.mail import UNWANTED_IDS
+from actgent.journal.records import CancellationRecord
+from actgent.sessions.mailbox import UNWANTED_IDS
 
 
 class SlowJournal(MemoryJournal):
@@ -28,6 +28,20 @@ class SlowJournal(MemoryJournal):
         for name in ("_stored_heads", "_stored_rows", "_stored_snapshots"):
             setattr(found, name, copy.deepcopy(getattr(self, name)))
         return found
+
+
+class FailingJournal(SlowJournal):
+    """Writes `writes_left` steps, then raises `JournalFailed` for one step and works again."""
+
+    writes_left = None
+
+    async def _write(self, *args):
+        if self.writes_left is not None:
+            self.writes_left -= 1
+            if self.writes_left < 0:
+                self.writes_left = None
+                raise JournalFailed("the disk failed")
+        await super()._write(*args)
 
 
 class Life:
@@ -109,7 +123,7 @@ async def test_a_message_that_was_stopped_is_not_answered_by_the_next_process(
     deed, autojump_clock, monkeypatch
 ):
     """Whether it came before that one died, or comes now; and it ends once, whoever says it again."""
-    monkeypatch.setattr("actgent.sessions.session_log.LONG", 10)
+    monkeypatch.setattr("actgent.sessions.session_log.SNAPSHOT_RECORDS", 10)
     left = await Life(SlowJournal()).run(deed)
 
     async def say(life, session):
@@ -135,12 +149,12 @@ async def test_a_stop_is_written_once_and_forgotten_with_its_message(autojump_cl
         await session.wait_idle()
         await stop_before(life, session)
         records = await life.journal.load("s", agent="a")
-        assert [each.message_id for each in records if isinstance(each, Unwanted)] == ["m1"]
+        assert [each.message_id for each in records if isinstance(each, CancellationRecord)] == ["m1"]
 
     left = await Life(SlowJournal()).run(deed)
 
     async def look(life, session):
-        assert held_by(session).mail.unwanted is None
+        assert held_by(session).mailbox.unwanted is None
 
     await Life(left).run(look)
 
@@ -185,3 +199,35 @@ async def test_a_message_that_waits_for_a_place_is_stopped_by_its_id(autojump_cl
         await life.run(deed, sessions=1)
     assert life.asked == ["first", "text 2", "again", "last"]
     assert life.failed == [("interrupted", "m1"), ("interrupted", "m4")]
+
+
+@pytest.mark.parametrize("restarts", [False, True], ids=["same process", "next process"])
+async def test_a_stop_outlives_a_journal_that_failed_for_the_end_of_its_message(restarts, autojump_clock):
+    """A message whose end could not be written may be sent again. It is stopped again, and not answered."""
+    journal = FailingJournal()
+    outcomes = []
+
+    async def send(life, session):
+        reply = None
+        with pytest.raises(ActgentError) as caught:
+            reply = await life.agent.run("transfer", session=session, message_id="m1")
+        assert reply is None
+        outcomes.append(type(caught.value).__name__)
+        await session.wait_idle()
+
+    async def fail_once(life, session):
+        await session.chat("first", message_id="m0")
+        await session.wait_idle()
+        await stop_before(life, session)
+        journal.writes_left = 1  # the message is accepted; its failure is not written
+        await send(life, session)
+        if not restarts:
+            await send(life, session)
+
+    life = Life(journal)
+    left = await life.run(fail_once)
+    if restarts:
+        life = Life(left)
+        await life.run(send)
+    assert "transfer" not in life.asked
+    assert outcomes == ["JournalFailed", "Interrupted"]

@@ -17,7 +17,7 @@ from actgent import (
     open_runtime,
     tool,
 )
-from actgent.agents.upgrading import foresee
+from actgent.agents.upgrading import preview_restart
 from actgent.approvals import Approve, Reject
 from actgent.journal.memory import MemoryJournal
 
@@ -106,21 +106,21 @@ UPGRADES = {
 
 
 @pytest.mark.parametrize("upgrade", UPGRADES)
-async def test_a_begun_call_that_may_not_run_again_has_an_unknown_outcome(autojump_clock, upgrade):
-    """It may have taken effect: nothing says that it did not run, and no person is asked for what has happened."""
+async def test_a_started_call_without_idempotency_has_an_unknown_outcome(autojump_clock, upgrade):
+    """No approval is requested for a call that may have run."""
     ran = []
     async with MemoryJournal().running() as journal:
         await _begin(journal, answers=[[PUT, LOOK]])
-        foreseen = await foresee(UPGRADES[upgrade](ran), "s", await journal.load("s"))
+        preview = await preview_restart(UPGRADES[upgrade](ran), "s", await journal.load("s"))
         told = await _go_on(journal, UPGRADES[upgrade](ran), decision=Reject("no"))
-    assert len(foreseen.changes) == 1
-    assert "'put': outcome unknown" in foreseen.changes[0]
+    assert len(preview.changes) == 1
+    assert "'put': outcome unknown" in preview.changes[0]
     assert told == {"put": "outcome_unknown", "look": "success"}
     assert ran == []
 
 
-async def test_a_begun_call_behind_a_limit_has_an_unknown_outcome(autojump_clock):
-    """A limit that is lower by now ends the turn; of what had begun it says that nobody knows."""
+async def test_a_started_call_after_a_lowered_limit_has_an_unknown_outcome(autojump_clock):
+    """The lower limit ends the turn after the upgrade."""
     async with MemoryJournal().running() as journal:
         await _begin(journal, answers=[[PUT, PUT]], parallel_tools=True)
         agent = bare(putting([]), look, limits=Limits(identical_calls=1))
@@ -154,9 +154,9 @@ async def test_a_begun_call_runs_again_where_it_may(autojump_clock):
     ran = []
     async with MemoryJournal().running() as journal:
         await _begin(journal, answers=[[PUT, LOOK]])
-        foreseen = await foresee(bare(putting(ran), look), "s", await journal.load("s"))
-        assert foreseen.changes == ()
-        assert foreseen.goes_on[0] == "tool 'put' runs again"
+        preview = await preview_restart(bare(putting(ran), look), "s", await journal.load("s"))
+        assert preview.changes == ()
+        assert preview.resumes[0] == "tool 'put' runs again"
         told = await _go_on(journal, bare(putting(ran), look))
     assert told == {"put": "success", "look": "success"}
     assert ran == ["7"]
@@ -168,8 +168,8 @@ async def test_a_begun_call_in_text_that_the_new_protocol_does_not_read(autojump
     ran, said = [], []
     async with MemoryJournal().running() as journal:
         await _begin(journal, answers=[REACT_PUT], kind=ReActAgent)
-        foreseen = await foresee(bare(putting(ran, effect=effect)), "s", await journal.load("s"))
-        assert "not read as calls: outcome unknown" in foreseen.changes[0]
+        preview = await preview_restart(bare(putting(ran, effect=effect)), "s", await journal.load("s"))
+        assert "not read as calls: outcome unknown" in preview.changes[0]
         agent = bare(putting(ran, effect=effect))
         agent.on_session(lambda session: session.on_conversation(lambda reply: said.append(reply.text)))
         async with open_runtime(journal=journal) as runtime:
@@ -207,15 +207,15 @@ async def _leave(journal, *answers, content="go", queued=0, **options):
             await trio.sleep_forever()
 
 
-async def test_what_a_model_is_asked_goes_on(autojump_clock):
-    """Another model, prompt or protocol is asked what was due; what waits behind it is answered."""
+async def test_a_turn_resumes_with_another_model_prompt_or_protocol(autojump_clock):
+    """The pending model call is made, and queued messages are answered."""
     async with MemoryJournal().running() as journal:
         await _leave(journal, queued=2)
         agent = BareAgent("shop", llm=ScriptedLLM(["new"], repeat=True), role="somebody else")
-        foreseen = await foresee(agent, "s", await journal.load("s"))
+        preview = await preview_restart(agent, "s", await journal.load("s"))
         await _go_on(journal, agent)
-    assert foreseen.changes == ()
-    assert foreseen.goes_on == ("the model is asked", "2 waiting messages are answered")
+    assert preview.changes == ()
+    assert preview.resumes == ("the model is asked", "2 waiting messages are answered")
 
 
 @pytest.mark.parametrize(
@@ -230,8 +230,8 @@ async def test_an_open_approval_after_an_upgrade(autojump_clock, tools, says):
     """A person still decides; what is approved and cannot run is an error, and never an effect."""
     async with MemoryJournal().running() as journal:
         await _leave(journal, [PUT], tools=[putting([], approval=True)])
-        foreseen = await foresee(bare(*tools), "s", await journal.load("s"))
+        preview = await preview_restart(bare(*tools), "s", await journal.load("s"))
         told = await _go_on(journal, bare(*tools), decision=Approve())
-    assert says in (*foreseen.changes, *foreseen.goes_on)[0]
-    assert bool(foreseen.changes) is ("fails" in says)
+    assert says in (*preview.changes, *preview.resumes)[0]
+    assert bool(preview.changes) is ("fails" in says)
     assert told == {"put": "error" if "fails" in says else "success"}

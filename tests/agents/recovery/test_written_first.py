@@ -17,8 +17,14 @@ from actgent import (
     tool,
 )
 from actgent.errors import ActgentError, JournalFailed, NotAuthorized
-from actgent.journal.records import Ended, Failed, Finished, Said, Told
-from actgent.testing import DyingJournal, FaultyJournal
+from actgent.journal.records import (
+    AgentMessageRecord,
+    CallFinishedRecord,
+    FailureRecord,
+    MessageEndRecord,
+    OutcomeRecord,
+)
+from actgent.testing import CrashingJournal, FaultyJournal
 
 MESSAGES = ("m0", "m1", "m2", "m3")
 
@@ -122,7 +128,7 @@ async def live(rng, journal, notified, asked, seconds):
     """One life of the process: callers that act side by side, until the block is left or the process dies."""
     with trio.move_on_after(seconds + 100) as limit:
         async with trio.open_nursery() as nursery:
-            if isinstance(journal, DyingJournal):
+            if isinstance(journal, CrashingJournal):
 
                 async def die():
                     await journal.died.wait()
@@ -147,16 +153,19 @@ def written(records):
     found = {}
     for record in records:
         match record:
-            case Said(message=message):
+            case AgentMessageRecord(message=message):
                 found[message.id] = message.text
                 found.update(
                     {each.id: f"{each.status} {each.content or each.error}" for each in message.tool_results}
                 )
-            case Finished(result=result):
+            case CallFinishedRecord(result=result):
                 found[result.id] = f"{result.status} {result.content or result.error}"
-            case Told(id=known, text=text):
+            case OutcomeRecord(id=known, text=text):
                 found[known] = text
-            case Failed(message_id=message_id, kind=kind) | Ended(message_id=message_id, failed=str(kind)):
+            case (
+                FailureRecord(message_id=message_id, kind=kind)
+                | MessageEndRecord(message_id=message_id, failed=str(kind))
+            ):
                 if kind not in ("refused", "journal"):  # such a message may come again
                     found[f"{message_id}/failure"] = kind
     return found
@@ -168,9 +177,9 @@ async def test_what_is_notified_is_written_and_stays(seed, autojump_clock):
     rng = random.Random(seed)
     notified, asked = Notified(), []
     async with FaultyJournal(faults_of(rng)).running() as journal:
-        dying = DyingJournal(journal, rng.randint(2, 25)) if rng.random() < 0.6 else journal
+        dying = CrashingJournal(journal, rng.randint(2, 25)) if rng.random() < 0.6 else journal
         await live(rng, dying, notified, asked, rng.choice([1, 5, 30]))
-        stored = journal.read_now("s", agent="clerk", limit=100_000)  # without what waits to be written
+        stored = journal.read_blocking("s", agent="clerk", limit=100_000)  # without what waits to be written
         first, asked[:] = list(notified.items), []
         journal.fault = None
         if dying is not journal:  # a process that stops may still have what it could not write

@@ -172,7 +172,7 @@ async def test_another_type_is_refused():
 async def test_a_turn_without_deps_fails_before_its_model_is_asked(listen):
     """Whoever waits is told, and else the handlers are; the model is never asked."""
     async with clerk("sell") as agent:
-        with pytest.raises(DepsMissing, match=r"tool 'sell' takes deps, and there are none; pass deps= to"):
+        with pytest.raises(DepsMissing, match=r"tool 'sell' needs deps, and none are set; pass deps= to"):
             await agent.run("?")
         session = await agent.create_session("ada")
         heard = listen(session)
@@ -268,7 +268,7 @@ async def test_a_session_whose_deps_are_gone_is_left_out_and_named(journal, give
             agent = await runtime.start(clerk("wait", deps=Shop("A")))
             (record,) = [each for each in caplog.records if each.levelno == logging.ERROR]
             assert "session 'ada'" in record.getMessage()
-            assert "deps of its own before the restart" in record.getMessage()
+            assert "its deps from before the restart are lost" in record.getMessage()
             with pytest.raises(DepsMissing, match="open_session"):
                 await agent.open_session("ada")
     async with open_runtime(journal=journal) as runtime:
@@ -284,7 +284,7 @@ async def test_a_session_of_an_agent_that_lost_its_deps_is_left_out(journal, cap
     await die(journal, agent=Shop(""))
     async with open_runtime(journal=journal) as runtime:
         agent = await runtime.start(clerk("wait"))
-        assert "tool 'wait' takes deps, and there are none" in caplog.text
+        assert "tool 'wait' needs deps, and none are set" in caplog.text
         session = await agent.ensure_session("ada", "ada", deps=Shop("S"))
         await session.wait_idle()
         assert session.history[-1].text == "S"

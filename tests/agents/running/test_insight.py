@@ -76,15 +76,15 @@ async def test_provider_limits_are_told_model_by_model(autojump_clock):
         for session, priority in zip(sessions, ["normal", "normal", "high", "low"], strict=True):
             await session.chat("hello", priority=priority)
         await trio.testing.wait_all_tasks_blocked()
-        doors = runtime.governors()
+        limiters = runtime.governors()
         for session in sessions:
             await session.wait_idle()
         await first.aclose()
         await second.aclose()
-    local, scripted = sorted(doors, key=lambda each: each.door)
-    assert local.door.startswith("127.0.0.1:9 ")
-    assert len(local.door) == len("127.0.0.1:9 abcd")
-    assert "secret" not in repr(doors)
+    local, scripted = sorted(limiters, key=lambda each: each.name)
+    assert local.name.startswith("127.0.0.1:9 ")
+    assert len(local.name) == len("127.0.0.1:9 abcd")
+    assert "secret" not in repr(limiters)
     assert (scripted.total.running, scripted.total.waiting) == (0, 3)
     (lane,) = scripted.models
     assert lane.waiting == {
@@ -186,7 +186,7 @@ async def test_a_fork_of_a_new_sessions_handler_is_none_of_a_session_that_is_jus
             for session_id in ("one", "two"):
                 nursery.start_soon(partial(agent.create_session, "ada", session_id=session_id))
         kinds = [type(record).__name__ for record in await runtime.journal.load(wanted)]
-    assert (kinds.count("Opened"), refused) == (1, [wanted])
+    assert (kinds.count("SessionCreatedRecord"), refused) == (1, [wanted])
 
 
 @attrs.define(eq=False)
@@ -251,7 +251,7 @@ async def test_a_session_that_a_handler_makes_beside_a_fork_of_its_id_is_one(hol
                 await done[number].wait()
         kinds = [type(record).__name__ for record in await runtime.journal.load("copy")]
         copy = await agent.open_session("copy")
-        assert kinds.count("Opened") == 1
+        assert kinds.count("SessionCreatedRecord") == 1
         assert [message.text for message in copy.history] == (["1", "one"] if is_first else [])
         assert sum(taken) == (0 if other == "ensure" and is_first else 1)
 
@@ -280,7 +280,7 @@ async def test_an_agent_that_starts_while_a_fork_is_written_makes_no_second_one(
         copy = await agent.open_session("copy", owner="ada")
         kinds = [type(record).__name__ for record in await runtime.journal.load("copy")]
     assert ([message.text for message in copy.history], refused) == (["1", "one"], [True])
-    assert kinds.count("Opened") == 1
+    assert kinds.count("SessionCreatedRecord") == 1
 
 
 async def test_of_two_forks_of_one_id_at_once_one_is_written_without_their_agent(tmp_path):
@@ -325,7 +325,7 @@ async def test_a_session_is_rebuilt_and_forked_while_its_agent_works(tmp_path):
             await session.chat(text)
             await session.wait_idle()
         records = await runtime.journal.load("s")
-        place = next(n for n, record in enumerate(records, 1) if type(record).__name__ == "Ended")
+        place = next(n for n, record in enumerate(records, 1) if type(record).__name__ == "MessageEndRecord")
         before = await runtime.rebuild("s", to=place)
         assert [message.text for message in before.history] == ["1", "one"]
         assert (await runtime.rebuild("s")).history == session.history
@@ -446,7 +446,7 @@ async def test_a_comparison_leaves_the_running_agent_as_it_is():
         await agent.run("pay", session=session)
         assert await compare_session(runtime, "s") is None
         assert (shop.connections, made) == (1, ["s"])
-        assert agent._reports.is_redacted
+        assert agent._failure_logger.is_redacted
         reply = await agent.run("pay", session=session)
         results = [part for each in session.history for part in each.tool_results]
     assert (reply.text, [each.content for each in results]) == ("done again", ["paid by s"] * 2)

@@ -259,7 +259,11 @@ async def test_what_is_told_to_an_agent_that_is_gone_is_kept(autojump_clock):
         with pytest.raises(NotRunning):
             await ref.tell("too late")
         (letter,) = runtime.dead_letters
-        assert (letter.actor, letter.payload, letter.reason) == ("tutor", "too late", "it is not running")
+        assert (letter.actor, letter.payload, letter.reason) == (
+            "tutor",
+            "too late",
+            "the agent is not running",
+        )
         await runtime.start(agent)
         await runtime.send_again(letter)
     assert asked == ["too late"]
@@ -317,7 +321,7 @@ async def test_an_actor_that_asks_an_agent_in_a_circle_is_refused_at_once(autoju
         await runtime.start(BareAgent("tutor", llm=ScriptedLLM(answer), tools=[ask_clerk]))
         assert await clerk.ask("hi") == "done"
     assert trio.current_time() == 0
-    assert re.search(r"WaitCycle.*wait for each other for ever: tutor/\S+ -> clerk -> tutor/", results[0])
+    assert re.search(r"WaitCycle.*wait for each other forever: tutor/\S+ -> clerk -> tutor/", results[0])
 
 
 async def test_an_actor_that_asks_itself_is_refused_at_once(autojump_clock):

@@ -132,7 +132,7 @@ async def test_layers_of_sessions_and_calls_round_a_prompt_that_changes():
     """What is appended to one call goes to its end; what is laid round is refused, and what replaces it stands."""
     llm = ScriptedLLM(["a"] * 3)
     async with BareAgent("clerk", llm=llm, prompt=GREETING) as agent:
-        with pytest.raises(ConfigurationError, match="nothing can be laid round it"):
+        with pytest.raises(ConfigurationError, match="a layer cannot extend it"):
             await agent.create_session("ada", prompt="Be brief.")
         session = await agent.create_session("ada", prompt=PromptLayer("Only this.", mode="replace"))
         await agent.run("a", session=session)

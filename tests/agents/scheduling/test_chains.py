@@ -73,8 +73,8 @@ async def test_a_model_that_schedules_itself_soon_ends_at_the_bound_of_the_tree(
     ] * 2
 
 
-async def test_a_tool_is_refused_a_turn_that_nothing_is_left_for(autojump_clock):
-    """The model reads which bound it is, and that a later time is allowed."""
+async def test_scheduling_fails_if_the_tree_has_no_model_call_left(autojump_clock):
+    """The model reads the name of the limit, and that a later time is allowed."""
     calls, results = [], []
     async with looking_again(0, calls) as agent:
         session = await agent.create_session("ada")
@@ -87,8 +87,8 @@ async def test_a_tool_is_refused_a_turn_that_nothing_is_left_for(autojump_clock)
 
 
 @pytest.mark.parametrize("when", [{"seconds": 60}, {"seconds": 3600}])
-async def test_a_model_that_schedules_itself_later_goes_on(when, autojump_clock):
-    """Time bounds it: one that looks each hour may do so for ever."""
+async def test_a_model_may_schedule_itself_later_without_limit(when, autojump_clock):
+    """Time bounds such a chain: an hourly schedule may continue for ever."""
     calls, failed = [], []
     async with looking_again(when["seconds"], calls) as agent:
         session = await agent.create_session("ada")

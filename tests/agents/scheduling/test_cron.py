@@ -58,14 +58,14 @@ def test_inside_the_doubled_hour_time_does_not_go_back():
     "line",
     ["", "* * * *", "* * * * * *", "60 * * * *", "x * * * *", "0 0 31 2 *", "0 0 30 2 *", "-1 * * * *"],
 )
-def test_what_is_no_cron_line_is_told_at_once(line):
-    """Also one that never comes; lines of six fields, with seconds, are refused."""
+def test_invalid_cron_expressions_are_rejected(line):
+    """Also expressions that never fire, and those with six fields."""
     with pytest.raises(ConfigurationError, match=r"cron expression"):
         next_time(line, "UTC", after=0.0)
 
 
 @pytest.mark.parametrize("name", ["Mars/Olympus", "", "../etc/passwd", "Europe", "\0"])
-def test_an_unknown_zone_is_told(name):
-    """Whatever it may look like to a file system."""
+def test_an_unknown_time_zone_is_rejected(name):
+    """Even if its name looks like a file path."""
     with pytest.raises(ConfigurationError, match="time zone"):
         zone_of(name)

@@ -112,8 +112,8 @@ def test_what_is_due_within_the_tolerance_is_due():
         index.put_back("a")
 
 
-def test_the_earliest_time_is_told_when_it_is_set():
-    """Whoever waits for the index need not look at it again and again."""
+def test_a_new_earliest_time_is_reported():
+    """The waiting service does not need to poll the index."""
     told = []
     index = DueIndex(Hands())
     index.on_push = told.append

@@ -24,10 +24,10 @@ from actgent import (
 from actgent.control import clock as clock_module
 from actgent.journal.memory import MemoryJournal
 from actgent.journal.transfer import read_sessions, write_sessions
-from actgent.journal.wrapped import WrappedJournal
+from actgent.journal.wrappers import WrappedJournal
 from actgent.runtime.sessions import table as session_table
-from actgent.sessions.waiting.schedules import MAX_SCHEDULES
-from actgent.testing import DyingJournal
+from actgent.sessions.pending.schedules import MAX_SCHEDULES
+from actgent.testing import CrashingJournal
 
 TASK = "Running scheduled task: "
 
@@ -61,10 +61,10 @@ def at_wall_time(monkeypatch):
     return set_time
 
 
-async def test_a_line_whose_message_waits_for_a_person_is_passed_over(
+async def test_a_cron_schedule_skips_runs_while_its_message_is_suspended(
     autojump_clock, at_wall_time, journal_or_none
 ):
-    """However long that takes, also over a restart: nothing is queued behind it, and it comes again when that is done."""
+    """Also over a restart: no message is queued, and the next run follows after the turn."""
     asked = []
 
     @tool(approval=True)
@@ -187,8 +187,8 @@ async def test_a_removal_that_failed_holds_in_no_life(autojump_clock):
 
 
 @pytest.mark.parametrize("after", [0, 0.1, 0.7])
-async def test_what_is_not_set_in_the_end_has_not_fired_meanwhile(autojump_clock, after):
-    """Its time comes while it is written: the one who is cancelled sets nothing, and whoever sets it then has it fire once."""
+async def test_a_cancelled_schedule_does_not_fire(autojump_clock, after):
+    """It becomes due while it is written: the cancelled caller sets nothing, and a second caller's schedule fires once."""
     async with MemoryJournal().running() as inner:
         journal = SlowJournal(inner)
         async with open_runtime(journal=journal) as runtime:
@@ -273,8 +273,8 @@ async def test_what_was_removed_never_fires(autojump_clock):
         ({"cron": "* * * * *", "zone": "Moon"}, "time zone"),
     ],
 )
-async def test_a_wrong_time_is_told_at_the_call(times, words):
-    """By name, and nothing is set."""
+async def test_invalid_times_are_rejected(times, words):
+    """The error names the argument, and no schedule is set."""
     async with make_agent() as agent:
         session = await agent.create_session("ada")
         with pytest.raises(ConfigurationError, match=words):
@@ -318,7 +318,7 @@ async def test_where_nothing_can_be_scheduled(autojump_clock):
             await session.schedule("x", after=1)
         await trio.sleep(100)
         passing = await agent.create_session("bob")
-        passing._agent.lifecycle.let_go(passing._context)
+        passing._agent.lifecycle.unload_when_idle(passing._context)
         with pytest.raises((UsageError, SessionClosed)):
             await passing.schedule("x", after=1)
     assert asked(agent) == []
@@ -480,7 +480,7 @@ async def test_a_crash_at_every_write_fires_each_exactly_once(autojump_clock, at
         at_wall_time(begin)
         heard, effects = [], []
         async with MemoryJournal().running() as inner:
-            journal = DyingJournal(inner, writes)
+            journal = CrashingJournal(inner, writes)
             with trio.CancelScope() as scope:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(kill_when_dead, journal, scope)

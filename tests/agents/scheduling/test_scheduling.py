@@ -10,7 +10,7 @@ import trio
 from actgent import BareAgent, ScriptedLLM, ToolCall, open_runtime, scheduling_tools
 from actgent.control import clock as clock_module
 from actgent.journal.memory import MemoryJournal
-from actgent.testing import DyingJournal
+from actgent.testing import CrashingJournal
 
 TASK = "Running scheduled task: "
 
@@ -131,7 +131,7 @@ async def test_a_crash_at_every_write_sets_a_task_once(autojump_clock):
     writes = 1
     while True:
         async with MemoryJournal().running() as inner:
-            journal = DyingJournal(inner, writes)
+            journal = CrashingJournal(inner, writes)
             with trio.move_on_after(300) as scope:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(cancel_when_dead, journal, scope)

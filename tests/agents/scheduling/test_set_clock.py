@@ -73,8 +73,8 @@ async def heard_within(session, seconds):
 
 
 @pytest.mark.parametrize("jump", JUMPS)
-async def test_a_delay_takes_as_long_as_was_said(autojump_clock, wall, journal, jump):
-    """Set back or forward after it was set, by an hour: neither later nor at once."""
+async def test_a_delay_ignores_clock_adjustments(autojump_clock, wall, journal, jump):
+    """The clock is set back or forward by an hour after the delay was set."""
     async with open_runtime(journal=journal) as runtime:
         session = await (await runtime.start(clerk())).create_session("ada")
         await session.schedule("look", after=2 * SHORT)
@@ -180,8 +180,8 @@ async def test_the_deadline_of_a_task_is_a_delay(autojump_clock, wall, journal, 
         assert await heard_within(session, 3 * SHORT) == ["ok"]
 
 
-async def test_a_jump_is_told_once(monkeypatch):
-    """By how much the system's own clock was set since the last look; two clocks that differ a little are none."""
+async def test_a_clock_adjustment_is_reported_once(monkeypatch):
+    """Small drift between two clocks is not an adjustment."""
     wall = Wall(trio.lowlevel.current_clock())
     monkeypatch.setattr(time, "time", wall)
     clock = Clock()
@@ -194,3 +194,19 @@ async def test_a_jump_is_told_once(monkeypatch):
     assert clock.steady() - steady < 5
     assert clock.now() == pytest.approx(wall(), abs=1)
     assert clock.steady_of(wall()) == pytest.approx(clock.steady(), abs=1)
+
+
+async def test_a_corrected_clock_is_right_for_dates_and_delays(wall, autojump_clock):
+    """As the database of a cluster has the time: also when the machine's clock is set right afterwards."""
+    clock = SystemClock()
+    right = clock.now()
+    for wrong in (3600, -3600):
+        wall.ahead = wrong
+        clock.correct(-wrong)
+        assert [clock.now(), clock.steady()] == pytest.approx([right, right], abs=0.001)
+        assert clock.take_adjustment() == 0.0
+    wall.ahead = 0.0
+    clock.correct(0.0)
+    assert [clock.now(), clock.steady()] == pytest.approx([right, right], abs=0.001)
+    await trio.sleep(5)
+    assert [clock.now(), clock.steady()] == pytest.approx([right + 5, right + 5], abs=0.001)

@@ -126,8 +126,8 @@ async def test_a_crowd_is_rung_a_few_at_a_time(autojump_clock):
         assert most == timer_service.WORKERS
 
 
-async def test_a_crowd_leaves_half_of_an_inbox_to_people(autojump_clock):
-    """No date is turned away, to come again a second later; the agent has always enough to do, and people are let in."""
+async def test_schedules_use_at_most_half_of_an_inbox(autojump_clock):
+    """Schedules are not delayed needlessly, the agent is always busy, and messages of users are accepted."""
 
     async def answer(chat):
         await trio.sleep(dice.uniform(0, 2))
@@ -141,7 +141,7 @@ async def test_a_crowd_leaves_half_of_an_inbox_to_people(autojump_clock):
         await trio.sleep(0.5)
         said = Message(session_id=context.id, sender=Sender("bell", "system"), parts=(Text("now"),))
         try:
-            await agent._opener.intake.accept_due(context, said)
+            await agent._opener.admission.accept_due(context, said)
         except InboxFull:
             turned_away.append(context.id)
             raise

@@ -65,7 +65,7 @@ async def test_a_plan_whose_turn_failed_is_no_part_of_the_conversation():
 
 async def test_pages_of_the_conversation_end_anywhere(monkeypatch):
     """A page of the record may end between a plan and the message that follows it."""
-    monkeypatch.setattr("actgent.sessions.following.finding.PAGE", 2)
+    monkeypatch.setattr("actgent.sessions.subscriptions.message_search.PAGE", 2)
     llm = ScriptedLLM([[ToolCall("look", {"what": "sums"})], "a", [ToolCall("look", {"what": "x"})], "b"])
     async with BareAgent("tutor", llm=llm, tools=[look]) as agent:
         session = await agent.create_session("ada")

@@ -17,7 +17,7 @@ from actgent import (
     tool,
 )
 from actgent.journal.memory import MemoryJournal
-from actgent.sessions.waiting.turn_future import TurnFuture
+from actgent.sessions.pending.turn_future import TurnFuture
 from actgent.testing import assert_no_leaks
 
 DEEP = 1200
@@ -117,7 +117,7 @@ async def test_a_long_chain_of_waits_is_held_and_released(autojump_clock):
     futures = [first]
     for _ in range(DEEP):
         future = TurnFuture(None)
-        future.take_limit(Asker(futures[-1]))
+        future.pause_tool_timeout(Asker(futures[-1]))
         futures.append(future)
     futures[-1].hold()
     assert {future._holds for future in futures} == {1}

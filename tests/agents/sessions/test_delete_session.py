@@ -10,8 +10,8 @@ import trio.testing
 from actgent import BareAgent, ScriptedLLM, SessionClosed, SessionNotFound, ToolCall, open_runtime, tool
 from actgent.journal.base import Entry
 from actgent.journal.memory import MemoryJournal
-from actgent.journal.records import Opened, Unwanted
-from actgent.journal.wrapped import WrappedJournal
+from actgent.journal.records import CancellationRecord, SessionCreatedRecord
+from actgent.journal.wrappers import WrappedJournal
 from actgent.messages import Sender
 from actgent.testing import FaultyJournal
 
@@ -392,14 +392,16 @@ async def test_records_of_an_erased_session_are_refused_by_the_journal():
     async with MemoryJournal().running() as journal:
         epoch = await journal.acquire()
         owner = Sender("ada")
-        opened = Entry(session_id="s", agent="a", records=(Opened(owner=owner, created_at=1.0),))
-        later = Entry(session_id="s", agent="a", records=(Unwanted(message_id="m"),), follows=True)
+        opened = Entry(
+            session_id="s", agent="a", records=(SessionCreatedRecord(owner=owner, created_at=1.0),)
+        )
+        later = Entry(session_id="s", agent="a", records=(CancellationRecord(message_id="m"),), follows=True)
         await journal.commit(opened, epoch=epoch)
         await journal.commit(later, epoch=epoch)
         await journal.delete("s", agent="a")
         with pytest.raises(SessionNotFound):
             await journal.commit(later, epoch=epoch)
-        journal.write_soon(later, epoch=epoch)
+        journal.enqueue_write(later, epoch=epoch)
         assert await ids(journal) == []
         await journal.commit(opened, epoch=epoch)
         assert len(await journal.load("s", agent="a")) == 1

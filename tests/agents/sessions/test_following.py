@@ -9,12 +9,20 @@ import trio.testing
 from actgent import BareAgent, Limits, ScriptedLLM, SimpleAgent, ToolCall, ToolContext, open_runtime, tool
 from actgent.errors import ConfigurationError, CursorUnknown, SessionNotFound
 from actgent.journal.base import Entry
-from actgent.journal.opening import open_journal
-from actgent.journal.records import Accepted, Appended, Changed, Closed, Ended, Opened, Said
+from actgent.journal.journal_url import open_journal
+from actgent.journal.records import (
+    AgentMessageRecord,
+    MessageAcceptedRecord,
+    MessageAppendedRecord,
+    MessageEndRecord,
+    SessionClosedRecord,
+    SessionCreatedRecord,
+    StateChangeRecord,
+)
 from actgent.journal.transfer import read_sessions, write_sessions
 from actgent.messages import CallProgress, Sender
 from actgent.runtime.sessions import table as session_table
-from actgent.sessions.following import Followed, Growing
+from actgent.sessions.subscriptions import FollowedRecord, PartialText
 
 
 @pytest.fixture
@@ -57,7 +65,7 @@ async def records_of(follower, count):
     with trio.fail_after(60):
         while len(found) < count:
             item = await follower.receive()
-            if isinstance(item, Followed):
+            if isinstance(item, FollowedRecord):
                 found.append(item)
     return found
 
@@ -71,7 +79,7 @@ async def texts_of(follower, wanted=None):
             item = await follower.receive()
         if scope.cancelled_caught:
             return shown
-        if isinstance(item, Growing):
+        if isinstance(item, PartialText):
             shown = shown[: item.begin] + item.text
     return shown
 
@@ -108,7 +116,7 @@ async def test_a_follower_goes_on_in_the_middle_of_a_turn(runtime, journal):
     message = await session.chat("1")
     await session.wait_idle()
     records = await journal.load("s")
-    place = [type(record) for record in records].index(Appended) + 1
+    place = [type(record) for record in records].index(MessageAppendedRecord) + 1
     async with session.follow(after=place) as follower:
         assert {each.turn for each in await records_of(follower, len(records) - place)} == {message}
 
@@ -129,20 +137,22 @@ async def test_messages_that_are_answered_together_are_one_turn(runtime, journal
     found = {
         (type(each.record), each.record.message_id): each.turn
         for each in followed
-        if type(each.record) in (Appended, Ended)
+        if type(each.record) in (MessageAppendedRecord, MessageEndRecord)
     }
-    assert {found[kind, message] for kind in (Appended, Ended) for message in (two, three)} == {three}
+    assert {
+        found[kind, message] for kind in (MessageAppendedRecord, MessageEndRecord) for message in (two, three)
+    } == {three}
 
 
 async def test_a_slow_reader_loses_no_record(runtime, journal):
     """It reads the journal where the feed has let go what waited for it; the writer never waits."""
     epoch = journal.epoch_of("s")
-    opened = Opened(owner=Sender("ada"), created_at=1.0)
+    opened = SessionCreatedRecord(owner=Sender("ada"), created_at=1.0)
     await journal.commit(Entry(session_id="s", agent="gone", records=(opened,)), epoch=epoch)
     async with runtime.follow("s", agent="gone") as follower:
         await records_of(follower, 1)
         for number in range(2500):
-            changed = Changed(changes={"n": number})
+            changed = StateChangeRecord(changes={"n": number})
             await journal.commit(Entry(session_id="s", agent="gone", records=(changed,)), epoch=epoch)
         followed = await records_of(follower, 2500)
         assert len(follower._ready) <= 2000
@@ -154,7 +164,7 @@ async def test_who_takes_whole_steps_has_those_that_are_none(runtime, journal):
     """Of a long one each record comes by itself; a session that is erased ends."""
     agent = await runtime.start(BareAgent("a", llm=ScriptedLLM([])))
     session = await agent.create_session("ada", session_id="s")
-    changes = tuple(Changed(changes={"n": number}) for number in range(101))
+    changes = tuple(StateChangeRecord(changes={"n": number}) for number in range(101))
     async with session.follow(after=1) as follower:
         await follower.move_on()
         await journal.commit(Entry(session_id="s", agent="a", records=changes), epoch=journal.epoch_of("s"))
@@ -177,7 +187,7 @@ async def test_two_readers_and_a_writer_that_never_pauses(runtime, journal):
     async def read(name, pause):
         async with session.follow() as follower:
             async for item in follower:
-                if isinstance(item, Followed):
+                if isinstance(item, FollowedRecord):
                     seen[name].append(item)
                     await trio.sleep(pause)
 
@@ -213,7 +223,7 @@ async def read_for_a_while(session, known, seconds):
     async with session.follow(after=len(known)) as follower:
         with trio.move_on_after(seconds):
             async for item in follower:
-                known.extend([item] if isinstance(item, Followed) else [])
+                known.extend([item] if isinstance(item, FollowedRecord) else [])
     assert follower.cursor == len(known)
 
 
@@ -256,7 +266,7 @@ async def test_it_ends_with_the_session(runtime):
         await runtime.delete_session("two")
         with trio.fail_after(60):
             items = [item async for item in closed]
-            assert type(items[-1].record) is Closed
+            assert type(items[-1].record) is SessionClosedRecord
             assert [item async for item in erased] == []
     async with runtime.follow("one", agent="a") as again:
         assert [item async for item in again] == items
@@ -286,14 +296,14 @@ async def test_it_ends_with_the_journal():
             agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(["hi"])))
             nursery.start_soon(read, await agent.create_session("ada"))
             await following.wait()
-    assert type(items[0].record) is Opened
+    assert type(items[0].record) is SessionCreatedRecord
 
 
 async def test_cursors_of_others_are_refused(runtime):
     """Behind the end there is another session, or an older copy; an error says what to do."""
     agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(["hi"])))
     session = await agent.create_session("ada", session_id="s")
-    with pytest.raises(CursorUnknown, match="'s' has 1 record, and its reader has seen 7") as caught:
+    with pytest.raises(CursorUnknown, match="'s' has 1 record, but the cursor is 7") as caught:
         async with session.follow(after=7):
             pass
     assert (caught.value.cursor, caught.value.records) == (7, 1)
@@ -324,14 +334,14 @@ async def test_an_answer_is_streamed_while_it_is_followed():
                 with trio.fail_after(60):
                     while len(grown) < number:  # the start of the turn may be written before it or after it
                         item = await follower.receive()
-                        (grown if isinstance(item, Growing) else rest).append(item)
+                        (grown if isinstance(item, PartialText) else rest).append(item)
             await session.wait_idle()
             rest += await records_of(follower, 5 - len(rest))
         assert grown == [
-            Growing(turn=message, reply_id=grown[0].reply_id, begin=begin, text=text)
+            PartialText(turn=message, reply_id=grown[0].reply_id, begin=begin, text=text)
             for begin, text in ((0, "Good "), (5, "day, "), (10, "Ada. "))
         ]
-        said = next(each.record for each in rest if isinstance(each.record, Said))
+        said = next(each.record for each in rest if isinstance(each.record, AgentMessageRecord))
         assert said.message.id == grown[0].reply_id
         await session.chat("again")
         await session.wait_idle()
@@ -356,11 +366,15 @@ async def test_who_comes_late_or_is_slow_gets_all_that_has_grown():
                 await session.wait_idle()
                 items = []
                 with trio.fail_after(60):
-                    while not (items and isinstance(items[-1], Followed) and type(items[-1].record) is Ended):
+                    while not (
+                        items
+                        and isinstance(items[-1], FollowedRecord)
+                        and type(items[-1].record) is MessageEndRecord
+                    ):
                         items.append(await late.receive())
         async with session.follow() as afterwards:
             assert await texts_of(afterwards) == ""
-    assert [item.text for item in items if isinstance(item, Growing)] in ([], ["Ada. "])
+    assert [item.text for item in items if isinstance(item, PartialText)] in ([], ["Ada. "])
 
 
 async def test_what_has_grown_in_a_turn_that_was_stopped_does_not_come_behind_its_end():
@@ -381,7 +395,7 @@ async def test_what_has_grown_in_a_turn_that_was_stopped_does_not_come_behind_it
             while (step := follower.receive_step()) is not None:
                 kinds += [type(each) for each in step.records]
             assert follower.receive_now() is None
-    assert kinds[-1] is Ended
+    assert kinds[-1] is MessageEndRecord
 
 
 async def test_what_has_grown_of_an_answer_does_not_come_behind_it():
@@ -407,7 +421,7 @@ async def test_what_has_grown_of_an_answer_does_not_come_behind_it():
                 kinds += [type(each) for each in step.records]
             assert follower.receive_now() is None
             is_read.set()
-    assert kinds == [Accepted, Appended, Said]
+    assert kinds == [MessageAcceptedRecord, MessageAppendedRecord, AgentMessageRecord]
 
 
 async def test_a_step_that_was_read_is_not_received_again(runtime):
@@ -506,7 +520,7 @@ async def test_accepted_messages_come_before_their_turn(runtime):
         message = await session.chat("hello")
         (accepted,) = await records_of(follower, 1)
         await session.wait_idle()
-    assert (type(accepted.record), accepted.turn) == (Accepted, message)
+    assert (type(accepted.record), accepted.turn) == (MessageAcceptedRecord, message)
 
 
 # --- cursors in copies of a journal ---------------------------------------------------------
@@ -558,3 +572,26 @@ async def test_a_cursor_goes_on_in_a_journal_into_which_the_session_was_imported
     assert step.records == tuple(record for each in steps for record in each.records)
     assert (step.first, step.last) == (steps[0].first, steps[-1].last)
     assert step.at >= steps[-1].at
+
+
+async def test_follower_of_a_long_session_reads_few_records(monkeypatch):
+    """A follower reads backwards in growing pages until it finds the turn at its cursor."""
+    async with open_runtime(journal="memory:") as runtime:
+        agent = BareAgent("clerk", llm=ScriptedLLM(["yes"] * 101))
+        await runtime.start(agent)
+        session = await agent.create_session("ada")
+        for _ in range(100):
+            await session.chat("hello")
+            await session.wait_idle()
+        read, limits = runtime.journal.read, []
+
+        async def count(*place, limit=1000, **options):
+            limits.append(limit)
+            return await read(*place, limit=limit, **options)
+
+        monkeypatch.setattr(runtime.journal, "read", count)
+        async with session.follow(after=None) as follower:
+            await session.chat("again")
+            while not isinstance((await follower.receive()).record, MessageEndRecord):
+                pass
+        assert 0 < sum(limits) <= 16

@@ -64,7 +64,7 @@ async def test_a_program_gives_outcomes_to_handlers(listen):
         for delivery in given:
             await session.deliver(delivery)
         assert (heard, session.history, session.status) == (given, (), "idle")
-        with pytest.raises(ConfigurationError, match="what handlers get"):
+        with pytest.raises(ConfigurationError, match="takes a delivery"):
             await session.deliver("hello")
 
 

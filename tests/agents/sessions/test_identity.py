@@ -21,7 +21,7 @@ from actgent import (
     open_runtime,
     tool,
 )
-from actgent.journal.opening import open_journal
+from actgent.journal.journal_url import open_journal
 
 
 def bare(name="shop"):

@@ -10,7 +10,7 @@ import trio.testing
 
 from actgent import Approve, BareAgent, PlanAgent, ScriptedLLM, SimpleAgent, ToolCall, open_runtime, tool
 from actgent.errors import CursorUnknown, ModelTimeout
-from actgent.sessions.following import growing_thoughts
+from actgent.sessions.subscriptions import growing_thoughts
 
 NAMES = {"role": "clerk", "goal": "help", "capabilities": "words"}
 

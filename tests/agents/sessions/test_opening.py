@@ -48,7 +48,7 @@ def attended(name="a", **options):
 def known(agent):
     """The sessions that an agent has in memory, and those that it has half made."""
     opener = agent._opener
-    return sorted(opener.running.sessions), list(opener._opening)
+    return sorted(opener.running.sessions), list(opener._pending_opens)
 
 
 async def said_in(session):

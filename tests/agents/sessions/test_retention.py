@@ -11,10 +11,15 @@ from actgent.approvals import Approve
 from actgent.errors import ConfigurationError, JournalFailed, SessionClosed, SessionNotFound
 from actgent.journal.base import Entry
 from actgent.journal.memory import MemoryJournal
-from actgent.journal.records import Changed, Closed, Delivered, Opened
+from actgent.journal.records import (
+    DeliveryRecord,
+    SessionClosedRecord,
+    SessionCreatedRecord,
+    StateChangeRecord,
+)
 from actgent.messages import Sender
 from actgent.runtime.retention import Retention
-from actgent.testing import DyingJournal
+from actgent.testing import CrashingJournal
 
 DAY = 86_400.0
 
@@ -109,7 +114,7 @@ async def test_a_run_with_a_task_that_reports_stays_until_then(autojump_clock):
 async def test_what_a_crash_left_leaves_at_the_next_start(autojump_clock, writes):
     """At whichever write the process dies: the run goes on, or what is left of it is erased."""
     async with MemoryJournal().running() as journal:
-        dying = DyingJournal(journal, writes)
+        dying = CrashingJournal(journal, writes)
         async with trio.open_nursery() as nursery:
 
             async def live():
@@ -314,7 +319,7 @@ async def test_what_was_written_just_before_is_kept():
         async def write():
             journal.meanwhile = None
             session.state.dispatch(("n", 1))
-            entry = Entry(session_id="s", agent="clerk", records=(Delivered(ids=("x",)),))
+            entry = Entry(session_id="s", agent="clerk", records=(DeliveryRecord(ids=("x",)),))
             await journal.commit(entry, epoch=journal.epoch_of("s"))
 
         journal.meanwhile = write
@@ -324,7 +329,7 @@ async def test_what_was_written_just_before_is_kept():
         await session.chat("still there?")
         await session.wait_idle()
         assert session.history[-1].text == "yes"
-        changed = [each for each in await journal.load("s") if isinstance(each, Changed)]
+        changed = [each for each in await journal.load("s") if isinstance(each, StateChangeRecord)]
         assert [each.changes for each in changed] == [{"n": 1}]
 
 
@@ -407,7 +412,10 @@ class AwayAtFirst(MemoryJournal):
 async def test_a_journal_that_fails_as_the_runtime_begins_is_asked_again(autojump_clock):
     """The runtime goes on meanwhile, without retention, too; then what had ended leaves."""
     async with AwayAtFirst().running() as journal:
-        records = Opened(owner=Sender("ada"), created_at=1.0, transient=True), Closed(erase=True)
+        records = (
+            SessionCreatedRecord(owner=Sender("ada"), created_at=1.0, transient=True),
+            SessionClosedRecord(erase=True),
+        )
         epoch = await journal.acquire()
         await journal.commit(Entry(session_id="over", agent="clerk", records=records), epoch=epoch)
         async with open_runtime(journal=journal) as runtime:

@@ -294,14 +294,14 @@ async def test_a_session_knows_the_one_above_it_when_both_have_ended(agent):
 
 async def test_sessions_that_waited_for_the_one_above_are_forgotten_with_their_end(agent, runtime):
     """Those that came back alone, and left again, leave nothing that is kept for the one that they belong to."""
-    for number in range(2 * session_table.PURGED_FROM):
+    for number in range(2 * session_table.PURGE_THRESHOLD):
         parent = await agent.create_session("ada", session_id=f"s{number}")
         child = await agent.create_session("ada", session_id=f"s{number}/child", parent=parent)
         await runtime.evict(lambda _: True)
         await agent.open_session(child.id)
         del parent, child
         await runtime.evict(lambda _: True)
-    assert len(runtime.agents.trees._parentless) <= session_table.PURGED_FROM
+    assert len(runtime.agents.trees._parentless) <= session_table.PURGE_THRESHOLD
 
 
 async def test_a_session_that_was_unloaded_leaves_as_others_do(agent, runtime):
@@ -312,6 +312,6 @@ async def test_a_session_that_was_unloaded_leaves_as_others_do(agent, runtime):
     for number in range(5):
         await agent.create_session("ada", session_id=f"t{number}")
     assert "s" not in agent._opener.running.sessions
-    agent._opener.running.lifecycle.leaving.leave_tree(context.log)
+    agent._opener.running.lifecycle.eviction.leave_tree(context.log)
     with trio.fail_after(5):
         assert (await agent.open_session("s")).history[-1].text == "saw 1"

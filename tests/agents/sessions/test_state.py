@@ -15,12 +15,12 @@ from actgent import (
 )
 from actgent.journal.base import Entry
 from actgent.journal.memory import MemoryJournal
-from actgent.journal.records import Accepted, Changed
+from actgent.journal.records import MessageAcceptedRecord, StateChangeRecord
 from actgent.protocols.bare import Bare
 from actgent.protocols.base import Change, Say
 from actgent.state.reducers import add, append
 from actgent.tools.base import ToolContext
-from actgent.tools.state import StateTool
+from actgent.tools.state_tools import StateTool
 
 
 @tool
@@ -106,7 +106,7 @@ async def test_what_is_no_plain_data_is_refused_by_a_journal(autojump_clock):
             failures = []
             session.on_exception(failures.append)
             await session.wait_idle()
-            assert "cannot be written" in str(failures[0].error)
+            assert "cannot be serialized" in str(failures[0].error)
             assert not session.state
         async with open_runtime(journal=journal) as runtime:
             agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(["hi"])))
@@ -169,9 +169,9 @@ async def restarted(make, records):
 async def test_no_change_is_made_twice_after_a_crash(autojump_clock):
     """Wherever it was cut: an answer that changes the state does so once, and is read as it was the first time."""
     records = await whole_run(counting_agent)
-    assert sum(isinstance(record, Changed) for record in records) == 4
+    assert sum(isinstance(record, StateChangeRecord) for record in records) == 4
     for cut in range(1, len(records) + 1):
-        accepted = sum(isinstance(record, Accepted) for record in records[:cut])
+        accepted = sum(isinstance(record, MessageAcceptedRecord) for record in records[:cut])
         said = [f"n was {2 * turn}" for turn in range(accepted)]
         state, replies = await restarted(counting_agent, records[:cut])
         assert state == ({"n": 2 * accepted, "log": said} if accepted else {}), cut
@@ -195,6 +195,6 @@ async def test_a_repeated_tool_changes_the_state_once(autojump_clock):
     """It may have changed it before the crash that makes it run again."""
     records = await whole_run(noting_agent)
     for cut in range(2, len(records) + 1):
-        accepted = sum(isinstance(record, Accepted) for record in records[:cut])
+        accepted = sum(isinstance(record, MessageAcceptedRecord) for record in records[:cut])
         state, _ = await restarted(noting_agent, records[:cut])
         assert state["notes"] == ["first", "second"][:accepted], cut

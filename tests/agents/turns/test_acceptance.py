@@ -10,7 +10,7 @@ import trio.testing
 from actgent import BareAgent, InboxFull, Limits, ScriptedLLM, open_runtime
 from actgent.errors import ActgentError
 from actgent.journal.memory import MemoryJournal
-from actgent.journal.records import Accepted
+from actgent.journal.records import MessageAcceptedRecord
 from actgent.runtime.sessions import table
 
 
@@ -99,7 +99,9 @@ async def test_what_finds_no_room_is_never_written(autojump_clock):
         )
         session = await fill(agent)
         assert await outcome_of(session.chat, "transfer", enqueue_timeout=1) == "InboxFull"
-        accepted = [each.message.text for each in await journal.load("ada") if isinstance(each, Accepted)]
+        accepted = [
+            each.message.text for each in await journal.load("ada") if isinstance(each, MessageAcceptedRecord)
+        ]
     assert accepted == ["running", "queued"]
 
 
@@ -241,7 +243,7 @@ async def test_a_repetition_is_confirmed_when_the_first_is_durable(autojump_cloc
             await trio.sleep(0.1)
             await session.chat("book", message_id="req")
             known = await journal.load("ada")
-    assert any(isinstance(each, Accepted) and each.message.id == "req" for each in known)
+    assert any(isinstance(each, MessageAcceptedRecord) and each.message.id == "req" for each in known)
 
 
 @pytest.mark.parametrize("moment", ["queued", "running", "answered"])
@@ -347,7 +349,7 @@ async def test_a_schedule_that_was_cancelled_may_be_set_again_after_a_restart(au
 def left_in(session):
     """What a session's memory keeps of messages that have ended."""
     context = session._context
-    return (context.mail.acceptances, context.mail.pending, context.mail.pins, context.mail._idle)
+    return (context.mailbox.acceptances, context.mailbox.pending, context.mailbox.pins, context.mailbox._idle)
 
 
 @pytest.mark.parametrize("journal", [None, "memory:"])

@@ -22,7 +22,7 @@ from actgent import (
     tool,
 )
 from actgent.journal.memory import MemoryJournal
-from actgent.testing import DyingJournal
+from actgent.testing import CrashingJournal
 
 ORDER = ("write", "read", "write", "read", "read", "write")
 
@@ -215,7 +215,7 @@ async def test_calls_keep_their_order_over_a_crash(effect, autojump_clock):
             return BareAgent("a", llm=ScriptedLLM(answer, keep=0), tools=[noting(name) for name in "abc"])
 
         async with MemoryJournal().running() as journal:
-            dying = DyingJournal(journal, writes)
+            dying = CrashingJournal(journal, writes)
             async with trio.open_nursery() as nursery:
 
                 @nursery.start_soon

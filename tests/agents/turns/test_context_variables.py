@@ -373,7 +373,11 @@ async def test_variables_that_are_not_registered_any_more_are_left_out(caplog, a
             agent = await runtime.start(watcher(seen, hangs=False))
             await (await agent.open_session("s")).wait_idle()
     assert seen == [["nobody", None, TRACE]] * 3
-    told = [record.getMessage() for record in caplog.records if record.name == "actgent.sessions.propagation"]
+    told = [
+        record.getMessage()
+        for record in caplog.records
+        if record.name == "actgent.sessions.context_propagation"
+    ]
     assert len(told) == 1
     assert "'TENANT', which is not registered" in told[0]
 

@@ -23,7 +23,7 @@ from actgent import (
     tool,
 )
 from actgent.journal.memory import MemoryJournal
-from actgent.journal.records import Accepted, Appended, Ended
+from actgent.journal.records import MessageAcceptedRecord, MessageAppendedRecord, MessageEndRecord
 from actgent.testing import check_transcript
 
 EXAMPLES = 150 if os.environ.get("ACTGENT_SOAK") else 15
@@ -62,7 +62,7 @@ async def texting(agent, rule, *texts, between=0.1, listen=None, **options):
             await session.chat(text, on_busy=rule)
             await trio.sleep(between)
         await session.wait_idle()
-        assert session._context.mail.pending == 0
+        assert session._context.mailbox.pending == 0
         return heard, session
 
 
@@ -273,7 +273,7 @@ async def test_messages_that_are_answered_together_end_together(autojump_clock, 
         else:
             await session.interrupt("enough", drop_queued=how == "drop")
         await session.wait_idle()
-        assert session._context.mail.pending == 0
+        assert session._context.mailbox.pending == 0
     assert told(heard)[:3] == ["re: a", "interrupted", "interrupted"]
     assert [failure.message_id for failure in heard[1:3]] == ["b", "c"]
 
@@ -299,11 +299,11 @@ async def books(journal, session_id):
     accepted = []
     for record in await journal.load(session_id):
         match record:
-            case Accepted(message=message):
+            case MessageAcceptedRecord(message=message):
                 accepted.append(message.id)
-            case Appended(message_id=message_id):
+            case MessageAppendedRecord(message_id=message_id):
                 appended[message_id] += 1
-            case Ended(message_id=message_id, failed=failed):
+            case MessageEndRecord(message_id=message_id, failed=failed):
                 ended[message_id].append(failed)
     return accepted, appended, ended
 

@@ -55,11 +55,11 @@ async def test_a_video_by_its_address():
 @pytest.mark.parametrize(
     ("kind", "said", "words"),
     [
-        (OpenAI, OGG, "WAV and MP3, and no audio/ogg"),
-        (OpenAIResponses, WAV, "responses take no audio/wav"),
-        (OpenAIResponses, VIDEO, "responses take no video/mp4"),
-        (Anthropic, WAV, "Anthropic takes no audio/wav"),
-        (Anthropic, VIDEO, "Anthropic takes no video/mp4"),
+        (OpenAI, OGG, "WAV and MP3, not audio/ogg"),
+        (OpenAIResponses, WAV, "the responses API accepts no audio/wav"),
+        (OpenAIResponses, VIDEO, "the responses API accepts no video/mp4"),
+        (Anthropic, WAV, "Anthropic accepts no audio/wav"),
+        (Anthropic, VIDEO, "Anthropic accepts no video/mp4"),
     ],
 )
 async def test_a_wire_that_takes_none_says_so(kind, said, words):
@@ -74,5 +74,5 @@ async def test_a_wire_that_takes_none_says_so(kind, said, words):
 async def test_openai_itself_takes_no_video():
     """Its servers are known by their address, and are not asked."""
     async with listening(OpenAI) as agent:
-        with pytest.raises(UnsupportedPart, match="pictures of it, or its sound"):
+        with pytest.raises(UnsupportedPart, match="images of it, or its audio"):
             await agent.run(["What is it?", VIDEO])

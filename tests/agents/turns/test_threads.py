@@ -76,7 +76,7 @@ async def test_a_stopped_call_is_answered_although_its_thread_goes_on(how, go):
             session.on_tool_result(results.append)
             await reached.wait()
             threads = agent._opener.running.core.calling.threads
-            assert threads.left == ()
+            assert threads.abandoned == ()
             with trio.fail_after(60):
                 if how == "interrupt":
                     await session.interrupt()
@@ -86,9 +86,9 @@ async def test_a_stopped_call_is_answered_although_its_thread_goes_on(how, go):
                     await session.chat("stop!", priority=Priority.URGENT)
                     await session.wait_idle()
             assert [result.status for result in results] == ["outcome_unknown"]
-            assert threads.left == ("stubborn",)
+            assert threads.abandoned == ("stubborn",)
             threading.Timer(0.05, go.set).start()
-        assert threads.left == ()
+        assert threads.abandoned == ()
 
 
 async def test_a_tool_that_timed_out_is_left_too(go):
@@ -100,7 +100,7 @@ async def test_a_tool_that_timed_out_is_left_too(go):
         session.on_tool_result(lambda result: log.append(result.status))
         session.on_conversation(lambda reply: log.append(reply.text))
         await session.wait_idle()
-        assert agent._opener.running.core.calling.threads.left == ("stubborn",)
+        assert agent._opener.running.core.calling.threads.abandoned == ("stubborn",)
         go.set()
     assert log == ["error", "answer"]
 
@@ -232,7 +232,7 @@ async def test_a_call_that_never_began_is_told_as_such(go, mock_clock, how):
         assert (result.status, result.error) == ("cancelled", "cancelled before it started")
     else:
         assert result.status == "error"
-        assert "waited 60 s for a thread and never began" in result.error
+        assert "no thread was free within 60 s, so the call did not run" in result.error
 
 
 async def test_a_repeated_call_may_have_done_something_before(go):

@@ -1,4 +1,4 @@
-"""The states of a turn: the table above `TurnControl` holds, whatever happens in whatever order."""
+"""The states of a turn: the table above `Turn` holds, whatever happens in whatever order."""
 
 import contextvars
 
@@ -10,25 +10,31 @@ from actgent.errors import Interrupted
 from actgent.messages import Message, Sender, Text, ToolResult
 from actgent.protocols.bare import Bare
 from actgent.runtime.turn_runner import End, FailWith, Suspend, next_step
-from actgent.sessions.turn import TRANSITIONS, Turn, TurnControl, can_go_on
-from actgent.sessions.waiting.approval_ledger import PendingCalls
-from actgent.sessions.waiting.turn_future import CallOptions
+from actgent.sessions.pending.approval_ledger import PendingCalls
+from actgent.sessions.pending.turn_future import CallOptions
+from actgent.sessions.turn import TRANSITIONS, Turn, can_resume
 
 STATES = {"running", "exposed", "suspended", "ending", "over"}
 
 
-def do(control, event):
+def new_turn(*, scope=None):
+    """A turn that runs in this scope."""
+    message = Message(session_id="s", sender=Sender("ada"), parts=(Text("hi"),))
+    return Turn(message, CallOptions(protocol=Bare()), 0.0, contextvars.copy_context(), scope=scope)
+
+
+def do(turn, event):
     """Let an event happen to a turn; True if it was refused."""
     try:
         match event:
             case "expose":
-                control.expose()
+                turn.expose()
             case "stop":
-                control.stop_with(Interrupted("enough"))
+                turn.stop_with(Interrupted("enough"))
             case "revoke":
-                control.revoke_stop()
+                turn.revoke_stop()
             case _:
-                getattr(control, event)()
+                getattr(turn, event)()
     except Interrupted:
         return True
     return False
@@ -43,50 +49,50 @@ def test_every_state_is_reached_and_only_the_end_is_final():
 
 async def test_a_turn_that_is_cut_waits_for_its_next_task():
     """Its scope is that of a task which is gone: nobody would hear it being cancelled."""
-    control = TurnControl(scope=trio.CancelScope())
-    control.expose()
-    control.cut(Interrupted("the agent failed"))
-    assert (control.is_cut, control.state, control.scope.cancel_called) == (True, "ending", False)
-    assert do(control, "expose")
+    turn = new_turn(scope=trio.CancelScope())
+    turn.expose()
+    turn.cut(Interrupted("the agent failed"))
+    assert (turn.is_cut, turn.state, turn.scope.cancel_called) == (True, "ending", False)
+    assert do(turn, "expose")
 
 
 @given(events=st.lists(st.sampled_from(sorted(TRANSITIONS)), max_size=12))
 def test_events_lead_where_the_table_says(events):
     """A turn that was asked to stop is refused to be exposed, and is never exposed meanwhile."""
-    control, state = TurnControl(), "running"
+    turn, state = new_turn(), "running"
     for event in events:
-        was_stopped = control.stop is not None
-        refused = do(control, event)
+        was_stopped = turn.stop is not None
+        refused = do(turn, event)
         assert refused == (event == "expose" and was_stopped)
         if not refused:
             state = TRANSITIONS[event].get(state, state)
-        assert control.state == state
-        assert not (control.state == "exposed" and control.stop is not None)
+        assert turn.state == state
+        assert not (turn.state == "exposed" and turn.stop is not None)
 
 
 @pytest.mark.parametrize(("is_exposed", "is_cancelled"), [(True, True), (False, False)])
 async def test_only_an_exposed_turn_is_cancelled_at_once(is_exposed, is_cancelled):
     """Any other one ends at its next step; the error is that of the first who asked."""
     with trio.CancelScope() as scope:
-        control = TurnControl(scope=scope)
+        turn = new_turn(scope=scope)
         if is_exposed:
-            control.expose()
+            turn.expose()
         first = Interrupted("first")
-        control.stop_with(first)
-        control.stop_with(Interrupted("second"))
+        turn.stop_with(first)
+        turn.stop_with(Interrupted("second"))
         await trio.lowlevel.checkpoint_if_cancelled()
     assert scope.cancelled_caught is is_cancelled
-    assert control.stop is first
+    assert turn.stop is first
 
 
 def test_a_suspended_turn_that_is_stopped_is_woken_to_end():
     woken = []
-    control = TurnControl()
-    control.suspend()
-    control.on_stop = lambda: woken.append(control.state)
-    control.stop_with(Interrupted("enough"))
-    control.resume()
-    assert (woken, control.state) == (["ending"], "ending")
+    turn = new_turn()
+    turn.suspend()
+    turn.on_stop = lambda: woken.append(turn.state)
+    turn.stop_with(Interrupted("enough"))
+    turn.resume()
+    assert (woken, turn.state) == (["ending"], "ending")
 
 
 @pytest.mark.parametrize("waits", [False, True])
@@ -94,10 +100,9 @@ def test_a_suspended_turn_that_is_stopped_is_woken_to_end():
 @pytest.mark.parametrize("error", [None, ValueError("bad")])
 def test_what_follows_the_passes_of_a_turn(waits, stop, error):
     """Waiting for people comes before an end and before a stop, and after an error; who stopped it is named before its error."""
-    message = Message(session_id="s", sender=Sender("ada"), parts=(Text("hi"),))
-    turn = Turn(message, CallOptions(protocol=Bare()), 0.0, contextvars.copy_context())
-    turn.pending_approvals = PendingCalls(message, (), None) if waits else None
-    turn.control.stop, turn.control.error = stop, error
+    turn = new_turn()
+    turn.pending_approvals = PendingCalls(turn.message, (), None) if waits else None
+    turn.stop, turn.error = stop, error
     match next_step(turn):
         case Suspend():
             assert waits
@@ -138,8 +143,8 @@ NOW = [said("before"), CALLS, RAN, said("answer"), said("now")]
 )
 def test_a_failed_turn_goes_on_where_it_is_unless_nothing_of_its_calls_ran(behind, goes_on):
     """What earlier turns ran says nothing of this one."""
-    assert can_go_on([*NOW, *behind], "now") is goes_on
+    assert can_resume([*NOW, *behind], "now") is goes_on
 
 
 def test_no_turn_goes_on_where_nothing_was_said():
-    assert not can_go_on([], "now")
+    assert not can_resume([], "now")

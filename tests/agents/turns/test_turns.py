@@ -506,4 +506,4 @@ async def test_turns_that_are_over_leave_nothing_to_the_garbage_collector(journa
             gc.set_debug(0)
             gc.garbage.clear()
             gc.enable()
-    assert left & {"Turn", "Context", "TurnControl", "TurnFuture", "Message", "Acceptance"} == set()
+    assert left & {"Turn", "Context", "TurnFuture", "Message", "QueuedMessage"} == set()

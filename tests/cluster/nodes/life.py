@@ -1,18 +1,22 @@
-"""A node, as a process of its own that may be killed: `life.py JOURNAL BROKER POOL NAME [OPTION ...]`.
+"""A node with a gateway, as a process that may be killed: `life.py JOURNAL POOL NAME [OPTION ...]`.
 
-Its agent answers after a moment, asks people before it deploys, has the modes plan and act, and says each model call that it
-makes, and each effect of its tools, on stdout; so does `digger`, whom it may give tasks. It dies of the message `kill`, of a list of sessions that begin so, of
-what is read of one, and before it accepts a message whose id begins so, unless `ACTGENT_MENDED` is set. With `quorum` the queues of partitions are quorum
-queues, as they are on brokers from 4 on; with `asks=POOL` the agent may ask the digger of that pool, too, and with `asks` its own one; with `tokens=FILE`
-there is a gateway, whose port is said; with `awake=4` so many idle sessions of each agent stay in memory.
+Its agent answers after a moment, asks people before it deploys, has the modes plan and act, and prints each model call and each
+effect of its tools; so does `digger`, to which it may give tasks. The node dies of the message `kill`, of a list of sessions that
+begin so, of what is read of one, and before it accepts a message whose id begins so, unless `ACTGENT_MENDED` is set. With
+`asks=POOL` its tool `digger` asks the agent `miner` of that pool, and with `asks` the digger of its own pool; with `mines` the
+node hosts that miner alone. With `tokens=FILE` the gateway takes the tokens of a file. With `awake=4` so many idle sessions of
+each agent stay in memory. With `slowly=20` the model takes that many seconds for an answer to `slowly ...`.
+With `deaths=FOLDER` it dies once of each session `before-N-...` or `after-N-...`, before or after its nth answer to a request
+with an effect. With `advertise=URL` other nodes reach it there.
 """
 
 import os
 import signal
 import sys
-from collections import Counter
 from contextlib import AsyncExitStack
 from functools import partial, partialmethod
+from pathlib import Path
+from urllib.parse import quote, unquote
 
 import trio
 
@@ -20,7 +24,6 @@ from actgent import (
     LLM,
     Answer,
     BareAgent,
-    GatewayLimits,
     Modes,
     PoolAgent,
     Text,
@@ -30,19 +33,20 @@ from actgent import (
     open_runtime,
     tool,
 )
-from actgent.cluster import node, queues
-from actgent.cluster.requests import Telling
-from actgent.cluster.wire import deaths_of, session_named
-from actgent.runtime.intake import Intake
+from actgent.approvals import session_of
+from actgent.cluster.node import Node
+from actgent.journal.cluster_membership import LEAVE_GRACE_SECONDS
+from actgent.runtime.message_admission import MessageAdmission
 from actgent.runtime.sessions import table
-from actgent.web.reach import Reach
-from actgent.web.server.wired import WiredApplication
+from actgent.web.access_control import AccessFilter
+from actgent.web.server.request_relay import Relay, RelayedResponse
+from actgent.web.server.rpc_adapter import RelayApplication
+from tests.clusters import LIMITS, TOKENS
 
-ANSWERED = Counter()
-"""The requests of each session that had an effect."""
+DEATHS = []
+"""The folder in which nodes note of which sessions they died, and how many requests of each had an effect."""
 DELAY = 0.05
-SLOWLY = 3.0
-"""Seconds that a model takes for an answer, and for one that it gives slowly."""
+"""Seconds that a model takes for an answer."""
 
 
 def say(line):
@@ -72,7 +76,6 @@ async def look(text: str) -> str:
     return f"looked at {text}"
 
 
-LIMITS = GatewayLimits(rate=100_000, burst=100_000, requests=1000, messages=10_000, grace=1)
 ARGUMENTS = {"deploy": "place", "note": "text", "look": "text", "digger": "task"}
 """The argument of each tool that a model calls when it is told `TOOL ARGUMENT`."""
 
@@ -81,6 +84,8 @@ class Slow(LLM):
     """Says again what it was told, word by word, each after a moment."""
 
     name = "slow"
+    slowly = 3.0
+    """Seconds for an answer to a message that begins with `slowly`."""
 
     async def complete(self, chat, on_text=None):
         last = chat.messages[-1]
@@ -95,7 +100,7 @@ class Slow(LLM):
             signal.raise_signal(signal.SIGKILL)
         text = f"done: {results[0].content}" if results else f"you said: {said}"
         words = text.split(" ")
-        pause = (SLOWLY if said.startswith("slowly") else DELAY) / len(words)
+        pause = (self.slowly if said.startswith("slowly") else DELAY) / len(words)
         for number, word in enumerate(words):
             await trio.sleep(pause)
             if on_text is not None:
@@ -115,13 +120,11 @@ async def _die_of_a_read(answer, application, request, tell, gone):
     await answer(application, request, tell, gone)
 
 
-def _may_die_of(work):
-    return work.asked.verb != "GET" and session_named(work.asked).startswith(("before-", "after-"))
-
-
-def _wait_for_an_answer(send_last, telling, piece, now):
-    """An answer that may be died of is waited for, until the broker has it."""
-    return not _may_die_of(telling.work) and send_last(telling, piece, now)
+async def _die_of_a_direct_read(answer, relay, endpoint, call):
+    path = call.address.removeprefix("/v1")
+    if endpoint.verb == "GET" and path.startswith("/sessions/kill") and relay.is_ours(named_session(path)):
+        signal.raise_signal(signal.SIGKILL)
+    return await answer(relay, endpoint, call)
 
 
 async def _die_of_a_message(accept, intake, context, message, **options):
@@ -130,60 +133,112 @@ async def _die_of_a_message(accept, intake, context, message, **options):
     return await accept(intake, context, message, **options)
 
 
-async def _die_of_an_answer(send, telling, piece):
-    """Before or after the nth answer of a session `before-N-...` or `after-N-...`, which was delivered once."""
-    work = telling.work
-    when, _, rest = session_named(work.asked).partition("-")
-    if not _may_die_of(work):
-        return await send(telling, piece)
-    has_died = work.delivery.redelivered or deaths_of(work.delivery)  # a node, of it
-    ANSWERED[session_named(work.asked)] += 1000 if has_died else 1
-    is_last = str(ANSWERED[session_named(work.asked)]) == rest.partition("-")[0]
-    if is_last and when == "before":
-        signal.raise_signal(signal.SIGKILL)
-    await send(telling, piece)
-    if is_last:
-        signal.raise_signal(signal.SIGKILL)
-    return None
+def named_session(path: str) -> str:
+    """Return the id of the session that a path names; empty if it names none."""
+    kind, _, rest = path.removeprefix("/").partition("/")
+    if kind not in ("sessions", "approvals"):
+        return ""
+    named = unquote(rest.partition("/")[0])
+    return named if kind == "sessions" else session_of(named)
 
 
-def _as_of_version_4(make, pool, generation, partition, _):
-    return make(pool, generation, partition, (4,))
+def _count(verb, path):
+    """Count an answer; return when the node dies of it: `before` it is sent, `after` that, or not (None)."""
+    session_id = named_session(path)
+    when, _, rest = session_id.partition("-")
+    if verb == "GET" or when not in ("before", "after") or not DEATHS:
+        return None
+    answered = DEATHS[0] / f"{quote(session_id, safe='')}.answered"
+    with answered.open("ab") as file:  # of all nodes: its partition may move between two requests
+        file.write(b".")
+    if str(answered.stat().st_size) != rest.partition("-")[0]:
+        return None
+    try:
+        (DEATHS[0] / session_id).touch(exist_ok=False)
+    except FileExistsError:
+        return None
+    return when
+
+
+async def _die_of_a_relayed_answer(answer, application, request, tell, gone):
+    async def tell_or_die(status, data, is_last, headers):
+        when = _count(request.verb, request.path) if is_last else None
+        if when == "before":
+            signal.raise_signal(signal.SIGKILL)
+        await tell(status, data, is_last, headers)
+        if when == "after":
+            await trio.sleep(DELAY)
+            signal.raise_signal(signal.SIGKILL)
+
+    tell_or_die.now = tell.now
+    await answer(application, request, tell_or_die, gone)
+
+
+async def _die_of_an_answer(answer, relay, endpoint, call):
+    response = await answer(relay, endpoint, call)
+    if isinstance(response, RelayedResponse):
+        return response
+    when = _count(endpoint.verb, call.address.removeprefix("/v1"))
+    if when == "before":
+        signal.raise_signal(signal.SIGKILL)
+
+    async def die_after(scope, receive, send):
+        await response(scope, receive, send)
+        await trio.sleep(DELAY)
+        signal.raise_signal(signal.SIGKILL)
+
+    return die_after if when == "after" else response
+
+
+def _reached_at(init, url, node, name, *, address, **options):
+    init(node, name, address=url, **options)
 
 
 async def main():
-    journal, broker, pool, name, *words = sys.argv[1:]
+    journal, pool, name, *words = sys.argv[1:]
     options = dict(word.partition("=")[::2] for word in words)
-    if "quorum" in options:
-        node.partition_queue = partial(_as_of_version_4, queues.partition_queue)
+    if "deaths" in options:
+        DEATHS.append(Path(options["deaths"]))
+    Slow.slowly = float(options.get("slowly", Slow.slowly))
     table.MAX_LOADED_IDLE = int(options.get("awake", table.MAX_LOADED_IDLE))
-    Reach.page = partialmethod(partial(_die_of_a_list, Reach.page))
-    WiredApplication.answer = partialmethod(partial(_die_of_a_read, WiredApplication.answer))
-    Intake.accept = partialmethod(partial(_die_of_a_message, Intake.accept))
-    Telling.send = partialmethod(partial(_die_of_an_answer, Telling.send))
-    Telling.send_last = partialmethod(partial(_wait_for_an_answer, Telling.send_last))
+    AccessFilter.page = partialmethod(partial(_die_of_a_list, AccessFilter.page))
+    RelayApplication.answer = partialmethod(partial(_die_of_a_relayed_answer, RelayApplication.answer))
+    RelayApplication.answer = partialmethod(partial(_die_of_a_read, RelayApplication.answer))
+    Relay.answer = partialmethod(partial(_die_of_an_answer, Relay.answer))
+    Relay.answer = partialmethod(partial(_die_of_a_direct_read, Relay.answer))
+    MessageAdmission.accept = partialmethod(partial(_die_of_a_message, MessageAdmission.accept))
     digger = BareAgent("digger", llm=Slow())
-    asked = PoolAgent("digger", pool=options["asks"]) if options.get("asks") else digger
-    others = [asked.as_tool()] if "asks" in options else []
+    asked = PoolAgent("miner", pool=options["asks"]) if options.get("asks") else digger
+    others = [asked.as_tool("digger")] if "asks" in options else []
     tools = [deploy, note, look, *others]
     modes = Modes(execution=tools, initial="act")
+    if "reached" in options:  # a proxy before the listener for other nodes
+        Node.__init__ = partialmethod(partial(_reached_at, Node.__init__, options["reached"]))
     async with AsyncExitStack() as opened:
         runtime = await opened.enter_async_context(
-            open_runtime(journal=journal, broker=broker, pool=pool, node=name)
+            open_runtime(journal=journal, cluster=pool, node=name, advertise=options.get("advertise"))
         )
         async with runtime.starting():
-            await runtime.start(BareAgent("clerk", llm=Slow(), tools=tools, modes=modes))
-            if "digger" not in runtime.agents:
-                await runtime.start(digger)
-        if "tokens" in options:
-            gateway = open_gateway(
-                runtime, bind="127.0.0.1:0", tokens=options["tokens"], hosts=["127.0.0.1"], limits=LIMITS
-            )
-            say(f"PORT {(await opened.enter_async_context(gateway)).url.rpartition(':')[2]}")
+            if "mines" in options:
+                await runtime.start(BareAgent("miner", llm=Slow()))
+            else:
+                await runtime.start(BareAgent("clerk", llm=Slow(), tools=tools, modes=modes))
+                if "digger" not in runtime.agents:
+                    await runtime.start(digger)
+        gateway = open_gateway(
+            runtime,
+            bind=options.get("bind", "127.0.0.1:0"),
+            tokens=options.get("tokens", TOKENS),
+            hosts=["127.0.0.1"],
+            limits=LIMITS,
+        )
+        opened_gateway = await opened.enter_async_context(gateway)
+        say(f"PORT {opened_gateway.url.rpartition(':')[2]}")
         say("READY")
         with trio.open_signal_receiver(signal.SIGTERM) as signals:
             async for _ in signals:
                 break
+        await runtime.membership.leave(LEAVE_GRACE_SECONDS)
     say("LEFT")
 
 

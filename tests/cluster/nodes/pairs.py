@@ -85,8 +85,7 @@ async def wait_balanced(*runtimes, nodes=0):
 
 async def drain(cluster, runtime):
     """Have a node hand over what it has; its process goes on."""
-    from actgent.cluster.operations.watching import open_cluster_watch
+    from actgent.cluster.operations.watching import drain as drain_node
 
-    async with open_cluster_watch(cluster.broker, cluster.pool) as watch:
-        await watch.drain(runtime.journal.node)
+    await drain_node(cluster.journal, cluster.pool, runtime.journal.node)
     await runtime.journal.left.wait()

@@ -1,4 +1,4 @@
-"""A node of one of two pools, as a process of its own that may be killed: `pool_life.py JOURNAL BROKER POOL OTHER NAME GATE`.
+"""A node of one of two pools, as a process of its own that may be killed: `pool_life.py JOURNAL POOL OTHER NAME GATE`.
 
 Without OTHER its agent writes once the file GATE is there; else it gives what it is told to the writer of that pool. Each model
 call is said on stdout.
@@ -9,7 +9,20 @@ from pathlib import Path
 
 import trio
 
-from actgent import LLM, Answer, BareAgent, Limits, PoolAgent, Text, ToolCall, ToolResult, Usage, open_runtime
+from actgent import (
+    LLM,
+    Answer,
+    BareAgent,
+    Limits,
+    PoolAgent,
+    Text,
+    ToolCall,
+    ToolResult,
+    Usage,
+    open_gateway,
+    open_runtime,
+)
+from tests.clusters import LIMITS, TOKENS
 
 
 def say(line):
@@ -43,16 +56,20 @@ class Telling(LLM):
 
 
 async def main():
-    journal, broker, pool, other, name, gate = sys.argv[1:7]
+    journal, pool, other, name, gate = sys.argv[1:6]
     if other:
         tools = [PoolAgent("writer", pool=other, limits=Limits(model_calls=4)).as_tool()]
         agent = BareAgent("editor", llm=Telling("editor", Path(gate)), tools=tools)
     else:
         agent = BareAgent("writer", llm=Telling("writer", Path(gate)))
-    async with open_runtime(journal=journal, broker=broker, pool=pool, node=name) as runtime:
+    async with open_runtime(journal=journal, cluster=pool, node=name) as runtime:
         await runtime.start(agent)
-        say("READY")
-        await trio.sleep_forever()
+        async with open_gateway(
+            runtime, bind="127.0.0.1:0", hosts=["127.0.0.1"], tokens=TOKENS, limits=LIMITS
+        ) as gateway:
+            say(f"PORT {gateway.url.rpartition(':')[2]}")
+            say("READY")
+            await trio.sleep_forever()
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""A node of another release: `release.py READS JOURNAL BROKER POOL NAME` is `life.py` of one that reads forms up to READS."""
+"""A node of another release: `release.py READS JOURNAL POOL NAME` is `life.py` of one that reads forms up to READS."""
 
 import runpy
 import sys
 from pathlib import Path
 
-from actgent.journal.postgres import layout
+from actgent.journal.postgres import pool_layout
 
-layout.READS = int(sys.argv.pop(1))
+pool_layout.READS = int(sys.argv.pop(1))
 runpy.run_path(str(Path(__file__).with_name("life.py")), run_name="__main__")

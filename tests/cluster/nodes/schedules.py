@@ -6,7 +6,6 @@ what a seed draws, but not what it does with it. `World.check` holds what is to 
 
 import random
 import signal
-import subprocess
 from collections import Counter
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager, suppress
 from functools import partial
@@ -17,11 +16,13 @@ import trio
 
 from actgent import ActgentError, ConfigurationError, connect
 from actgent.cluster.operations.changing import repartition
-from actgent.cluster.operations.watching import look_at_cluster, open_cluster_watch
-from actgent.journal.listing import SessionFilter
-from actgent.journal.opening import open_journal
-from actgent.journal.records import Accepted
+from actgent.cluster.operations.watching import drain as drain_node, look_at_cluster
+from actgent.journal.journal_url import open_journal
+from actgent.journal.records import MessageAcceptedRecord
+from actgent.journal.session_lists import SessionFilter
 from actgent.web.tokens import new_token, write_tokens
+from tests.cluster.services import free_port
+from tests.clusters import TOKEN, TOKENS
 
 from .stories import STORIES
 from .talks import PATIENCE, open_nodes
@@ -89,8 +90,16 @@ class Crew:
     """The nodes of a pool, which come and go."""
 
     nodes: object
-    broker: str
+    journal: str
     """The address at which they find it."""
+    open_relay: object
+    """Opens the proxy before the listener of each node for other nodes."""
+    peers: list = attrs.field(factory=list)
+    """These proxies."""
+    digger: str = "digger"
+    """Name of the agent that gets tasks; an agent of a database belongs to one pool."""
+    letter: str = "n"
+    """First letter of the names of its nodes."""
     alive: list = attrs.field(factory=list)
     """Names of nodes that are there, or start."""
     _names: int = 0
@@ -102,16 +111,20 @@ class Crew:
     @property
     def place(self):
         """As commands of a cluster are told it."""
-        return self.cluster.journal, self.cluster.broker, self.cluster.pool
+        return self.cluster.journal, self.cluster.pool
 
     async def start(self):
         """Start a node, again and again until it runs, as whoever looks after it would; unless it is killed meanwhile."""
         while True:
             self._names += 1
-            name = f"n{self._names}"
+            name = f"{self.letter}{self._names}"
             self.alive.append(name)
             try:
-                return await self.nodes.start(name, broker=self.broker)
+                port = free_port()
+                relay = await self.open_relay(port=port)
+                self.peers.append(relay)
+                there = f"advertise=http://127.0.0.1:{port}", f"reached=http://127.0.0.1:{relay.port}"
+                return await self.nodes.start(name, *there, journal=self.journal)
             except RuntimeError:  # it ended before it was ready
                 if name not in self.alive:
                     return None
@@ -135,60 +148,30 @@ class Crew:
     async def tasks(self):
         """What its diggers were told, each as often as a session was."""
         async with open_journal(self.cluster.journal, read_only=True) as journal:
-            found = await journal.page(SessionFilter(agent="digger"), limit=1000)
-            records = [await journal.load(each.session_id, agent="digger") for each in found]
+            found = await journal.page(SessionFilter(agent=self.digger), limit=1000)
+            records = [await journal.load(each.session_id, agent=self.digger) for each in found]
         return Counter(
-            each.message.text for record in records for each in record if isinstance(each, Accepted)
+            each.message.text
+            for record in records
+            for each in record
+            if isinstance(each, MessageAcceptedRecord)
         )
 
 
 @attrs.define(eq=False)
-class Doorkeeper:
-    """A gateway in a process without agents, before a pool."""
-
-    commands: object
-    words: tuple
-    """Of its command, but where it listens."""
-    port: int = 0
-    """0 while none is there."""
-    process: object = None
-
-    async def start(self):
-        """Start it, again and again until it listens."""
-        while not self.port:
-            self.process = self.commands.popen(
-                ["actgent", "serve", "--bind", "127.0.0.1:0", *self.words], stdout=subprocess.PIPE
-            )
-            line = await trio.to_thread.run_sync(self.process.stdout.readline, abandon_on_cancel=True)
-            if line:  # the agents of pool POOL at http://127.0.0.1:PORT/v1; Ctrl-C ends it
-                self.port = int(line.partition(b"/v1;")[0].rpartition(b":")[2])
-            else:
-                await self.end(signal.SIGKILL)
-                await trio.sleep(0.5)
-
-    async def end(self, number):
-        """Have its process end by a signal."""
-        self.port = 0
-        self.process.send_signal(number)
-        await trio.to_thread.run_sync(self.process.wait)
-        self.process.stdout.close()
-
-
-@attrs.define(eq=False)
 class World:
-    """Two pools with services of their own, of which one asks the other, those who talk to them, and what was seen."""
+    """Two pools in one database, of which one asks the other, those who talk to them, and what was seen."""
 
-    services: tuple
+    database: object
     relay: object
-    """The way of all nodes to their broker."""
+    """The way of all nodes to their database."""
     lives: object
     crews: tuple
     """Of the pool that is talked to, and of the one that it asks."""
     door: object
     """The way to some gateway."""
-    doorkeeper: Doorkeeper
     ways: tuple
-    """Addresses for clients, and further options of `connect`; the last one is a gateway's."""
+    """Addresses for clients, and further options of `connect`; the last one has a token without the scope admin."""
     clients: tuple
     """One for each way, and in a story two that tell it."""
     sessions: list = attrs.field(factory=list)
@@ -208,7 +191,7 @@ class World:
     @property
     def diggers(self):
         """Names of agents whom the clerk may give tasks, here and in the other pool."""
-        return "digger", f"digger@{self.crews[1].cluster.pool}"
+        return "digger", f"miner@{self.crews[1].cluster.pool}"
 
     @property
     def calls(self):
@@ -232,18 +215,17 @@ class World:
             return "failed", type(error).__name__
 
     async def mend(self):
-        """Have both services there, for whoever comes next, where a deed was broken off."""
-        for service in self.services:
-            if not await service.answers():
-                service.kill()
-                await service.start()
+        """Have the database run, for the next test, if a deed was broken off."""
+        if not await self.database.answers():
+            self.database.kill()
+            await self.database.start()
 
     async def ask(self, sql):
         """What the database says."""
         return await trio.to_thread.run_sync(self._ask, sql)
 
     def _ask(self, sql):
-        with psycopg.connect(self.services[1].url, autocommit=True) as database:
+        with psycopg.connect(self.database.url, autocommit=True) as database:
             return database.execute(sql).fetchall()
 
     async def check(self):
@@ -261,18 +243,17 @@ class World:
             assert {what: count for what, count in tasks.items() if count > 1} == {}
 
     async def _unrest(self):
-        """What is not at rest: partitions without a node that is there, what waits at the broker, who is suspected, tasks."""
+        """What is not at rest: partitions without a node that is there, what waits for an owner, who is suspected, tasks."""
         found = {"idle in transaction": (await self.ask(IDLE))[0][0]}
         for crew in self.crews:
-            place, schema = crew.cluster, crew.cluster.pool.replace("-", "_")
-            owners = await self.ask(f"SELECT p, owner FROM {schema}.partitions")
-            tasks = f"SELECT session_id FROM {schema}.sessions WHERE agent LIKE 'digger%' AND NOT closed"
-            seen = await look_at_cluster(place.broker, place.journal, place.pool)
+            place, schema = crew.cluster, crew.cluster.journal.partition("?schema=")[2]
+            tasks = f"SELECT session_id FROM {schema}.sessions WHERE agent = '{crew.digger}' AND NOT closed"
+            seen = await look_at_cluster(place.journal, place.pool)
             found |= {
                 (place.pool, "unowned"): [
-                    each for each in owners if each[1].partition("-")[0] not in crew.alive
+                    each for each in seen.partitions if each.owner.partition("-")[0] not in crew.alive
                 ],
-                (place.pool, "waiting"): [each for each in seen.partitions if each.waiting],
+                (place.pool, "waiting"): [each for each in seen.partitions if each.pending],
                 (place.pool, "suspects"): await crew.nodes.count("suspects"),
                 (place.pool, "tasks"): await self.ask(tasks),
             }
@@ -280,30 +261,37 @@ class World:
 
 
 @asynccontextmanager
-async def open_world(services, open_cluster, open_relay, processes, tokens):
-    """A `World` without nodes; `processes` start nodes and commands, and `tokens` is the file of a gateway's."""
-    broker, database = services
+async def open_world(database, open_cluster, open_relay, lives, tokens):
+    """A `World` without nodes; `lives` start nodes, and `tokens` is the file of their gateways'."""
     token, known = new_token("t", owner="ada", scopes=("chat", "approve"))
-    write_tokens(tokens, [known])
+    write_tokens(tokens, [known, *TOKENS])
     async with AsyncExitStack() as opened:
         enter = opened.enter_async_context
-        relay = await enter(open_relay(port=broker.port))
-        near, far = [await enter(open_cluster(database.url, broker.url)) for _ in range(2)]
-        crews = [Crew(await enter(open_nodes(processes[0], each)), relay.url) for each in (near, far)]
+        relay = await enter(open_relay(port=database.port))
+        near, far = [await enter(open_cluster(database.url)) for _ in range(2)]
+        far.journal = near.journal  # pools that ask each other share a database and its schema
+        journal = near.journal.replace(f":{database.port}/", f":{relay.port}/")
+
+        async def serve_peer(port, *, task_status):
+            async with open_relay(port=port) as peer:
+                task_status.started(peer)
+                await trio.sleep_forever()
+
+        peers = await enter(trio.open_nursery())
+        opened.callback(peers.cancel_scope.cancel)
+
+        async def open_peer(*, port):
+            return await peers.start(serve_peer, port)
+
+        crews = [Crew(await enter(open_nodes(lives, each)), journal, open_peer) for each in (near, far)]
+        crews[1].digger, crews[1].letter = "miner", "m"
         crews[0].nodes.options = (f"asks={far.pool}", f"tokens={tokens}", "awake=4")
-        crews[1].nodes.options = ("awake=4",)
-        words = ("--broker", relay.url, "--pool", near.pool, "--tokens", tokens, "--host", "127.0.0.1")
-        doorkeeper = Doorkeeper(processes[1], words)
-        opened.push_async_callback(doorkeeper.end, signal.SIGKILL)
-
-        def find_port():
-            return random.choice((crews[0].find_port(), doorkeeper.port))
-
-        door = await enter(open_relay(port=find_port))
-        by_broker = near.broker, {"pool": near.pool, "name": "tests"}
-        ways = by_broker, by_broker, (f"http://127.0.0.1:{door.port}", {"token": token})
+        crews[1].nodes.options = ("awake=4", "mines")
+        door = await enter(open_relay(port=crews[0].find_port))
+        balanced = near.url, {"token": TOKEN}
+        ways = balanced, balanced, (f"http://127.0.0.1:{door.port}", {"token": token})
         clients = [await enter(connect(url, patience=PATIENCE, **options)) for url, options in ways]
-        yield World(services, relay, processes[0], tuple(crews), door, doorkeeper, ways, tuple(clients))
+        yield World(database, relay, lives, tuple(crews), door, ways, tuple(clients))
 
 
 async def live_through(world, schedule):
@@ -312,7 +300,6 @@ async def live_through(world, schedule):
         for crew, count in zip(world.crews, schedule.nodes, strict=True):
             for _ in range(count):
                 nursery.start_soon(crew.start)
-        nursery.start_soon(world.doorkeeper.start)
     are_over = trio.Event()
     async with trio.open_nursery() as nursery:
         async with trio.open_nursery() as during:
@@ -403,12 +390,9 @@ async def drain(world, crew, dice, *, may_die=True):
     is_killed = may_die and dice.random() < 0.5
 
     async def hand_over():
-        async with open_cluster_watch(crew.cluster.broker, crew.cluster.pool) as watch:
-            await watch.drain(name)
+        await drain_node(*crew.place, name)
 
-    with suppress(
-        ActgentError
-    ):  # it is killed, or hangs, or the broker is not there: whoever drains it tries again
+    with suppress(ActgentError):  # it is killed, or hangs, or the database is away
         if not is_killed:
             await hand_over()
         else:
@@ -425,16 +409,28 @@ async def join(world, crew, _):
 
 @deed
 async def cut(world, crew, _):
-    """All connections of nodes to the broker break."""
+    """All connections of nodes to the database break."""
     world.relay.cut()
     await trio.lowlevel.checkpoint()
 
 
 @deed
-async def restart_broker(world, crew, _):
-    async with world.serving:
-        world.services[0].kill()
-        await world.services[0].start()
+async def cut_peers(world, crew, _):
+    """All connections between the nodes of a pool break."""
+    for relay in crew.peers:
+        relay.cut()
+    await trio.lowlevel.checkpoint()
+
+
+@deed
+async def hold_peers(world, crew, dice):
+    """Nothing that nodes of a pool send each other arrives for a while; no end of a connection is notified."""
+    held = tuple(crew.peers)
+    for relay in held:
+        relay.hold()
+    await trio.sleep(dice.uniform(1, 8))
+    for relay in held:
+        relay.flows.set()
 
 
 @deed
@@ -446,9 +442,9 @@ async def terminate_backends(world, crew, _):
 @deed
 async def restart_database(world, crew, dice):
     async with world.serving:
-        world.services[1].kill()
+        world.database.kill()
         await trio.sleep(dice.uniform(0, 2))
-        await world.services[1].start()
+        await world.database.start()
 
 
 @deed
@@ -462,7 +458,7 @@ async def move_partitions(world, crew, dice):
         for name in left:
             await crew.ended(name)
         with suppress(ConfigurationError):
-            await repartition(*crew.place, dice.choice((16, 32, 64)))
+            await repartition(*crew.place, dice.choice((16, 64, 256)))
     async with trio.open_nursery() as nursery:
         for _ in left:
             nursery.start_soon(crew.start)
@@ -471,7 +467,7 @@ async def move_partitions(world, crew, dice):
 @deed
 async def move_beside_drains(world, crew, dice):
     """Somebody says again and again that there are to be other partitions, and breaks off, while the nodes are drained, and others come."""
-    partitions, left = dice.choice((16, 32, 64)), tuple(crew.alive)
+    partitions, left = dice.choice((16, 64, 256)), tuple(crew.alive)
 
     async def move():
         for number in range(30):
@@ -485,23 +481,6 @@ async def move_beside_drains(world, crew, dice):
         for _ in left:
             nursery.start_soon(partial(drain, world, crew, dice, may_die=False))
         nursery.start_soon(move)
-
-
-@deed
-async def kill_gateway(world, crew, dice):
-    """It takes what it was asked with it; or it tells streams that it ends."""
-    if world.doorkeeper.port:
-        await world.doorkeeper.end(dice.choice((signal.SIGKILL, signal.SIGTERM)))
-        await trio.sleep(dice.uniform(0, 2))
-        await world.doorkeeper.start()
-
-
-@deed
-async def hang_gateway(world, crew, dice):
-    process = world.doorkeeper.process
-    process.send_signal(signal.SIGSTOP)
-    await trio.sleep(dice.uniform(1, 8))
-    process.send_signal(signal.SIGCONT)
 
 
 @deed

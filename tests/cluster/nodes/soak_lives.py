@@ -1,6 +1,6 @@
 """Three nodes that serve conversations for as long as is wanted, one of which is cut each minute.
 
-`python soak_lives.py DATABASE BROKER REPORT --seconds 3600 --sessions 50000 --every 60 --seed 1` writes a report as JSON, first after
+`python soak_lives.py DATABASE REPORT --seconds 3600 --sessions 50000 --every 60 --seed 1` writes a report as JSON, first after
 a minute and then again and again. Visitors come evenly over the time: most begin a session, some come back to an old one; each says
 some messages and holds what it heard, and what the journal has, to what it said. The node `a` lives from the beginning to the end,
 for its memory; `b` and `c` are killed, leave, or hang, in turn, and so does `a` hang. Its pool and its schema are removed at the end.
@@ -24,15 +24,14 @@ import psycopg
 import trio
 
 from actgent import ActgentError, connect
-from actgent.cluster.amqp import open_connection, parse_broker
-from actgent.cluster.opening import PARTITIONS
+from tests.clusters import TOKEN, open_balancer
 
 LIFE = Path(__file__).with_name("life.py")
 PATIENCE = 120
 CUTS = (("b", "kill"), ("c", "kill"), ("b", "hang"), ("c", "leave"), ("b", "kill"), ("a", "hang"))
 """Who is cut, and how, in turn."""
 HANG = 8.0
-"""Seconds for which a node hangs: its broker gives it up within 6."""
+"""Seconds for which a node hangs: its lease is 5."""
 LOOK = 10.0
 """Seconds between two samples."""
 WARM = 0.25
@@ -56,6 +55,8 @@ class Soak:
     options: argparse.Namespace
     pool: str = attrs.field(factory=lambda: f"soak-{os.getpid()}")
     nodes: dict = attrs.field(factory=dict)
+    balancer: object = None
+    """The address before the gateways of all nodes."""
     said: array = attrs.field(init=False)
     """By session, how many messages were said."""
     dice: random.Random = attrs.field(init=False)
@@ -91,7 +92,7 @@ class Soak:
     # --- nodes ---------------------------------------------------------------------------
 
     async def start(self, nursery, name):
-        command = [sys.executable, LIFE, self.journal, self.options.broker, self.pool, name]
+        command = [sys.executable, LIFE, self.journal, self.pool, name]
         node = self.nodes[name] = subprocess.Popen(command, stdout=subprocess.PIPE)  # noqa: ASYNC220 - soon done
         await nursery.start(self._listen, node)
 
@@ -101,6 +102,9 @@ class Soak:
             async for data in stream:
                 *lines, rest = (rest + data).split(b"\n")
                 self.calls += sum(line.startswith(b"CALL") for line in lines)
+                for line in lines:
+                    if line.startswith(b"PORT "):
+                        self.balancer.ports.append(int(line.split()[1]))
                 if b"READY" in lines:
                     task_status.started()
         await trio.to_thread.run_sync(node.wait)
@@ -136,7 +140,7 @@ class Soak:
             await trio.sleep(0.02)
         return time.monotonic()
 
-    # --- the database and the broker -----------------------------------------------------
+    # --- the database -----------------------------------------------------
 
     async def ask(self, sql, *values):
         return await trio.to_thread.run_sync(self._ask, sql, values)
@@ -146,29 +150,30 @@ class Soak:
 
     async def sample(self):
         """Look at everything, again and again."""
-        async with open_connection(parse_broker(self.options.broker)) as connection:
-            channel = await connection.open_channel()
-            queues = [f"actgent.{self.pool}.any", *(f"actgent.{self.pool}.g1.{n}" for n in range(PARTITIONS))]
-            while True:
-                await trio.sleep(LOOK)
-                declared = [await channel.declare_queue(name, passive=True) for name in queues]
-                (suspects,) = await self.ask(f"SELECT count(*) FROM {self.schema}.suspects")
-                (dead,) = await self.ask(f"SELECT count(*) FROM {self.schema}.dead")
-                (idle,) = await self.ask(IDLE, self.pool)
-                self.samples.append(
-                    {
-                        "at": round(self.seconds()),
-                        "waiting": sum(each.message_count for each in declared),
-                        "unserved": sum(not each.consumer_count for each in declared),
-                        "suspects": suspects,
-                        "dead": dead,
-                        "idle_in_transaction": round(float(idle), 3),
-                        "a": resident(self.nodes["a"].pid),
-                        "client": resident(os.getpid()),
-                        "visitors": self.visitors,
-                    }
-                )
-                self.tell(is_over=False)
+        schema = self.schema
+        live = f"SELECT name FROM {schema}.nodes"
+        while True:
+            await trio.sleep(LOOK)
+            (waiting,) = await self.ask(f"SELECT count(*) FROM {schema}.pending_messages")
+            unserved = f"SELECT count(*) FROM {schema}.partitions WHERE clean OR owner NOT IN ({live})"
+            (unserved,) = await self.ask(unserved)
+            (suspects,) = await self.ask(f"SELECT count(*) FROM {self.schema}.suspects")
+            (dead,) = await self.ask(f"SELECT count(*) FROM {self.schema}.dead")
+            (idle,) = await self.ask(IDLE, self.pool)
+            self.samples.append(
+                {
+                    "at": round(self.seconds()),
+                    "waiting": waiting,
+                    "unserved": unserved,
+                    "suspects": suspects,
+                    "dead": dead,
+                    "idle_in_transaction": round(float(idle), 3),
+                    "a": resident(self.nodes["a"].pid),
+                    "client": resident(os.getpid()),
+                    "visitors": self.visitors,
+                }
+            )
+            self.tell(is_over=False)
 
     # --- visitors ------------------------------------------------------------------------
 
@@ -176,7 +181,7 @@ class Soak:
         """Visitors, evenly over the time."""
         visits = int(self.options.sessions * 1.25)
         async with (
-            connect(self.options.broker, pool=self.pool, name="soak", patience=PATIENCE) as client,
+            connect(self.balancer.url, token=TOKEN, patience=PATIENCE) as client,
             trio.open_nursery() as nursery,
         ):
             agent = client.agent("clerk")
@@ -259,7 +264,7 @@ class Soak:
 
     @asynccontextmanager
     async def _open(self):
-        async with trio.open_nursery() as nursery:
+        async with open_balancer() as self.balancer, trio.open_nursery() as nursery:
             try:
                 for name in "abc":
                     await self.start(nursery, name)
@@ -271,10 +276,7 @@ class Soak:
                 nursery.cancel_scope.cancel()
 
     async def _remove(self):
-        async with open_connection(parse_broker(self.options.broker)) as connection:
-            channel = await connection.open_channel()
-            for name in ("any", *(f"g1.{number}" for number in range(PARTITIONS))):
-                await channel.delete_queue(f"actgent.{self.pool}.{name}")
+        await trio.lowlevel.checkpoint()
         self.database.execute(f"DROP SCHEMA IF EXISTS {self.schema} CASCADE")
 
     def tell(self, *, is_over):
@@ -319,7 +321,6 @@ class Soak:
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("database")
-    parser.add_argument("broker")
     parser.add_argument("report", type=Path)
     defaults = {"seconds": 3600, "sessions": 50_000, "every": 60, "seed": 1, "visitors": 400}
     for name, default in defaults.items():

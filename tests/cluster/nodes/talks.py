@@ -1,9 +1,11 @@
 """Nodes in processes of their own, and clients in the middle of many conversations with them."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from collections import Counter
 from contextlib import asynccontextmanager
 from functools import partial
@@ -13,6 +15,7 @@ import attrs
 import psycopg
 import trio
 
+from actgent.cluster.opening import PARTITIONS
 from actgent.journal.postgres.cluster_tables import read_cluster_tables
 
 LIFE = Path(__file__).with_name("life.py")
@@ -51,17 +54,14 @@ class Nodes:
     """Those of the gateways that they have."""
     running: dict = attrs.field(factory=dict)
     said: dict = attrs.field(factory=dict)
+    deaths: str = attrs.field(factory=partial(tempfile.mkdtemp, prefix="actgent-deaths-"))
+    """The folder in which nodes note of which sessions they died."""
 
-    async def start(self, name, *, broker=None):
-        """Start a node, and wait until its agent runs."""
-        command = [
-            sys.executable,
-            LIFE,
-            self.cluster.journal,
-            broker or self.cluster.broker,
-            self.cluster.pool,
-        ]
-        life = self.running[name] = self.lives.popen([*command, name, *self.options], stdout=subprocess.PIPE)
+    async def start(self, name, *options, journal=None):
+        """Start a node, and wait until its agent runs; `journal` is another address of the cluster's journal."""
+        command = [sys.executable, LIFE, journal or self.cluster.journal, self.cluster.pool, name]
+        words = [*command, *self.options, f"deaths={self.deaths}", *options]
+        life = self.running[name] = self.lives.popen(words, stdout=subprocess.PIPE)
         self.said[name] = []
         await self.nursery.start(hear_process, life, partial(self._hear, name))
 
@@ -72,6 +72,7 @@ class Nodes:
             self.effects[what] += 1
         elif word == "PORT":
             self.ports[name] = int(what)
+            self.cluster.balancer.ports.append(int(what))
         else:
             self.said[name].append(word)
 
@@ -92,7 +93,8 @@ class Nodes:
         """Wait until each node has as many partitions as the others, and nothing moves any more."""
         with trio.fail_after(PATIENCE):
             for name in names:
-                while await self.count(f"partitions WHERE owner LIKE '{name}-%'") != 64 // len(names):  # noqa: ASYNC110 - it is asked
+                owned = f"partitions WHERE owner LIKE '{name}-%' AND NOT clean"
+                while await self.count(owned) != PARTITIONS // len(names):  # noqa: ASYNC110 - it is asked
                     await trio.sleep(0.1)
 
     def end(self):
@@ -101,6 +103,7 @@ class Nodes:
             life.kill()
             life.wait()
             life.stdout.close()
+        shutil.rmtree(self.deaths, ignore_errors=True)
 
 
 @asynccontextmanager

@@ -4,10 +4,9 @@ import signal
 
 import trio
 
-from actgent.cluster.amqp import open_connection, parse_broker
-from actgent.cluster.queues import partition_queue
-from actgent.cluster.transport import SILENCE
+from actgent.cluster.relay_client import SILENCE_SECONDS as SILENCE
 from actgent.journal.postgres.cluster_tables import read_dead
+from tests.cluster.services import free_port
 
 from .talks import PATIENCE, talking
 
@@ -64,9 +63,8 @@ async def test_of_three_nodes_one_leaves_and_one_is_killed(nodes):
     assert sum(nodes.calls.values()) <= 300 + 2 * 30
 
 
-async def test_queues_are_as_on_brokers_of_version_4(nodes):
-    """Quorum queues have no priorities: the same scenario with them."""
-    nodes.options = ("quorum",)
+async def test_two_of_three_nodes_are_replaced(nodes):
+    """One is killed, and one leaves while another takes its place."""
     await nodes.start("a")
     await nodes.start("b")
     async with talking(nodes) as talks:
@@ -76,15 +74,11 @@ async def test_queues_are_as_on_brokers_of_version_4(nodes):
         await talks.reach(200)
         nodes.kill("b", signal.SIGTERM)
     assert sum(nodes.calls.values()) <= 300 + 2 * 30
-    async with open_connection(parse_broker(nodes.cluster.broker)) as connection:
-        channel, form = await connection.open_channel(), partition_queue(nodes.cluster.pool, 1, 0, (4,))
-        declared = await channel.declare_queue(form.name, durable=True, arguments=form.arguments)
-        assert declared.queue == form.name  # of another kind it is refused
 
 
-async def test_connections_to_the_broker_are_cut(nodes, relay):
-    """A node that has lost the broker goes on where it was, and its turns, too: no model is asked twice."""
-    await nodes.start("a", broker=f"amqp://guest:guest@127.0.0.1:{relay.port}/")
+async def test_connections_to_the_database_are_cut(nodes, relay):
+    """A node that has lost the database for a moment resumes, and its turns, too: no model is asked twice."""
+    await nodes.start("a", journal=nodes.cluster.journal.replace(":5432/", f":{relay.port}/"))
     async with talking(nodes, messages=20) as talks:
         for number in (100, 200, 300):
             await talks.reach(number)
@@ -92,10 +86,23 @@ async def test_connections_to_the_broker_are_cut(nodes, relay):
     assert sum(nodes.calls.values()) == 600
 
 
-async def test_a_node_is_far_from_the_broker(nodes, relay):
+async def test_connections_between_nodes_are_cut(nodes, open_relay):
+    """A relayed request whose connection broke is sent again under its id. The model is called once."""
+    port = free_port()
+    async with open_relay(port=port) as relay:
+        await nodes.start("a", f"advertise=http://127.0.0.1:{port}", f"reached=http://127.0.0.1:{relay.port}")
+        await nodes.start("b")
+        async with talking(nodes, messages=20) as talks:
+            for number in (100, 200, 300):
+                await talks.reach(number)
+                relay.cut()
+    assert sum(nodes.calls.values()) == 600
+
+
+async def test_a_node_is_far_from_the_database(nodes, relay):
     """What is slow is in order as well, also when the other node dies."""
     relay.delay = 0.05
-    await nodes.start("a", broker=f"amqp://guest:guest@127.0.0.1:{relay.port}/")
+    await nodes.start("a", journal=nodes.cluster.journal.replace(":5432/", f":{relay.port}/"))
     await nodes.start("b")
     async with talking(nodes) as talks:
         await talks.reach(100)
@@ -152,7 +159,7 @@ async def test_of_two_in_a_tree_the_one_that_kills_each_node_is_buried(nodes):
 
 
 async def test_a_session_that_is_asked_for_in_the_middle_of_a_kill_tells_nothing_again(nodes):
-    """The broker gives the request to the next node; handlers hear what comes from then on, as of any session that was there.
+    """The request goes to the next node; handlers hear what comes from then on, as of any session that was there.
 
     Handlers that were there before do so, too, and do not wait until their stream has been silent for too long.
     """

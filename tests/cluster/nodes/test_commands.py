@@ -1,4 +1,4 @@
-"""`actgent node` and `actgent cluster`, as commands beside a real broker and database."""
+"""`actgent serve --cluster` and `actgent cluster`, as commands with a real database."""
 
 import json
 import os
@@ -17,13 +17,11 @@ from actgent import (
     LLM,
     Answer,
     BareAgent,
-    BrokerLost,
-    ConfigurationError,
     Text,
     connect,
-    open_runtime,
 )
-from actgent.journal.listing import SessionKey
+from actgent.journal.postgres.pool_layout import READS
+from actgent.journal.session_lists import SessionKey
 
 from .pairs import wait_balanced
 
@@ -72,22 +70,8 @@ def command(commands):
     return run
 
 
-@pytest.fixture
-def team(commands, tmp_path):
-    """Run `actgent node` with an agent and these words to its end."""
-    (tmp_path / "agents.py").write_text(AGENT)
-
-    def run(*words, env):
-        command = [ACTGENT, "node", tmp_path / "agents.py", *words]
-        return commands.run(command, capture_output=True, text=True, timeout=PATIENCE, env=env)
-
-    return run
-
-
 def environment(cluster):
-    return {**os.environ, "ACTGENT_JOURNAL": cluster.journal, "ACTGENT_BROKER": cluster.broker} | {
-        "COLUMNS": "200"
-    }
+    return {**os.environ, "ACTGENT_JOURNAL": cluster.journal, "COLUMNS": "200"}
 
 
 async def give_up(runtime, session, message_id, words="2 + 2?"):
@@ -107,12 +91,12 @@ async def test_what_was_given_up_is_listed_said_again_and_dropped(open_cluster, 
             cluster.node(BareAgent("clerk", llm=llm)) as runtime,
             cluster.connect() as client,
         ):
-            place = ("--pool", cluster.pool)
-            nothing = await command(cluster, "dead")
-            assert (nothing.returncode, nothing.stdout) == (0, "no message was given up\n")
+            place = ("--cluster", cluster.pool)
+            nothing = await command(cluster, "dead-letters")
+            assert (nothing.returncode, nothing.stdout) == (0, "no dead-lettered messages\n")
             session = await client.agent("clerk").create_session("ada")
             await give_up(runtime, session, "m1")
-            listed = await command(cluster, "dead", "--json")
+            listed = await command(cluster, "dead-letters", "--json")
             (row,) = json.loads(listed.stdout)
             assert listed.returncode == 1
             assert (row["message_id"], row["session_id"], row["reason"]) == (
@@ -122,9 +106,9 @@ async def test_what_was_given_up_is_listed_said_again_and_dropped(open_cluster, 
             )
 
             llm.is_mended = True
-            again = await command(cluster, "dead", "retry", "m1", *place)
+            again = await command(cluster, "dead-letters", "redeliver", "m1", *place)
             assert again.returncode == 0, again.stderr
-            assert (await command(cluster, "dead", "retry", "m1", *place)).stdout == again.stdout
+            assert (await command(cluster, "dead-letters", "redeliver", "m1", *place)).stdout == again.stdout
             new_id = again.stdout.strip()
             await session.wait_idle()
             history = await session.history()
@@ -133,12 +117,12 @@ async def test_what_was_given_up_is_listed_said_again_and_dropped(open_cluster, 
             assert new_id != "m1"
             assert said.count((new_id, "ada")) == 1
             assert answers == ["you said: 2 + 2?"]
-            listed = await command(cluster, "dead")
-            assert (listed.returncode, listed.stdout.count(f"; said again as {new_id}\n")) == (0, 1)
+            listed = await command(cluster, "dead-letters")
+            assert (listed.returncode, listed.stdout.count(f"; redelivered as {new_id}\n")) == (0, 1)
 
-            dropped = await command(cluster, "dead", "drop", "m1")
+            dropped = await command(cluster, "dead-letters", "drop", "m1")
             assert dropped.returncode == 0, dropped.stderr
-            assert (await command(cluster, "dead")).stdout == "no message was given up\n"
+            assert (await command(cluster, "dead-letters")).stdout == "no dead-lettered messages\n"
 
 
 async def test_ids_that_do_not_name_one_message_are_refused(open_cluster, command):
@@ -149,57 +133,44 @@ async def test_ids_that_do_not_name_one_message_are_refused(open_cluster, comman
             cluster.node(BareAgent("clerk", llm=Mended())) as runtime,
             cluster.connect() as client,
         ):
-            for verb in ("retry", "drop"):
-                refused = await command(cluster, "dead", verb, "m1")
+            for verb in ("redeliver", "drop"):
+                refused = await command(cluster, "dead-letters", verb, "m1")
                 assert refused.returncode == 2
                 assert refused.stderr == "actgent: no message 'm1' was given up: no message was\n"
             for session_id in ("s1", "s2"):
                 session = await client.agent("clerk").create_session("ada", session_id=session_id)
                 await give_up(runtime, session, "m1")
-            near = await command(cluster, "dead", "drop", "m11")
+            near = await command(cluster, "dead-letters", "drop", "m11")
             assert (near.returncode, "did you mean 'm1'?" in near.stderr) == (2, True)
-            several = await command(cluster, "dead", "drop", "m1")
+            several = await command(cluster, "dead-letters", "drop", "m1")
             assert (several.returncode, "--session" in several.stderr) == (2, True)
-            assert (await command(cluster, "dead", "drop", "m1", "--session", "s2")).returncode == 0
-            (left,) = json.loads((await command(cluster, "dead", "--json")).stdout)
+            assert (await command(cluster, "dead-letters", "drop", "m1", "--session", "s2")).returncode == 0
+            (left,) = json.loads((await command(cluster, "dead-letters", "--json")).stdout)
             assert left["session_id"] == "s1"
 
 
 async def test_a_database_without_a_cluster_is_one_line(open_cluster, command):
     """No node has been there: that is said, with what to do."""
     async with open_cluster() as cluster:
-        for words in (["dead"], ["status", "--pool", cluster.pool]):
+        for words in (["dead-letters"], ["status", "--cluster", cluster.pool]):
             refused = await command(cluster, *words)
             assert refused.returncode == 2
-            assert "has no tables of a cluster: start a node" in refused.stderr
-
-
-@pytest.mark.parametrize(
-    ("address", "code", "why"),
-    [
-        ("amqp://guest:wrong@127.0.0.1:5672/", 2, "does not let user 'guest' in"),
-        ("amqp://guest:guest@127.0.0.1:1/", 1, "look whether RabbitMQ runs there"),
-    ],
-)
-async def test_a_node_whose_broker_takes_nobody_in_is_one_line(open_cluster, team, address, code, why):
-    """Of the command; and a runtime raises the error itself, and no group with it."""
-    async with open_cluster() as cluster:
-        known = environment(attrs.evolve(cluster, broker=address))
-        refused = await trio.to_thread.run_sync(partial(team, "--pool", cluster.pool, env=known))
-        assert (refused.returncode, why in refused.stderr) == (code, True), refused.stderr
-        assert "Traceback" not in refused.stderr
-        with pytest.raises((BrokerLost, ConfigurationError), match=why):
-            async with open_runtime(journal=cluster.journal, broker=address, pool=cluster.pool):
-                pytest.fail("there is no broker")
+            assert "has no cluster tables: start a node" in refused.stderr
 
 
 async def test_nobody_can_be_drained_where_no_node_is(open_cluster, command):
-    """It is said that there is none, and not which to choose of them."""
-    async with open_cluster() as cluster:
-        refused = await command(cluster, "drain", "web", "--pool", cluster.pool)
+    """It is said that none is running, also if none ever was."""
+    with trio.fail_after(PATIENCE):
+        async with open_cluster() as cluster:
+            place = ("--cluster", cluster.pool)
+            refused = await command(cluster, "drain", "web", *place)
+            assert (refused.returncode, "has no cluster tables" in refused.stderr) == (2, True)
+            async with cluster.node(BareAgent("clerk", llm=Mended())):
+                pass
+            refused = await command(cluster, "drain", "web", *place)
     assert (refused.returncode, refused.stderr) == (
         2,
-        "actgent: there is no node 'web': there is none at all\n",
+        "actgent: there is no node 'web': the list of valid names is empty\n",
     )
 
 
@@ -209,8 +180,8 @@ async def test_a_node_is_started_seen_and_drained(open_cluster, command, command
     file.write_text(AGENT)
     with trio.fail_after(PATIENCE):
         async with open_cluster() as cluster:
-            place = ("--pool", cluster.pool)
-            words = [ACTGENT, "node", file, "--name", "web", *place]
+            place = ("--cluster", cluster.pool)
+            words = [ACTGENT, "serve", file, "--node", "web", "--bind", "127.0.0.1:0", *place]
             pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
             with commands.popen(words, **pipes, env=environment(cluster)) as node:
                 try:
@@ -218,11 +189,14 @@ async def test_a_node_is_started_seen_and_drained(open_cluster, command, command
                 finally:
                     node.kill()
             gone = await command(cluster, "status", *place)
-            assert (gone.returncode, gone.stdout.splitlines()[0]) == (1, "no node is there")
-            assert "64 not served; 0 requests wait" in gone.stdout
+            assert (gone.returncode, gone.stdout.splitlines()[0]) == (1, "no node is running")
+            assert "256 not served; 0 messages wait" in gone.stdout
             changed = await command(cluster, "repartition", "16", *place)
-            assert (changed.returncode, "16 partitions are there, and " in changed.stderr) == (0, True)
-            words = "16 partitions in generation 2; all write the form 1"
+            assert (changed.returncode, "the cluster has 16 partitions; it had 256" in changed.stderr) == (
+                0,
+                True,
+            )
+            words = f"16 partitions in generation 2; record format {READS}"
             assert words in (await command(cluster, "status", *place)).stdout
 
 
@@ -233,40 +207,42 @@ async def test_a_node_has_longer_to_end_than_other_commands(open_cluster, comman
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with trio.fail_after(PATIENCE):
         async with open_cluster() as cluster:
-            words = [ACTGENT, "node", file, "--pool", cluster.pool]
+            words = [ACTGENT, "serve", file, "--bind", "127.0.0.1:0", "--cluster", cluster.pool]
             with commands.popen(words, **pipes, env=environment(cluster)) as node:
                 try:
                     await read_line(node)
                     node.send_signal(signal.SIGTERM)
                     assert await end(node) == 128 + signal.SIGTERM
-                    assert b"for at most 40 s" in node.stderr.read()
+                    assert b"for at most 35 s" in node.stderr.read()
                 finally:
                     node.kill()
 
 
 async def check_a_node(cluster, node, command, place):
-    line = await trio.to_thread.run_sync(node.stdout.readline, abandon_on_cancel=True)
-    assert line.startswith(b"clerk at node web-"), await trio.to_thread.run_sync(node.stderr.read)
-    async with cluster.connect() as client:
+    line, token = [await read_line(node) for _ in range(2)]
+    assert line.startswith(b"clerk at http://"), await trio.to_thread.run_sync(node.stderr.read)
+    url = line.split(b" at ")[1].split(b"/v1;")[0].decode()
+    async with connect(url, token=token.split()[-1].decode(), patience=PATIENCE) as client:
         session = await client.agent("clerk").create_session("ada")
         assert (await client.agent("clerk").run("6 * 7?", session=session)).text == "It is 42."
     while (seen := await command("status", "--json", *place)).returncode:
         assert seen.returncode == 1, seen.stderr
     status = json.loads(seen.stdout)
     (there,) = status["nodes"]
-    assert there["node"].encode() in line
+    assert there["name"].startswith("web-")
+    assert there["address"].startswith("http://127.0.0.1:")
     assert there["agents"] == ["clerk"]
-    assert {each["owner"] for each in status["partitions"]} == {there["node"]}
+    assert {each["owner"] for each in status["partitions"]} == {there["name"]}
     assert "web-" in (await command("status", *place)).stdout
     refused = await command("repartition", "16", *place)
-    assert (refused.returncode, f"there are {there['node']}" in refused.stderr) == (2, True)
+    assert (refused.returncode, f"there are {there['name']}" in refused.stderr) == (2, True)
     finished = await command("finish-upgrade", *place)
-    assert (finished.returncode, "write the form 1 from now on" in finished.stderr) == (0, True)
+    assert (finished.returncode, f"write record format {READS}" in finished.stderr) == (0, True)
     unknown = await command("drain", "wob", *place)
     assert (unknown.returncode, "there is no node 'wob'" in unknown.stderr) == (2, True)
     drained = await command("drain", "web", *place)
     assert drained.returncode == 0, drained.stderr
-    assert f"{there['node']} has handed over" in drained.stderr
+    assert f"{there['name']} has handed over" in drained.stderr
     assert await trio.to_thread.run_sync(partial(node.wait, PATIENCE), abandon_on_cancel=True) == 0
     assert b"the node was drained" in node.stderr.read()
 
@@ -295,26 +271,6 @@ async def end(process):
     return await trio.to_thread.run_sync(partial(process.wait, PATIENCE), abandon_on_cancel=True)
 
 
-async def test_a_cluster_is_served_over_http_by_a_process_without_agents(open_cluster, commands):
-    """One command: it serves what nodes have, says that none is there while none is, and ends by a signal."""
-    with trio.fail_after(PATIENCE):
-        async with (
-            open_cluster() as cluster,
-            cluster.node(BareAgent("clerk", llm=Mended(is_mended=True))),
-            serving(commands, cluster, "--pool", cluster.pool) as (process, line, client),
-        ):
-            assert line.startswith(f"the agents of pool {cluster.pool} at ".encode())
-            assert [each.name for each in await client.agents()] == ["clerk"]
-            session = await client.agent("clerk").create_session("ada")
-            heard = []
-            session.on_conversation(lambda reply: heard.append(reply.text))
-            await session.chat("6 * 7?")
-            await session.wait_idle()
-            assert heard == ["you said: 6 * 7?"]
-            process.send_signal(signal.SIGTERM)
-            assert await end(process) == 128 + signal.SIGTERM
-
-
 async def test_a_node_serves_its_cluster_over_http(open_cluster, commands, command, tmp_path):
     """One command is a node and a gateway: it serves sessions of both nodes, and ends once it was drained."""
     file = tmp_path / "agents.py"
@@ -323,7 +279,7 @@ async def test_a_node_serves_its_cluster_over_http(open_cluster, commands, comma
         async with (
             open_cluster() as cluster,
             cluster.node(BareAgent("clerk", llm=Mended(is_mended=True))) as runtime,
-            serving(commands, cluster, file, "--pool", cluster.pool, "--name", "web") as (
+            serving(commands, cluster, file, "--cluster", cluster.pool, "--node", "web") as (
                 process,
                 line,
                 client,
@@ -336,7 +292,7 @@ async def test_a_node_serves_its_cluster_over_http(open_cluster, commands, comma
             for session_id, answer in ((here, "you said: 6 * 7?"), (there, "It is 42.")):
                 session = await client.agent("clerk").create_session(session_id=session_id)
                 assert (await client.agent("clerk").run("6 * 7?", session=session)).text == answer
-            drained = await command(cluster, "drain", "web", "--pool", cluster.pool)
+            drained = await command(cluster, "drain", "web", "--cluster", cluster.pool)
             assert drained.returncode == 0, drained.stderr
             assert await end(process) == 0
             assert b"the node was drained" in process.stderr.read()
@@ -345,28 +301,28 @@ async def test_a_node_serves_its_cluster_over_http(open_cluster, commands, comma
 @pytest.mark.parametrize(
     ("words", "why"),
     [
+        (("--node", "web"), "--node and --advertise require --cluster"),
+        (("--advertise", "http://h:1"), "--node and --advertise require --cluster"),
         (
-            (),
-            "say what is served: TARGET, the agents of a file or folder, or where the nodes of a cluster are: --broker",
+            ("--cluster", "x"),
+            "the journal of the cluster is not set: use --journal or the variable ACTGENT_JOURNAL",
         ),
-        (("--pool", "x"), "say where the cluster is: --broker, or the variable ACTGENT_BROKER"),
-        (("--broker", "amqp://127.0.0.1/", "--journal", "a.db"), "a gateway without agents has no journal"),
-        (("agents.py", "--name", "web"), "--name is that of a node: it goes with --broker, or with --pool"),
+        (("--cluster", "x", "--journal", "a.db"), "a shared journal, postgres://HOST"),
         (
-            ("agents.py", "--pool", "x", "--broker", "amqp://127.0.0.1/"),
-            "say where the cluster is: --journal",
+            ("--cluster", "x y", "--journal", "postgres://127.0.0.1/test"),
+            "is a name of 1 to 64 letters, digits, '-' and '_'",
         ),
         (
-            ("agents.py", "--journal", "a.db", "--broker", "amqp://127.0.0.1/"),
-            "postgresql://HOST/DATABASE: say it by journal=, --journal or the variable ACTGENT_JOURNAL",
+            ("--cluster", "x", "--journal", "postgres://127.0.0.1/test", "--advertise", "https://h"),
+            "is the URL at which other nodes reach this one, http://HOST:PORT",
         ),
-        (("--broker", "amqp://127.0.0.1/", "--reload"), "--reload takes the agents whose files are watched"),
     ],
 )
-async def test_what_cannot_be_served_of_a_cluster_is_refused(commands, tmp_path, words, why):
+async def test_options_of_a_node_that_make_no_sense_are_refused(commands, tmp_path, words, why):
     """By one line that says what to do, before anything is open."""
     (tmp_path / "agents.py").write_text(AGENT)
     known = {key: value for key, value in os.environ.items() if not key.startswith("ACTGENT_")}
-    run = partial(commands.run, [ACTGENT, "serve", *words], capture_output=True, text=True, timeout=PATIENCE)
+    line = [ACTGENT, "serve", "agents.py", "--bind", "127.0.0.1:0", *words]
+    run = partial(commands.run, line, capture_output=True, text=True, timeout=PATIENCE)
     refused = await trio.to_thread.run_sync(partial(run, env=known, cwd=tmp_path))
     assert (refused.returncode, why in refused.stderr) == (2, True), refused.stderr

@@ -186,7 +186,7 @@ async def aclose(clerk, session, _):
 @pytest.mark.parametrize("when", ["before", "after"])
 async def test_each_call_is_done_once_wherever_it_is_written(open_cluster, monkeypatch, when):
     """Whether the old owner has written it when the session moves, or cannot write it any more."""
-    monkeypatch.setattr("actgent.cluster.node.LEAVING_GRACE", 0.2)
+    monkeypatch.setattr("actgent.cluster.node.LEAVE_GRACE_SECONDS", 0.2)
     models = Echo(), Echo()
     agents = [(make_clerk(model), BareAgent("digger", llm=model)) for model in models]
     failed = dict.fromkeys(CASES, "it hangs")
@@ -247,7 +247,7 @@ async def wait_given_back(runtime, sessions):
 
 async def open_there(clerk, session):
     """The session where it is now, perhaps closed."""
-    known = clerk._opener.elsewhere.session("clerk", session.id, owner="ada")
+    known = clerk._opener.remote_sessions.session("clerk", session.id, owner="ada")
     assert isinstance(known, RemoteSession)
     if await known.status() != "closed":
         await known.wait_idle()

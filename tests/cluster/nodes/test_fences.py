@@ -1,11 +1,11 @@
-"""A node whose partitions another one has taken, which the broker did not tell it."""
+"""A node whose partitions another one has taken, of which it was not notified."""
 
 import pytest
 import trio
 
 from actgent.journal.base import Entry
 from actgent.journal.postgres import PartitionedJournal
-from actgent.journal.records import Changed
+from actgent.journal.records import StateChangeRecord
 
 from .pairs import PATIENCE, Echo, make_clerk
 
@@ -37,7 +37,7 @@ async def test_a_node_finds_out_that_others_own_its_sessions(open_cluster, monke
             await session.chat("hold on")
             await until(lambda: model.asked)
             if by == "a write":
-                monkeypatch.setattr(runtime.journal, "look", trio.lowlevel.checkpoint)
+                monkeypatch.setattr(runtime.journal, "drop_lost", lambda _: None)
             await take_all(cluster, runtime.journal.count)
             if by == "a write":
                 model.may_go.set()
@@ -52,16 +52,18 @@ async def test_a_node_finds_out_that_others_own_its_sessions(open_cluster, monke
 async def test_a_node_that_has_ended_finds_out_that_others_own_its_sessions(open_cluster, monkeypatch):
     """By what its journal writes at last, of which nothing is there; the block ends with its own error."""
     async with open_cluster() as cluster:
-        leave = PartitionedJournal._leave
+        leave = PartitionedJournal._write_and_release
 
         async def leave_late(journal):
             if journal.node != "other" and journal.owned:
                 await take_all(cluster, journal.count)
-                entry = Entry(session_id=session.id, agent="clerk", records=(Changed(changes={"n": 1}),))
-                journal.write_soon(entry, epoch=journal.epoch_of(session.id))
+                entry = Entry(
+                    session_id=session.id, agent="clerk", records=(StateChangeRecord(changes={"n": 1}),)
+                )
+                journal.enqueue_write(entry, epoch=journal.epoch_of(session.id))
             await leave(journal)
 
-        monkeypatch.setattr(PartitionedJournal, "_leave", leave_late)
+        monkeypatch.setattr(PartitionedJournal, "_write_and_release", leave_late)
         with trio.fail_after(PATIENCE), pytest.raises(KeyError, match="the program's"):  # noqa: PT012 - the block fails
             clerk = make_clerk(Echo())
             async with cluster.node(clerk) as runtime:

@@ -2,13 +2,13 @@
 
 from contextlib import asynccontextmanager
 
+import httpx2
 import pytest
 import trio
 
 from actgent import (
     AlreadyDecided,
     Approve,
-    ConfigurationError,
     GatewayLimits,
     Reject,
     SessionClosed,
@@ -18,7 +18,7 @@ from actgent import (
     open_gateway,
 )
 from actgent.client.transport import ConnectionLost
-from actgent.cluster.transport import BrokerTransport
+from actgent.cluster.relay_client import NodeTransport
 from actgent.web.tokens import new_token
 
 from .pairs import PATIENCE, drain, open_pair
@@ -79,7 +79,7 @@ async def test_sessions_of_both_nodes_are_served_by_each_gateway(pair):
 
 async def test_a_stream_goes_on_behind_its_cursor_when_a_session_moves(pair, monkeypatch):
     """Over the same gateway, whose node hands everything over: nothing is lost, and nothing is told twice."""
-    monkeypatch.setattr("actgent.cluster.node.LEAVING_GRACE", 0.2)
+    monkeypatch.setattr("actgent.cluster.node.LEAVE_GRACE_SECONDS", 0.2)
     with trio.fail_after(PATIENCE):
         async with open_client(pair.one) as client:
             session = await client.agent("clerk").create_session(session_id=pair.id_at(pair.one))
@@ -99,7 +99,7 @@ async def test_a_stream_goes_on_behind_its_cursor_when_a_session_moves(pair, mon
 
 async def test_observations_go_on_behind_a_move_without_an_error(pair, monkeypatch, caplog):
     """The node that hands a session over ends the stream, whose reader comes back: nothing has failed."""
-    monkeypatch.setattr("actgent.cluster.node.LEAVING_GRACE", 0.2)
+    monkeypatch.setattr("actgent.cluster.node.LEAVE_GRACE_SECONDS", 0.2)
     caplog.set_level("ERROR", "actgent")
     with trio.fail_after(PATIENCE):
         async with pair.cluster.connect(patience=PATIENCE) as client:
@@ -115,7 +115,7 @@ async def test_observations_go_on_behind_a_move_without_an_error(pair, monkeypat
 
 async def test_a_session_is_made_by_the_try_whose_answer_was_lost(pair, monkeypatch):
     """The gateway asks again, finds the session, and says that it may be its own; another one of that id is refused."""
-    relay, lost = BrokerTransport.relay, []
+    relay, lost = NodeTransport.relay, []
 
     @asynccontextmanager
     async def lose_the_first(way, form, **asked):
@@ -127,7 +127,7 @@ async def test_a_session_is_made_by_the_try_whose_answer_was_lost(pair, monkeypa
 
     with trio.fail_after(PATIENCE):
         async with open_client(pair.one) as client:
-            monkeypatch.setattr(BrokerTransport, "relay", lose_the_first)
+            monkeypatch.setattr(NodeTransport, "relay", lose_the_first)
             clerk, session_id = client.agent("clerk"), pair.id_at(pair.two)
             session = await clerk.create_session(session_id=session_id)
             assert (session.id, session.cursor, lost) == (session_id, 1, [201])
@@ -137,7 +137,7 @@ async def test_a_session_is_made_by_the_try_whose_answer_was_lost(pair, monkeypa
 
 async def test_a_stop_that_is_delivered_again_stops_no_later_turn(pair, monkeypatch):
     """A gateway says which turn is meant, as its client does not know it; where nothing runs, nothing is sent."""
-    relay, forms = BrokerTransport.relay, []
+    relay, forms = NodeTransport.relay, []
 
     @asynccontextmanager
     async def keep_stops(way, form, **asked):
@@ -148,7 +148,7 @@ async def test_a_stop_that_is_delivered_again_stops_no_later_turn(pair, monkeypa
 
     with trio.fail_after(PATIENCE):
         async with open_client(pair.one) as client:
-            monkeypatch.setattr(BrokerTransport, "relay", keep_stops)
+            monkeypatch.setattr(NodeTransport, "relay", keep_stops)
             clerk, model = client.agent("clerk"), pair.models[1]
             session = await clerk.create_session(session_id=pair.id_at(pair.two))
             failures = []
@@ -176,7 +176,7 @@ async def test_a_stop_that_is_delivered_again_stops_no_later_turn(pair, monkeypa
 
 async def test_of_two_people_one_hears_that_the_other_was_faster(pair, monkeypatch):
     """Also where the gateway has lost the first answer, and asks again: the decision that counts is the other one's."""
-    relay, lost = BrokerTransport.relay, []
+    relay, lost = NodeTransport.relay, []
 
     @asynccontextmanager
     async def lose_all(way, form, **asked):
@@ -195,7 +195,7 @@ async def test_of_two_people_one_hears_that_the_other_was_faster(pair, monkeypat
                 await clerk.run("deploy mars", session=session)
             (approval_id,) = waits.value.ids
             there = await pair.agents[1].open_session(session.id)
-            monkeypatch.setattr(BrokerTransport, "relay", lose_all)
+            monkeypatch.setattr(NodeTransport, "relay", lose_all)
             with pytest.raises(AlreadyDecided):
                 await session.answer(approval_id, Reject("no"))
             assert (
@@ -213,30 +213,19 @@ async def test_others_do_not_reach_a_session_by_another_node(pair):
                 await bo.agent("clerk").open_session(session_id)
 
 
-async def test_a_process_without_agents_serves_all_nodes(pair):
-    """Its gateway hands everything on; it has no journal, and knows tokens alone."""
+async def test_a_node_that_hands_over_is_not_ready(pair):
+    """So that a load balancer sends requests to other nodes; it still answers those that come."""
     with trio.fail_after(PATIENCE):
-        async with pair.cluster.connect(patience=PATIENCE) as way, open_client(way) as client:
-            clerk = client.agent("clerk")
-            assert [each.name for each in await client.agents()] == ["clerk"]
-            for session_id in (None, pair.id_at(pair.one), pair.id_at(pair.two)):
-                session = await clerk.create_session(session_id=session_id)
-                heard = []
-                session.on_conversation(lambda reply, heard=heard: heard.append(reply.text))
-                await session.chat("one two")
-                await session.wait_idle()
-                assert heard == ["you said: one two"]
-                with pytest.raises(Suspended) as waits:
-                    await clerk.run("deploy mars", session=session)
-                assert [each.session_id for each in await client.approvals()] == [session.id]
-                reply = await clerk.resume({waits.value.ids[0]: Approve()})
-                assert reply.text == "done: deployed to mars"
-                await session.aclose()
-            assert len(await client.sessions()) == 3
-        async with open_client(pair.one) as over_http:
-            with pytest.raises(ConfigurationError, match="takes a client of a broker"):
-                async with open_gateway(over_http):
-                    pass
+        async with (
+            httpx2.AsyncClient(base_url=pair.cluster.url) as http,
+            open_gateway(pair.one, bind="127.0.0.1:0", limits=LIMITS) as gateway,
+        ):
+            ready = f"{gateway.url}/v1/health/ready"
+            assert (await http.get(ready)).status_code == 200
+            await drain(pair.cluster, pair.one)
+            answer = await http.get(ready)
+            assert answer.status_code == 503
+            assert "the node hands over its sessions" in answer.text
 
 
 async def test_two_people_decide_at_two_nodes(pair):

@@ -143,6 +143,48 @@ async def test_a_schedule_that_is_removed_as_its_session_moves_was_there(
             assert [each.id for each in await there.schedules()] == [kept.id]
 
 
+@pytest.mark.parametrize("is_written", [True, False])
+async def test_a_task_that_is_cancelled_as_its_session_moves_was_running(
+    open_cluster, monkeypatch, is_written
+):
+    """`cancel_task` returns True, whether or not its node had written the cancellation when the session moved.
+
+    The task is stopped once, and its session is closed. The session that gave it gets no message about it.
+    """
+    from actgent.agents import session as sessions
+
+    models = Echo(), Echo()
+    agents = [(make_clerk(model), BareAgent("digger", llm=model)) for model in models]
+    async with (
+        open_cluster() as cluster,
+        cluster.node(*agents[0], node="one") as one,
+        cluster.node(*agents[1], node="two") as two,
+    ):
+        with trio.fail_after(PATIENCE):
+            await wait_balanced(one, two)
+            session = await agents[0][0].create_session("ada")
+            await session.delegate("digger", "hold", task_id="t1", deadline=math.inf)
+            stop = sessions.stop_tasks
+
+            async def leave(*arguments):
+                monkeypatch.undo()
+                if is_written:
+                    assert await stop(*arguments)
+                await drain(cluster, one)
+                raise SessionMoved("clerk", session.id)
+
+            monkeypatch.setattr(sessions, "stop_tasks", leave)
+            assert await session.cancel_task("t1") is True
+            assert await session.cancel_task("t1") is False
+            there = await agents[0][0].open_session(session.id)
+            (child,) = await two.journal.children("clerk", session.id)
+            assert child.closed
+            await session.chat("after")
+            await there.wait_idle()
+            told = [each.text for each in await there.history() if each.sender.kind != "assistant"]
+            assert told == ["after"]
+
+
 async def test_what_a_session_that_moved_was_is_told_as_no_truth(moved):
     """What it is as long as it is there is told; all that changes elsewhere is refused by an error that says what to do."""
     session, clerk, _, _ = moved
@@ -151,7 +193,7 @@ async def test_what_a_session_that_moved_was_is_told_as_no_truth(moved):
             getattr(session, name)
         assert "moved" in repr(session)
         for name in KNOWN_THERE:
-            with pytest.raises(SessionMoved, match=r"take what agent\.open_session\(\) gives"):
+            with pytest.raises(SessionMoved, match=r"call agent\.open_session\(\)"):
                 getattr(session, name)
         for kind in KINDS:
             with pytest.raises(SessionMoved):
@@ -214,7 +256,7 @@ async def test_handlers_without_one_for_failures_leave_a_line_in_the_log(open_cl
             sessions = [await agents[0].create_session("ada") for _ in range(2)]
             sessions[0].on_conversation(print)
             await drain(cluster, one)
-    told = [each.getMessage() for each in caplog.records if "hear no more" in each.getMessage()]
+    told = [each.getMessage() for each in caplog.records if "receive no more" in each.getMessage()]
     assert len(told) == 1
     assert sessions[0].id in told[0]
 
@@ -260,7 +302,7 @@ async def test_readers_that_are_open_hear_that_their_session_has_moved(open_clus
 
 async def test_handlers_of_children_hear_that_their_tree_has_moved(open_cluster, monkeypatch, caplog):
     """As those of the session above them: once, those of programs alone, and the log where none hears of failures."""
-    monkeypatch.setattr("actgent.cluster.node.LEAVING_GRACE", 0.2)
+    monkeypatch.setattr("actgent.cluster.node.LEAVE_GRACE_SECONDS", 0.2)
     heard = []
     agents = [(make_clerk(model), BareAgent("digger", llm=model)) for model in (Echo(), Echo())]
     agents[0][1].on_session(lambda session: session.on_exception(lambda _: heard.append("agent's")))
@@ -285,5 +327,5 @@ async def test_handlers_of_children_hear_that_their_tree_has_moved(open_cluster,
                 await trio.sleep(0.05)
         assert sorted(each.error.session_id for each in heard) == sorted((task.id, below.id))
         assert {each.kind for each in heard} == {"moved"}
-    told = [each.getMessage() for each in caplog.records if "hear no more" in each.getMessage()]
+    told = [each.getMessage() for each in caplog.records if "receive no more" in each.getMessage()]
     assert [quiet.id in each for each in told] == [True]

@@ -1,7 +1,7 @@
 """Nodes on machines of their own, as far as networks go: the ways between them are taken down and up again.
 
        ┌─ to-a ──── eth0 ─ node a        three network namespaces, two pairs of virtual cards; who tests is in the
-hub ───┤                                 hub, with the broker and the database
+hub ───┤                                 hub, with the database and the client
        └─ to-b ──── eth0 ─ node b
 """
 
@@ -15,6 +15,7 @@ from pathlib import Path
 
 import attrs
 import pytest
+from trio._core._thread_cache import ThreadCache
 
 from .talks import open_nodes, talking
 
@@ -89,8 +90,12 @@ class Networks:
 
     def popen(self, command, **options):
         """Start a node in the network of its name, as `subprocess.Popen`."""
-        *_, name = command
-        return subprocess.Popen([*self.inside(name), *map(str, command)], **options)
+        name = command[4]
+        environment = {
+            **(options.pop("env", None) or os.environ),
+            "PYTHONPATH": str(Path(__file__).parents[3]),
+        }
+        return subprocess.Popen([*self.inside(name), *map(str, command)], env=environment, **options)
 
 
 def _enter(network):
@@ -99,8 +104,13 @@ def _enter(network):
 
 
 @pytest.fixture
-def networks():
-    """Networks of the test's own; the test is in the hub."""
+def networks(monkeypatch):
+    """Networks of the test's own; the test is in the hub.
+
+    A new thread is in the network of the thread that starts it, and trio keeps idle threads for later tests. So the threads of
+    the test are kept apart: a later test in this process could not reach PostgreSQL from them.
+    """
+    monkeypatch.setattr("trio._core._thread_cache.THREAD_CACHE", ThreadCache())
     if os.geteuid() or not shutil.which("ip"):
         pytest.skip("network namespaces take root and iproute2")
     made = Networks()
@@ -115,18 +125,24 @@ def networks():
 
 @pytest.fixture
 async def nodes(networks, make_services, open_cluster):
-    """What starts nodes in these networks; broker and database are in the hub."""
-    broker, database = make_services(host=HUB, inside=networks.inside("hub"), trusted="10.77.0.0/16")
+    """What starts nodes in these networks; the database is in the hub."""
+    database = make_services(host=HUB, inside=networks.inside("hub"), trusted="10.77.0.0/16")
     await database.start()
-    await broker.start()
-    async with open_cluster(database.url, broker.url) as cluster, open_nodes(networks, cluster) as started:
+    async with open_cluster(database.url) as cluster, open_nodes(networks, cluster) as started:
         yield started
 
 
+def options_of(number):
+    """Where the node of a network listens: for clients and for the other node."""
+    host = f"10.77.{number}.2"
+    return f"bind={host}:8300", f"advertise=http://{host}:8301"
+
+
 async def test_a_node_is_cut_off(nodes, networks):
-    """Without broker and database it writes nothing and is asked nothing; it comes back when it is reached again."""
-    await nodes.start("a")
-    await nodes.start("b")
+    """Without the database and the other node it writes nothing and is asked nothing; it comes back when it is reached again."""
+    for number, name in enumerate("ab", 1):
+        await nodes.start(name, *options_of(number))
+    nodes.cluster.balancer.ports[:] = [("10.77.1.2", 8300), ("10.77.2.2", 8300)]
     async with talking(nodes) as talks:
         await talks.reach(75)
         networks.set_way("a", "down")

@@ -14,11 +14,12 @@ import pytest
 import trio
 
 from actgent import Limits
+from actgent.cluster.opening import PARTITIONS
 from actgent.control.budget import spent_in
-from actgent.journal.listing import SessionFilter
-from actgent.journal.opening import open_journal
-from actgent.journal.records import Spent
-from tests.clusters import Cluster, open_cluster, remove
+from actgent.journal.journal_url import open_journal
+from actgent.journal.records import UsageRecord
+from actgent.journal.session_lists import SessionFilter
+from tests.clusters import Cluster, open_balancer, open_cluster
 
 from .talks import hear_process
 
@@ -45,18 +46,19 @@ class Pools:
             sys.executable,
             LIFE,
             cluster.journal,
-            cluster.broker,
             cluster.pool,
             other,
             name,
             self._gate,
         ]
         life = self._running[name] = self._lives.popen(command, stdout=subprocess.PIPE)
-        await self._nursery.start(hear_process, life, self._hear)
+        await self._nursery.start(hear_process, life, partial(self._hear, cluster))
 
-    def _hear(self, word, what):
+    def _hear(self, cluster, word, what):
         if word == "CALL":
             self.calls[what] += 1
+        elif word == "PORT":
+            cluster.balancer.ports.append(int(what))
 
     def kill(self, name):
         self._running[name].send_signal(signal.SIGKILL)
@@ -89,8 +91,8 @@ class Pools:
 @pytest.fixture
 async def pools(lives, tmp_path):
     """Two nodes of each of two pools."""
-    async with open_cluster() as editors, trio.open_nursery() as nursery:
-        writers = Cluster(f"{editors.pool}-w", editors.journal)
+    async with open_cluster() as editors, open_balancer() as balancer, trio.open_nursery() as nursery:
+        writers = Cluster(f"{editors.pool}-w", editors.journal, balancer)
         started = Pools(lives, editors, writers, nursery, tmp_path / "gate")
         try:
             async with trio.open_nursery() as starting:
@@ -102,8 +104,6 @@ async def pools(lives, tmp_path):
             yield started
         finally:
             started.end()
-            with trio.CancelScope(shield=True):
-                await remove(writers.pool)
             nursery.cancel_scope.cancel()
 
 
@@ -114,14 +114,14 @@ def are_settled(*clusters):
         rows = database.execute(
             f"SELECT pool, count(*) FROM {schema}.partitions WHERE NOT clean GROUP BY pool, owner"
         ).fetchall()
-    return sorted(rows) == sorted((each.pool, 32) for each in clusters for _ in range(2))
+    return sorted(rows) == sorted((each.pool, PARTITIONS // 2) for each in clusters for _ in range(2))
 
 
 async def paid(cluster, session_id, agent="editor"):
     """How many model calls the journal says that a session's own budget has paid."""
     async with open_journal(cluster.journal, read_only=True) as journal:
         records = await journal.load(session_id, agent=agent)
-    return spent_in([each for each in records if isinstance(each, Spent) and not each.turn]).model_calls
+    return spent_in([each for each in records if isinstance(each, UsageRecord) and not each.turn]).model_calls
 
 
 async def wait_closed(cluster):

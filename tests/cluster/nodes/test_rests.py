@@ -10,17 +10,10 @@ pytest.importorskip("psycopg", reason="the extra `postgres` is not installed")
 import psycopg
 
 from actgent import LLM, Answer, BareAgent, Text
-from actgent.client.transport import RemoteRequest
-from actgent.cluster.amqp import ChannelClosed, open_connection, parse_broker
-from actgent.cluster.link import BrokerLink
 from actgent.cluster.operations.dead import retry_dead
-from actgent.cluster.queues import partition_queue
-from actgent.cluster.transport import open_broker_transport
-from actgent.cluster.wire import Dropped, WireRequest, decode_message
 from actgent.errors import JournalError
 from actgent.journal.encryption import VARIABLE
-from actgent.journal.listing import SessionKey
-from actgent.journal.postgres.partitions import partition_of_slot, slot_of
+from actgent.journal.session_lists import SessionKey
 from actgent.runtime import runtime as runtimes
 
 PATIENCE = 120
@@ -81,7 +74,7 @@ async def test_two_people_say_a_message_again_at_once(open_cluster):
             ids = []
 
             async def retry():
-                ids.append(await retry_dead(cluster.journal, cluster.broker, cluster.pool, "m1"))
+                ids.append(await retry_dead(cluster.journal, cluster.pool, "m1"))
 
             async with trio.open_nursery() as nursery:
                 for _ in range(4):
@@ -107,7 +100,7 @@ async def test_records_are_encrypted_in_a_cluster(open_cluster, monkeypatch):
                 assert all(body.startswith(b"\xe1") for body in bodies)
             async with cluster.node(BareAgent("clerk", llm=free())):
                 assert (await client.agent("clerk").run("hello", session=session)).text == "you said: hello"
-                place = (cluster.journal, cluster.broker, cluster.pool, "m1")
+                place = (cluster.journal, cluster.pool, "m1")
                 monkeypatch.delenv(VARIABLE)
                 with pytest.raises(JournalError, match=VARIABLE):
                     await retry_dead(*place)
@@ -126,7 +119,7 @@ async def test_records_are_encrypted_in_a_cluster(open_cluster, monkeypatch):
 
 async def test_a_node_ends_although_a_turn_of_it_does_not(open_cluster, monkeypatch):
     """Its grace is over: the turn goes on at another node, whose model is asked again."""
-    monkeypatch.setattr(runtimes, "LEAVING_GRACE", 0.5)
+    monkeypatch.setattr(runtimes, "LEAVE_GRACE_SECONDS", 0.5)
     hangs, answers = Held(), free()
     with trio.fail_after(PATIENCE):
         async with open_cluster() as cluster, cluster.connect(patience=PATIENCE) as client:
@@ -138,63 +131,3 @@ async def test_a_node_ends_although_a_turn_of_it_does_not(open_cluster, monkeypa
                 await session.wait_idle()
                 assert await answers_of(session) == ["you said: hello"]
             assert (hangs.calls, answers.calls) == (1, 1)
-
-
-@pytest.mark.parametrize(("code", "times", "ends"), [(404, 4, True), (404, 5, False), (406, 1, False)])
-async def test_a_queue_that_is_not_up_yet_is_asked_for_again(open_cluster, code, times, ends):
-    """As RabbitMQ says of a durable queue while several nodes begin at once; any other refusal, or this for long, ends the start."""
-    builds = []
-
-    async def build(connection):
-        builds.append(connection)
-        if len(builds) <= times:
-            raise ChannelClosed("home node of durable queue 'q' is down or inaccessible", code)
-
-    with trio.fail_after(PATIENCE):
-        async with open_cluster() as cluster:
-            link = BrokerLink(parse_broker(cluster.broker), name="t")
-            try:
-                async with trio.open_nursery() as nursery:
-                    await nursery.start(link.run, build)
-                    assert (link.is_up, link.connections) == (True, 1)
-                    nursery.cancel_scope.cancel()
-            except* ChannelClosed:
-                assert not ends
-            else:
-                assert ends
-    assert len(builds) == times + ends
-
-
-async def test_a_stream_that_nobody_waits_for_before_it_begins_is_dropped(open_cluster):
-    """Its request waits in the queue, and a word that nobody reads it any more: the node that comes begins no stream."""
-    request = RemoteRequest(operation="get_events", agent="clerk", session_id="s")
-    with trio.fail_after(PATIENCE):
-        async with open_cluster() as cluster:
-            address, words = parse_broker(cluster.broker), {"name": "", "pool": cluster.pool, "owner": "ada"}
-            async with open_broker_transport(BrokerLink(address, name="t"), **words) as transport:
-                async with cluster.node(BareAgent("clerk", llm=free())):
-                    await transport._find_layout()
-                queue = partition_queue(cluster.pool, 1, partition_of_slot(slot_of("s"), 64), (3,)).name
-                async with open_connection(address) as connection:
-                    channel = await connection.open_channel(prefetch=100)
-                    async with await channel.consume(queue) as consumer, trio.open_nursery() as nursery:
-
-                        async def follow():
-                            async with transport.events(request):
-                                raise AssertionError("nobody answers")
-
-                        nursery.start_soon(follow)
-                        asked = await next_of(consumer, WireRequest)
-                        nursery.cancel_scope.cancel()
-                    async with await channel.consume(queue) as consumer:
-                        assert (await next_of(consumer, Dropped)).id == asked.id
-
-
-async def next_of(consumer, kind):
-    """Wait for a message of a kind; others, such as tokens, are dropped."""
-    async for delivery in consumer:
-        delivery.acknowledge()
-        message = decode_message(delivery.body, delivery.properties)
-        if isinstance(message, kind):
-            return message
-    raise AssertionError("nothing more comes")

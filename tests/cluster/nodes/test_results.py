@@ -77,7 +77,7 @@ class Adder(LLM):
 @pytest.fixture
 def two_nodes(open_cluster, monkeypatch):
     """`two_nodes(make)`: a block with a cluster, its nodes, and their agents, of `make(model)`; the first one's model holds."""
-    monkeypatch.setattr("actgent.cluster.node.LEAVING_GRACE", 0.2)
+    monkeypatch.setattr("actgent.cluster.node.LEAVE_GRACE_SECONDS", 0.2)
 
     @asynccontextmanager
     async def opened(make, **options):
@@ -199,11 +199,11 @@ async def test_a_pipeline_is_told_whole_where_its_session_has_moved(two_nodes):
             assert not node.journal.owns(session_id) or node is two
             assert (await line_there.result(session_id)).steps["first"].output == Sum(3)
             assert (await line_there.process(session_id=session_id)).status == "success"
-            with pytest.raises(ConfigurationError, match="was begun with other inputs"):
+            with pytest.raises(ConfigurationError, match="was started with other inputs"):
                 await line_there.process({"text": "2 + 2"}, session_id=session_id)
         assert (await line.retry(session_id, "second")).status == "success"
         never = await two_id(line, two)
-        with pytest.raises(ConfigurationError, match="was never begun"):
+        with pytest.raises(ConfigurationError, match="was never started"):
             await line.retry(never)
 
 

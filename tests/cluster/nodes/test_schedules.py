@@ -18,15 +18,13 @@ LIMIT = 600
 
 @pytest.mark.parametrize("seed", range(int(FIRST), int(LAST or FIRST) + 1))
 async def test_each_accepted_message_has_one_end_whatever_befalls_the_cluster(
-    *, seed, lives, commands, services, open_cluster, open_relay, tmp_path
+    *, seed, lives, database, open_cluster, open_relay, tmp_path
 ):
     """Nothing is lost, done twice or out of order, and the cluster comes to rest, usable."""
     schedule = draw(seed)
     print(schedule)  # noqa: T201 - shown where it fails
     with trio.fail_after(LIMIT):
-        async with open_world(
-            services, open_cluster, open_relay, (lives, commands), tmp_path / "tokens"
-        ) as world:
+        async with open_world(database, open_cluster, open_relay, lives, tmp_path / "tokens") as world:
             try:
                 await live_through(world, schedule)
             finally:

@@ -3,10 +3,9 @@
 import pytest
 import trio
 
-from actgent import Interrupted, SessionClosed
-from actgent.cluster.transport import BrokerTransport
+from actgent import Interrupted
 
-from .pairs import PATIENCE, Echo, drain, make_clerk, open_pair
+from .pairs import PATIENCE, drain, open_pair
 
 
 @pytest.fixture
@@ -54,31 +53,3 @@ async def test_a_stop_holds_when_its_session_moves(pair):
             await there.wait_idle()
         assert pair.models[0].asked == []
         assert pair.models[1].asked == ["later"]
-
-
-async def test_a_stop_where_nothing_runs_is_not_sent(open_cluster, monkeypatch):
-    """It would stop what runs by the time at which the broker delivers it again; of a closed session its owner says that it is."""
-    call, operations = BrokerTransport._call, []
-
-    async def note(transport, request):
-        operations.append(request.operation)
-        return await call(transport, request)
-
-    with trio.fail_after(PATIENCE):
-        async with (
-            open_cluster() as cluster,
-            cluster.node(make_clerk(Echo())),
-            cluster.connect(patience=PATIENCE) as client,
-        ):
-            session = await client.agent("clerk").create_session("ada")
-            await session.chat("hello")
-            await session.wait_idle()
-            monkeypatch.setattr(BrokerTransport, "_call", note)
-            await session.interrupt()
-            assert operations == ["get_session"]
-            await session.interrupt(drop_queued=True)
-            await session.interrupt(message_id="m9")
-            assert operations[1:] == ["interrupt"] * 2
-            await session.aclose()
-            with pytest.raises(SessionClosed):
-                await session.interrupt()

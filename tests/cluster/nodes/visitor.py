@@ -8,7 +8,7 @@ import sys
 
 import trio
 
-from actgent import BrokerLost, connect
+from actgent import ServerUnreachable, connect
 
 PATIENCE = 120
 
@@ -25,7 +25,7 @@ async def main():
     while True:
         try:
             await say_all(*sys.argv[1:])
-        except BrokerLost:  # it was not there when we came
+        except ServerUnreachable:  # it was not there when we came
             await trio.sleep(0.5)
         else:
             break

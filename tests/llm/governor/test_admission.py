@@ -4,14 +4,14 @@ import random
 
 import pytest
 
-from actgent.llm.governor.admission import Admissions
-from actgent.llm.governor.queue import Call
+from actgent.llm.governor.admission import AdmissionController
+from actgent.llm.governor.call_queue import Call
 from actgent.llm.governor.rate_limits import Cost
 from actgent.messages import Priority
 
 
 def admissions():
-    return Admissions(
+    return AdmissionController(
         buckets=(), window=100, concurrency=1000, period=60, recovery=30, age_step=30, max_pause=120
     )
 
@@ -37,7 +37,7 @@ def answer(desk, lane, call, remaining, now):
 def test_calls_that_overtake_each_other_lend_no_room(seed):
     """Forty calls are counted in any order and answered in any other: never more is thought to be left than is."""
     dice, desk = random.Random(seed), admissions()
-    lane = desk.lane("m")
+    lane = desk.state_of("m")
     counted = dice.sample(sent := send(desk, lane, 0, 40), 40)
     for call in dice.sample(sent, 40):
         answer(desk, lane, call, 59 - counted.index(call), now=0)
@@ -48,7 +48,7 @@ def test_calls_that_overtake_each_other_lend_no_room(seed):
 def test_what_others_take_of_a_limit_is_seen():
     """Another process uses the same key: a call that was sent after the last one was answered tells how much is left."""
     desk = admissions()
-    lane = desk.lane("m")
+    lane = desk.state_of("m")
     answer(desk, lane, *send(desk, lane, 0), 59, now=1)
     answer(desk, lane, *send(desk, lane, 10), 4, now=10)
     assert lane.learnt["requests"].fill(10) == pytest.approx(4)
@@ -59,7 +59,7 @@ def test_what_others_take_of_a_limit_is_seen():
 def test_a_call_that_was_counted_long_ago_tells_nothing():
     """A slow answer speaks of the time before others that have told already."""
     desk = admissions()
-    lane = desk.lane("m")
+    lane = desk.state_of("m")
     (slow,) = send(desk, lane, 0)
     answer(desk, lane, *send(desk, lane, 1), 30, now=2)
     answer(desk, lane, *send(desk, lane, 3), 5, now=4)

@@ -23,7 +23,7 @@ from actgent.llm.base import Answer, ChatMessage
 from actgent.llm.fallback import Fallback
 from actgent.llm.governor import Governor
 from actgent.llm.retry import Retry
-from actgent.llm.wrapped.governed import Governed
+from actgent.llm.wrappers import Governed
 from actgent.messages import Text, Usage
 from actgent.testing import ErrorStatus, RateLimits, Slow, assert_no_leaks, open_provider
 
@@ -260,7 +260,7 @@ def test_cancelled_anywhere_it_leaves_nothing_behind(seed, count):
             assert (governor.statistics().waiting, governor.statistics().running) == (0, 0)
             failures[:] = ["ok"]
             assert (await model.complete(chat())).text == "ok"
-        lane = governor._admissions.lane(model.name)
+        lane = governor._admissions.state_of(model.name)
         assert lane.queue.entries == 0
         await trio.sleep(80_000)
         now = trio.current_time()

@@ -5,9 +5,9 @@ from collections import Counter
 from hypothesis import given, strategies as st
 
 from actgent import Priority
-from actgent.llm.governor.queue import Call, CallQueue
+from actgent.llm.governor.call_queue import Call, CallQueue
 from actgent.llm.governor.rate_limits import Cost
-from actgent.support.rotation import Turns
+from actgent.support.fair_queue import Turns
 
 
 def call(session="s", priority=Priority.NORMAL, arrived=0.0, tokens=0.0):

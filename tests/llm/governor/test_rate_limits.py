@@ -19,7 +19,7 @@ def test_a_bucket_grants_its_rate_and_no_more(steps, rate, capacity, start):
         cost = Cost(input_tokens=min(tokens, capacity))
         now = bucket.ready_at(cost, now + pause)
         assert bucket.ready_at(cost, now) == pytest.approx(now, abs=1e-4)
-        bucket.take(cost, now)
+        bucket.spend(cost, now)
         granted += cost.input_tokens
         assert granted <= capacity + rate * (now - start) + 0.1
 
@@ -32,7 +32,7 @@ def test_a_bucket_wastes_nothing_while_somebody_waits(steps):
     for _, tokens in steps:
         cost = Cost(input_tokens=min(tokens, 100))
         now = bucket.ready_at(cost, now)
-        bucket.take(cost, now)
+        bucket.spend(cost, now)
         granted += cost.input_tokens
     assert granted == pytest.approx(100 + 10 * now - bucket.fill(now), abs=0.1)
 
@@ -42,7 +42,7 @@ def test_a_call_that_never_fits_goes_when_the_bucket_is_full():
     bucket = Bucket.full("tokens", rate=1, capacity=10, now=0)
     huge = Cost(input_tokens=30)
     assert bucket.ready_at(huge, 0) == 0
-    bucket.take(huge, 0)
+    bucket.spend(huge, 0)
     assert bucket.ready_at(Cost(input_tokens=1), 0) == pytest.approx(21)
 
 

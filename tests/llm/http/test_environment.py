@@ -11,7 +11,7 @@ from actgent.client.http.transport import HTTPTransport
 VARIABLES = ("SSL_CERT_FILE", "SSL_CERT_DIR", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY")
 WRONG = [
     ("SSL_CERT_FILE", "/nonexistent/cacert.pem", "/nonexistent/cacert.pem"),
-    ("SSL_CERT_FILE", "/tmp", "no such file"),
+    ("SSL_CERT_FILE", "/tmp", "no existing file"),
     ("SSL_CERT_DIR", "/nonexistent/certs", "/nonexistent/certs"),
     ("HTTPS_PROXY", "ftp://proxy:1", "address of a proxy"),
     ("https_proxy", "http://", "address of a proxy"),

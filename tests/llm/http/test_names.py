@@ -4,7 +4,7 @@ import re
 
 from hypothesis import given, strategies as st
 
-from actgent.llm.http.names import real_names, wire_id, wire_name
+from actgent.llm.http.tool_names import names_by_provider_name, provider_call_id, provider_tool_name
 from actgent.messages import ToolSpec
 
 ALLOWED = re.compile(r"[a-zA-Z0-9_-]{1,64}\Z")
@@ -14,29 +14,29 @@ NAMES = st.text(min_size=0, max_size=90) | st.from_regex(r"[a-zA-Z0-9_.-]{1,70}"
 @given(st.lists(NAMES, unique=True, max_size=20))
 def test_every_name_fits_and_none_meets_another(names):
     """Whatever tools are called, each has a name of its own that providers take."""
-    wired = [wire_name(name) for name in names]
+    wired = [provider_tool_name(name) for name in names]
     assert all(ALLOWED.match(name) for name in wired)
     assert len(set(wired)) == len(names)
 
 
 def test_names_that_only_look_mapped_are_mapped_too():
     """A tool that is called like another one's wire name does not take its place."""
-    taken = wire_name("math.add")
-    assert wire_name(taken) != taken
+    taken = provider_tool_name("math.add")
+    assert provider_tool_name(taken) != taken
     tools = [ToolSpec(name, "", {}) for name in ("math.add", taken, "plain")]
-    assert set(real_names(tools).values()) == {"math.add", taken, "plain"}
-    assert real_names(tools)["plain"] == "plain"
+    assert set(names_by_provider_name(tools).values()) == {"math.add", taken, "plain"}
+    assert names_by_provider_name(tools)["plain"] == "plain"
 
 
 @given(NAMES)
 def test_ids_are_short(call_id):
     """Call ids keep within the shortest limit, and the same id is always written the same."""
-    assert ALLOWED.match(wire_id(call_id))
-    assert len(wire_id(call_id)) <= 40
-    assert wire_id(call_id) == wire_id(call_id)
+    assert ALLOWED.match(provider_call_id(call_id))
+    assert len(provider_call_id(call_id)) <= 40
+    assert provider_call_id(call_id) == provider_call_id(call_id)
 
 
 def test_good_ids_stay():
     """Our own ids and the providers' go as they are."""
     for call_id in ("call_1", "toolu_01LtHJmixrs9NcWQkK8hu8hj", "a1b2c3d4e5f6-00000001"):
-        assert wire_id(call_id) == call_id
+        assert provider_call_id(call_id) == call_id

@@ -60,14 +60,14 @@ def test_a_401_that_echoes_a_part(echo):
 def test_no_run_of_eight_characters_is_told(words, start, length):
     """Wherever it stands."""
     echo = KEY[start : start + length]
-    blotted = SECRETS.blotted(f"{words}{echo}{words}")
+    blotted = SECRETS.redact(f"{words}{echo}{words}")
     assert not any(KEY[at : at + 8] in blotted for at in range(len(KEY) - 7))
 
 
 def test_innocent_words_stay():
     """A placeholder for a key blots out nothing."""
-    assert Secrets(("none", "test")).blotted("none of the tests") == "none of the tests"
-    assert SECRETS.blotted("The model gpt-5 does not exist.") == "The model gpt-5 does not exist."
+    assert Secrets(("none", "test")).redact("none of the tests") == "none of the tests"
+    assert SECRETS.redact("The model gpt-5 does not exist.") == "The model gpt-5 does not exist."
 
 
 @pytest.mark.parametrize("client", CLIENTS)

@@ -49,7 +49,7 @@ def test_cuts_do_not_matter(texts, data):
 
 def test_an_event_has_a_bound(monkeypatch):
     """A server cannot fill the memory with one event; many events are no matter."""
-    monkeypatch.setattr(sse, "MAX_EVENT", 100)
+    monkeypatch.setattr(sse, "MAX_EVENT_BYTES", 100)
     assert len(decode(*[b"data: " + b"x" * 20 + b"\n\n"] * 50)) == 50
     with pytest.raises(EventTooLarge):
         decode(*[b"data: " + b"x" * 20 + b"\n"] * 6)

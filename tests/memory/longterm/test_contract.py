@@ -17,15 +17,15 @@ from actgent import (
     UsageError,
 )
 
-DAY = 86_400
+DAY_SECONDS = 86_400
 
 
 async def texts(memories, query, owner="ada", **options):
     return [each.memory.text for each in await memories.recall(query, owner=owner, **options)]
 
 
-async def test_what_was_remembered_is_recalled_by_its_words(memories, clock):
-    """A question finds the memories that share words with it, the nearest first, with all that was said of them."""
+async def test_recall_finds_memories_by_words(memories, clock):
+    """Recall returns the memories that share words with the query, best first, with all their fields."""
     await memories.remember("Ada's sister Lisa lives in Oslo", owner="ada")
     tea = await memories.remember(
         "Ada drinks green tea in the morning",
@@ -36,8 +36,8 @@ async def test_what_was_remembered_is_recalled_by_its_words(memories, clock):
         session_id="s1",
         message_id="m1",
         metadata={"topic": "food", "cups": 2},
-        valid_from=clock.time - DAY,
-        valid_until=clock.time + DAY,
+        valid_from=clock.time - DAY_SECONDS,
+        valid_until=clock.time + DAY_SECONDS,
     )
     found = await memories.recall("Which tea does she drink in the mornings?", owner="ada")
     assert found[0].memory == tea
@@ -59,7 +59,7 @@ async def test_an_update_leaves_the_old_one_as_history(memories, clock):
     old = await memories.remember("Ada lives in London", owner="ada", importance=0.7)
     friend = await memories.remember("Bob visits often", owner="ada")
     await memories.associate(friend.id, old.id, "concerns", owner="ada")
-    clock.time += DAY
+    clock.time += DAY_SECONDS
     new = await memories.update(old.id, "Ada lives in Paris", owner="ada")
     assert (new.replaces, new.importance, new.created_at) == (old.id, 0.7, clock.time)
     assert await texts(memories, "where does Ada live") == ["Ada lives in Paris"]
@@ -97,8 +97,8 @@ async def test_filters_hold_for_recalling_listing_and_forgetting(memories, clock
             is_kept=number == 5,
             metadata={"even": number % 2 == 0, "number": number},
         )
-        clock.time += DAY
-    begin = clock.time - 6 * DAY
+        clock.time += DAY_SECONDS
+    begin = clock.time - 6 * DAY_SECONDS
 
     async def numbers(wanted):
         listed = [each.text[-1] for each in await memories.page(owner="ada", wanted=wanted)]
@@ -108,7 +108,7 @@ async def test_filters_hold_for_recalling_listing_and_forgetting(memories, clock
     assert await numbers(MemoryFilter(kinds=["fact"])) == "135"
     assert await numbers(MemoryFilter(kinds=["fact", "episode"], agents=["cook"])) == "345"
     assert await numbers(MemoryFilter(sessions=["s1", "s4", "none"])) == "14"
-    assert await numbers(MemoryFilter(since=begin + DAY, until=begin + 3 * DAY)) == "12"
+    assert await numbers(MemoryFilter(since=begin + DAY_SECONDS, until=begin + 3 * DAY_SECONDS)) == "12"
     assert await numbers(MemoryFilter(metadata={"even": True})) == "024"
     assert await numbers(MemoryFilter(metadata={"even": True, "number": 4.0})) == "4"
     assert await numbers(MemoryFilter(is_kept=True)) == "5"
@@ -120,13 +120,13 @@ async def test_filters_hold_for_recalling_listing_and_forgetting(memories, clock
         MemoryFilter(kinds="fact")
 
 
-async def test_only_what_is_valid_then_is_recalled(memories, clock):
-    """A memory counts from `valid_from` until `valid_until`, and at another time when it is asked for."""
-    await memories.remember("the shop is closed", owner="ada", valid_until=clock.time + DAY)
-    await memories.remember("the shop is open", owner="ada", valid_from=clock.time + DAY)
+async def test_recall_respects_validity(memories, clock):
+    """A memory is recalled from `valid_from` until `valid_until`, or at the time `at=`."""
+    await memories.remember("the shop is closed", owner="ada", valid_until=clock.time + DAY_SECONDS)
+    await memories.remember("the shop is open", owner="ada", valid_from=clock.time + DAY_SECONDS)
     assert await texts(memories, "shop") == ["the shop is closed"]
-    assert await texts(memories, "shop", at=clock.time + 2 * DAY) == ["the shop is open"]
-    clock.time += DAY
+    assert await texts(memories, "shop", at=clock.time + 2 * DAY_SECONDS) == ["the shop is open"]
+    clock.time += DAY_SECONDS
     assert await texts(memories, "shop") == ["the shop is open"]
 
 
@@ -166,8 +166,8 @@ async def test_an_act_with_a_key_is_done_once(memories):
     assert await memories.page(owner="ada") == []
 
 
-async def test_what_is_unique_is_there_once(memories):
-    """The same words in other cases and spaces are the same memory, in one kind and of one owner."""
+async def test_unique_memories_are_stored_once(memories):
+    """With `is_unique`, texts that differ only in case and spaces are one memory per kind and owner."""
     first = await memories.remember("Ada likes tea.", owner="ada", is_unique=True)
     assert await memories.remember("ada  likes TEA", owner="ada", is_unique=True, key="k") == first
     assert await memories.remember("ada likes tea", owner="ada", kind="habit", is_unique=True) != first
@@ -175,8 +175,8 @@ async def test_what_is_unique_is_there_once(memories):
     assert len(await memories.page(owner="ada")) == 2
 
 
-async def test_owners_see_their_own_and_what_is_shared(memories):
-    """Another owner's memories can neither be recalled, read, linked, replaced nor forgotten; a shared one only be seen."""
+async def test_owners_see_own_and_shared_memories(memories):
+    """Memories of other owners cannot be recalled, read, linked, replaced or deleted; shared ones can only be read."""
     secret = await memories.remember("the secret word is swordfish", owner="ada")
     rule = await memories.remember("the secret rule of the house", owner="ada", is_shared=True)
     own = await memories.remember("my own secret", owner="bob")
@@ -220,8 +220,8 @@ async def test_erasing_an_owner_leaves_nothing_of_it(memories):
     assert [each.text for each in await memories.page(owner="ada")] == ["Ada is back"]
 
 
-async def test_pages_go_on_behind_the_last_one(memories):
-    """Pages together are all memories, oldest first; the export has the history, too."""
+async def test_pages_continue_after_the_last_memory(memories):
+    """The pages together contain all memories, oldest first; the export also contains the history."""
     made = [await memories.remember(f"note {number}", owner="ada") for number in range(7)]
     newer = await memories.update(made[2].id, "another note", owner="ada")
     found, after = [], None
@@ -233,12 +233,12 @@ async def test_pages_go_on_behind_the_last_one(memories):
     assert len(await memories.export("ada")) == 8
 
 
-async def test_a_full_owner_loses_what_is_worth_the_least(url, clock):
-    """The least important and longest unused goes for a new one, of that owner alone; never what is kept."""
+async def test_capacity_evicts_the_memory_of_least_worth(url, clock):
+    """A new memory evicts the owner's least important and longest unused one, never one with `is_kept`."""
     async with Memories(url, capacity=3, half_life=10, now=clock) as memories:
         kept = await memories.remember("kept", owner="ada", importance=0, is_kept=True)
         await memories.remember("old and small", owner="ada", importance=0.3)
-        clock.time += 30 * DAY
+        clock.time += 30 * DAY_SECONDS
         await memories.remember("new and small", owner="ada", importance=0.3)
         await memories.remember("of Bob", owner="bob", importance=0)
         await memories.remember("the fourth", owner="ada")
@@ -256,18 +256,18 @@ async def test_a_full_owner_loses_what_is_worth_the_least(url, clock):
         assert (await memories.page(owner="ada"))[0] == kept
 
 
-async def test_what_was_recalled_outlasts_what_was_not(url, clock):
-    """Being recalled is being used: of two alike the one that nobody asked for goes."""
+async def test_recalled_memories_are_evicted_later(url, clock):
+    """Of two equal memories, the one that was never recalled is evicted first."""
     async with Memories(url, capacity=2, half_life=10, now=clock) as memories:
         await memories.remember("apples are red", owner="ada")
         await memories.remember("pears are green", owner="ada")
-        clock.time += DAY
+        clock.time += DAY_SECONDS
         assert await texts(memories, "apples") == ["apples are red"]
-        clock.time += DAY
+        clock.time += DAY_SECONDS
         await memories.remember("plums are blue", owner="ada")
         left = await memories.page(owner="ada")
         assert [each.text for each in left] == ["apples are red", "plums are blue"]
-        assert (left[0].uses, left[0].last_used) == (1, clock.time - DAY)
+        assert (left[0].uses, left[0].last_used) == (1, clock.time - DAY_SECONDS)
 
 
 async def test_a_clock_that_jumps_loses_nothing(url, clock):
@@ -276,16 +276,16 @@ async def test_a_clock_that_jumps_loses_nothing(url, clock):
         await memories.remember("weighty matter", owner="ada", importance=0.9)
         await memories.remember("light matter", owner="ada", importance=0.1)
         before = await texts(memories, "matter")
-        clock.time += 3650 * DAY
+        clock.time += 3650 * DAY_SECONDS
         assert await texts(memories, "matter") == before
-        clock.time -= 7300 * DAY
+        clock.time -= 7300 * DAY_SECONDS
         assert await texts(memories, "matter") == before
         await memories.remember("dark matter", owner="ada", importance=0.5)
         assert len(await memories.page(owner="ada")) == 3
 
 
-async def test_what_is_wrong_with_one_is_not_the_others(memories):
-    """Operations that are written together fail alone."""
+async def test_operations_of_one_transaction_fail_separately(memories):
+    """An invalid operation does not affect the operations that are written with it."""
     results = {}
 
     async def attempt(name, fn):
@@ -326,8 +326,8 @@ async def test_a_change_of_several_is_all_or_nothing(memories):
     assert await memories.marks(ada, "re") == {"read": "5"}
 
 
-async def test_a_cancelled_call_leaves_all_or_nothing_and_the_next_goes_on(memories):
-    """Cancelled writers and readers leave a store that works, in which their keys count."""
+async def test_cancelled_calls_are_atomic(memories):
+    """After cancelled reads and writes the store works, and idempotency keys are respected."""
     for number in range(20):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_remember, memories, f"note {number}", f"k{number}")
@@ -350,7 +350,7 @@ async def _remember(memories, text, key):
 async def test_wrong_arguments_are_refused(memories):
     """Each says what is wrong with it, and nothing is written."""
     for wrong, words in (
-        ({"text": " "}, "not empty"),
+        ({"text": " "}, "not be blank|not blank|must be a text"),
         ({"text": "x" * 8001}, "8,000"),
         ({"text": "x", "importance": 2}, "importance="),
         ({"text": "x", "kind": ""}, "kind"),
@@ -364,8 +364,8 @@ async def test_wrong_arguments_are_refused(memories):
     assert await memories.owners() == []
 
 
-async def test_texts_of_all_kinds_come_back_as_they_were(memories):
-    """Scripts without spaces, signs of query languages, and characters that databases refuse."""
+async def test_texts_are_stored_unchanged(memories):
+    """Scripts without spaces, query operators, and characters that databases reject."""
     for text in (
         "我喜欢绿茶",
         "naïve café",
@@ -407,7 +407,7 @@ async def test_it_lasts(url):
 def test_addresses_that_are_none_are_refused(tmp_path):
     """Each wrong address or option is named."""
     for url in ("agents.db", "sqlite://x", "mysql://host/x"):
-        with pytest.raises(ConfigurationError, match="address of memories"):
+        with pytest.raises(ConfigurationError, match="URL of a memory store"):
             Memories(url)
     for options in ({"capacity": 0}, {"half_life": 0}, {"embed": "model"}):
         with pytest.raises(ConfigurationError, match=next(iter(options))):
@@ -429,8 +429,8 @@ async def test_a_file_of_another_program_is_left_alone(tmp_path):
     assert len(path.read_bytes()) == len(before)
 
 
-async def test_nothing_of_what_was_erased_stays_in_the_file(tmp_path):
-    """Words of an erased owner are in no byte of the file and its log."""
+async def test_erased_text_is_removed_from_the_file(tmp_path):
+    """No byte of the file or its log contains words of an erased owner."""
     path = tmp_path / "memories.db"
     async with Memories(f"sqlite:///{path}") as memories:
         for number in range(50):

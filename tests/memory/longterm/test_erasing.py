@@ -104,8 +104,8 @@ async def test_forgetting_leaves_no_byte_of_the_text(tmp_path):
         }
 
 
-async def test_what_somebody_reads_meanwhile_is_gone_with_the_next_write(tmp_path):
-    """A program that has the file open for reading holds up nothing but the bytes in the log."""
+async def test_a_concurrent_reader_delays_only_the_truncation_of_the_log(tmp_path):
+    """The next write removes the deleted text from the log."""
     path = tmp_path / "memories.db"
     async with Memories(f"sqlite:///{path}") as memories:
         await fill(memories)

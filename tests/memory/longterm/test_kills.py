@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from actgent import Memories, MemoryNotFound
-from actgent.journal.opening import open_journal
-from actgent.journal.records import Accepted, Appended, Said
+from actgent.journal.journal_url import open_journal
+from actgent.journal.records import AgentMessageRecord, MessageAcceptedRecord, MessageAppendedRecord
 
 CONVERSING = Path(__file__).with_name("conversing.py")
 SCRIPT = Path(__file__).with_name("remembering.py")
@@ -124,10 +124,10 @@ async def _said(journal, session_id):
     """All messages of a session in their order, as its records have them."""
     accepted, said = {}, []
     for record in await journal.load(session_id, agent="clerk"):
-        if isinstance(record, Said):
+        if isinstance(record, AgentMessageRecord):
             said.append(record.message)
-        elif isinstance(record, Accepted):
+        elif isinstance(record, MessageAcceptedRecord):
             accepted[record.message.id] = record.message
-        elif isinstance(record, Appended) and not record.again:
+        elif isinstance(record, MessageAppendedRecord) and not record.again:
             said.append(accepted[record.message_id])
     return said

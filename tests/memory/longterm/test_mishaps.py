@@ -50,8 +50,8 @@ def run(script, *arguments):
     )
 
 
-def test_a_full_disk_costs_what_was_not_confirmed(tmp_path):
-    """It is an error, nothing that was confirmed is lost, memories can be read meanwhile, and written once there is space."""
+def test_a_full_disk_loses_no_confirmed_memory(tmp_path):
+    """A write raises an error; reads continue, and writes work again when there is space."""
     done = run(FULL, f"sqlite:///{tmp_path}/memories.db", "2000000")
     failed, after = done.stdout.splitlines()
     confirmed = int(failed.split()[1])

@@ -8,9 +8,9 @@ from hypothesis import example, given, settings, strategies as st
 
 from actgent import ConfigurationError, Memories
 from actgent.memory.longterm.ranking import SHARES, UNITS, check_dimensions, own_scores, spread, worth
-from actgent.memory.longterm.words import MAX_WORDS, searched_words, spaced
+from actgent.memory.longterm.tokenizer import MAX_WORDS, searched_words, spaced
 
-DAY = 86_400
+DAY_SECONDS = 86_400
 WORDS = "amber birch cedar delta ember fjord grove heath inlet jetty kiosk lemon".split()
 SCORES = st.dictionaries(st.integers(1, 50), st.floats(0.001, 20), min_size=1)
 
@@ -28,23 +28,27 @@ def test_scores_add_up(words, cosines):
 @given(
     st.dictionaries(st.integers(1, 50), st.integers(0, UNITS), min_size=1),
     st.lists(st.tuples(st.integers(1, 50), st.integers(1, 60), st.integers(1, len(SHARES)))),
+    st.dictionaries(st.integers(1, 50), st.integers(1, 3)),
 )
-@example(scores={1: 90, 2: 70, 3: 80}, links=[(1, 2, 1), (3, 2, 1)])  # two neighbours lift 2 above the best
-def test_the_best_memory_stays_the_first(scores, links):
-    """Neighbours receive a part of a score, and none of them passes the memory with the best score."""
+@example(
+    scores={1: 90, 2: 70, 3: 80}, links=[(1, 2, 1), (3, 2, 1)], sessions={}
+)  # two neighbours lift 2 above the best
+@example(scores={1: 90, 2: 70, 3: 80}, links=[], sessions={2: 1, 3: 1})  # so does their session
+def test_the_best_memory_stays_the_first(scores, links, sessions):
+    """Neighbours and memories of the same session receive a part of a score; none passes the memory with the best score."""
     neighbours = [link for link in links if link[0] in scores]
-    totals = spread(scores, neighbours)
-    best = max(scores, key=lambda number: scores[number])
-    assert totals[best] == max(totals.values())
+    totals = spread(scores, neighbours, {each: sessions[each] for each in sessions if each in scores})
+    best = {number for number, score in scores.items() if score == max(scores.values())}
+    assert {number for number, total in totals.items() if total == max(totals.values())} == best
     assert all(totals[number] >= score for number, score in scores.items())
     assert totals.keys() == scores.keys() | {receiver for _, receiver, _ in neighbours}
 
 
 def test_worth_halves_with_each_half_life():
     """Importance counts, and how much earlier than the newest a memory was used; a later one is not worth more."""
-    assert worth(0.8, 0, newest=10 * DAY, half_life=10) == pytest.approx(0.4)
-    assert worth(0.8, 20 * DAY, newest=10 * DAY, half_life=10) == 0.8
-    assert worth(0.8, 0, newest=10 * DAY, half_life=None) == 0.8
+    assert worth(0.8, 0, newest=10 * DAY_SECONDS, half_life=10) == pytest.approx(0.4)
+    assert worth(0.8, 20 * DAY_SECONDS, newest=10 * DAY_SECONDS, half_life=10) == 0.8
+    assert worth(0.8, 0, newest=10 * DAY_SECONDS, half_life=None) == 0.8
     assert worth(0, 0, newest=0, half_life=10) > 0
 
 
@@ -84,6 +88,22 @@ async def test_an_answer_is_found_next_to_its_question(memories):
     assert len(await memories.recall("note", owner="ada")) == 2
 
 
+async def test_a_session_with_several_hits_comes_before_a_single_hit(memories):
+    """Of two memories with the same score the one whose session has another hit comes first."""
+    for session, text in (
+        ("s1", "the harbour has a lighthouse and a crane"),
+        ("s2", "my boat is in a harbour"),
+        ("s2", "it rains a lot there"),
+        ("s2", "so nobody comes by"),
+        ("s2", "her ship left a harbour"),
+        ("s3", "her shop is by a harbour"),
+    ):
+        await memories.remember(text, owner="ada", session_id=session)
+    found = await recalled(memories, "lighthouse crane harbour")
+    assert found[0] == "the harbour has a lighthouse and a crane"
+    assert set(found[1:3]) == {"my boat is in a harbour", "her ship left a harbour"}
+
+
 async def test_neighbours_of_other_owners_are_not_found(memories):
     """A session that two owners share links no memories of one to those of the other."""
     await memories.remember("the bicycle is red", owner="ada", session_id="s1")
@@ -111,7 +131,7 @@ async def test_importance_and_age_decide_between_equal_scores_only(url, clock):
         await memories.remember("the green wall", owner="ada", importance=0.1)
         assert await recalled(memories, "green") == ["the green gate", "the green door", "the green wall"]
         await memories.remember("the green barn, green all over", owner="ada", importance=0.01)
-        clock.time += 365 * DAY
+        clock.time += 365 * DAY_SECONDS
         await memories.remember("the green shed", owner="ada", importance=0.2)
         found = await recalled(memories, "green")
     assert found[:3] == ["the green barn, green all over", "the green shed", "the green gate"]
@@ -127,8 +147,8 @@ async def test_equal_texts_take_one_place(memories):
     assert len(await recalled(memories, "", limit=5)) == 3
 
 
-async def test_what_may_not_be_returned_hides_nothing(memories, clock):
-    """Hundreds of memories that are better but not valid any more, or filtered out, leave all places to the others."""
+async def test_filtered_candidates_do_not_hide_other_results(memories, clock):
+    """Hundreds of better, but expired or filtered memories leave all result places to the others."""
     for number in range(250):
         await memories.remember(f"tea {number}", owner="ada", valid_until=clock.time - 1)
     await memories.remember("tea with a long explanation of how it is made", owner="ada")
@@ -187,7 +207,7 @@ async def test_a_vector_never_hides_the_only_memory_with_a_rare_word(texts, seed
 def test_vectors_of_another_length_are_refused():
     """The text says what to do."""
     check_dimensions(3, 3)
-    with pytest.raises(ConfigurationError, match="3 dimensions, and embed= gives 4"):
+    with pytest.raises(ConfigurationError, match="3 dimensions, and embed= returns 4"):
         check_dimensions(3, 4)
 
 
@@ -205,3 +225,18 @@ def test_nothing_of_a_query_language_is_left(question):
     words = searched_words(question)
     assert len(words) <= MAX_WORDS
     assert all(set(word) & set(" \"'*:^(){}+-%;\\\0&|!<>") == set() for word in words)
+
+
+async def test_scores_follow_the_memories_of_another_connection(tmp_path):
+    """The number of memories is read again after another connection wrote some: a rare word counts more among many memories."""
+    url = f"sqlite:///{tmp_path}/memories.db"
+    async with Memories(url) as first, Memories(url) as second:
+        for text in ("a lighthouse", "a harbour and a harbour bar"):
+            await first.remember(text, owner="ada")
+        before = await first.recall("lighthouse harbour", owner="ada")
+        for number in range(50):
+            await second.remember(f"harbour number {number}", owner="ada")
+        after = await first.recall("lighthouse harbour", owner="ada", limit=60)
+        fresh = await second.recall("lighthouse harbour", owner="ada", limit=60)
+    assert len(before) == 2
+    assert [each.score for each in after] == [each.score for each in fresh]

@@ -1,6 +1,7 @@
 """What is found by its meaning: vectors beside words, where a function makes them."""
 
 import logging
+from array import array
 
 import pytest
 import trio
@@ -93,10 +94,54 @@ async def test_another_model_is_noticed(tmp_path, embed_words):
     async with Memories(url, embed=embed_words) as memories:
         made = await memories.remember("the vehicle is red", owner="ada")
     async with Memories(url, embed=lambda texts: [vector[:32] for vector in embed_words(texts)]) as memories:
-        with pytest.raises(ConfigurationError, match=r"64 dimensions, and embed= gives 32.*reindex"):
+        with pytest.raises(ConfigurationError, match=r"64 dimensions, and embed= returns 32.*reindex"):
             await memories.recall("car", owner="ada")
         assert await memories.reindex(anew=True) == 1
         assert await _ids(memories, "automobile") == [made.id]
+
+
+async def test_a_length_that_differs_by_less_than_a_byte_of_signs_is_noticed(tmp_path):
+    """The signs of 62 and of 64 dimensions have equal sizes; the vectors have not."""
+    url = f"sqlite:///{tmp_path}/m.db"
+    async with Memories(url, embed=lambda texts: [[1.0] * 64 for _ in texts]) as memories:
+        await memories.remember("tea", owner="ada")
+    async with Memories(url, embed=lambda texts: [[1.0] * 62 for _ in texts]) as memories:
+        with pytest.raises(ConfigurationError, match=r"64 dimensions, and embed= returns 62.*reindex"):
+            await memories.recall("green tea", owner="ada")
+        with pytest.raises(ConfigurationError, match=r"64 dimensions, and embed= returns 62.*reindex"):
+            await memories.recall("coffee", owner="ada", with_shared=False)
+
+
+async def test_vectors_of_an_owner_and_shared_ones_are_compared_once_each(vector_url):
+    """The nearest 100 are those of the owner and of others that share theirs, without memories of others that do not."""
+
+    def embed(texts):
+        return [[1.0, float(text.rpartition(" ")[2]) / 10, -1.0] for text in texts]
+
+    async with Memories(vector_url, embed=embed) as memories:
+        for number in range(1, 31):
+            await memories.remember(f"ada {number}", owner="ada", is_shared=number % 3 == 0)
+            await memories.remember(f"bob {number}", owner="bob", is_shared=number % 2 == 0)
+        found = await memories.recall("where 0", owner="ada", limit=100)
+        assert sorted(each.memory.text for each in found) == sorted(
+            [f"ada {number}" for number in range(1, 31)] + [f"bob {number}" for number in range(2, 31, 2)]
+        )
+        own = await memories.recall("where 0", owner="ada", limit=100, with_shared=False)
+        assert [each.memory.text for each in own] == [f"ada {number}" for number in range(1, 31)]
+        assert [each.found_by for each in own] == [("vectors",)] * 30
+
+
+@pytest.mark.parametrize("typecode", ["f", "d"])
+async def test_arrays_are_vectors_as_lists_are(tmp_path, typecode):
+    """An array of 32-bit floats is copied, and any other sequence is converted."""
+
+    def embed(texts):
+        return [array(typecode, [1.0, 0.5] if "tea" in text else [-1.0, 0.5]) for text in texts]
+
+    async with Memories(f"sqlite:///{tmp_path}/m.db", embed=embed) as memories:
+        made = await memories.remember("tea", owner="ada")
+        await memories.remember("a bicycle", owner="ada")
+        assert (await _ids(memories, "some green tea leaves"))[0] == made.id
 
 
 async def test_a_function_that_gives_too_few_vectors_is_named(tmp_path, caplog):
@@ -107,8 +152,8 @@ async def test_a_function_that_gives_too_few_vectors_is_named(tmp_path, caplog):
     assert "0 vectors for 1 text, " in caplog.text
 
 
-async def test_postgres_without_pgvector_says_so(postgres_url, embed_words):
-    """Vectors on a server that has no such extension are refused when it is opened."""
+async def test_postgres_without_pgvector_is_rejected(postgres_url, embed_words):
+    """Vectors on a server without the extension are rejected when the store is opened."""
     import psycopg
 
     with psycopg.connect(postgres_url.partition("?")[0]) as db:

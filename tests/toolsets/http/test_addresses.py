@@ -4,7 +4,7 @@ import ipaddress
 
 import pytest
 
-from actgent.toolsets.http.addresses import parsed, why_not_public
+from actgent.toolsets.http.addresses import non_public_reason, parse_address
 
 INSIDE = """
 127.0.0.1 127.127.127.127 0.0.0.0 0.255.255.255 10.0.0.1 172.16.0.1 172.31.255.255 192.168.1.1 169.254.0.1 169.254.169.254
@@ -24,19 +24,22 @@ PUBLIC = """
 @pytest.mark.parametrize("address", INSIDE)
 def test_inside(address):
     """Loopback, private, link-local, metadata, multicast, and all of them carried by IPv6 addresses, are not public."""
-    assert why_not_public(parsed(address))
+    assert non_public_reason(parse_address(address))
 
 
 @pytest.mark.parametrize("address", PUBLIC)
 def test_public(address):
     """What anybody may reach is public, also where IPv6 carries it."""
-    assert why_not_public(parsed(address)) is None
+    assert non_public_reason(parse_address(address)) is None
 
 
 def test_every_carried_address_is_judged_like_itself():
     """For a sample over all of IPv4: mapped, NAT64 and 6to4 forms are as public as the address that they carry."""
     for number in range(7, 2**32, 2**32 // 4001):
         plain = ipaddress.IPv4Address(number)
-        expected = why_not_public(plain) is None
+        expected = non_public_reason(plain) is None
         for carrier in (0xFFFF << 32 | number, 0x64FF9B << 96 | number, 0x2002 << 112 | number << 80 | 1):
-            assert (why_not_public(ipaddress.IPv6Address(carrier)) is None) is expected, (plain, hex(carrier))
+            assert (non_public_reason(ipaddress.IPv6Address(carrier)) is None) is expected, (
+                plain,
+                hex(carrier),
+            )

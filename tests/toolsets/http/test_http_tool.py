@@ -26,9 +26,9 @@ from actgent import (
 from actgent.errors import AddressRefused, RequestFailed, ToolError
 from actgent.tools.execution import Batch
 from actgent.tools.registry import ToolRegistry
+from actgent.toolsets.builtin import page_tool
 from actgent.toolsets.http import APIKey, Basic, Bearer, Guard, HTTPTool, api_tool
 from actgent.toolsets.http.auth import Credentials
-from actgent.toolsets.ready import page_tool
 
 HERE = ["127.0.0.1"]
 SHARED = Path(__file__).parents[4] / "shared" / "data" / "security_cases.jsonl"
@@ -85,7 +85,7 @@ async def test_a_value_that_would_name_another_path(server, value):
     """It is an error of the arguments, and nothing is sent."""
     tool = HTTPTool("get", f"{server.url}/users/{{name}}/key", path={"name": {}}, allow=HERE)
     result = await call(tool, name=value)
-    assert "no part of a path" in result.error
+    assert "not a valid path segment" in result.error
     assert server.requests == []
 
 
@@ -217,7 +217,7 @@ async def test_long_answers_are_cut(server):
     server.answer = lambda _: (200, {"Content-Type": "text/plain", "Content-Encoding": "gzip"}, packed)
     tool = HTTPTool("x", server.url, max_bytes=1000, allow=HERE)
     result = await call(tool)
-    assert result.content == "x" * 1000 + "\n[cut after 1,000 bytes]"
+    assert result.content == "x" * 1000 + "\n[truncated after 1,000 bytes]"
 
 
 async def test_an_answer_that_trickles_ends_by_the_timeout(server, autojump_clock):
@@ -241,7 +241,9 @@ async def test_binary_and_empty_answers(server):
     server.answer = lambda _: (200, {"Content-Type": "image/png"}, bytes(range(200)))
     assert "image/png, 200 bytes" in (await call(HTTPTool("x", server.url, allow=HERE))).content
     server.answer = lambda _: (204, {}, b"")
-    assert (await call(HTTPTool("x", server.url, "HEAD", allow=HERE))).content == "(empty answer, status 204)"
+    assert (
+        await call(HTTPTool("x", server.url, "HEAD", allow=HERE))
+    ).content == "(empty response, status 204)"
     server.answer = lambda _: (200, {"Content-Type": "text/plain; charset=nonsense"}, "ü\x00".encode())
     assert "ü" in (await call(HTTPTool("x", server.url, allow=HERE))).content
 
@@ -432,7 +434,7 @@ async def test_what_is_opened_by_name(server):
 )
 def test_what_cannot_be_opened(entry):
     """The error says what can."""
-    with pytest.raises(ConfigurationError, match="names of hosts, addresses and networks"):
+    with pytest.raises(ConfigurationError, match="host names, addresses and networks"):
         Guard([entry])
 
 
@@ -484,13 +486,13 @@ async def test_a_cancelled_call_leaves_the_others(server):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"url": "ftp://x/y"}, "begins with http"),
-        ({"url": "https://{host}/x"}, "no model chooses the host"),
-        ({"url": "https://x/{a b}"}, "braces hold names"),
-        ({"url": "https://x/", "method": "FETCH"}, "method= is one of"),
-        ({"url": "https://x/", "headers": {"Authorization": {}}}, "not the model's to give"),
+        ({"url": "ftp://x/y"}, "begin with http"),
+        ({"url": "https://{host}/x"}, "a parameter must not be in the host"),
+        ({"url": "https://x/{a b}"}, "must enclose parameter names"),
+        ({"url": "https://x/", "method": "FETCH"}, "method= must be one of"),
+        ({"url": "https://x/", "headers": {"Authorization": {}}}, "cannot be set by the model"),
         ({"url": "https://x/{a}", "query": {"a": {}}}, "two parameters are named 'a'"),
-        ({"url": "https://x/", "auth": "token"}, "auth= takes"),
+        ({"url": "https://x/", "auth": "token"}, "auth= must be"),
     ],
 )
 def test_what_a_developer_may_get_wrong(options, words):

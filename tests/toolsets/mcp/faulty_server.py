@@ -28,6 +28,7 @@ NAMES = [
     "env",
     *(["sample"] if MODE == "samples" else []),
 ]
+CACHING = {"ttlMs": 0, "cacheScope": "private"} if "rounds" in MODE else {}
 tools = {name: f"The tool {name}." for name in NAMES}
 answers = {}
 lock = threading.Lock()
@@ -77,6 +78,25 @@ def ask(number):
     if result["action"] != "accept":
         return text("nobody said", isError=True)
     return text(f"Hello, {result['content']['name']}!")
+
+
+def rounds(params):
+    """Ask for a name and a city by results of revision 2026-07-28; the state says which are known."""
+    state = params.get("requestState")
+    note(f"round {state}")
+    given = params.get("inputResponses", {}).get("q", {}).get("content", {}).get("name")
+    if state == "s2" and MODE == "rounds":
+        return text(f"Hello, {Path(LOG + '.name').read_text(encoding='utf-8')} of {given}!")
+    if state == "s1":
+        Path(LOG + ".name").write_text(given, encoding="utf-8")
+    schema = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
+    words = "Which name?" if state is None else "Which city?"
+    asked = {"mode": "form", "message": words, "requestedSchema": schema}
+    return {
+        "resultType": "input_required",
+        "inputRequests": {"q": {"method": "elicitation/create", "params": asked}},
+        "requestState": "s1" if state is None else "s2",
+    }
 
 
 def sample(number, times):
@@ -129,6 +149,8 @@ def call(request):  # noqa: C901, PLR0911 - a list of misdeeds
         tools.update({"echo": "Another echo.", "new": "A new one."})
         send(method="notifications/tools/list_changed")
         return text("changed")
+    if name == "ask" and "rounds" in MODE:
+        return rounds(request["params"])
     if name == "ask":
         return ask(request["id"])
     if name == "slow":
@@ -160,9 +182,18 @@ def prompted(params):
     return {"description": "Greets.", "messages": said}
 
 
-def answer(request):
+def answer(request):  # noqa: C901 - a list of methods
     method = request["method"]
-    if method == "initialize":
+    if method == "server/discover" and "rounds" in MODE:
+        result = {
+            "resultType": "complete",
+            "supportedVersions": ["2026-07-28"],
+            "capabilities": {"tools": {}},
+            "serverInfo": {"name": "faulty", "version": "1"},
+            "ttlMs": 0,
+            "cacheScope": "private",
+        }
+    elif method == "initialize":
         note(f"start {os.getpid()}")
         version = request["params"]["protocolVersion"]
         result = {
@@ -174,7 +205,7 @@ def answer(request):
         result = prompts(request) if method == "prompts/list" else prompted(request["params"])
     elif method == "tools/list":
         note("list")
-        result = {"tools": listed()}
+        result = {"tools": listed(), **CACHING}
         if MODE == "endless":
             number = int((request.get("params") or {}).get("cursor", 0))
             each = {"inputSchema": {"type": "object"}}
@@ -194,6 +225,8 @@ def answer(request):
         send(id=request["id"], error={"code": -32601, "message": f"no method {method}"})
         return
     if result is not None:
+        if "rounds" in MODE:
+            result.setdefault("resultType", "complete")
         send(id=request["id"], result=result)
 
 

@@ -78,7 +78,7 @@ async def test_a_schema_of_results_with_branches_without_end(caplog):
     async with open_toolset(hostile("schema")) as tools:
         with trio.fail_after(60):
             assert await act(tools) == "done"
-    assert "results of an MCP server's tool are not checked" in caplog.text
+    assert "results of an MCP server's tool are not validated" in caplog.text
 
 
 @pytest.mark.parametrize("mode", ["pattern", "misfit"])
@@ -87,7 +87,7 @@ async def test_a_result_that_does_not_fit_its_schema(mode):
     async with open_toolset(hostile(mode)) as tools:
         with (
             trio.fail_after(60),
-            pytest.raises(ToolError, match="does not fit the schema that the server gave"),
+            pytest.raises(ToolError, match="does not match the server's output schema"),
         ):
             await act(tools)
 

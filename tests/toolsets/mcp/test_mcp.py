@@ -27,6 +27,7 @@ from actgent import (
     open_toolset,
 )
 from actgent.errors import (
+    AskPerson,
     InvalidArguments,
     LimitReached,
     NotSerializable,
@@ -34,10 +35,11 @@ from actgent.errors import (
     ToolError,
     ToolsetUnavailable,
 )
-from actgent.toolsets.host import FIRST_PAUSE
-from actgent.toolsets.mcp.link import MOST_TOOLS, PAGES
-from actgent.toolsets.mcp.sampling import MOST_SAMPLES
-from actgent.toolsets.mcp.server import LIST_PAUSE
+from actgent.toolsets.mcp.connection import MAX_PAGES, MAX_TOOLS
+from actgent.toolsets.mcp.multi_round_requests import MAX_ROUNDS
+from actgent.toolsets.mcp.sampling import MAX_SAMPLES
+from actgent.toolsets.mcp.server import LIST_INTERVAL_SECONDS
+from actgent.toolsets.toolset_manager import MIN_RETRY_DELAY_SECONDS
 
 HERE = Path(__file__).parent
 BIN = HERE / "node_modules" / ".bin"
@@ -99,7 +101,7 @@ async def test_one_server_in_two_runtimes(tmp_path):
             assert await call(inner, "echo", text="in") == "echo: in"
         assert await call(outer, "echo", text="out") == "echo: out"
     with pytest.raises(ToolsetUnavailable, match="not connected"):
-        server.link()
+        server.connection()
 
 
 async def test_the_environment_stays_here(tmp_path, monkeypatch):
@@ -145,7 +147,7 @@ async def test_a_server_that_dies_in_a_call(tmp_path):
         await session.chat("go on")
         await session.wait_idle()
         assert results[-1].content == "echo: again"
-    assert FIRST_PAUSE == 1.0
+    assert MIN_RETRY_DELAY_SECONDS == 1.0
 
 
 async def test_a_server_killed_from_outside(tmp_path):
@@ -273,12 +275,81 @@ async def test_an_answer_is_for_its_question_alone(tmp_path):
     assert told == ["asked cancel", "asked accept", "asked again decline"]
 
 
+async def test_a_round_waits_for_a_person(tmp_path):
+    """A server of revision 2026-07-28 gets its state back with the answer, also after a restart; it sees one call."""
+    url = f"sqlite:///{tmp_path}/agents.db"
+    llm = ScriptedLLM([[ToolCall("ask", {})]])
+    async with open_runtime(journal=url) as runtime:
+        agent = await runtime.start(BareAgent("clerk", llm=llm, tools=[faulty(tmp_path, "rounds")]))
+        session = await agent.create_session("ada", "go", session_id="s")
+        await session.wait_idle()
+        (approval,) = await agent.approvals()
+        assert approval.question == "Which name?"
+    results = []
+    async with open_runtime(journal=url) as runtime:
+        agent = BareAgent("clerk", llm=ScriptedLLM(["done"]), tools=[faulty(tmp_path, "rounds")])
+        agent.on_session(lambda session: session.on_tool_result(results.append))
+        await runtime.start(agent)
+        session = await agent.open_session("s")
+        await session.answer(approval.id, Approve(content={"name": "Ada"}))
+        await session.wait_idle()
+        (second,) = await agent.approvals()
+        assert second.question == "Which city?"
+        await session.answer(second.id, Approve(content={"name": "Rome"}))
+        await session.wait_idle()
+    assert [(r.content, r.error) for r in results] == [("Hello, Ada of Rome!", None)]
+    assert [line for line in log_of(tmp_path) if line.startswith("round")] == [
+        "round None",
+        "round s1",
+        "round s2",
+    ]
+
+
+async def test_questions_that_the_program_answers(tmp_path):
+    """Both revisions; content that does not match the form is not sent."""
+    asked = []
+
+    async def answers(question, schema):
+        await trio.lowlevel.checkpoint()
+        asked.append((question, schema["required"]))
+        return {"name": "Ada"}
+
+    async with open_toolset(faulty(tmp_path, answers=answers)) as tools:
+        assert await call(tools, "ask") == "Hello, Ada!"
+    async with open_toolset(faulty(tmp_path, "rounds", answers=answers)) as tools:
+        assert await call(tools, "ask") == "Hello, Ada of Ada!"
+    assert asked == [(words, ["name"]) for words in ("Which name?", "Which name?", "Which city?")]
+
+    async def wrong(_question, _schema):
+        await trio.lowlevel.checkpoint()
+        return {"name": 3}
+
+    async with open_toolset(faulty(tmp_path, "rounds", answers=wrong)) as tools:
+        with pytest.raises(AskPerson, match="Which name"):
+            await call(tools, "ask")
+
+
+async def test_a_server_that_asks_without_end(tmp_path):
+    async def answers(_question, _schema):
+        await trio.lowlevel.checkpoint()
+        return {"name": "Ada"}
+
+    async with open_toolset(faulty(tmp_path, "endless rounds", answers=answers)) as tools:
+        with pytest.raises(ToolError, match=f"more than {MAX_ROUNDS} times"):
+            await call(tools, "ask")
+
+
+def test_answers_is_an_async_function():
+    with pytest.raises(ConfigurationError, match="answers= must be an async function"):
+        MCPServer(command="x", answers=dict)
+
+
 async def test_a_list_of_tools_without_end(tmp_path, caplog):
     """The first thousands are taken, each name once, and the log says so."""
     async with open_toolset(faulty(tmp_path, "endless")) as tools:
         names = [tool.name for tool in tools()]
-    assert len(names) == len(set(names)) == MOST_TOOLS
-    assert "a list without end" in caplog.text
+    assert len(names) == len(set(names)) == MAX_TOOLS
+    assert "too many tools or pages" in caplog.text
 
 
 async def test_half_a_character_costs_nobody_the_answer(tmp_path):
@@ -292,7 +363,7 @@ async def test_a_server_that_always_says_that_its_tools_changed(tmp_path):
     async with open_toolset(faulty(tmp_path, "changes")):
         before = trio.current_time()
         await wait_until(lambda: log_of(tmp_path).count("list") == 3)
-        assert trio.current_time() - before >= LIST_PAUSE
+        assert trio.current_time() - before >= LIST_INTERVAL_SECONDS
 
 
 async def test_what_a_server_started_ends_with_it(tmp_path):
@@ -357,7 +428,7 @@ def _file(folder, name, text, mode=0o755):
         (lambda folder: {"command": _file(folder, "b", "echo hi")}, "Add a first line such as #!/bin/sh"),
         (lambda folder: {"command": _file(folder, "c", "#!/no/such\n")}, "the interpreter in the first line"),
         (lambda folder: {"command": "cat", "cwd": folder / "none"}, "none' is not a folder"),
-        (lambda folder: {"command": "cat", "lock": folder / "none.json"}, "`actgent mcp lock` makes it"),
+        (lambda folder: {"command": "cat", "lock": folder / "none.json"}, "`actgent mcp lock` creates it"),
     ],
 )
 @pytest.mark.parametrize("with_agent", [True, False])
@@ -387,7 +458,7 @@ async def test_a_server_that_ends_is_an_outage(caplog, command):
     async with BareAgent("t", llm=ScriptedLLM([]), tools=[MCPServer(command=command)]):
         pass
     assert "its process ended" in caplog.text
-    assert "tried again" in caplog.text
+    assert "next attempt" in caplog.text
 
 
 # --- the lock ----------------------------------------------------------------------------------
@@ -395,7 +466,7 @@ async def test_a_server_that_ends_is_an_outage(caplog, command):
 
 async def test_a_tool_that_changed_since_it_was_locked(tmp_path, caplog):
     """It is withheld and named, as is one that nobody has locked; the others are there."""
-    from actgent.toolsets.mcp.lock import ToolLock, tool_digest
+    from actgent.toolsets.mcp.tool_lock import ToolLock, tool_digest
 
     path = tmp_path / "mcp.lock.json"
     server = faulty(tmp_path)
@@ -411,7 +482,7 @@ async def test_a_tool_that_changed_since_it_was_locked(tmp_path, caplog):
 
 async def test_a_prompt_that_changed_since_it_was_locked(tmp_path, caplog):
     """It is withheld and named, as is one that nobody has locked, or that the server does not even list."""
-    from actgent.toolsets.mcp.lock import ToolLock, prompt_digest
+    from actgent.toolsets.mcp.tool_lock import ToolLock, prompt_digest
 
     path = tmp_path / "mcp.lock.json"
     listed = await faulty(tmp_path).prompts()
@@ -435,7 +506,7 @@ async def test_a_prompt_that_changed_since_it_was_locked(tmp_path, caplog):
 @pytest.mark.parametrize("change", ["name", "description", "arguments"])
 def test_what_the_digest_of_a_prompt_holds(change):
     """All that a person reads who chooses it."""
-    from actgent.toolsets.mcp.lock import prompt_digest
+    from actgent.toolsets.mcp.tool_lock import prompt_digest
 
     listed = {
         "name": "a",
@@ -454,7 +525,7 @@ def test_the_digest_of_a_tool_holds_its_hints():
     """Where they are trusted they decide what a restart repeats, and what a rule by effects lets through."""
     from mcp_types import Tool, ToolAnnotations
 
-    from actgent.toolsets.mcp.lock import tool_digest
+    from actgent.toolsets.mcp.tool_lock import tool_digest
 
     said = {"name": "pay", "description": "Pay.", "input_schema": {"type": "object"}}
     hints = [None, ToolAnnotations(title="Pay"), ToolAnnotations(read_only_hint=False)]
@@ -509,14 +580,14 @@ async def test_a_server_asks_a_bounded_number_of_times(tmp_path):
         asked.append(most)
         if len(asked) == 2:
             raise ValueError("no")
-        if len(asked) > MOST_SAMPLES:
+        if len(asked) > MAX_SAMPLES:
             begun.set()
             await trio.sleep_forever()
         return "yes"
 
     async with open_toolset(faulty(tmp_path, "samples", sampling=answer)) as tools:
-        said = await call(tools, "sample", bytes=MOST_SAMPLES + 3)
-        assert said.split() == ["yes", "refused", *["yes"] * (MOST_SAMPLES - 2), *["refused"] * 3]
+        said = await call(tools, "sample", bytes=MAX_SAMPLES + 3)
+        assert said.split() == ["yes", "refused", *["yes"] * (MAX_SAMPLES - 2), *["refused"] * 3]
         async with trio.open_nursery() as nursery:
             nursery.start_soon(partial(call, tools, "sample"))
             with trio.fail_after(60):
@@ -552,7 +623,7 @@ async def test_lists_of_prompts_without_end_are_bounded(tmp_path):
     server = faulty(tmp_path, "endless")
     async with server.connected() as link:
         listed = await link.prompts()
-        assert len(listed) == PAGES
+        assert len(listed) == MAX_PAGES
         assert listed[0]["arguments"][0] == {"name": "who", "description": None, "required": True}
         with pytest.raises(ToolError, match="more than 100 messages"):
             await link.prompt("long", {})
@@ -581,9 +652,9 @@ class OverHTTP:
             "tools/list": {"tools": [{"name": "echo", "inputSchema": {"type": "object"}}]},
             "tools/call": {"content": [{"type": "text", "text": "x" * self.size}]},
         }
-        said = json.dumps(
-            {"jsonrpc": "2.0", "id": message["id"], "result": results[message["method"]]}
-        ).encode()
+        known = results.get(message["method"])
+        outcome = {"error": {"code": -32601, "message": "unknown"}} if known is None else {"result": known}
+        said = json.dumps({"jsonrpc": "2.0", "id": message["id"], **outcome}).encode()
         headers = {"Content-Type": "application/json"}
         if message["method"] == "tools/call":
             headers = {"Content-Type": self.kind}
@@ -726,7 +797,7 @@ def test_the_usual_file(tmp_path):
         ("[" * 100_000, "nested deeper than 100 levels"),
         ('{"a":' * 200 + "1" + "}" * 200, "nested deeper than 100 levels"),
         ("[]", "mcpServers"),
-        ('{"mcpServers": {"a": []}}', "server 'a': it is an object"),
+        ('{"mcpServers": {"a": []}}', "server 'a': the entry must be an object"),
         ('{"mcpServers": {"a": {"comand": "x"}}}', "unknown key 'comand'"),
         ('{"mcpServers": {"a": {}}}', "either command="),
         (

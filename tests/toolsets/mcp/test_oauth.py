@@ -16,7 +16,7 @@ import trio
 
 from actgent import ConfigurationError, MCPServer, ToolContext, open_toolset
 from actgent.errors import ToolsetUnavailable
-from actgent.support.foreign import leaves
+from actgent.support.user_code import leaves
 from actgent.toolsets.mcp import mcp_servers
 
 pytest.importorskip("mcp", reason="pip install 'actgent[mcp]'")
@@ -35,6 +35,8 @@ class Authority:
         self.expires_in = 3600
         self.token_status = 200
         self.deny = False
+        self.more = {}
+        self.credentials = []
         server.answer = self.answer
 
     def answer(self, request):
@@ -62,6 +64,7 @@ class Authority:
                 "registration_endpoint": f"{self.url}/register",
                 "response_types_supported": ["code"],
                 "code_challenge_methods_supported": ["S256"],
+                **self.more,
                 "authorization_response_iss_parameter_supported": True,
             }
         )
@@ -88,6 +91,7 @@ class Authority:
     def token(self, request):
         given = {key: values[0] for key, values in parse_qs(request["body"]).items()}
         self.grants.append(given["grant_type"])
+        self.credentials.append((request["headers"].get("authorization"), given.get("client_secret")))
         if self.token_status != 200:
             return told({"error": "temporarily_unavailable"}, self.token_status)
         if given["grant_type"] == "authorization_code":
@@ -124,6 +128,10 @@ class Authority:
             "tools/list": {"tools": [{"name": "echo", "inputSchema": {"type": "object"}}]},
             "tools/call": {"content": [{"type": "text", "text": "echoed"}]},
         }
+        if message["method"] not in results:
+            return told(
+                {"jsonrpc": "2.0", "id": message["id"], "error": {"code": -32601, "message": "unknown"}}
+            )
         return told({"jsonrpc": "2.0", "id": message["id"], "result": results[message["method"]]})
 
 
@@ -155,7 +163,7 @@ async def browse(url):
 
 async def log_in(server, browser=browse, **options):
     """Authorize a server with a browser; what it was shown, and its tools."""
-    from actgent.toolsets.mcp.login import open_login
+    from actgent.toolsets.mcp.oauth_login import open_login
 
     shown = []
     with trio.fail_after(60):
@@ -368,11 +376,11 @@ def expire(tokens):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"oauth": {"tokens": "t", "secret": "x"}, "url": "https://x.example"}, "no 'secret'"),
-        ({"oauth": {}, "url": "https://x.example"}, "file of tokens"),
-        ({"oauth": {"tokens": "t", "redirect_port": "80"}, "url": "https://x.example"}, "is a port"),
-        ({"oauth": {"tokens": "t", "scope": 1}, "url": "https://x.example"}, "scope is a text"),
-        ({"oauth": "t", "command": "x"}, "with url="),
+        ({"oauth": {"tokens": "t", "secret": "x"}, "url": "https://x.example"}, "no option 'secret'"),
+        ({"oauth": {}, "url": "https://x.example"}, "token file"),
+        ({"oauth": {"tokens": "t", "redirect_port": "80"}, "url": "https://x.example"}, "must be a port"),
+        ({"oauth": {"tokens": "t", "scope": 1}, "url": "https://x.example"}, "scope must be text"),
+        ({"oauth": "t", "command": "x"}, "requires url="),
     ],
 )
 def test_mistakes_in_the_settings(options, words):
@@ -397,4 +405,37 @@ def test_in_a_file_of_servers(tmp_path):
 async def test_a_damaged_file_is_named(authority, tokens):
     """With what to do."""
     tokens.write_text('{"version": 1, "servers": 5}', encoding="utf-8")
-    assert "no file of tokens" in str(await failure_of(echo, server_of(authority, tokens)))
+    assert "is not a token file" in str(await failure_of(echo, server_of(authority, tokens)))
+
+
+@pytest.mark.parametrize(
+    ("methods", "credentials"),
+    [
+        (None, ("Basic bWU6aHVudGVyMg==", None)),
+        (["client_secret_post", "client_secret_basic"], ("Basic bWU6aHVudGVyMg==", None)),
+        (["none", "client_secret_post"], (None, "hunter2")),
+    ],
+)
+async def test_a_secret_is_sent_by_the_method_of_the_server(authority, tokens, methods, credentials):
+    """At the login and at a refresh by another connection."""
+    authority.more = {} if methods is None else {"token_endpoint_auth_methods_supported": methods}
+    authority.expires_in = 1
+    authority.clients["me"] = {"redirect_uris": ["http://127.0.0.1:8791/callback"]}
+    known = {"client_id": "me", "client_secret": "hunter2", "redirect_port": 8791}
+    await log_in(server_of(authority, tokens, **known))
+    assert await echo(server_of(authority, tokens, **known)) == "echoed"
+    assert authority.grants[:2] == ["authorization_code", "refresh_token"]
+    assert set(authority.credentials) == {credentials}
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"client_metadata_url": "http://me.example/client.json"}, "an https URL with a path"),
+        ({"client_metadata_url": "https://me.example"}, "an https URL with a path"),
+        ({"client_metadata_url": "https://me.example/c.json", "client_id": "me"}, "either client_id or"),
+    ],
+)
+def test_the_url_of_a_client_is_checked(tokens, options, words):
+    with pytest.raises(ConfigurationError, match=words):
+        MCPServer(url="https://web.example/mcp", oauth={"tokens": tokens, **options})

@@ -18,7 +18,7 @@ from actgent import (
     tool,
 )
 from actgent.modes.modes import Modes
-from actgent.web.bounds import GatewayLimits
+from actgent.web.gateway_limits import GatewayLimits
 from actgent.web.tokens import new_token
 
 PAGES = {

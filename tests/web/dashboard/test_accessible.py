@@ -37,8 +37,8 @@ async def axe(screen):
     return look
 
 
-async def test_each_page(stage, screen, axe):
-    """No page has a finding, wide or narrow, light or dark; nor have the dialogs."""
+async def test_each_page_is_accessible(stage, screen, axe):
+    """No page or dialog has a finding, wide or narrow, light or dark."""
     link, pages = stage
     await screen.open(link)
     await screen.until("document.querySelector('nav')")
@@ -55,8 +55,8 @@ async def test_each_page(stage, screen, axe):
     assert await axe() == [], "keys"
 
 
-async def test_pages_without_anything(serving, screen, axe):
-    """Empty pages have none either, nor has the one that asks for a key."""
+async def test_empty_pages_are_accessible(serving, screen, axe):
+    """Also the sign-in page."""
     async with serving(agents=[]) as served:
         await screen.open(served.gateway.url)
         await screen.until("document.querySelector('#key')")
@@ -78,7 +78,7 @@ async def test_pages_without_anything(serving, screen, axe):
             assert await axe() == [], place
 
 
-async def test_the_way_in_by_keyboard(stage, screen):
+async def test_keyboard_focus_starts_at_the_skip_link(stage, screen):
     """The first stop is the link over the pages to the content; all that is reached shows that it is."""
     link, _ = stage
     await screen.open(link)
@@ -99,8 +99,8 @@ async def test_the_way_in_by_keyboard(stage, screen):
     assert len(seen) > 20
 
 
-async def test_pages_by_keys(stage, screen):
-    """Two keys lead to each page; in a field they are letters."""
+async def test_shortcuts_open_pages(stage, screen):
+    """Two keys open each page. In a text field they are letters."""
     link, _ = stage
     await screen.open(link)
     await screen.until("document.querySelector('tbody a')")
@@ -114,8 +114,8 @@ async def test_pages_by_keys(stage, screen):
     assert await screen.run("[document.activeElement.value, location.hash]") == ["gs", "#/journal"]
 
 
-async def test_a_session_is_found_and_opened_by_keys(stage, screen):
-    """`/`, what it is, Enter; `j` and `k` go up and down the list, Enter opens."""
+async def test_session_is_found_and_opened_by_keys(stage, screen):
+    """`/`, a filter, Enter. `j` and `k` move in the list, Enter opens."""
     link, _ = stage
     await screen.open(link)
     await screen.until("document.querySelector('tbody a')")
@@ -129,7 +129,7 @@ async def test_a_session_is_found_and_opened_by_keys(stage, screen):
     await screen.until("document.querySelectorAll('.turn').length === 2")
 
 
-async def test_a_dialog_keeps_the_focus_and_gives_it_back(stage, screen):
+async def test_dialog_traps_and_restores_the_focus(stage, screen):
     """While it is open nothing behind it is reached, and Escape leads back to where one was."""
     link, _ = stage
     await screen.open(link)

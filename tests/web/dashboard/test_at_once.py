@@ -26,7 +26,7 @@ def link_of(served):
     return f"{served.gateway.url}/#key={served.tokens['root']}"
 
 
-async def test_a_link_that_is_followed_as_soon_as_it_is_there(serving, screen):
+async def test_link_works_before_the_first_drawing(serving, screen):
     """Its page is shown, although nothing has been drawn yet."""
     async with serving() as served:
         follow = "document.querySelector('nav a[href=\"#/agents\"]').click()"
@@ -35,16 +35,16 @@ async def test_a_link_that_is_followed_as_soon_as_it_is_there(serving, screen):
         await screen.close(opened)
 
 
-async def test_a_key_that_is_pressed_as_soon_as_its_page_is_there(shown, screen):  # noqa: F811
-    """It has its effect, although nothing has been drawn yet."""
+async def test_key_works_before_the_first_drawing(shown, screen):  # noqa: F811
+    """The key has its effect, although nothing has been drawn yet."""
     await shown("agents")
     await screen.run(AS_SOON_AS % (".scrub", PRESS % "F"))
     await shown("journal")
     await screen.until("document.querySelector('dialog[open] #fork-id')")
 
 
-async def test_an_answer_that_was_overtaken_is_not_shown(serving, screen):
-    """The answer to the first question comes last, and is older than what is shown."""
+async def test_outdated_response_is_not_shown(serving, screen):
+    """The response to the first request arrives last, and is older than the shown data."""
     async with serving() as served:
         opened = await screen.open_another(link_of(served), HELD)
         await screen.until("window.letGo && document.querySelector('header .live:not(.off)')")

@@ -8,7 +8,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from actgent.sessions.incoming import message_to
+from actgent.sessions.incoming_messages import message_to
 from actgent.web.tokens import new_token
 
 ROOT = Path(__file__).parents[3]
@@ -32,8 +32,8 @@ def link_of(served, name="root"):
     return f"{served.gateway.url}/#key={served.tokens[name]}"
 
 
-async def test_a_conversation(serving, screen):
-    """Sign in by the key in the address, find the session, say something, read the answer: all of it live."""
+async def test_conversation_is_shown_live(serving, screen):
+    """Sign in with the key in the address, find the session, send a message, and read the answer."""
     async with serving() as served:
         session = await served.runtime.agents.opener("clerk").create("ada", "first words", session_id="s1")
         await session.wait_idle()
@@ -55,8 +55,8 @@ async def waiting_for_a_person(served, words="deploy"):
         await client.post("/v1/sessions/s1/messages", json={"content": words}, headers={"prefer": "wait=20"})
 
 
-async def test_a_decision_by_keys(serving, screen):
-    """The oldest call that waits is approved by one key, and its turn goes on."""
+async def test_approval_by_keys(serving, screen):
+    """One key approves the oldest pending call, and its turn resumes."""
     async with serving() as served:
         await waiting_for_a_person(served)
         await screen.open(link_of(served))
@@ -64,12 +64,12 @@ async def test_a_decision_by_keys(serving, screen):
         await screen.press(*"gp")
         await screen.until("document.querySelector('.ask pre').textContent.includes('mars')")
         await screen.press("a")
-        await screen.until("document.body.innerText.includes('Nobody is waited for')")
+        await screen.until("document.body.innerText.includes('No pending approvals')")
         await screen.run("location.hash = '#/sessions/s1'")
         await screen.until("document.body.innerText.includes('done: deployed to mars')")
 
 
-async def test_a_session_that_grows_while_the_server_is_away(serving, screen, tmp_path):
+async def test_session_reconnects_after_a_server_restart(serving, screen, tmp_path):
     """The page says that it reconnects, keeps what it has, and goes on with each event once when the server is back."""
     journal = f"sqlite:///{tmp_path / 'j.db'}"
     secret, token = new_token("root", owner="root", scopes=("admin",))
@@ -86,13 +86,13 @@ async def test_a_session_that_grows_while_the_server_is_away(serving, screen, tm
     port = address.rpartition(":")[2]
     async with serving(journal=journal, bind=f"127.0.0.1:{port}", tokens=[token]) as served:
         opened = await served.runtime.agents.opener("clerk").open("s1")
-        await served.runtime.agents.opener("clerk").intake.accept(opened, message_to(opened, "two"))
+        await served.runtime.agents.opener("clerk").admission.accept(opened, message_to(opened, "two"))
         await screen.until("document.body.innerText.includes('you said: two')")
         assert await screen.run("document.querySelectorAll('.turn').length") == 2
     screen.tab.complaints.clear()  # of requests while there was no server
 
 
-async def test_the_link_of_the_terminal_opens_once(serving, screen):
+async def test_terminal_link_works_once(serving, screen):
     """Its key is exchanged for a token that the tab keeps; who has the link later is asked to sign in, and may by the token."""
     async with serving(tokens=None) as served:
         link = served.gateway.link
@@ -109,26 +109,28 @@ async def test_the_link_of_the_terminal_opens_once(serving, screen):
         await screen.run("sessionStorage.clear()")
         await screen.open("about:blank")
         await screen.open(link)
-        assert "used before" in await screen.until("document.querySelector('.signin .err').textContent")
+        assert "already used" in await screen.until("document.querySelector('.signin .err').textContent")
         await screen.run(SIGN_IN % "once_wrong")
-        assert "used before" in await screen.until("document.querySelector('.signin .err').textContent")
+        assert "already used" in await screen.until("document.querySelector('.signin .err').textContent")
         await screen.run(SIGN_IN % served.gateway.key)
         await screen.until("document.querySelector('nav')")
     screen.tab.complaints.clear()  # the browser logs each 401
 
 
-async def test_a_wrong_key(serving, screen):
-    """It asks for another one; the right one opens."""
+async def test_wrong_key_is_rejected(serving, screen):
+    """The page asks for another key, and the correct key works."""
     async with serving() as served:
         await screen.open(f"{served.gateway.url}/#key=act_wrong")
-        assert "not known here" in await screen.until("document.querySelector('.signin .err').textContent")
+        assert "unknown or has expired" in await screen.until(
+            "document.querySelector('.signin .err').textContent"
+        )
         await screen.run(SIGN_IN % served.tokens["root"])
         await screen.until("document.querySelector('nav')")
     screen.tab.complaints.clear()  # the browser logs each 401
 
 
 @pytest.mark.parametrize("page", ["#/sessions", "#/sessions/s1?agent=clerk", "#/approvals", "#/agents"])
-async def test_layouts(serving, screen, page):
+async def test_layouts_fit_the_window(serving, screen, page):
     """No page is wider than its window, wide or narrow; text has contrast in light and dark; each control has a name."""
     async with serving() as served:
         await waiting_for_a_person(served, "deploy " + "x" * 300)
@@ -161,7 +163,7 @@ NAMELESS = """[...document.querySelectorAll("button, a, input, select, textarea"
   .filter(e => !(e.getAttribute("aria-label") || e.textContent.trim() || e.labels?.length)).map(e => e.outerHTML)"""
 
 
-async def test_files(serving):
+async def test_static_files_have_a_policy_and_caching(serving):
     """They have a policy that lets no script in but these files, take no token, and are read again only when they change."""
     async with serving() as served, httpx2.AsyncClient(base_url=served.gateway.url) as client:
         page = await client.get("/")
@@ -183,20 +185,20 @@ async def test_files(serving):
         assert (await client.post("/")).status_code == 405
 
 
-async def test_a_gateway_without_it(serving):
-    """`dashboard=False` shows nothing."""
+async def test_gateway_without_a_dashboard(serving):
+    """`dashboard=False` serves no page."""
     async with serving(dashboard=False) as served, httpx2.AsyncClient(base_url=served.gateway.url) as client:
         assert (await client.get("/")).status_code == 404
 
 
-def test_the_size_of_the_files():
+def test_static_files_are_small():
     """All of it takes less than 150 KB packed, and less than 3,000 lines of ours."""
     assert sum(len(gzip.compress(path.read_bytes())) for path in SERVED) < 150_000
     ours = [path for path in SERVED if path.suffix == ".js" and path.parent.name != "vendor"]
     assert sum(len(path.read_text(encoding="utf-8").splitlines()) for path in ours) < 3_000
 
 
-async def test_the_first_page_is_small(serving, screen):
+async def test_first_page_is_small(serving, screen):
     """It takes at most 12 requests for files, and less than 60 KB, since they are sent packed to who can unpack them."""
     async with serving() as served:
         await screen.open(link_of(served))
@@ -209,7 +211,7 @@ async def test_the_first_page_is_small(serving, screen):
         assert 0 < sum(size for _, size in files) < 60_000, files
 
 
-async def test_files_are_packed_for_who_can_unpack_them(served):
+async def test_static_files_are_compressed_if_accepted(served):
     """Others get them as they are, and caches are told that there are two."""
     async with httpx2.AsyncClient(base_url=served.gateway.url) as client:
         plain = await client.get("/static/app.js", headers={"accept-encoding": "identity"})
@@ -223,7 +225,7 @@ async def test_files_are_packed_for_who_can_unpack_them(served):
         assert packed.headers["etag"] != plain.headers["etag"]
 
 
-def test_libraries_are_those_that_are_named():
+def test_vendored_libraries_have_their_digests():
     """By their digests."""
     rows = re.findall(
         r"^\| `(\S+)` .* ([0-9a-f]{64}) \|$", (STATIC / "vendor/README.md").read_text(), re.MULTILINE

@@ -45,7 +45,7 @@ def asking_agent(got):
     return BareAgent("desk", llm=ScriptedLLM(answers), tools=[book])
 
 
-async def test_a_form_is_filled_in(serving, screen):
+async def test_form_is_filled_in(serving, screen):
     """Each kind has its field, the risk is told, text is data, and what does not fit is not sent."""
     got = []
     async with serving(agents=[asking_agent(got)]) as served:
@@ -74,7 +74,7 @@ async def test_a_form_is_filled_in(serving, screen):
         await screen.run("document.querySelector('.ask form').requestSubmit()")  # the browser refuses
         assert await screen.run("document.querySelector('.ask form').checkValidity()") is False
         await screen.run(FILL)
-        await screen.until("document.body.innerText.includes('Nobody is waited for')")
+        await screen.until("document.body.innerText.includes('No pending approvals')")
         data = base64.b64encode(b"hello").decode()
     assert got == [
         {

@@ -26,7 +26,7 @@ async def say(served, session_id, words):
         await client.post(f"/v1/sessions/{session_id}/messages", json=said, headers={"prefer": "wait=20"})
 
 
-async def test_rows_stay_where_they_are_read(serving, screen):
+async def test_rows_keep_their_position(serving, screen):
     """What changes is written into its row; what is new waits until it is asked for, and so does the order."""
     async with serving() as served:
         for name in ("s1", "s2", "s3"):
@@ -35,7 +35,7 @@ async def test_rows_stay_where_they_are_read(serving, screen):
         await screen.until(f"{ROWS} === 's3,s2,s1' && {LIVE}")
         await say(served, "s1", "deploy")
         await screen.until(
-            "document.querySelectorAll('tbody tr')[2].innerText.includes('waits for a person')"
+            "document.querySelectorAll('tbody tr')[2].innerText.includes('waits for an approval')"
         )
         assert await screen.run(ROWS) == "s3,s2,s1"
         await screen.until("document.querySelector('.head button').textContent === 'Newest first'")
@@ -47,7 +47,7 @@ async def test_rows_stay_where_they_are_read(serving, screen):
         assert await screen.run("document.querySelector('.head button')") is None
 
 
-async def test_nothing_is_asked_again_while_nothing_happens(serving, screen):
+async def test_idle_page_sends_no_requests(serving, screen):
     """A page whose stream is alive rests; what happens is seen in a moment, on each page."""
     async with serving() as served:
         await make(served, "s1", "hello")
@@ -88,8 +88,8 @@ async def test_tabs_share_a_stream(serving, screen):
             await screen.close(each)
 
 
-async def test_another_tab_reads_when_one_hangs(serving, screen):
-    """A tab that stands still with the stream in its hands is passed over."""
+async def test_hanging_tab_is_replaced_as_reader(serving, screen):
+    """A tab that blocks while it reads the shared stream is skipped."""
     async with serving() as served:
         await make(served, "s1", "hello")
         first = await screen.open_another(link_of(served))
@@ -109,7 +109,7 @@ async def test_another_tab_reads_when_one_hangs(serving, screen):
 
 
 @pytest.mark.parametrize("before", [ALONE, "delete window.BroadcastChannel"])
-async def test_tabs_that_cannot_share_read_each_for_itself(serving, screen, before):
+async def test_tabs_without_channels_read_separately(serving, screen, before):
     """Where a browser has no channels or locks, each tab has its stream, and sees the same."""
     async with serving() as served:
         await make(served, "s1", "hello")

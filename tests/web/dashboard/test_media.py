@@ -98,8 +98,8 @@ async def test_pictures_are_shown(camera, screen, shown):
     screen.tab.complaints.clear()  # of the picture that is in memory no more
 
 
-async def test_sound_is_played_when_it_is_asked_for(camera, screen, shown):
-    """Nothing of it is fetched before."""
+async def test_sound_is_loaded_on_request(camera, screen, shown):
+    """Nothing is downloaded before."""
     await shown(camera)
     await screen.until(DRAWN)
     before = screen.asked("/media/")
@@ -115,7 +115,7 @@ async def test_sound_is_played_when_it_is_asked_for(camera, screen, shown):
     assert screen.asked("/media/") == before + 1
 
 
-async def test_what_is_no_picture_is_no_picture(camera, screen, shown):
+async def test_unsafe_media_is_not_shown(camera, screen, shown):
     """Markup that is called a picture, a drawing that could hold scripts, and files are named and saved, never opened."""
     page = b"<script>alert(1)</script>"
     drawing = b"<svg xmlns='http://www.w3.org/2000/svg'><script>alert(1)</script></svg>"
@@ -125,7 +125,7 @@ async def test_what_is_no_picture_is_no_picture(camera, screen, shown):
         said(drawing, "image/svg+xml"),
         said(page, "text/html", "file", name="<img src=x onerror=alert(1)>.html"),
     )
-    await screen.until("document.body.innerText.includes('It cannot be shown.')")
+    await screen.until("document.body.innerText.includes('This file cannot be shown.')")
     await screen.until(f"{PICTURES}.length === 1")  # of the tool
     words = await screen.run(
         "[...document.querySelectorAll('main .medium figcaption .dim:first-child')].map(each => each.textContent)"
@@ -140,8 +140,8 @@ async def test_what_is_no_picture_is_no_picture(camera, screen, shown):
     )
 
 
-async def test_a_large_picture_waits_until_it_is_asked_for(camera, screen, shown):
-    """So do many: what nobody has scrolled to is not fetched."""
+async def test_large_picture_is_loaded_on_request(camera, screen, shown):
+    """Also many pictures: those outside the visible part are not downloaded."""
     large = said(picture(padding=4_200_000))
     await shown(camera, large, *[said(picture(600, 400)) for _ in range(30)])
     await screen.until(
@@ -156,7 +156,7 @@ async def test_a_large_picture_waits_until_it_is_asked_for(camera, screen, shown
     await screen.until("document.querySelector('main .medium img')?.naturalWidth === 30")
 
 
-async def test_pictures_elsewhere_are_not_fetched(camera, screen, shown):
+async def test_external_pictures_are_not_loaded(camera, screen, shown):
     """They are named: whoever they belong to would learn who reads."""
     address = "https://pictures.example/x.png"
     await shown(camera, {"type": "image", "media_type": "image/png", "url": address})
@@ -164,7 +164,7 @@ async def test_pictures_elsewhere_are_not_fetched(camera, screen, shown):
     assert screen.asked("pictures.example") == 0
 
 
-async def test_an_answer_is_judged(camera, screen, shown):
+async def test_answer_is_rated(camera, screen, shown):
     """A thumb is kept at once, words when they are there; both are seen on the page, and again after a reload."""
     await shown(camera)
     button = "document.querySelector('[aria-label=\"Bad answer\"]')"
@@ -192,11 +192,11 @@ async def test_an_answer_is_judged(camera, screen, shown):
     assert await screen.run("document.querySelectorAll('.judged').length") == 1
 
 
-async def test_who_may_not_judge_is_told_so(camera, screen, shown):
+async def test_rating_without_the_scope_shows_the_error(camera, screen, shown):
     """A token that only reads gets the words of the refusal beside the thumbs."""
     await shown(camera)
     await screen.run(f"sessionStorage.setItem('actgent.key', '{camera.tokens['reader']}')")
     await screen.until("document.querySelector('[aria-label=\"Good answer\"]')")
     await screen.run("document.querySelector('[aria-label=\"Good answer\"]').click()")
-    assert "not kept" in await screen.until("document.querySelector('.feedback .err').textContent")
+    assert "not saved" in await screen.until("document.querySelector('.feedback .err').textContent")
     screen.tab.complaints.clear()  # the browser logs each refusal

@@ -42,7 +42,7 @@ async def test_errors_are_grouped(shown):
     await screen.until("document.querySelector('.turn .err').innerText.includes('503')")
 
 
-async def test_a_schedule_can_be_had_back(shown):
+async def test_removed_schedule_can_be_restored(shown):
     """What is removed is struck out, and goes after a while; until then one key keeps it."""
     screen = await shown("schedules")
     button = "document.querySelector('button[aria-label=\"{} call the bank\"]')"
@@ -53,10 +53,10 @@ async def test_a_schedule_can_be_had_back(shown):
     await screen.run(button.format("Remove") + ".click()")
     await screen.until(f"document.querySelectorAll('tbody tr').length === 2 && !{button.format('Keep')}")
     await screen.run("document.querySelectorAll('.seg button')[2].click()")
-    await screen.until("document.querySelector('main').innerText.includes('Nothing of this kind')")
+    await screen.until("document.querySelector('main').innerText.includes('No schedules of this kind')")
 
 
-async def test_budgets_begin_with_what_is_close_to_its_end(shown):
+async def test_budgets_are_sorted_by_remaining_share(shown):
     """Each limit has a row, with a bar that says its share in words, too."""
     screen = await shown("budgets")
     rows = await screen.run("[...document.querySelectorAll('tbody tr')].map(each => [each.cells[1].innerText, each.querySelector('svg').getAttribute('aria-label')])")  # fmt: skip
@@ -65,7 +65,7 @@ async def test_budgets_begin_with_what_is_close_to_its_end(shown):
     assert (rows[1][1], shares) == ("75 % used", sorted(shares, reverse=True))
 
 
-async def test_provider_limits_are_drawn_as_they_go(shown):
+async def test_provider_limits_are_drawn_live(shown):
     """Windows and buckets have their figures, and what goes on is drawn and said."""
     screen = await shown("governors")
     assert "0 of a window of 100" in await screen.run("document.querySelector('main dl').innerText")
@@ -76,7 +76,7 @@ async def test_provider_limits_are_drawn_as_they_go(shown):
     assert "a window of 100, 0 at the provider" in await screen.run("document.querySelector('.plot [role=img]').getAttribute('aria-label')")  # fmt: skip
 
 
-async def test_a_session_as_it_was(shown):
+async def test_journal_page_shows_past_states(shown):
     """Keys go back and forth in the records; state, what changed of it, and what was said are those of then."""
     screen = await shown("journal")
     at = "document.querySelector('.scrub .mono').textContent"
@@ -98,7 +98,7 @@ async def test_a_session_as_it_was(shown):
     await screen.until(f"{kinds}.filter(each => each === 'spent').length > 10")
 
 
-async def test_a_fork_goes_its_own_way(shown):
+async def test_fork_is_independent_of_the_original(shown):
     """A copy from a record is told other words, and answers them; the session that it was made of stays as it is."""
     screen = await shown("journal")
     await screen.run("document.querySelectorAll('.records button')[2].click()")  # before the first turn
@@ -114,19 +114,19 @@ async def test_a_fork_goes_its_own_way(shown):
     await screen.until("document.querySelectorAll('.turn').length === 2")
 
 
-async def test_a_session_is_compared_with_todays_code(shown):
+async def test_session_is_compared_with_the_current_code(shown):
     """The dialog says that it does the same, or where it first does otherwise."""
     screen = await shown("journals")
     await screen.go("#/journal/letter-01?agent=clerk")
     await screen.run("document.querySelector('.head .btn').click()")
-    same = "document.querySelector('dialog .compared p')?.innerText.includes('does the same up to record 9')"
+    same = "document.querySelector('dialog .compared p')?.innerText.includes('gives the same results up to record 9')"
     await screen.until(same)
     await screen.press("Escape")
     await screen.until("!document.querySelector('dialog')")
 
 
-async def test_a_fork_that_is_refused_keeps_what_was_typed(shown):
-    """An id that is taken is said in the dialog."""
+async def test_rejected_fork_keeps_the_input(shown):
+    """An existing id is reported in the dialog."""
     screen = await shown("journal")
     await screen.press("F")
     await screen.fill("#fork-id", "letter-01")
@@ -136,7 +136,7 @@ async def test_a_fork_that_is_refused_keeps_what_was_typed(shown):
     screen.tab.complaints.clear()  # the browser logs the 409
 
 
-async def test_a_key_that_is_too_old_keeps_what_was_typed(shown):
+async def test_expired_key_keeps_the_input(shown):
     """The page asks for another one above what it shows, and goes on with it."""
     screen = await shown("session")
     await screen.fill("textarea[name=text]", "half a senten")
@@ -144,7 +144,7 @@ async def test_a_key_that_is_too_old_keeps_what_was_typed(shown):
     await screen.run("sessionStorage.setItem('actgent.key', 'act_wrong')")
     await screen.run("document.dispatchEvent(new Event('visibilitychange'))")  # who comes back asks again
     await screen.until("document.querySelector('dialog[open] #key')")
-    assert "too old" in await screen.run("document.querySelector('dialog .err').innerText")
+    assert "has expired" in await screen.run("document.querySelector('dialog .err').innerText")
     await screen.fill("#key", key)
     await screen.press("Enter")
     await screen.until("!document.querySelector('dialog')")
@@ -153,7 +153,7 @@ async def test_a_key_that_is_too_old_keeps_what_was_typed(shown):
 
 
 @pytest.mark.parametrize("place", ["errors", "schedules", "budgets", "governors", "journal"])
-async def test_a_server_that_is_away(serving, screen, place):
+async def test_unreachable_server_keeps_the_page(serving, screen, place):
     """A page keeps what it shows, says that it is old, and comes back by itself or when asked."""
     async with serving() as served:
         address = served.gateway.url
@@ -171,7 +171,7 @@ async def test_a_server_that_is_away(serving, screen, place):
     screen.tab.complaints.clear()  # of requests while there was no server
 
 
-async def test_several_calls_are_approved_after_one_more_question(shown):
+async def test_several_calls_are_approved_after_a_confirmation(shown):
     """What was said before stands below the oldest; all are approved together, and those that cannot be stay with the reason."""
     screen = await shown("approvals")
     assert "Yes, please credit the rest." in await screen.until("document.querySelector('.before').innerText")
@@ -183,12 +183,12 @@ async def test_several_calls_are_approved_after_one_more_question(shown):
     await screen.run(
         "[...document.querySelectorAll('dialog button')].find(each => each.textContent === 'Approve all').click()"
     )
-    await screen.until("document.body.innerText.includes('Nobody is waited for')")
+    await screen.until("document.body.innerText.includes('No pending approvals')")
     await screen.go("#/sessions/credit-12?agent=clerk")
     await screen.until("document.querySelector('main').innerText.includes('answered')")
 
 
-async def test_what_the_model_would_be_shown(shown):
+async def test_next_model_request_is_shown(shown):
     """It is asked for when it is opened, and is that of the record that is looked at."""
     screen = await shown("journal")
     await screen.until("document.querySelector('.view')")
@@ -198,4 +198,6 @@ async def test_what_the_model_would_be_shown(shown):
     assert "find_invoice" in await screen.run("document.querySelector('.view').innerText")
     assert "tokens" in await screen.run("document.querySelector('.view summary').innerText")
     await screen.run("document.querySelector('[aria-label=\"The last record\"]').click()")
-    await screen.until("document.querySelector('.view').innerText.includes('No model call follows here.')")
+    await screen.until(
+        "document.querySelector('.view').innerText.includes('No model call follows this record.')"
+    )

@@ -63,7 +63,7 @@ def link_of(served, name="root"):
     return f"{served.gateway.url}/#key={served.tokens[name]}"
 
 
-async def test_calls_that_are_approved_together_are_told_apart(serving, screen):
+async def test_calls_approved_together_are_distinguishable(serving, screen):
     """Two equal payments stand in the list with their sessions and their question."""
     async with serving(agents=agents()) as served:
         for name in ("north", "south"):
@@ -91,7 +91,7 @@ async def test_no_column_is_cut_on_a_phone(stage, screen, width):
         assert await screen.run(CUT) == "", name
 
 
-async def test_figures_and_errors_are_told(serving, screen):
+async def test_figures_and_errors_are_readable(serving, screen):
     """A cost of less than a tenth of a cent is no `$0.000`; the goal describes its agent; a tool that failed is an error."""
     async with serving(agents=agents()) as served:
         await say(served, "s1", "reach it")
@@ -133,7 +133,7 @@ async def test_controls_of_other_scopes_are_absent(serving, screen, name, has):
         assert ("Journal" in await screen.run("document.querySelector('nav').innerText")) == has
 
 
-async def test_a_journal_that_the_key_does_not_show_says_so(serving, screen):
+async def test_journal_without_the_scope_names_it(serving, screen):
     """The page of a journal names the scope that it takes, and does not load for ever."""
     async with serving(agents=agents()) as served:
         await say(served, "s1", "hello")
@@ -144,15 +144,15 @@ async def test_a_journal_that_the_key_does_not_show_says_so(serving, screen):
         assert "Loading" not in await screen.run(TEXT)
 
 
-async def test_a_journal_whose_records_cannot_be_had_does_not_load_for_ever(serving, screen, monkeypatch):
+async def test_unreadable_records_end_the_loading(serving, screen, monkeypatch):
     """Where the records are refused, the error stands alone."""
     from actgent.web.problems import Problem
-    from actgent.web.routes import past
+    from actgent.web.routes import time_travel
 
     async def refuse(call):
         raise Problem("unavailable", "the journal is being moved")
 
-    endpoint = next(each for each in past.ENDPOINTS if each.path == "/sessions/{id}/records")
+    endpoint = next(each for each in time_travel.ENDPOINTS if each.path == "/sessions/{id}/records")
     async with serving(agents=agents()) as served:
         await say(served, "s1", "hello")
         monkeypatch.setattr(type(endpoint), "__setattr__", object.__setattr__)

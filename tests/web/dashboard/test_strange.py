@@ -31,7 +31,7 @@ def talk(chat):
     return ToolCall("act", {"words": IMAGE + QUOTED}) if is_result else ToolCall("look", {})
 
 
-async def test_nothing_that_is_said_is_more_than_text(serving, screen):
+async def test_untrusted_text_is_shown_as_text(serving, screen):
     """Ids, owners, messages, arguments, results, questions, state, errors and schedules stand on the pages as they are."""
     agents = [
         BareAgent(

@@ -15,7 +15,7 @@ MEASURE = """(async data => {
 })"""
 
 
-async def test_the_tour_is_made_again(stage, screen, tmp_path):
+async def test_tour_pictures_are_reproducible(stage, screen, tmp_path):
     """Each picture of the page is made by the tour, in the size that it is kept in, and something is to be seen on both."""
     spec = importlib.util.spec_from_file_location("tour", HERE / "tour.py")
     tour = importlib.util.module_from_spec(spec)
@@ -36,7 +36,7 @@ async def measured(screen, path):
     return await screen.run(f"{MEASURE}('{data}')")
 
 
-def test_the_tour_shows_each_picture():
+def test_tour_page_shows_each_picture():
     """The page shows what is kept, says in words what is on it, and all of it is small."""
     shown = re.findall(
         r"!\[([^\]]+)\]\(pictures/(\w+)\.webp\)",

@@ -15,7 +15,7 @@ function Warnings({ inbox, now, failures }) {
   return found.length ? found.map(([kind, words, place]) => (place ? html`<a class="tag ${kind}" href=${place}>${words}</a>` : html`<span class="tag ${kind}">${words}</span>`)) : html`<span class="tag ok">well</span>`;
 }
 
-const WORDS = { claimed: "Turns running", waiting: "Messages waiting", urgent: "of these urgent", senders: "Senders held back" };
+const WORDS = { claimed: "Turns running", waiting: "Messages waiting", urgent: "of these urgent", senders: "Waiting senders" };
 
 export function Agents({ now, failed }) {
   const failures = (name) => failed.data?.items.filter((each) => each.agents.includes(name)).length;
@@ -23,7 +23,7 @@ export function Agents({ now, failed }) {
   if (!agents.data && !agents.error) return html`<${Loading} what="agents" />`;
   return html`<div class="head"><h1>Agents</h1></div>
     ${agents.error && html`<${Failed} error=${agents.error} what="The list of agents" again=${agents.again} since=${agents.at} />`}
-    ${agents.data?.items.length === 0 && html`<${Empty} title="No agents">Start one in the runtime of this gateway.</${Empty}>`}
+    ${agents.data?.items.length === 0 && html`<${Empty} title="No agents">Start an agent in the runtime of this gateway.</${Empty}>`}
     <div class="cards">
       ${agents.data?.items.map(
         (each) => html`<section class="panel" key=${each.name} aria-label=${each.name}>

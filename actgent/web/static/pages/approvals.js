@@ -103,15 +103,15 @@ export function Decision({ approval, onDone, keys = false }) {
     addEventListener("keydown", pressed);
     return () => removeEventListener("keydown", pressed);
   }, [approval.id, keys]);
-  const labels = { edit: "Arguments, as JSON", respond: "What the agent is answered instead", reject: "Why not" };
+  const labels = { edit: "Arguments, as JSON", respond: "Answer to the agent instead of the call", reject: "Why not" };
   return html`<div class="ask">
     <p><b class="mono">${approval.tool}</b> of <b>${approval.agent}</b> asked <${Ago} at=${approval.created_at} />${approval.deadline && html`, until ${new Date(approval.deadline).toLocaleString()}`}</p>
     ${approval.question && html`<p class="said">${approval.question}</p>`}
     ${approval.risk && html`<p class="risk ${approval.risk}">Risk: ${approval.risk}</p>`}
     <pre>${JSON.stringify(approval.arguments, null, 2)}</pre>
     ${state.error && html`<p class="err" role="alert">${state.error.message}</p>`}
-    ${!may("approve") && html`<p class="dim">To decide takes the scope approve.</p>`}
-    ${may("approve") && asked.length > 0 && !way && html`<form aria-label="What it asks for" onSubmit=${fill}>
+    ${!may("approve") && html`<p class="dim">Deciding requires the scope approve.</p>`}
+    ${may("approve") && asked.length > 0 && !way && html`<form aria-label="Requested values" onSubmit=${fill}>
       <${FormFields} asked=${asked} id=${approval.id} />
       <div class="row"><button class="btn main" disabled=${state.busy}>${approval.again ? "Approve with this" : "Send this"}</button></div>
     </form>`}
@@ -142,7 +142,7 @@ export function Approvals({ asked }) {
   const isDone = (id) => setDone((before) => [...before, id]);
   return html`<div class="head"><h1>Approvals</h1><p role="status">${open.length} wait${open.length === 1 ? "s" : ""} for a person</p></div>
     ${asked.error && html`<${Failed} error=${asked.error} what="The list of approvals" again=${asked.again} since=${asked.at} />`}
-    ${!first && asked.data && html`<${Empty} title="Nobody is waited for">Tool calls that need a person appear here.</${Empty}>`}
+    ${!first && asked.data && html`<${Empty} title="No pending approvals">Tool calls that need an approval appear here.</${Empty}>`}
     ${first &&
     html`<section class="panel" aria-label="The oldest">
       <h2>In session <a class="mono" href=${sessionLink(sessionOf(first))}>${first.session_id}</a></h2>

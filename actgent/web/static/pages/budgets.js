@@ -27,10 +27,10 @@ function Row({ row: { budget, name, limit, used, apart } }) {
 export function Budgets() {
   const list = usePages((query, options) => get("/budgets", { ...query, limit: 100 }, options), []);
   const rows = list.rows.flatMap(rowsOf).sort((one, other) => other.share - one.share);
-  return html`<div class="head"><h1>Budgets</h1><p>what turns and sessions in memory may still take, the closest to its end first</p></div>
+  return html`<div class="head"><h1>Budgets</h1><p>remaining limits of turns and sessions in memory, the most used first</p></div>
     ${list.error && html`<${Failed} error=${list.error} what="The list of budgets" again=${list.again} since=${list.at} />`}
     ${!list.isThere && !list.error && html`<${Loading} what="budgets" />`}
-    ${list.isThere && rows.length === 0 && html`<${Empty} title="Nothing is bounded">Agents take limits=Limits(...); a session has its own when it is made with limits.</${Empty}>`}
+    ${list.isThere && rows.length === 0 && html`<${Empty} title="No limits are set">Set limits=Limits(...) on an agent, or create a session with limits.</${Empty}>`}
     ${rows.length > 0 &&
     html`<div class="panel scroll" tabindex="0" role="group" aria-label="Budgets"><table>
       <thead><tr><th scope="col">Whose</th><th scope="col" class="aside">Limit</th><th scope="col" class="aside">Share</th><th scope="col" class="r aside">Used</th><th scope="col" class="r aside">Of</th></tr></thead>

@@ -3,17 +3,17 @@
 import { Ago, Empty, Failed, Loading, count, counted, html, sessionLink } from "../parts.js";
 
 const ADVICE = {
-  model: "Look at the provider limits, the model's name and its key; sessions go on when they are told something again.",
-  limit: "Raise the limit that is named, or give the agent a smaller task.",
-  context: "Let the agent keep less in sight: a memory that summarizes, or shorter tool results.",
-  parse: "The model does not keep to the form: look at its last answers, or take another model.",
-  handler: "A handler of the program raised: the log has its traceback.",
-  guard: "A guard refused: its words say why.",
-  deadline: "It waited too long: look at what its agent was doing.",
-  journal: "The journal could not be written: look at its disk or server.",
-  internal: "A mistake in the program or in actgent: the log has its traceback.",
-  tool: "The model was told, and may have gone on without it: look at the session, and at the tool.",
-  "dead letter": "Nobody of that name took it: start the agent, then send it again with runtime.send_again().",
+  model: "Check the provider limits, the model's name and its key. A session resumes with its next message.",
+  limit: "Raise the named limit, or give the agent a smaller task.",
+  context: "Show the model less: use a summarizing memory, or return shorter tool results.",
+  parse: "The model does not follow the answer format: check its last answers, or use another model.",
+  handler: "A handler of the program raised an exception: the log has its traceback.",
+  guard: "A guard rejected the message: its text states the reason.",
+  deadline: "The message waited too long: check what its agent was doing.",
+  journal: "The journal could not be written: check its disk or server.",
+  internal: "An error in the program or in actgent: the log has its traceback.",
+  tool: "The model received the error and may have continued without the result: check the session and the tool.",
+  "dead letter": "No agent with this name accepted the message: start the agent, then call runtime.send_again().",
 };
 
 function Group({ group }) {
@@ -40,5 +40,5 @@ export function Errors({ failed }) {
     ${failed.error && html`<${Failed} error=${failed.error} what="The list of errors" again=${failed.again} since=${failed.at} />`}
     ${!failed.data && !failed.error && html`<${Loading} what="errors" />`}
     ${groups.map((each) => html`<${Group} key=${each.kind + each.error} group=${each} />`)}
-    ${failed.data && html`<div class="panel"><${Empty} title=${groups.length ? "Nothing else went wrong" : "Nothing went wrong"}>What fails from now on appears here at once.</${Empty}></div>`}`;
+    ${failed.data && html`<div class="panel"><${Empty} title=${groups.length ? "Nothing else went wrong" : "No errors"}>New errors appear here immediately.</${Empty}></div>`}`;
 }

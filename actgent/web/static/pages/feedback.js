@@ -36,17 +36,17 @@ export function Feedback({ turn, session }) {
   if (!may("chat") && !ratings.length) return null;
   return html`<div class="feedback">
     ${ratings.map((each) => html`<${Judged} key=${each.by} rating=${each} />`)}
-    ${may("chat") && html`<div class="row" role="group" aria-label="What do you think of the answer?">
+    ${may("chat") && html`<div class="row" role="group" aria-label="How good is the answer?">
       <button class="btn thumb" disabled=${state.busy} aria-pressed=${state.score === 1} onClick=${() => give(1)} aria-label="Good answer"><${Thumb} up=${true} /></button>
       <button class="btn thumb" disabled=${state.busy} aria-pressed=${state.score === 0} onClick=${() => give(0)} aria-label="Bad answer"><${Thumb} up=${false} /></button>
-      ${state.error && html`<span class="err" role="alert">It was not kept: ${state.error.message}</span>`}
+      ${state.error && html`<span class="err" role="alert">The rating was not saved: ${state.error.message}</span>`}
     </div>`}
     ${state.score !== null && !state.busy && !state.error &&
     html`<form class="stack tight" onSubmit=${send}>
-      <p class="dim" role="status">It is kept. Words help who reads it later.</p>
+      <p class="dim" role="status">The rating is saved. A comment helps later readers.</p>
       <label>Why <input name="comment" maxlength="10000" autofocus /></label>
-      <label>What would have been right <input name="expected" maxlength="10000" /></label>
-      <div class="row"><button class="btn main">Keep the words</button><button class="btn" type="button" onClick=${() => setState({ score: null, busy: false, error: null })}>No words</button></div>
+      <label>Correct answer <input name="expected" maxlength="10000" /></label>
+      <div class="row"><button class="btn main">Save comment</button><button class="btn" type="button" onClick=${() => setState({ score: null, busy: false, error: null })}>No words</button></div>
     </form>`}
   </div>`;
 }

@@ -71,7 +71,7 @@ function State({ past, before }) {
   const rows = changesOf(before?.state || {}, past.state);
   return html`<section class="panel" aria-label="State"><h2>State after ${past.number} ${before && html`<span class="dim">changed since ${before.number}</span>`}</h2>
     ${rows.length === 0
-      ? html`<p class="b dim">It holds nothing.</p>`
+      ? html`<p class="b dim">The state is empty.</p>`
       : html`<pre class="diff" tabindex="0">${rows.map(([sign, name, text]) => html`<span class=${{ "+": "add", "-": "del" }[sign] || "same"}>${sign} ${name}  ${text}${"\n"}</span>`)}</pre>`}
   </section>`;
 }
@@ -80,7 +80,7 @@ function Said({ past, agent }) {
   const known = new Set(past.history.map((each) => each.message_id));
   const waiting = past.waiting.filter((each) => !known.has(each.message_id)).map((each) => ({ ...each, waits: true }));
   const messages = [...past.history, ...waiting];
-  return html`<section class="panel" aria-label="What was said"><h2>What was said by then <span class="dim">${counted(past.history.length, "message")}${waiting.length ? `, ${waiting.length} wait` : ""}</span></h2>
+  return html`<section class="panel" aria-label="What was said"><h2>Conversation up to this record <span class="dim">${counted(past.history.length, "message")}${waiting.length ? `, ${waiting.length} wait` : ""}</span></h2>
     <div class="chat bounded" tabindex="0" role="group" aria-label="Messages">${messages.length === 0 && html`<p class="dim">Nothing.</p>`}
       ${messages.map(
         (each) => html`<div class="msg ${each.sender.kind === "user" ? "user" : ""}" key=${each.message_id}><b>${each.sender.kind === "assistant" ? agent : each.sender.name || each.sender.kind}${each.waits ? " (waits)" : ""}</b><div>
@@ -100,12 +100,12 @@ function ModelView({ session, at }) {
   const [isOpen, setOpen] = useState(false);
   const view = useAsked((signal) => (isOpen ? get(path("sessions", session.id, "at", String(at), "request"), { agent: session.agent }, { signal }) : null), [at, isOpen]);
   const { request } = view.data || {};
-  return html`<section class="panel" aria-label="What the model would be shown"><details class="view" onToggle=${(event) => setOpen(event.currentTarget.open)}>
-    <summary>What the model would be shown next${request && html` <span class="dim">about ${counted(request.tokens, "token")}, ${count(request.messages.length)} of ${counted(request.of_messages, "message")}</span>`}</summary>
+  return html`<section class="panel" aria-label="Next model request"><details class="view" onToggle=${(event) => setOpen(event.currentTarget.open)}>
+    <summary>Next model request next${request && html` <span class="dim">about ${counted(request.tokens, "token")}, ${count(request.messages.length)} of ${counted(request.of_messages, "message")}</span>`}</summary>
     ${isOpen && view.error && html`<${Failed} error=${view.error} what="The request" again=${view.again} />`}
     ${isOpen && !view.data && !view.error && html`<${Loading} what="the request" />`}
-    ${view.data && !request && html`<p class="b dim">No model call follows here.</p>`}
-    ${request && html`${!request.is_same_prompt && html`<p class="err">Today’s system prompt or tools are not those of then.</p>`}
+    ${view.data && !request && html`<p class="b dim">No model call follows this record.</p>`}
+    ${request && html`${!request.is_same_prompt && html`<p class="err">The current system prompt or tools differ from the recorded ones.</p>`}
       ${request.system && html`<pre tabindex="0" aria-label="System prompt">${request.system}</pre>`}
       ${request.tools.length > 0 && html`<p class="b dim">Tools: ${request.tools.map((each) => each.name).join(", ")}</p>`}
       <div class="chat bounded" tabindex="0" role="group" aria-label="Messages of the request">
@@ -131,12 +131,12 @@ function Fork({ session, at, onClose }) {
   };
   return html`<${Modal} label="Fork from record ${at}" onClose=${onClose}><form class="stack" onSubmit=${send}>
     <h2>Fork from record ${at}</h2>
-    <p class="dim">A copy of the session as it was then goes its own way, and an open turn in it goes on at once; this one stays as it is.</p>
+    <p class="dim">Creates an independent copy of the session as of this record. An open turn resumes in the copy at once. The original is unchanged.</p>
     ${state.error && html`<p class="err" role="alert">${state.error.message}</p>`}
-    <label for="fork-message">Say to the copy</label>
-    <textarea id="fork-message" name="message" rows="3" placeholder="nothing: it only stands there"></textarea>
+    <label for="fork-message">Message to the copy</label>
+    <textarea id="fork-message" name="message" rows="3" placeholder="empty: send no message"></textarea>
     <label for="fork-id">Its id</label>
-    <input id="fork-id" name="id" pattern="[A-Za-z0-9._\\-]{1,128}" placeholder="one is made" />
+    <input id="fork-id" name="id" pattern="[A-Za-z0-9._\\-]{1,128}" placeholder="generated" />
     <div class="row"><button class="btn main" disabled=${state.busy}>Fork</button><button class="btn" type="button" onClick=${onClose}>Cancel</button></div>
   </form></${Modal}>`;
 }
@@ -194,8 +194,8 @@ function Past({ session, wanted }) {
 
 function Difference({ found }) {
   const { number, difference } = found;
-  if (!difference) return html`<p>Today’s code does the same up to record ${number}.</p>`;
-  return html`<p>It first does otherwise at record ${difference.step}.</p>
+  if (!difference) return html`<p>The current code gives the same results up to record ${number}.</p>`;
+  return html`<p>The first difference is at record ${difference.step}.</p>
     <h3>Recorded</h3><pre tabindex="0">${difference.recorded}</pre><h3>Today</h3><pre tabindex="0">${difference.replayed}</pre>`;
 }
 
@@ -228,9 +228,9 @@ function Compare({ session }) {
     }
   };
   const close = () => setState({ busy: false, error: null, found: null });
-  return html`<button class="btn" disabled=${state.busy} onClick=${run}>Compare with today’s code</button>
+  return html`<button class="btn" disabled=${state.busy} onClick=${run}>Compare with current code</button>
     ${(state.found || state.error) &&
-    html`<${Modal} label="Compared with today’s code" onClose=${close}><div class="stack compared"><h2>Compared with today’s code</h2>
+    html`<${Modal} label="Compared with current code" onClose=${close}><div class="stack compared"><h2>Compared with current code</h2>
       ${state.error ? html`<p class="err" role="alert">${state.error.message}</p>` : html`<${Difference} found=${state.found} />`}
       <button class="btn" onClick=${close}>Close</button></div></${Modal}>`}`;
 }
@@ -242,12 +242,12 @@ function Choice() {
     const form = new FormData(event.target);
     location.hash = `#/journal/${encodeURIComponent(form.get("id").trim())}`;
   };
-  return html`<div class="head"><h1>Journal</h1><p>a session as it was after each of its records</p></div>
+  return html`<div class="head"><h1>Journal</h1><p>the state of a session after each record</p></div>
     <form class="panel" onSubmit=${find}><div class="b row"><label for="journal-id">Session</label><input id="journal-id" name="id" required placeholder="its id" /><button class="btn main">Look</button></div></form>
     ${list.error && html`<${Failed} error=${list.error} what="The list" again=${list.again} since=${list.at} />`}
     ${!list.data && !list.error && html`<${Loading} what="sessions" />`}
     ${list.data && (list.data.items.length === 0
-      ? html`<${Empty} title="No sessions here">They appear as soon as somebody talks to an agent.</${Empty}>`
+      ? html`<${Empty} title="No sessions here">Sessions appear as soon as an agent receives a message.</${Empty}>`
       : html`<section class="panel" aria-label="Changed last"><h2>Changed last</h2><ul class="plain">
           ${list.data.items.map((each) => html`<li key=${each.agent + each.id}><a class="mono" href=${journalLink(each)}>${each.id}</a> <span class="dim">${each.agent} for ${each.owner}, ${counted(each.records, "record")}, <${Ago} at=${each.updated_at} /></span> <${Tag} state=${each.state} /></li>`)}
         </ul></section>`)}`;
@@ -261,6 +261,6 @@ function Chosen({ id, query }) {
 }
 
 export function Journal({ parts, query }) {
-  if (!may("journal")) return html`<div class="head"><h1>Journal</h1></div><div class="panel"><${Empty} title="This key does not show it">Records are read with the scope journal.</${Empty}></div>`;
+  if (!may("journal")) return html`<div class="head"><h1>Journal</h1></div><div class="panel"><${Empty} title="This key does not show it">Reading records requires the scope journal.</${Empty}></div>`;
   return parts[1] ? html`<${Chosen} key=${parts[1]} id=${parts[1]} query=${query} />` : html`<${Choice} />`;
 }

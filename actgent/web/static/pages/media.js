@@ -83,12 +83,12 @@ function Medium({ medium, session, who }) {
   const what = `${medium.name || (isPicture ? "picture" : isSound ? "sound" : "file")}, ${medium.media_type}, ${size(medium.bytes)}`;
   const shows = url && type === medium.media_type && !broken;
   return html`<figure class="medium" ref=${box}>
-    ${isPicture && shows && html`<a href=${url} target="_blank" rel="noopener" title="Open in a tab of its own"><img src=${url} alt="${what}, from ${who}" onError=${() => setBroken(true)} /></a>`}
+    ${isPicture && shows && html`<a href=${url} target="_blank" rel="noopener" title="Open in a new tab"><img src=${url} alt="${what}, from ${who}" onError=${() => setBroken(true)} /></a>`}
     ${isPicture && wanted && !url && !error && html`<div class="stand" role="status">Loading …</div>`}
     ${isSound && shows && html`<audio controls src=${url} aria-label=${what} onError=${() => setBroken(true)}></audio>`}
     <figcaption class="row"><span class="dim">${what}</span>
       ${(isPicture || isSound) && !wanted && html`<button class="btn" onClick=${() => setAsked("show")}>${isSound ? "Play" : "Show"}</button>`}
-      ${broken && html`<span class="dim">It cannot be shown.</span>`}
+      ${broken && html`<span class="dim">This file cannot be shown.</span>`}
       <button class="link" aria-label="Save ${name}" onClick=${() => (url ? save(url, name) : setAsked("save"))}>Save</button>
       ${error && html`<span class="err" role="alert">${error.message} <button class="link" onClick=${() => (setAsked(""), setTimeout(() => setAsked("show")))}>Try again</button></span>`}
     </figcaption>
@@ -96,9 +96,9 @@ function Medium({ medium, session, who }) {
 }
 
 // What stands elsewhere is named and not fetched: whoever it belongs to would learn who reads this.
-const Elsewhere = ({ medium }) =>
+const RemoteSessions = ({ medium }) =>
   html`<p class="dim">${medium.type} elsewhere, ${medium.media_type}: ${/^https:/.test(medium.url) ? html`<a href=${medium.url} target="_blank" rel="noopener noreferrer">${medium.url}</a>` : html`<span class="mono">${medium.url}</span>`}</p>`;
 
 export function Media({ media, session, who }) {
-  return media.map((each) => (each.media_id ? html`<${Medium} key=${each.media_id} medium=${each} session=${session} who=${who} />` : each.url ? html`<${Elsewhere} key=${each.url} medium=${each} />` : html`<p class="dim">${each.type}, ${each.media_type}</p>`));
+  return media.map((each) => (each.media_id ? html`<${Medium} key=${each.media_id} medium=${each} session=${session} who=${who} />` : each.url ? html`<${RemoteSessions} key=${each.url} medium=${each} />` : html`<p class="dim">${each.type}, ${each.media_type}</p>`));
 }

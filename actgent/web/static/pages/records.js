@@ -19,7 +19,7 @@ const SENTENCES = {
   told: (record) => `${record.kind} ${record.text || record.name || ""}`,
   delivered: (record) => record.ids.join(", "),
   ended: (record) => (record.failed ? `failed: ${record.failed} ${record.error} ${record.words}` : "answered"),
-  asked: ({ approval }) => `${approval.tool_name} waits for a person`,
+  asked: ({ approval }) => `${approval.tool_name} waits for an approval`,
   decided: (record) => `${record.decision?.type || "decided"} by ${record.by?.name || record.by || "the clock"}`,
   scheduled: (record) => `${record.description} ${record.cron || ""}`,
   spent: (record) => Object.entries({ "model calls": record.model_calls, "tool calls": record.tool_calls, tokens: record.tokens, "$": record.cost, s: record.seconds }).filter(([, value]) => value).map(([name, value]) => `${Number(value.toPrecision(3))} ${name}`).join(", ") + (record.turn ? "" : " of the session"),

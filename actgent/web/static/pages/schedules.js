@@ -53,7 +53,7 @@ export function Schedules() {
     </div></div>
     ${list.error && html`<${Failed} error=${list.error} what="The list of schedules" again=${list.again} since=${list.at} />`}
     ${!list.isThere && !list.error && html`<${Loading} what="schedules" />`}
-    ${list.isThere && rows.length === 0 && html`<${Empty} title="Nothing is scheduled">${way === "all" ? "An agent schedules with its tool, a program with session.schedule()." : "Nothing of this kind."}</${Empty}>`}
+    ${list.isThere && rows.length === 0 && html`<${Empty} title="No schedules">${way === "all" ? "Agents create schedules with a tool, programs with session.schedule()." : "No schedules of this kind."}</${Empty}>`}
     ${rows.length > 0 &&
     html`<div class="panel scroll" tabindex="0" role="group" aria-label="Schedules"><table>
       <thead><tr><th scope="col">What</th><th scope="col" class="aside">When</th><th scope="col" class="aside">Zone</th><th scope="col" class="r">Next</th><th scope="col" class="aside">Session</th><th scope="col"><span class="hidden">Remove</span></th></tr></thead>

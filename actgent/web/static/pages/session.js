@@ -175,7 +175,7 @@ export function Session({ id, agent }) {
       setFailure(error);
     }
   };
-  const close = () => confirm(`Close session ${id}? What runs in it is stopped.`) && act("POST", path("sessions", id, "close"), {})();
+  const close = () => confirm(`Close session ${id}? Its running turn is stopped.`) && act("POST", path("sessions", id, "close"), {})();
   const status = story?.closed ? "closed" : about.status || about.state;
   const isTold = story?.turns.length > 0;
   return html`<div class="head"><h1 class="mono">${id}</h1><p>${about.agent} for ${about.owner}</p>
@@ -186,13 +186,13 @@ export function Session({ id, agent }) {
       <button class="btn bad" onClick=${close}>Close</button>`}</div></div>
     ${failure && html`<p class="err" role="alert">${failure.message}</p>`}
     ${head.error && html`<${Failed} error=${head.error} what="The session" again=${head.again} since=${head.at} />`}
-    ${link.stale && html`<p class="err" role="alert">An older copy of the journal was put back: <a href="" onClick=${() => location.reload()}>load again</a>.</p>`}
+    ${link.stale && html`<p class="err" role="alert">An older copy of the journal was restored: <a href="" onClick=${() => location.reload()}>load again</a>.</p>`}
     <div class="two"><section class="panel" aria-label="Conversation">
       ${begin > 0 && html`<button class="btn wide" onClick=${earlier}>Show earlier (${counted(begin, "record")} before)</button>`}
       <div class="chat" role=${isTold ? "feed" : "status"} aria-label="Turns">
         ${isTold
           ? story.turns.map((turn, place) => html`<${Turn} key=${turn.id} number=${begin > 0 ? "" : place + 1} turn=${turn} session=${about} growing=${story.growing?.turn === turn.id && story.growing} onDone=${head.again} />`)
-          : link.live || story?.closed ? html`<${Empty} title="Nothing was said yet">${may("chat") ? "Say something below." : "What is said appears here."}</${Empty}>` : html`<${Loading} what="what was said" />`}
+          : link.live || story?.closed ? html`<${Empty} title="No messages yet">${may("chat") ? "Send a message below." : "Messages appear here."}</${Empty}>` : html`<${Loading} what="what was said" />`}
       </div>
       <div class="end" ref=${end}></div>
       ${(may("chat") || status === "closed") && html`<${Say} id=${id} agent=${about.agent} closed=${status === "closed"} />`}

@@ -131,7 +131,7 @@ export function Sessions({ query, now }) {
     ${!rows
       ? !list.error && html`<${Loading} what="sessions" />`
       : rows.length === 0
-        ? html`<${Empty} title="No sessions here">${q || state || agent ? "Nothing fits this filter." : "They appear as soon as somebody talks to an agent."}</${Empty}>`
+        ? html`<${Empty} title="No sessions here">${q || state || agent ? "No session matches this filter." : "Sessions appear as soon as an agent receives a message."}</${Empty}>`
         : html`<div class="panel scroll" tabindex="0" role="group" aria-label="Sessions"><table>
             <caption class="hidden">Sessions, the newest change first</caption>
             <thead><tr><th scope="col">Session</th><th scope="col" class="aside">Agent</th><th scope="col" class="aside">Owner</th><th scope="col">State</th><th scope="col" class="r aside">Records</th><th scope="col" class="r">Changed</th></tr></thead>

@@ -8,7 +8,7 @@ import datetime as dt
 import trio
 
 from actgent import BareAgent, Modes, ScriptedLLM, ToolCall
-from actgent.toolsets.ready import current_time
+from actgent.toolsets.builtin import current_time
 
 
 async def main() -> None:

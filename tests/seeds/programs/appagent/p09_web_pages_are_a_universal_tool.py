@@ -8,7 +8,7 @@ from functools import partial
 import trio
 
 from actgent import BareAgent, Modes, ScriptedLLM, ToolCall
-from actgent.toolsets.ready import page_tool
+from actgent.toolsets.builtin import page_tool
 
 PAGE = b"<html><body><h1>Release notes</h1><p>Version 7 is out.</p></body></html>"
 

@@ -9,7 +9,7 @@ from functools import partial
 import trio
 
 from actgent import PlanAgent, ScriptedLLM, open_runtime
-from actgent.journal.records import Accepted, Ended, Told
+from actgent.journal.records import MessageAcceptedRecord, MessageEndRecord, OutcomeRecord
 
 PLAN = json.dumps({"intent": "greet", "plan": "answer", "toolCalls": []})
 
@@ -24,11 +24,11 @@ async def main() -> None:
             while not ended:
                 record = (await socket.receive()).record
                 match record:
-                    case Accepted():
+                    case MessageAcceptedRecord():
                         told.append(record.message.text)
-                    case Told(kind="reply"):
+                    case OutcomeRecord(kind="reply"):
                         told.append(record.text)
-                ended = isinstance(record, Ended)
+                ended = isinstance(record, MessageEndRecord)
     assert told == ["Hello?", "Hello Ada."]
 
 

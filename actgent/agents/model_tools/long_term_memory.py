@@ -1,0 +1,61 @@
+"""Tools and hooks that `Agent(memories=...)` adds. The modules of long-term memory are imported only if it is used."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import attrs
+
+from actgent.errors import ConfigurationError
+from actgent.memory.base import LongTermMemory
+from actgent.sessions.handlers import Handler
+from actgent.tools.adapters import ToolProtocol
+from actgent.tools.base import Tool
+from actgent.toolsets.toolset import Toolset
+
+DEFAULT_RECALL_TOKENS = 1_000
+"""Maximum tokens of recalled memories in a model call with `recall_before_answer=True`."""
+
+
+@attrs.frozen
+class MemoryParts:
+    """Tools of an agent with its memory tools, and the queries of `recall_before_answer`."""
+
+    tools: Sequence[Tool[Any] | ToolProtocol | Toolset]
+    """Tools and toolsets of the agent, memory tools included."""
+    queries: Sequence[tuple[Handler, bool]] = ()
+    """Functions for `on_query`; each with True if it takes the session."""
+
+
+def long_term_memory_parts(
+    tools: Iterable[Tool[Any] | ToolProtocol | Toolset],
+    memories: LongTermMemory | None,
+    recall_before_answer: bool | int,  # noqa: FBT001 - an option of the agent
+) -> MemoryParts:
+    """Return the tools and queries that the arguments `memories=` and `recall_before_answer=` add to an agent.
+
+    Raises:
+        ConfigurationError: `memories` is not a `Memories` object, or `recall_before_answer` is not True, False or a number of
+            tokens.
+    """
+    recall: object = recall_before_answer
+    if not isinstance(recall, int) or recall < 0:
+        raise ConfigurationError(
+            f"recall_before_answer= is True, False or a number of tokens, not {recall!r}"
+        )
+    if memories is None:
+        if recall:
+            raise ConfigurationError("recall_before_answer= needs memories=Memories(...)")
+        return MemoryParts(tuple(tools))
+    from actgent.memory.longterm import Memories  # noqa: PLC0415 - only agents with memories= load it
+
+    from .memory_tools import RecallBeforeAnswer, memory_tools  # noqa: PLC0415
+
+    if not isinstance(memories, Memories):
+        raise ConfigurationError(
+            f"memories= takes Memories(...), e.g. Memories('sqlite:///memories.db'), not {memories!r:.200}"
+        )
+    tools = (*tools, *memory_tools(memories))
+    if not recall:
+        return MemoryParts(tools)
+    budget = DEFAULT_RECALL_TOKENS if recall is True else recall
+    return MemoryParts(tools, [(RecallBeforeAnswer(memories, budget).recall, True)])

@@ -1,0 +1,95 @@
+"""Commands of a run: its first message has the inputs, later messages select steps to rerun."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from actgent.errors import ToolError, nearest
+from actgent.support.strict_json import load_document
+
+from .graph import Graph
+from .outcomes import INPUTS, ORDER, ROUNDS, STEPS, StepResult, results_in
+
+FROM = "from"
+"""Key of the steps to rerun, in a later message."""
+
+
+def read_inputs(text: str, graph: Graph) -> dict[str, Any]:
+    """Parse the inputs of a run from its first message: a JSON object, or plain text for a single input.
+
+    Raises:
+        ToolError: The inputs do not match those that the steps read.
+    """
+    given, wanted = _as_object(text), graph.read_inputs
+    if given is None and len(wanted) == 1:
+        given = {wanted[0]: text}
+    if given is None:
+        if wanted:
+            raise ToolError(
+                f"the inputs are a JSON object with {_join_names(wanted)}, such as {{{json.dumps(wanted[0])}: ...}}"
+            )
+        given = {}
+    if reason := input_error(given, graph):
+        raise ToolError(reason)
+    return dict(given)
+
+
+def input_error(given: Mapping[str, Any], graph: Graph) -> str:
+    """Return an error text for the inputs of a run; empty if they are valid."""
+    missing = [name for name in graph.read_inputs if name not in given]
+    if missing:
+        return f"the input {missing[0]!r} is missing: the steps read {_join_names(graph.read_inputs)}"
+    read = (each for step in graph.steps.values() for each in step.references)
+    known = {*(graph.inputs or ()), *(each.name for each in read)} - set(graph.steps)
+    unknown = next((name for name in given if name not in known), None)
+    return (
+        "" if unknown is None else f"no step reads the input {unknown!r}: {nearest(unknown, sorted(known))}"
+    )
+
+
+def _join_names(names: Sequence[str]) -> str:
+    return ", ".join(map(repr, names))
+
+
+def _as_object(text: str) -> Mapping[str, Any] | None:
+    try:
+        value = load_document(text)
+    except ValueError:
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def steps_to_rerun(text: str, graph: Graph, results: Mapping[str, StepResult]) -> tuple[str, ...]:
+    """Return the steps that a later message selects, and all steps that depend on them.
+
+    Raises:
+        ToolError: The message is invalid.
+    """
+    said = _as_object(text)
+    if said is None or set(said) - {FROM} or not isinstance(named := said.get(FROM, []), list):
+        raise ToolError(
+            'this run has started: send {"from": ["STEP"]} to continue from a step, or {} for all missing steps'
+        )
+    for name in named:
+        if name not in graph.steps:
+            raise ToolError(f"there is no step {name!r:.100}: {nearest(str(name), graph.steps)}")
+    return graph.with_dependents(named or [name for name, each in results.items() if not each.is_settled])
+
+
+def command_changes(state: Mapping[str, Any], order: str, text: str, graph: Graph) -> list[tuple[str, Any]]:
+    """Return the state changes with which a message starts steps; none if it has started them before.
+
+    Raises:
+        ToolError: The message is invalid.
+    """
+    if state.get(ORDER) == order:
+        return []
+    if INPUTS not in state:
+        return [(ORDER, order), (INPUTS, read_inputs(text, graph))]
+    again = steps_to_rerun(text, graph, results_in(state, tuple(graph.steps)))
+    rounds = state.get(ROUNDS) or {}
+    return [
+        (ORDER, order),
+        (STEPS, dict.fromkeys(again)),
+        (ROUNDS, {name: rounds.get(name, 1) + 1 for name in again}),
+    ]

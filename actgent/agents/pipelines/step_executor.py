@@ -1,0 +1,220 @@
+"""`RunSteps`: the tool that executes the steps of a run, each as a task of another agent, as soon as its dependencies have ended.
+
+The tool may run again after a crash. Ended steps are in the state of the session, and the tasks of other steps are found in the
+journal by their ids.
+"""
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import attrs
+import trio
+
+from actgent.agents.session import Session, context_of, services_of
+from actgent.control.limits import WEEK_SECONDS
+from actgent.errors import ActgentError, Fenced, JournalError, ToolError
+from actgent.errors.safe_texts import model_error_text
+from actgent.journal.records import TaskOutcomeRecord, TurnOptions, task_message_id
+from actgent.runtime.delegation.task_delegation import Delegation
+from actgent.sessions.context import SessionContext
+from actgent.state.store import Store
+from actgent.tools.base import Effect, Tool, ToolContext
+from actgent.tools.outputs.result_text import to_result_text, to_text
+
+from .graph import Graph, GraphStep
+from .outcomes import INPUTS, ROUNDS, STEPS, StepResult, results_in, status_of
+from .run_commands import command_changes
+from .trigger_rules import RunStep, decide_step
+
+RUN_STEPS = "run_steps"
+MAX_RUN_SECONDS = 520 * WEEK_SECONDS
+"""Maximum seconds of a run; use `Limits(seconds=...)` for a shorter limit."""
+ANSWER_SEPARATOR = "\n\n"
+"""Separator of the summary and the answer in the result of the tool."""
+_MAX_REASON_CHARS = 200
+AnswerOf = Callable[[Mapping[str, StepResult]], Any]
+"""Function that returns the answer of a run from the results of its steps, or None."""
+_NOT_RETRIED = ("interrupted", "stopped")
+"""Kinds of failures that a caller requested, so the step is not retried."""
+
+
+class RunSteps(Tool):
+    """Tool that runs the pending steps of a pipeline, as a message requests."""
+
+    name = RUN_STEPS
+    description = "Run the steps of the pipeline that are due."
+    parameters: Mapping[str, Any] = {
+        "type": "object",
+        "properties": {"order": {"type": "string", "description": "The message to the run."}},
+        "required": ["order"],
+        "additionalProperties": False,
+    }
+    effect: Effect = "idempotent"
+    """`idempotent`: tasks that were started before are found by the ids of their sessions."""
+    timeout = MAX_RUN_SECONDS
+
+    def __init__(self, graph: Graph, agents: Mapping[str, str], *, stops: bool, answer: AnswerOf) -> None:
+        """Args: `agents` are the names of the steps' agents; `stops` is True if a failed step stops all others."""
+        self._graph = graph
+        self._agents = agents
+        self._stops = stops
+        self._answer = answer
+
+    async def execute(self, arguments: Mapping[str, Any], context: ToolContext) -> object:
+        session = context.session
+        if not isinstance(session, Session):
+            raise ToolError("a pipeline runs in a session")
+        state = session.state
+        changes = command_changes(state.snapshot, context.effect_key, arguments["order"], self._graph)
+        if changes:
+            state.dispatch(changes)
+        run = _Run(
+            graph=self._graph,
+            agents=self._agents,
+            stops=self._stops,
+            context=context,
+            asker=context_of(session),
+            delegation=services_of(session).delegation,
+            state=state,
+        )
+        await run.all()
+        answer = self._answer(run.results)
+        return (
+            run.summary() if answer is None else f"{run.summary()}{ANSWER_SEPARATOR}{to_result_text(answer)}"
+        )
+
+
+@attrs.define(eq=False, kw_only=True)
+class _Run:
+    """One call of `run_steps`: the execution of a pipeline's steps."""
+
+    graph: Graph
+    agents: Mapping[str, str]
+    stops: bool
+    context: ToolContext
+    asker: SessionContext
+    delegation: Delegation
+    state: Store
+    results: dict[str, StepResult] = attrs.field(init=False)
+    over: dict[str, trio.Event] = attrs.field(init=False)
+    scope: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
+    """Cancelled when a failed step stops the others."""
+
+    def __attrs_post_init__(self) -> None:
+        self.results = results_in(self.state, tuple(self.graph.steps))
+        self.over = {name: trio.Event() for name in self.graph.steps}
+
+    async def all(self) -> None:
+        """Run all steps that have not ended, each after its dependencies."""
+        for each in self.results.values():
+            if each.status != "pending":
+                self.over[each.name].set()
+                self._stop_after_failure(each)
+        with self.scope:
+            async with trio.open_nursery() as nursery:
+                for name, event in self.over.items():
+                    if not event.is_set():
+                        nursery.start_soon(self._finish_step, self.graph.steps[name])
+        if self.scope.cancelled_caught or self.scope.cancel_called:
+            self._skip_pending()
+
+    async def _finish_step(self, step: GraphStep) -> None:
+        before = self.graph.before(step.name)
+        for name in before:
+            await self.over[name].wait()
+        decided = decide_step(step, before, self.state.get(INPUTS) or {}, self.results)
+        self._record(
+            await self._run_with_retries(step, decided.filled_message)
+            if isinstance(decided, RunStep)
+            else decided
+        )
+
+    def _record(self, result: StepResult) -> None:
+        """Record the result of a step, and wake the steps that depend on it."""
+        self.results[result.name] = result
+        self.state.dispatch((STEPS, {result.name: result.to_data()}))
+        self.over[result.name].set()
+        done = sum(event.is_set() for event in self.over.values())
+        self.context.progress(done, len(self.over), f"{result.name}: {result.status}")
+        self._stop_after_failure(result)
+
+    def _stop_after_failure(self, result: StepResult) -> None:
+        if self.stops and result.status == "failed":
+            self.scope.cancel()
+
+    def _skip_pending(self) -> None:
+        """Mark all steps that have not ended as skipped, because a step failed."""
+        failed = next(each for each in self.results.values() if each.status == "failed")
+        for name, event in self.over.items():
+            if not event.is_set():
+                reason = f"the run stopped because step {failed.name!r} failed"
+                self._record(StepResult(name=name, status="skipped", reason=reason, cause=failed.name))
+
+    # --- steps ------------------------------------------------------------------------------
+
+    async def _run_with_retries(self, step: GraphStep, said: Any) -> StepResult:
+        """Give a step to its agent, with retries after a failure."""
+        task = self._task_prefix(step)
+        for tried in range(step.retries + 1):
+            task_id = f"{task}/{tried}" if tried else task
+            result, kind = await self._run_once(step, to_text(said), task_id)
+            if result.status == "done" or kind in _NOT_RETRIED:
+                break
+        return attrs.evolve(result, tries=tried + 1)
+
+    async def _run_once(self, step: GraphStep, said: str, task_id: str) -> tuple[StepResult, str]:
+        """Return the result of one attempt, and the kind of its failure."""
+        try:
+            answered = await self._ask(step, said, task_id)
+            session_id = answered.message_id.removesuffix(task_message_id(""))
+            result, kind = _read(step, answered)
+            return attrs.evolve(result, session_id=session_id), kind
+        except (Fenced, JournalError):
+            raise
+        except ActgentError as error:
+            return StepResult(name=step.name, status="failed", reason=model_error_text(error)), ""
+
+    def _task_prefix(self, step: GraphStep) -> str:
+        """Return the id prefix of a step's tasks. It changes with each rerun of the step, and stays equal after a crash."""
+        number = (self.state.get(ROUNDS) or {}).get(step.name, 1)
+        return f"task/{step.name}" if number == 1 else f"task/{step.name}@{number}"
+
+    async def _ask(self, step: GraphStep, said: str, task_id: str) -> TaskOutcomeRecord:
+        form = None
+        if step.output is not None:
+            form = TurnOptions(output=step.output.form, output_name=step.output.name)
+        return await self.delegation.ask_once(
+            self.delegation.agents.opener(self.agents[step.name]),
+            self.asker,
+            said,
+            key=f"{self.asker.scope}/%{task_id}",
+            name=f"{self.asker.id}/{task_id}",
+            deadline=math.inf if step.timeout is None else step.timeout,
+            form=form,
+        )
+
+    def summary(self) -> str:
+        """Return the statuses of the run and its steps as text."""
+        lines = [
+            f"{each.name}: {each.status}" + (f" ({_one_line(each.reason)})" if each.reason else "")
+            for each in self.results.values()
+        ]
+        return "\n".join([status_of(self.results), *lines])
+
+
+def _one_line(reason: str) -> str:
+    line = " ".join(reason.split())
+    return line if len(line) <= _MAX_REASON_CHARS else f"{line[:_MAX_REASON_CHARS]}…"
+
+
+def _read(step: GraphStep, answered: TaskOutcomeRecord) -> tuple[StepResult, str]:
+    """Return the result of a step from the outcome of its task, and the kind of its failure."""
+    if answered.failed is not None:
+        return StepResult(name=step.name, status="failed", reason=answered.text), answered.failed
+    if answered.shortfall:
+        reason = f"the answer is {answered.shortfall}: {answered.text}"
+        return StepResult(name=step.name, status="failed", reason=reason), answered.shortfall
+    output = json.loads(answered.text) if answered.is_json else answered.text
+    return StepResult(name=step.name, status="done", output=output), ""

@@ -1,0 +1,111 @@
+"""Sends a message and waits for its reply, or decides approvals and waits for the reply of the resumed turn."""
+
+from collections.abc import Mapping
+from contextlib import nullcontext
+
+import trio
+
+from actgent.agents.session import Session, context_of
+from actgent.approvals import Decision
+from actgent.errors import SessionMoved
+from actgent.messages import Message, Reply, Sender
+from actgent.runtime.approval_decisions import follow
+from actgent.runtime.session_waits import releasing_slot, running_session
+from actgent.runtime.sessions.session_opener import SessionOpener
+from actgent.sessions.context import SessionContext, host_of
+from actgent.sessions.incoming_messages import question_to
+from actgent.sessions.pending.turn_future import CallOptions, TurnFuture
+
+from .remote_runs import moved_error
+from .run_request import RunRequest
+
+
+async def send_and_wait(opener: SessionOpener, request: RunRequest, options: CallOptions) -> Reply:
+    """Send a message to a session and wait for the reply of its turn. Raises the same errors as `Agent.run`."""
+    target = target_session(opener, request.session)
+    caller = running_session()
+    future = TurnFuture(options, is_patient=caller is not None)
+    future.pause_tool_timeout(caller)
+    with releasing_slot(target):  # before anything is request: it may be refused
+        message = await send(opener, request, target, future)
+        try:
+            await future.done.wait()
+        except trio.Cancelled:
+            await future.leave(host_of(target if caller is None else caller))  # noqa: ASYNC102 - one shielded checkpoint
+            raise
+    return await _outcome(target, future, message)
+
+
+async def _outcome(context: SessionContext, future: TurnFuture, message: Message) -> Reply:
+    """Return the reply of a message's turn, or raise its error. If the session moved, the error gets the message id."""
+    try:
+        if future.is_sent_away and (log := context.log) is not None:
+            await log.flush()  # nothing of it comes back after a crash
+        return future.outcome()
+    except SessionMoved as moved:
+        moved.message_id = message.id
+        raise
+
+
+async def resume(
+    session: Session, options: CallOptions, decisions: Mapping[str, Decision], *, by: Sender | str | None
+) -> Reply:
+    """Decide the approvals of a suspended turn, and wait for the reply of the turn. Raises the same errors as `Agent.resume`."""
+    context = context_of(session)
+    context.ledger().find(next(iter(decisions)), session.id)  # who comes too late is told that, and no less
+    caller = running_session()
+    future = TurnFuture(options, is_patient=caller is not None)
+    future.pause_tool_timeout(caller)
+    with releasing_slot(context), follow(context, future) as message:
+        try:
+            for approval_id, decision in decisions.items():
+                await session.answer(approval_id, decision, by=by)
+            if context.ledger().undecided and not context.has_moved:  # then another process knows what waits
+                raise context.ledger().suspended()
+            await future.done.wait()
+        except trio.Cancelled:
+            await future.leave(host_of(context if caller is None else caller))  # noqa: ASYNC102 - one shielded checkpoint
+            raise
+    return await _outcome(context, future, message)
+
+
+def target_session(opener: SessionOpener, session: object) -> SessionContext:
+    """Return the session that a message is sent to: the given session, or a new transient one.
+
+    A new session is a child of the session whose turn makes the call, if there is one, and is closed with it.
+
+    Raises:
+        WouldDeadlock: The call is made in a turn of the given session.
+        SessionNotFound: The session belongs to another agent.
+        SessionMoved: Another process owns the session.
+    """
+    if session is None:
+        return opener.fresh()
+    if not isinstance(session, Session):
+        raise moved_error(opener, session)
+    context = context_of(session)
+    opener.running.lifecycle.check_not_inside(context, "run()")
+    opener.running.sessions.check_member(context)
+    return context
+
+
+async def send(
+    opener: SessionOpener, request: RunRequest, context: SessionContext, future: TurnFuture
+) -> Message:
+    """Enqueue the message of a request, create a new session for it if necessary, and return the message."""
+    async with opener.single_message_block(context) if request.session is None else nullcontext():
+        message = question_to(
+            context,
+            request.content,
+            request.sender,
+            request.priority,
+            request.message_id,
+            metadata=request.metadata,
+        )
+        once = request.message_id is not None
+        try:
+            await opener.admission.accept(context, message, once=once, future=future)
+        except SessionMoved as moved:
+            moved.message_id = message.id
+            raise
+    return message

@@ -1,0 +1,209 @@
+"""Runs and views of sessions that another process of the cluster owns, with the API of local sessions.
+
+The functions are called only after a local call failed with `SessionMoved`, so a single process has no overhead.
+"""
+
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+import attrs
+import trio
+
+from actgent.agents.session import Session
+from actgent.approvals import Approval
+from actgent.errors import ConfigurationError, Fenced, SessionMoved, SessionNotFound
+from actgent.journal.session_lists import SessionKey
+from actgent.messages import Message, Reply, Usage
+from actgent.protocols.base import WithOutput
+from actgent.runtime.introspection import need_journal, records_up_to
+from actgent.runtime.session_waits import running_session
+from actgent.runtime.sessions.eviction import check_sendable
+from actgent.runtime.sessions.session_opener import SessionOpener
+from actgent.sessions.context import Status
+from actgent.sessions.pending.turn_future import CallOptions
+from actgent.sessions.restore import rebuild
+
+from .run_request import RunRequest
+
+
+def remote_agent(opener: SessionOpener, moved: Fenced, **given: object) -> Any:
+    """Return the agent as a remote agent, for a session that another process owns.
+
+    Raises:
+        Fenced: The process has no cluster, or the calling turn belongs to a session that has moved itself. This is the error
+            `moved`.
+        ConfigurationError: An argument in `given` cannot be sent to another process.
+    """
+    caller = running_session()
+    if opener.remote_sessions is None or (caller is not None and caller.has_moved):
+        raise moved
+    check_sendable(given, moved)
+    return opener.remote_sessions.agent(opener.running.name)
+
+
+def moved_error(opener: SessionOpener, session: object) -> SessionMoved:
+    """Return the `SessionMoved` error for a session that another process owns.
+
+    Raises:
+        ConfigurationError: The value is not a session.
+    """
+    if opener.remote_sessions is None or (session_id := opener.remote_sessions.id_of(session)) is None:
+        raise ConfigurationError(f"session= takes a Session, not {session!r:.200}")
+    return SessionMoved(opener.running.name, session_id)
+
+
+async def run_remotely(
+    opener: SessionOpener,
+    request: RunRequest,
+    moved: Fenced,
+    options: CallOptions,
+    run_options: Sequence[str],
+) -> Reply[Any]:
+    """Send a message to the process that owns its session, and wait for the answer.
+
+    A message that was accepted earlier, in either process, is not sent again: the call only waits for its outcome.
+
+    Args:
+        opener: Session opener of the local agent.
+        request: Message and session.
+        moved: Error of the local call.
+        options: Options of the run.
+        run_options: Names of the options that were passed for this run, which cannot be sent.
+
+    Raises:
+        SessionMoved: The new session of this request was closed in the other process before its outcome could be read.
+        ActgentError: The error of the `Failure` that ended the turn.
+    """
+    agent, addressed = remote_agent(opener, moved), _remote_arguments(opener, request, moved)
+    if addressed["message_id"] is not None:
+        with suppress(SessionNotFound):  # then it was not accepted
+            return convert_reply(await agent.outcome(addressed["session"], addressed["message_id"]), options)
+    check_sendable({"sender": request.sender, **dict.fromkeys(run_options, True)}, moved)
+    try:
+        return convert_reply(await agent.run(request.content, **addressed), options)
+    except SessionNotFound:
+        if request.session is None:
+            raise moved from None
+        raise
+
+
+async def remote_outcome(opener: SessionOpener, moved: SessionMoved, options: CallOptions) -> Reply[Any]:
+    """Wait for the outcome of a message whose session moved to another process during its turn."""
+    agent = remote_agent(opener, moved)
+    assert opener.remote_sessions is not None  # noqa: S101 - `remote_agent` has checked it
+    session = opener.remote_sessions.session(opener.running.name, moved.session_id, owner="user")
+    return convert_reply(await agent.outcome(session, moved.message_id), options)
+
+
+def convert_reply(reply: Reply[Any], options: CallOptions) -> Reply[Any]:
+    """Return a reply from another process with its data converted to the declared output type; plain data if it does not fit."""
+    if reply.data is None or not isinstance(options.protocol, WithOutput):
+        return reply
+    with suppress(ValueError):
+        return attrs.evolve(reply, data=options.protocol.output.convert(reply.data))
+    return reply
+
+
+@asynccontextmanager
+async def stream_remotely(
+    opener: SessionOpener,
+    request: RunRequest,
+    moved: Fenced,
+    options: CallOptions,
+    run_options: Sequence[str],
+) -> AsyncGenerator[trio.abc.ReceiveChannel[Any], None]:
+    """Send a message to the process that owns its session, and receive the deliveries; see `Agent.stream`."""
+    agent, addressed = (
+        remote_agent(opener, moved, sender=request.sender),
+        _remote_arguments(opener, request, moved),
+    )
+    check_sendable(dict.fromkeys(run_options, True), moved)
+    async with agent.stream(request.content, timeout=request.timeout, **addressed) as deliveries:
+        yield _TypedReader(deliveries, options)
+
+
+@attrs.frozen(eq=False)
+class _TypedReader(trio.abc.ReceiveChannel[Any]):
+    """Receive channel that converts the replies of another process to the declared output type."""
+
+    _deliveries: trio.abc.ReceiveChannel[Any]
+    _options: CallOptions
+
+    async def receive(self) -> Any:
+        delivery = await self._deliveries.receive()
+        return convert_reply(delivery, self._options) if isinstance(delivery, Reply) else delivery
+
+    async def aclose(self) -> None:
+        await self._deliveries.aclose()
+
+
+def _remote_arguments(opener: SessionOpener, request: RunRequest, moved: Fenced) -> dict[str, Any]:
+    """Return the arguments of the remote call. A message that may have been accepted here keeps its id."""
+    session: Any = request.session
+    known = ""
+    if isinstance(moved, SessionMoved) and opener.remote_sessions is not None:
+        known = moved.message_id
+        if isinstance(session, Session) or (session is None and known):
+            owner = "user" if session is None else session.owner.name
+            session = opener.remote_sessions.session(opener.running.name, moved.session_id, owner=owner)
+    return {
+        "session": session,
+        "message_id": None if session is None else known or request.message_id,
+        "priority": request.priority,
+        "metadata": request.metadata,
+    }
+
+
+# --- snapshots -------------------------------------------------------------------------
+
+
+@attrs.frozen(kw_only=True)
+class SessionView:
+    """Snapshot of a session, local or remote."""
+
+    status: Status
+    """Status of the session."""
+    history: Sequence[Message]
+    """Messages of the session, oldest first."""
+    state: Mapping[str, Any]
+    """State of the session."""
+    usage: Usage
+    """Usage of the session."""
+    approvals: tuple[Approval, ...]
+    """Open approvals and calls of the caller's tools; empty unless the session is suspended."""
+
+
+async def view_session(opener: SessionOpener, session: object) -> SessionView:
+    """Return a snapshot of a session: from memory, or from its owner process and the journal.
+
+    Raises:
+        ConfigurationError: The value is not a session.
+        SessionMoved: Another process owns the session, and this process has no cluster.
+        JournalError: The journal cannot be read.
+    """
+    if not isinstance(session, Session):
+        return await _view_remotely(opener, moved_error(opener, session))
+    try:
+        return SessionView(
+            status=session.status,
+            history=session.history,
+            state=session.state,
+            usage=session.usage,
+            approvals=(*session.approvals, *session.caller_calls),
+        )
+    except SessionMoved as moved:
+        return await _view_remotely(opener, moved)
+
+
+async def _view_remotely(opener: SessionOpener, moved: SessionMoved) -> SessionView:
+    if opener.remote_sessions is None:
+        raise moved
+    there = opener.remote_sessions.session(moved.agent, moved.session_id, owner="user")
+    status = await there.status()
+    waiting = await there.approvals() if status == "suspended" else ()
+    key = SessionKey(moved.agent, moved.session_id)
+    found = await rebuild(await records_up_to(need_journal(opener.running.journal), key, None))
+    return SessionView(
+        status=status, history=found.history, state=found.state, usage=found.usage, approvals=waiting
+    )

@@ -1,0 +1,49 @@
+"""`RunRequest`: a message whose sender waits for the outcome."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+
+from actgent.agents.session import Session
+from actgent.control.arguments import check_id, check_seconds
+from actgent.errors import ConfigurationError
+from actgent.messages import Priority, Sender
+from actgent.sessions.incoming_messages import Content
+
+
+def _named(priority: Priority | str) -> Priority:
+    return Priority.named(priority)
+
+
+@attrs.frozen
+class RunRequest:
+    """Message and arguments of one call of `run` or `stream`.
+
+    Raises:
+        ConfigurationError: The priority or the timeout is invalid, or `message_id` is passed without a session.
+    """
+
+    content: Content
+    """Text or parts of the message."""
+    session: Session | None = None
+    """Session of the message; None creates a new one."""
+    sender: Sender | str | None = None
+    """Sender of the message; None is the owner of the session."""
+    priority: Priority = attrs.field(default=Priority.NORMAL, converter=_named)
+    """Priority in the inbox."""
+    message_id: str | None = None
+    """Id of the message; None creates one."""
+    timeout: float | None = None
+    """Maximum seconds until the answer; None is no limit."""
+    metadata: Mapping[str, Any] | None = None
+    """Metadata of the message; None is empty."""
+
+    def __attrs_post_init__(self) -> None:
+        check_id("message_id", self.message_id)
+        if self.timeout is not None:
+            check_seconds("timeout", self.timeout)
+        if self.message_id is not None and self.session is None:
+            raise ConfigurationError(
+                "message_id= needs session=: a new session has no earlier message that it could repeat"
+            )

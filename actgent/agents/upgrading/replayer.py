@@ -1,0 +1,308 @@
+"""`Recording`: replays a recorded session. The agent's code runs; model answers and tool results come from the journal."""
+
+import copy
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import attrs
+import trio
+
+from actgent.agents.agent import Agent
+from actgent.agents.assembly import AgentDeps
+from actgent.agents.session import face_of
+from actgent.errors import ConfigurationError, Interrupted, ModelError, NotRunning
+from actgent.journal.memory import MemoryJournal
+from actgent.journal.records import (
+    ActionFailureRecord,
+    AgentMessageRecord,
+    CallsStartedRecord,
+    MessageAcceptedRecord,
+    MessageAppendedRecord,
+    MessageEndRecord,
+    Record,
+    StateChangeRecord,
+    StateRollbackRecord,
+)
+from actgent.llm.base import Answer
+from actgent.llm.scripted import ScriptedLLM
+from actgent.messages import Message, Reply, Route, ToolCall, ToolResult
+from actgent.runtime.runtime import Runtime, open_runtime
+from actgent.sessions.context import SessionContext
+from actgent.sessions.restore import owner_of
+from actgent.sessions.turn import Turn
+from actgent.state.store import StateRecord, Store
+from actgent.tools.execution import Batch
+from actgent.tools.registry import ToolRegistry
+from actgent.turns.calls.tool_calls import ToolCaller
+from actgent.turns.failure_logging import FailureLogger
+from actgent.turns.hooks import Hooks
+
+from .recorded_views import RecordedFitter, RecordedSummaries, without_summaries
+from .replay_diff import Difference, State, first_difference
+
+
+@attrs.frozen
+class Recording:
+    """Records of a session, for replays and tests."""
+
+    session_id: str
+    """Id of the session."""
+    agent: str
+    """Name of the agent."""
+    records: tuple[Record, ...]
+    """All records, oldest first."""
+
+    @property
+    def messages(self) -> tuple[Message, ...]:
+        """Messages to the agent, in the order of their turns."""
+        accepted = {r.message.id: r.message for r in self.records if isinstance(r, MessageAcceptedRecord)}
+        return tuple(accepted[r.message_id] for r in self.records if isinstance(r, MessageAppendedRecord))
+
+    def model(self) -> ScriptedLLM:
+        """Return a model that gives the recorded answers and errors, call by call."""
+        ended = Interrupted("the recording ends here")
+        return ScriptedLLM([*script_of(self.records), ended], name="recorded", keep=None)
+
+    async def compare(
+        self, agent: Agent, *, run_tools: bool = False, prompts: bool = True
+    ) -> Difference | None:
+        """Replay the messages with a copy of an agent, and return the first difference; None if there is none.
+
+        The copy uses `model()`, has no routes, handlers or hooks, and its tools return the recorded results unless `run_tools`
+        is True. Options of single turns (`run(..., output=)`) are not recorded: the agent must have them. `prompts=False`
+        ignores changes of the system prompt and of the tools.
+        """
+        replayed, states = await replay_with(self, agent, self.model(), run_tools=run_tools)
+        looking = partial(first_difference, self.records, replayed, states, prompts=prompts)
+        return await trio.to_thread.run_sync(looking, abandon_on_cancel=True)
+
+
+async def compare_session(
+    runtime: Runtime, session_id: str, *, agent: str | None = None, to: int | None = None
+) -> Difference | None:
+    """Replay a session with the current code of its running agent, and return the first difference; None if there is none.
+
+    `to` is the number of the last record; None replays all records. Only the agent's code runs, in a copy of the running
+    agent: no model is called, and tools return their recorded results.
+
+    Raises:
+        ConfigurationError: The runtime has no journal, the record does not exist, or several agents have a session with this
+            id.
+        NotRunning: The agent is not running in this process.
+        SessionNotFound: The journal has no such session.
+        JournalError: The journal cannot be read.
+    """
+    recording, found = await recorded(runtime, session_id, agent=agent, to=to)
+    return await recording.compare(found)
+
+
+async def recorded(
+    runtime: Runtime, session_id: str, *, agent: str | None = None, to: int | None = None
+) -> tuple[Recording, Agent]:
+    """Return a session of a runtime as a recording, and its running agent.
+
+    Raises:
+        ConfigurationError: The runtime has no journal, the record does not exist, or several agents have a session with this
+            id.
+        NotRunning: The agent is not running in this process.
+        SessionNotFound: The journal has no such session.
+        JournalError: The journal cannot be read.
+    """
+    key, records = await runtime.read_session(session_id, agent=agent, to=to)
+    found = runtime.agents.agent(key.agent)
+    if not isinstance(found, Agent):
+        raise NotRunning(key.agent)
+    return Recording(session_id, key.agent, records), found
+
+
+# --- the script ---------------------------------------------------------------------------
+
+_CALL_ERRORS: Mapping[str | None, Exception] = {
+    "model": ModelError("the recorded call failed"),
+    "interrupted": Interrupted("the recorded call was interrupted"),
+    "stopped": Interrupted("the recorded call was stopped"),
+}
+"""Error of a model call without an answer, by the failure that ended its turn."""
+
+
+def script_of(records: Sequence[Record]) -> list[Answer | Exception]:
+    """Return the outcome of each model call of a session, in order."""
+    return list(_script(records))
+
+
+def _script(records: Sequence[Record]) -> Iterator[Answer | Exception]:
+    is_due = False
+    for record in records:
+        match record:
+            case MessageAppendedRecord():
+                is_due = True
+            case AgentMessageRecord() if record.stop:
+                is_due = False
+                yield Answer(
+                    parts=record.message.parts,
+                    stop=record.stop,  # type: ignore[arg-type]
+                    usage=record.usage,
+                    model=record.model,
+                )
+            case AgentMessageRecord():
+                is_due = True
+            case MessageEndRecord() if is_due and record.failed in _CALL_ERRORS:
+                yield _CALL_ERRORS[record.failed]
+
+
+# --- the replay ---------------------------------------------------------------------------
+
+
+async def replay_with(
+    recording: Recording, agent: Agent, model: ScriptedLLM, *, run_tools: bool
+) -> tuple[Sequence[Record], Sequence[State]]:
+    """Replay a recording with a model, and return the records of the replay and the state after each turn.
+
+    Summaries and context cuts are applied as recorded, without model calls.
+    """
+    states: list[State] = []
+    opened = owner_of(recording.records)
+    if opened is None:
+        raise ConfigurationError(
+            f"session {recording.session_id} cannot be replayed: its first record is missing"
+        )
+    actor = _copy_for_replay(agent, model)
+    if not run_tools:
+        vars(actor)["_deps"] = AgentDeps(agent.name, None, ToolRegistry())
+    async with MemoryJournal().running() as journal, open_runtime(journal=journal) as runtime:
+        await runtime.start(actor)
+        opener = runtime.agents.opener(actor.name)
+        running = opener.running
+        running.core.router = _Router(actor).route
+        running.core.models.fitter = RecordedFitter.of(recording.records)
+        running.core.bring_summary = RecordedSummaries.of(recording.records).bring
+        if not run_tools:
+            running.core.calling = _recorded_caller(running.core.calling, recording.records)
+        context = await opener.create(opened.owner, session_id=recording.session_id)  # of any length
+        session = face_of(context)
+        session.on_exception(_ignore)
+        for changes, message in _processed_messages(recording.records):
+            _restore(session.state, changes)
+            await opener.admission.accept(context, message)
+            await session.wait_idle()
+            states.append(dict(session.state))
+        return await journal.load(recording.session_id), states
+
+
+def _ignore(_failure: object) -> None:
+    """Ignore failures, which the recording has as well."""
+
+
+def _processed_messages(records: Sequence[Record]) -> Iterator[tuple[Sequence[StateRecord], Message]]:
+    """Yield the messages whose turns have run, each with the state changes since the previous turn."""
+    accepted = {each.message.id: each.message for each in records if isinstance(each, MessageAcceptedRecord)}
+    changes, is_over = list[StateRecord](), True
+    for record in records:
+        match record:
+            case MessageAppendedRecord(message_id=message_id):
+                yield changes, accepted[message_id]
+                changes, is_over = [], False
+            case MessageEndRecord():
+                is_over = True
+            case StateChangeRecord() | ActionFailureRecord() | StateRollbackRecord() if is_over:
+                changes.append(record)
+
+
+def _copy_for_replay(agent: Agent, model: ScriptedLLM) -> Agent:
+    """Return a copy of an agent without external effects. The copy of a running agent uses its connected tools."""
+    actor = copy.copy(agent)
+    models = actor._models  # noqa: SLF001
+    changes: dict[str, Any] = {
+        "_models": attrs.evolve(models, clients=dict.fromkeys(models.named, model)),
+        "_opener": None,
+        "_block": None,
+        "_on_session": [],
+        "_hooks": Hooks(),
+        "_companions": lambda: (),
+        "_failure_logger": FailureLogger(agent.name),
+    }
+    changes["_memory"] = without_summaries(vars(agent)["_memory"])  # a summary would call a model
+    if vars(agent)["_opener"] is not None:
+        changes["open_toolsets"] = partial(_serve, actor)
+    vars(actor).update(changes)
+    return actor
+
+
+async def _serve(actor: Agent, _runtime: Runtime) -> None:
+    """Start with the tools that are connected; they stay connected for the running agent."""
+    await trio.lowlevel.checkpoint()
+    vars(actor)["_opener"].running.equipped.set()
+
+
+@attrs.frozen
+class _Router:
+    """Router that gives an empty reply, since answers of other agents are not in the records of the session."""
+
+    actor: Agent
+
+    async def route(self, _context: SessionContext, _turn: Turn, route: Route) -> Reply | None:
+        if route.action in getattr(self.actor, "routes", {}):
+            return Reply(id=f"{route.id}/reply", text="")
+        return None
+
+
+@attrs.frozen
+class _RecordedResults:
+    """Results of the calls of one answer, and the state changes of the tools."""
+
+    results: tuple[ToolResult, ...]
+    changes: Sequence[StateRecord] = ()
+
+
+@attrs.define(eq=False, kw_only=True)
+class _RecordedToolCaller(ToolCaller):
+    """Tool caller that sets the recorded results in place of running tools."""
+
+    recorded: deque[_RecordedResults]
+
+    def _batch(self, context: SessionContext, turn: Turn, calls: Sequence[ToolCall]) -> Batch:
+        batch = super()._batch(context, turn, calls)
+        recorded = self.recorded.popleft() if self.recorded else _RecordedResults(())
+        for place, call in enumerate(calls):
+            batch.set_result(place, _result_for(call, place, recorded.results))
+        _restore(context.state, recorded.changes)
+        return batch
+
+
+def _result_for(call: ToolCall, place: int, results: Sequence[ToolResult]) -> ToolResult:
+    if place < len(results) and results[place].tool_name == call.name:
+        return attrs.evolve(results[place], id=f"{call.id}/result", call_id=call.id, native=call.native)
+    error = "the recording has no result of this call"
+    return ToolResult(
+        id=f"{call.id}/result",
+        call_id=call.id,
+        tool_name=call.name,
+        status="error",
+        error=error,
+        native=call.native,
+    )
+
+
+def _recorded_caller(calling: ToolCaller, records: Sequence[Record]) -> ToolCaller:
+    recorded: deque[_RecordedResults] = deque()
+    changes: list[StateRecord] = []
+    has_started = False
+    for record in records:
+        match record:
+            case CallsStartedRecord():
+                has_started = True
+            case StateChangeRecord() | ActionFailureRecord() | StateRollbackRecord() if has_started:
+                changes.append(record)
+            case AgentMessageRecord(message=message) if message.tool_results:
+                recorded.append(_RecordedResults(message.tool_results, changes))
+                changes, has_started = [], False
+    fields = {name: getattr(calling, name) for name in attrs.fields_dict(ToolCaller)}
+    return _RecordedToolCaller(**fields, recorded=recorded)
+
+
+def _restore(store: Store, changes: Sequence[StateRecord]) -> None:
+    """Apply recorded state changes of tools and programs, which do not run in a replay."""
+    for change in changes:
+        store.restore(change)

@@ -1,0 +1,100 @@
+"""Reconstructs the request that a model got before a recorded answer."""
+
+import attrs
+
+from actgent.agents.agent import Agent
+from actgent.errors import ConfigurationError
+from actgent.journal.records import AgentMessageRecord
+from actgent.llm.base import Chat
+from actgent.llm.context_window import estimate_request
+from actgent.runtime.runtime import Runtime
+
+from .replayer import Recording, recorded, replay_with, script_of
+
+
+@attrs.frozen(kw_only=True)
+class ShownRequest:
+    """Model request that the current agent code builds for a recorded answer."""
+
+    chat: Chat
+    """Reconstructed model request."""
+    step: int
+    """Number of the answer's record, from 1."""
+    record: AgentMessageRecord
+    """Journal record of the model's answer to the request."""
+    messages: int
+    """Number of messages in the conversation when the request was sent."""
+    memory: str
+    """Memory that selected the messages, as text."""
+    is_same_prompt: bool
+    """False if the system prompt or the tools have changed since."""
+
+    @property
+    def estimate(self) -> int:
+        """Estimated tokens of the request."""
+        return int(estimate_request(self.chat))
+
+
+async def show_request(recording: Recording, agent: Agent, step: int) -> ShownRequest:
+    """Reconstruct the request for the answer in record `step`, from 1. Only the agent's code runs.
+
+    Text that hooks and memories added to that call only, such as recalled memories, is not recorded and is missing.
+
+    Raises:
+        ConfigurationError: The record is not an answer of a model, or the replay does not reach it.
+    """
+    record = _answer_in(recording, step)
+    up_to = attrs.evolve(recording, records=recording.records[:step])
+    model = up_to.model()
+    replayed, _ = await replay_with(up_to, agent, model, run_tools=False)
+    chats = model.chats[len(script_of(up_to.records)) - 1 :]
+    if not chats:
+        raise _not_reached(agent, step)
+    prompts = [each.prompt for each in replayed if isinstance(each, AgentMessageRecord) and each.stop]
+    said = sum(isinstance(each, AgentMessageRecord) for each in up_to.records)
+    return ShownRequest(
+        chat=chats[0],
+        step=step,
+        record=record,
+        messages=len(up_to.messages) + said - 1,
+        memory=repr(vars(agent)["_memory"]),
+        is_same_prompt=bool(prompts) and prompts[-1] == record.prompt,
+    )
+
+
+async def show_next_request(
+    runtime: Runtime, session_id: str, *, agent: str | None = None, at: int
+) -> ShownRequest | None:
+    """Reconstruct the request for the first answer in record `at` or later; None if there is no such answer.
+
+    The session belongs to a running agent; only its code runs, in a copy. See `show_request`.
+
+    Raises:
+        ConfigurationError: The runtime has no journal, several agents have a session with this id, or the replay does not reach
+            the record.
+        NotRunning: The agent is not running here.
+        SessionNotFound: The journal has no such session.
+        JournalError: The journal cannot be read.
+    """
+    recording, found = await recorded(runtime, session_id, agent=agent)
+    steps = enumerate(recording.records, 1)
+    step = next(
+        (n for n, each in steps if n >= at and isinstance(each, AgentMessageRecord) and each.stop), None
+    )
+    return None if step is None else await show_request(recording, found, step)
+
+
+def _answer_in(recording: Recording, step: int) -> AgentMessageRecord:
+    record = recording.records[step - 1] if 1 <= step <= len(recording.records) else None
+    if isinstance(record, AgentMessageRecord) and record.stop:
+        return record
+    raise ConfigurationError(
+        f"record {step} is not an answer of a model: `actgent inspect --context` lists the answers"
+    )
+
+
+def _not_reached(agent: Agent, step: int) -> ConfigurationError:
+    return ConfigurationError(
+        f"the current code of agent {agent.name} makes no model call for record {step}: `actgent replay --code` shows the "
+        "first difference"
+    )

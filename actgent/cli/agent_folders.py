@@ -1,0 +1,177 @@
+"""Agents in folders with a `brain.md`: `actgent new`, `actgent check`, and loading folders for other commands."""
+
+import sys
+from functools import partial
+from pathlib import Path
+
+from actgent.agents.agent import Agent
+from actgent.agents.builder import AgentBuilder
+from actgent.cli.demos.scripted_models import offline_model
+from actgent.definitions.instructions import BRAIN, read_folder
+from actgent.definitions.scaffold import new_folder
+from actgent.errors import ConfigurationError, InvalidFile, InvalidFolder, MissingKey
+from actgent.evaluation.case_files import SUFFIXES, TESTS, load_cases
+from actgent.llm.scripted import ScriptedLLM
+from actgent.llm.settings import LLMSettings, load_settings
+
+from .agent_files import load_agents
+from .models import live_models
+from .terminal import Terminal
+
+
+def new(name: str, terminal: Terminal, *, protocol: str = "simple") -> int:
+    """Create an agent folder with a small agent and its test, and print the next commands.
+
+    Args:
+        name: Path of the new folder.
+        terminal: Output of the command.
+        protocol: Name of the agent's protocol.
+    """
+    path = Path(name)
+    made = new_folder(path.parent, path.name, protocol=protocol)
+    keyless = "" if protocol == "goal" else "; without an API key, run the last two with --offline"
+    terminal.line(
+        f"created {made.path}: try `actgent check {name}`, `pytest {name}`, `actgent run {name}` and "
+        f"`actgent eval {name}`{keyless}"
+    )
+    return 0
+
+
+def check(folder: str, terminal: Terminal) -> int:
+    """Print a summary of an agent folder, or of each agent folder inside it.
+
+    Raises:
+        InvalidFolder: One or more folders are invalid; `problems` lists all errors.
+    """
+    problems = list[InvalidFile]()
+    for each in _agent_folders_in(folder) or [Path(folder)]:
+        try:
+            terminal.line(_describe_folder(str(each)))
+        except InvalidFolder as error:
+            problems += error.problems
+    if problems:
+        raise InvalidFolder(problems)
+    return 0
+
+
+def _describe_folder(folder: str) -> str:
+    """Check one agent folder and return a line with its instructions, skills, cases, APIs and MCP servers."""
+    read = read_folder(folder)
+    load_settings(read.llm).check_model()
+    forms = ", ".join(instruction.name for instruction in read.instructions) or "none"
+    skills = ", ".join(skill.name for skill in read.skills) or "none"
+    cases = _count_cases(read.path)
+    holds = [f"instructions: {forms}", f"skills: {skills}", f"cases: {cases}"]
+    for what, names in (("APIs", read.documents), ("MCP servers", read.servers)):
+        holds += [f"{what}: {', '.join(names)}"] if names else []
+    return f"{folder}: agent {read.name!r} is fine ({'; '.join(holds)})"
+
+
+def _count_cases(folder: Path) -> int:
+    """Return the number of evaluation cases in the folder's `tests`. Reads all cases, so an invalid case raises."""
+    tests = folder / TESTS
+    has_some = tests.is_dir() and any(path.suffix in SUFFIXES for path in tests.iterdir())
+    return len(load_cases(tests)) if has_some else 0
+
+
+def is_folder(target: str) -> bool:
+    """Return True if the target is a folder or a `brain.md` file, and not a Python file."""
+    return Path(target).is_dir() or Path(target).name == BRAIN
+
+
+def load_folder(
+    target: str,
+    *,
+    model: str | None = None,
+    base_url: str | None = None,
+    offline: bool = False,
+    has_model_option: bool = True,
+    needs_model: bool = True,
+) -> Agent:
+    """Return the agent of a folder. Without a configured model, use the default model of the environment.
+
+    Args:
+        target: The folder or its `brain.md`.
+        model: `PROVIDER:MODEL`; overrides the folder's model.
+        base_url: URL of the provider's API; overrides the folder's.
+        offline: True to answer from a script in the form that the agent's protocol reads.
+        has_model_option: True if the command has an option `--model` that error messages can mention.
+        needs_model: False if no model will be called; then neither a model name nor an API key is required.
+
+    Raises:
+        InvalidFolder: The folder has an invalid file.
+        ConfigurationError: No model is named, or a setting is invalid.
+    """
+    if offline:
+        script, fit = offline_model()
+        agent = AgentBuilder.from_folder(target).llm(script).build()
+        fit(agent)
+        return agent
+    builder = AgentBuilder.from_folder(target).llm(model, base_url=base_url)
+    settings = builder.settings()
+    if isinstance(settings, LLMSettings) and not settings.model:
+        builder = builder.llm(
+            _default_model(target, has_model_option=has_model_option) if needs_model else ScriptedLLM([])
+        )
+    try:
+        return builder.build()
+    except MissingKey:
+        if needs_model:
+            raise
+        return builder.llm(api_key="none").build()
+
+
+def _default_model(target: str, *, has_model_option: bool) -> str:
+    """Return the default model of the environment for a folder that names no model."""
+    hint = f"set LLM_MODEL, or write `llm:` into its brain.md; `actgent run {target} --offline` tries it without a model"
+    return live_models(None, hint=hint, has_model_option=has_model_option)[0]
+
+
+def agents_at(target: str, *, needs_model: bool = True, offline: bool = False) -> list[Agent]:
+    """Return the agents of a Python file, of an agent folder, or of all agent folders inside a folder.
+
+    Args:
+        target: The file or folder.
+        needs_model: False if no model will be called; then neither a model name nor an API key is required.
+        offline: True to answer from a script; only for folders.
+
+    Raises:
+        ConfigurationError: The target has no agents, the agents cannot be loaded, or `offline` is used with a
+            Python file.
+    """
+    load = partial(load_folder, has_model_option=False, needs_model=needs_model, offline=offline)
+    if is_folder(target) and not Path(target).is_dir():
+        return [load(target)]
+    if not Path(target).is_dir():
+        if offline:
+            raise ConfigurationError(
+                f"{target} chooses its own models: --offline works only with agent folders"
+            )
+        return load_agents(target)
+    if (Path(target) / BRAIN).is_file():
+        return [load(target)]
+    if not (found := _agent_folders_in(target)):
+        raise ConfigurationError(
+            f"{target} is not an agent folder and contains none: expected a {BRAIN} (`actgent new NAME` creates a folder)"
+        )
+    return [load(str(each)) for each in found]
+
+
+def _agent_folders_in(target: str) -> list[Path]:
+    """Return the agent folders directly inside a folder, sorted; empty if the folder itself is an agent folder."""
+    if (Path(target) / BRAIN).is_file():
+        return []
+    return sorted(each.parent for each in Path(target).glob(f"*/{BRAIN}"))
+
+
+def exit_with_load_errors() -> None:
+    """Load the agents of the target in `sys.argv[1]`; exit with code 1 and the error text if loading fails.
+
+    `actgent serve --reload` runs this in a child process, so that an invalid file cannot stop the server. With
+    `--offline` as second argument no model is configured.
+    """
+    try:
+        agents_at(sys.argv[1], offline="--offline" in sys.argv[2:])
+    except ConfigurationError as error:
+        problems = error.problems if isinstance(error, InvalidFolder) else (error,)
+        sys.exit("; ".join(map(str, problems)))

@@ -1,0 +1,331 @@
+"""`actgent eval`: run cases for several models and prompts, or make cases from the sessions of a journal."""
+
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import attrs
+from rich import box
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text as Cell
+
+from actgent.agents.agent import Agent
+from actgent.agents.bare import BareAgent
+from actgent.agents.builder import AgentBuilder
+from actgent.cli.journals.journal import open_read_only
+from actgent.errors import ConfigurationError
+from actgent.errors.printable import counted
+from actgent.evaluation import (
+    Case,
+    Report,
+    Trial,
+    cases_from_journal,
+    evaluate,
+    load_cases,
+    save_cases,
+    to_html,
+)
+from actgent.evaluation.html_report import cost_words, time_words
+from actgent.llm.base import LLM
+
+from .agent_files import load_values
+from .agent_folders import is_folder, load_folder
+from .models import live_models, open_models
+from .signals import Shutdown
+from .terminal import Terminal, one_line
+
+_COLUMNS = ("", "passed", "score", "tokens in", "tokens out", "cost", "p50", "p95")
+_EXAMPLE_CASE = '{"input": "Hi, I am Ada.", "contains": "Ada"}, or in Python Case(input=..., expected=...)'
+"""Example of a case for error messages."""
+MAX_SHOWN = 20
+"""Maximum number of failed runs that are listed."""
+
+
+@attrs.frozen(kw_only=True)
+class EvalOptions:
+    """Options of `actgent eval`."""
+
+    cases: str
+    """Agent folder, file or folder of cases, or Python file that defines `cases`."""
+    agent: str | None = None
+    """Agent folder or Python file; None uses the agent of the cases, or a plain agent."""
+    models: Sequence[str] = ()
+    """Models to compare, as `PROVIDER:MODEL`; empty uses the agent's model."""
+    prompts: Sequence[str] = ()
+    """Files with prompts to compare; empty uses the agent's prompt."""
+    runs: int = 1
+    """Number of runs of each case."""
+    concurrency: int = 8
+    """Maximum number of concurrent runs."""
+    judge: str | None = None
+    """Model that judges answers; None if no case needs a judge."""
+    filters: Sequence[str] = ()
+    """Case names, parts of names, or tags; empty selects all cases."""
+    json: str | None = None
+    """Path of the JSON report; None writes no file."""
+    html: str | None = None
+    """Path of the HTML report; None writes no file."""
+    threshold: float = 1.0
+    """Share of runs that must pass for each model and prompt, from 0 to 1."""
+    offline: bool = False
+    """True to answer from a script instead of a model."""
+
+
+async def run_evaluation(options: EvalOptions, terminal: Terminal, shutdown: Shutdown) -> int:
+    """Run the cases and report the results. Return 1 if the share of passed runs is below the threshold, or a signal ended the run.
+
+    Raises:
+        ConfigurationError: The cases, the agent, or a report path is invalid.
+    """
+    _check_output_files(options)
+    cases, variants = _cases_and_variants(options)
+    trials: list[Trial] = []
+    async with AsyncExitStack() as stack:
+        if variants is None:
+            variants = await _make_variants(options, stack)
+        bar = await stack.enter_async_context(_progress(terminal, len(cases) * len(variants) * options.runs))
+        judge = await _judge(options, stack)
+
+        def note(trial: Trial) -> None:
+            trials.append(trial)
+            if bar is not None:
+                bar.update(bar.task_ids[0], completed=len(trials), refresh=True)
+
+        with shutdown.interruptible():
+            await evaluate(
+                cases,
+                variants,
+                runs=options.runs,
+                concurrency=options.concurrency,
+                judge=judge,
+                on_trial=note,
+            )
+    report = Report.of(trials, cases, list(variants))
+    _show(report, terminal, total=len(cases) * len(variants) * options.runs)
+    _write(report, options, terminal)
+    is_whole = len(trials) == len(cases) * len(variants) * options.runs
+    return 0 if is_whole and report.meets(options.threshold) else 1
+
+
+async def make_cases(
+    journal: str, target: str, terminal: Terminal, *, agent: str | None, session: str | None, limit: int
+) -> int:
+    """Write cases made from the sessions of a journal, which other processes may be using.
+
+    Raises:
+        ConfigurationError: The journal has no answered session that matches.
+    """
+    async with open_read_only(journal) as opened:
+        cases = await cases_from_journal(opened, agent=agent, session=session, limit=limit)
+    if not cases:
+        raise ConfigurationError(
+            "the journal has no answered sessions of this kind: `actgent inspect` lists them"
+        )
+    save_cases(Path(target), cases)
+    terminal.line(f"{target}: {counted(len(cases), 'case')}; review each case: recorded answers may be wrong")
+    return 0
+
+
+def _check_output_files(options: EvalOptions) -> None:
+    """Raise if a report cannot be written, before model calls cost money."""
+    for target in filter(None, (options.json, options.html)):
+        if not Path(target).absolute().parent.is_dir():
+            raise ConfigurationError(f"{target} cannot be written: its folder does not exist")
+
+
+# --- cases and agents --------------------------------------------------------------------
+
+
+def _cases_and_variants(options: EvalOptions) -> tuple[list[Case], Mapping[str, Any] | None]:
+    """Return the selected cases, and the agents that a Python file defines for them; None if agents come from the options."""
+    variants: Mapping[str, Any] | None = None
+    if Path(options.cases).suffix == ".py":
+        values = load_values(options.cases)
+        cases = values.get("cases")
+        if not isinstance(cases, list | tuple) or not all(isinstance(each, Case) for each in cases):
+            raise ConfigurationError(f"{options.cases} defines no cases: write `cases = [Case(...), ...]`")
+        found, variants = list(cases), _variants_in(values, options)
+    else:
+        found = load_cases(options.cases)
+    if not found:
+        raise ConfigurationError(f"{options.cases} has no cases: add one, such as {_EXAMPLE_CASE}")
+    total = [
+        case
+        for case in found
+        if not options.filters
+        or any(name in (case.title, *case.tags) or name in case.title for name in options.filters)
+    ]
+    if not total:
+        raise ConfigurationError(
+            f"no case is called {options.filters[0]!r}; there are: {', '.join(c.title for c in found)}"
+        )
+    return total, variants
+
+
+def _variants_in(values: Mapping[str, object], options: EvalOptions) -> Mapping[str, Any] | None:
+    variants = values.get("variants")
+    if isinstance(variants, Mapping) and variants:
+        named: Mapping[str, Any] = variants
+    elif isinstance(agent := values.get("agent"), Agent):
+        named = {agent.name: agent}
+    elif callable(agent):
+        named = {"agent": agent}
+    else:
+        return None
+    if options.agent or options.models or options.prompts or options.offline:
+        raise ConfigurationError(
+            f"{options.cases} defines its own agents: omit --agent, --model, --prompt and --offline, or remove `variants`"
+        )
+    return named
+
+
+async def _make_variants(options: EvalOptions, stack: AsyncExitStack) -> Mapping[str, Any]:
+    """Return one agent for each pair of model and prompt, by display name."""
+    target = options.agent or (options.cases if is_folder(options.cases) else None)
+    prompts = {Path(each).stem: _read_prompt(each) for each in options.prompts} or {"": ""}
+    models: Sequence[str] = options.models
+    if target is not None and not is_folder(target):
+        _check_exists(target)
+        if models or options.prompts or options.offline:
+            raise ConfigurationError(
+                f"{target} chooses its own model and prompt: --model, --prompt and --offline work only with agent folders"
+            )
+        agent = _agent_in(target)
+        return {agent.name: agent}
+    if options.offline:
+        return _offline_variant(target)
+    if target is not None and not models:
+        return {
+            prompt or load_folder(target).name: _build_agent(target, None, text)
+            for prompt, text in prompts.items()
+        }
+    names = models or live_models(None, hint="name an agent's folder with --agent")[:1]
+    clients = await stack.enter_async_context(open_models(names))
+    return {
+        " / ".join(filter(None, (name, prompt))): _build_agent(target, client, text)
+        for name, client in zip(names, clients, strict=True)
+        for prompt, text in prompts.items()
+    }
+
+
+def _check_exists(target: str) -> None:
+    if not Path(target).exists():
+        raise ConfigurationError(
+            f"no such file or folder: {target}; name an agent's folder, or a Python file with an agent"
+        )
+
+
+def _agent_in(target: str) -> Agent:
+    agents = [value for value in load_values(target).values() if isinstance(value, Agent)]
+    if len({id(agent) for agent in agents}) != 1:
+        raise ConfigurationError(
+            f"{target} defines {len(agents)}  agents at its top level: expected exactly one"
+        )
+    return agents[0]
+
+
+def _offline_variant(target: str | None) -> Mapping[str, Any]:
+    if target is None:
+        raise ConfigurationError("--offline needs an agent folder: name it with --agent")
+    agent = load_folder(target, offline=True)
+    return {agent.name: agent}
+
+
+def _build_agent(target: str | None, model: LLM | None, prompt: str) -> Agent:
+    """Return the agent of a folder, or a plain agent, with the given model and prompt."""
+    if target is None:
+        return BareAgent("assistant", llm=model or "", system_prompt=prompt or None)
+    if not prompt and model is None:
+        return load_folder(target)
+    builder = AgentBuilder.from_folder(target)
+    builder = builder if model is None else builder.llm(model)
+    return (builder.body(prompt) if prompt else builder).build()
+
+
+def _read_prompt(target: str) -> str:
+    try:
+        return Path(target).read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigurationError(f"{target} cannot be read as a prompt: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ConfigurationError(f"{target} cannot be read as a prompt: it is not UTF-8") from None
+
+
+async def _judge(options: EvalOptions, stack: AsyncExitStack) -> LLM | None:
+    if options.judge is None:
+        return None
+    (client,) = await stack.enter_async_context(open_models([options.judge]))
+    return client
+
+
+# --- output ------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def _progress(terminal: Terminal, total: int) -> AsyncGenerator[Progress | None, None]:
+    """Yield a progress bar; None in a pipe."""
+    if not terminal.is_live:
+        yield None
+        return
+    columns = (TextColumn("runs"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=terminal.console, auto_refresh=False, transient=True) as bar:
+        bar.add_task("runs", total=total)
+        yield bar
+
+
+def _show(report: Report, terminal: Terminal, *, total: int) -> None:
+    table = Table(box=box.SIMPLE)
+    for number, column in enumerate(_COLUMNS):
+        table.add_column(column, justify="left" if not number else "right", overflow="fold")
+    for variant in report.variants:
+        table.add_row(*(Cell(cell) for cell in _cells(report, variant)))
+    terminal.console.print(table)
+    failed = [trial for trial in report.trials if not trial.passed]
+    for trial in failed[:MAX_SHOWN]:
+        terminal.line(
+            f"failed: {one_line(trial.case.title, 60)} ({trial.variant}, run {trial.run}): {_failure_reason(trial)}"
+        )
+    if len(failed) > MAX_SHOWN:
+        terminal.line(f"... and {len(failed) - MAX_SHOWN} more")
+    if len(report.trials) < total:
+        terminal.complain(f"stopped: {len(report.trials)} of {total} runs have ended")
+
+
+def _cells(report: Report, variant: str) -> Sequence[str]:
+    row = report.row(variant)
+    return (
+        one_line(variant, 60),
+        f"{row.passed} of {row.trials}",
+        f"{row.score:.2f}",
+        f"{row.usage.input_tokens:,}",
+        f"{row.usage.output_tokens:,}",
+        cost_words(row.usage),
+        time_words(row.p50),
+        time_words(row.p95),
+    )
+
+
+def _failure_reason(trial: Trial) -> str:
+    if trial.error:
+        return one_line(trial.error, 200)
+    return one_line(
+        "; ".join(f"{each.name}: {each.reason or 'failed'}" for each in trial.results if not each.passed),
+        200,
+    )
+
+
+def _write(report: Report, options: EvalOptions, terminal: Terminal) -> None:
+    if options.json is not None:
+        _save(Path(options.json), report.to_json())
+    if options.html is not None:
+        _save(Path(options.html), to_html(report, title=f"Evaluation of {Path(options.cases).name}"))
+        terminal.line(f"{options.html}: all runs with their answers", style="dim")
+
+
+def _save(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigurationError(f"{path} cannot be written: {error.strerror}") from None

@@ -1,0 +1,222 @@
+"""`actgent pipeline`: run, resume, show, check and draw pipelines from files."""
+
+import json
+import secrets
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from actgent.agents.agent import Agent
+from actgent.agents.bare import BareAgent
+from actgent.agents.pipelines import Pipeline, PipelineResult, read_definition
+from actgent.cli.journals.journal import SingleSessionJournal, load, open_read_only
+from actgent.control.limits import Limits
+from actgent.errors import ConfigurationError, nearest
+from actgent.errors.printable import counted
+from actgent.journal.journal_url import open_journal
+from actgent.llm.scripted import ScriptedLLM
+from actgent.runtime.runtime import open_runtime
+from actgent.sessions.restore import rebuild
+from actgent.tools.outputs.result_text import to_text
+
+from .agent_files import load_values
+from .agent_folders import agents_at
+from .terminal import Terminal
+
+_INVALID_EXIT_CODE = 2
+
+
+@attrs.frozen(kw_only=True)
+class PipelineOptions:
+    """Options of the `actgent pipeline` commands."""
+
+    file: str
+    """YAML or JSON file, Python file, or `FILE.py:NAME`."""
+    agents: str | None = None
+    """Python file or folder with the agents that a YAML or JSON file names; None for Python files."""
+    model: str | None = None
+    """Model of steps with a goal; None uses the default."""
+    journal: str | None = None
+    """Journal file or URL that stores the run; None keeps the run in memory."""
+    run: str | None = None
+    """Id of the run; None creates a new id."""
+    inputs: str | None = None
+    """JSON object with all inputs; None for no inputs."""
+    values: Sequence[str] = ()
+    """Text inputs as `NAME=VALUE`."""
+    limits: Limits | None = None
+    """Limits of the whole run; None sets no limits."""
+    json: bool = False
+    """True to print the result as one line of JSON."""
+
+
+# --- commands --------------------------------------------------------------------------------
+
+
+async def run_pipeline(options: PipelineOptions, terminal: Terminal) -> int:
+    """Start a run, or join the run with this id, and print its result. Return 1 unless it succeeds."""
+    pipeline, inputs = _load(options), _parse_inputs(options)
+    if options.journal is None:
+        if options.run is not None:
+            raise ConfigurationError("--run requires --journal FILE, the journal that stores the run")
+        async with pipeline:
+            return _show(pipeline, await pipeline.process(inputs, limits=options.limits), options, terminal)
+    run = options.run or secrets.token_hex(4)
+    terminal.notice(f"run {run}")
+    async with _open_runtime(pipeline, options.journal, run):
+        result = await pipeline.process(inputs or None, session_id=run, limits=options.limits)
+    return _show(pipeline, result, options, terminal)
+
+
+async def resume_run(options: PipelineOptions, terminal: Terminal, *, steps: Sequence[str]) -> int:
+    """Resume an unfinished run, or run failed and missing steps again. Return 1 unless the run succeeds.
+
+    Args:
+        options: The pipeline, journal and run id.
+        terminal: Output of the command.
+        steps: Steps to run again, with all steps that depend on them.
+    """
+    pipeline, run = _load(options), options.run or ""
+    async with _open_runtime(pipeline, _required_journal(options), run) as is_unfinished:
+        if is_unfinished and not steps:
+            result = await pipeline.process(session_id=run)
+        else:
+            result = await pipeline.retry(run, *steps, limits=options.limits)
+    return _show(pipeline, result, options, terminal)
+
+
+async def show_run(options: PipelineOptions, terminal: Terminal) -> int:
+    """Print the state of a run's steps from the journal, which other processes may be using."""
+    pipeline, run = _load(options, needs_agents=False), options.run or ""
+    async with open_read_only(_required_journal(options)) as journal:
+        rebuilt = await rebuild(await load(journal, run, pipeline.name))
+    result = pipeline.result_in(rebuilt.state, run, usage=rebuilt.usage)
+    _show(pipeline, result, options, terminal)
+    return 0
+
+
+def draw_pipeline(options: PipelineOptions, terminal: Terminal, *, mermaid: bool) -> int:
+    """Print the pipeline as a text diagram, or as a Mermaid flowchart."""
+    pipeline = _load(options, needs_agents=False)
+    terminal.write(pipeline.to_mermaid() if mermaid else pipeline.draw())
+    return 0
+
+
+def check_pipeline(options: PipelineOptions, terminal: Terminal) -> int:
+    """Print a summary of the pipeline, or all its errors. Return 2 if it has errors."""
+    try:
+        pipeline = _load(options, needs_agents=False)
+    except ConfigurationError as error:
+        for line in str(error).splitlines():
+            terminal.complain(line)
+        return _INVALID_EXIT_CODE
+    inputs = ", ".join(pipeline.inputs) or "none"
+    terminal.line(
+        f"{options.file}: pipeline {pipeline.name!r} is fine "
+        f"({counted(len(pipeline.steps), 'step')} in {counted(len(pipeline.groups), 'group')}; inputs: {inputs})"
+    )
+    return 0
+
+
+# --- loading -----------------------------------------------------------------------------------
+
+
+def _load(options: PipelineOptions, *, needs_agents: bool = True) -> Pipeline:
+    """Return the pipeline of the file. Without `needs_agents`, missing agents are replaced by placeholders."""
+    path, _, name = options.file.partition(":")
+    if Path(path).suffix == ".py" or name:
+        return _pipeline_in_file(path, name)
+    if options.agents is None and not needs_agents:
+        return Pipeline.load(path, agents=_placeholder_agents(path), llm=ScriptedLLM([]))
+    agents = [] if options.agents is None else agents_at(options.agents)
+    return Pipeline.load(path, agents=agents, llm=options.model)
+
+
+def _pipeline_in_file(path: str, name: str) -> Pipeline:
+    found = {key: value for key, value in load_values(path).items() if isinstance(value, Pipeline)}
+    if name in found:
+        return found[name]
+    if not found:
+        raise ConfigurationError(
+            f"{path} defines no pipeline at its top level: write `pipeline = Pipeline(...)` there"
+        )
+    if name or len({id(each) for each in found.values()}) != 1:
+        meant = nearest(name, found) if name else f"it defines {', '.join(found)}"
+        raise ConfigurationError(f"choose a pipeline of {path} with {path}:NAME; {meant}")
+    return next(iter(found.values()))
+
+
+def _placeholder_agents(path: str) -> list[Agent[Any, Any]]:
+    """Return agents with the names that a pipeline file uses, for commands that run nothing."""
+    steps = read_definition(path).get("steps")
+    each = steps.values() if isinstance(steps, Mapping) else ()
+    names = [
+        step["agent"] for step in each if isinstance(step, Mapping) and isinstance(step.get("agent"), str)
+    ]
+    return [BareAgent(name, llm=ScriptedLLM([])) for name in dict.fromkeys(names)]
+
+
+def _parse_inputs(options: PipelineOptions) -> dict[str, Any]:
+    try:
+        inputs = json.loads(options.inputs or "{}")
+    except ValueError as error:
+        raise ConfigurationError(
+            f'--inputs must be a JSON object, such as \'{{"topic": "tea"}}\': {error}'
+        ) from None
+    if not isinstance(inputs, dict):
+        raise ConfigurationError(f"--inputs must be a JSON object, not {options.inputs!r:.100}")
+    for document in options.values:
+        name, sign, value = document.partition("=")
+        if not sign or not name:
+            raise ConfigurationError(f"--input must be NAME=VALUE, not {document!r:.100}")
+        inputs[name] = value
+    return inputs
+
+
+def _required_journal(options: PipelineOptions) -> str:
+    if options.journal is None:
+        raise ConfigurationError("the run needs its journal: --journal FILE")
+    return options.journal
+
+
+@asynccontextmanager
+async def _open_runtime(pipeline: Pipeline, location: str, run: str) -> AsyncGenerator[bool, None]:
+    """Start the pipeline on its journal; other runs stay inactive. Yield True if this run is unfinished."""
+    async with AsyncExitStack() as stack:
+        url = location if "://" in location else f"sqlite:///{location}"
+        journal = await stack.enter_async_context(open_journal(url))
+        await journal.acquire()
+        is_unfinished = run in await journal.unfinished(pipeline.name)
+        runtime = await stack.enter_async_context(open_runtime(journal=SingleSessionJournal(journal, run)))
+        await runtime.start(pipeline)
+        yield is_unfinished
+
+
+# --- output ------------------------------------------------------------------------------------
+
+
+def _show(pipeline: Pipeline, result: PipelineResult, options: PipelineOptions, terminal: Terminal) -> int:
+    if options.json:
+        steps = {
+            name: {**each.to_data(), "status": each.status, "output": _to_json_value(each.output)}
+            for name, each in result.steps.items()
+        }
+        document = {
+            "run": result.session_id,
+            "status": result.status,
+            "data": _to_json_value(result.data),
+            "steps": steps,
+        }
+        terminal.json_line(json.dumps(document, ensure_ascii=False))
+    else:
+        terminal.write(pipeline.draw(result))
+        terminal.line()
+        terminal.line(f"{result.status}: {result.text}" if result.text else result.status)
+    return 0 if result.status == "success" else 1
+
+
+def _to_json_value(value: Any) -> Any:
+    return value if value is None or isinstance(value, str) else json.loads(to_text(value))

@@ -1,0 +1,60 @@
+"""Options of `top`, `watch` and `webhooks` that select a server or a journal."""
+
+import os
+import re
+from pathlib import Path
+
+import attrs
+from cyclopts import Parameter
+
+from actgent.errors import ConfigurationError
+
+DEFAULT_URL = "http://127.0.0.1:8300"
+"""URL of a server with default options."""
+_HOST_AND_PORT = re.compile(r"([A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5}")
+"""Address without `http://`, as in `actgent serve --bind`."""
+TOKEN_VARIABLE = "ACTGENT_TOKEN"  # noqa: S105 - the name of a variable
+"""Environment variable with the access token."""
+
+
+@Parameter(name="*")
+@attrs.frozen(kw_only=True)
+class ServerOptions:
+    """Server or journal to read."""
+
+    at: str = DEFAULT_URL
+    """URL of a running server, or a journal to read: a file, or postgres://HOST/DATABASE."""
+    token_file: str | None = None
+    """File with the access token of the server. Default: the variable ACTGENT_TOKEN."""
+
+    @property
+    def is_server(self) -> bool:
+        """True if `at` is the address of a server and not a journal."""
+        return self.at.startswith(("http://", "https://")) or _HOST_AND_PORT.fullmatch(self.at) is not None
+
+    @property
+    def url(self) -> str:
+        """Base URL of the server. Accepts every form that `actgent serve` prints: with `/v1`, or the dashboard link with its key."""
+        address = self.at if "://" in self.at else f"http://{self.at}"
+        return address.partition("#")[0].rstrip("/").removesuffix("/v1")
+
+    def token(self) -> str:
+        """Return the access token from the file or the environment variable.
+
+        Raises:
+            ConfigurationError: The token is missing, unreadable or not ASCII.
+        """
+        try:
+            token = (
+                os.environ.get(TOKEN_VARIABLE)
+                if self.token_file is None
+                else Path(self.token_file).read_text("utf-8")
+            )
+        except (OSError, UnicodeDecodeError) as error:
+            why = getattr(error, "strerror", None) or error
+            raise ConfigurationError(f"the token cannot be read: {why}: {self.token_file}") from error
+        if not token or not token.strip() or not token.strip().isascii():
+            raise ConfigurationError(
+                f"{self.url} needs an access token: set {TOKEN_VARIABLE} or use --token-file; `actgent token new` creates one"
+            )
+        return token.strip()

@@ -1,1 +1,0 @@
-"""Commands that have agents work, and tell what came of it."""

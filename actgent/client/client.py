@@ -1,0 +1,143 @@
+"""`Client` and `connect`: access to the agents and sessions of a server, over any transport."""
+
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+import trio
+
+from actgent.actors.event_loop import check_loop
+from actgent.approvals import Approval
+from actgent.control.arguments import check_seconds
+from actgent.journal.base import SessionSummary
+from actgent.runtime.agent_directory import AgentCard
+from actgent.sessions.context import Status
+from actgent.support.name_hints import async_block
+
+from .agent import RemoteAgent
+from .event_subscription import ServerLink
+from .http.transport import HTTPTransport
+from .json_conversion import to_approval
+from .request_sender import RequestSender
+from .session_operations import SessionOperations, to_summary
+from .transport import RemoteRequest, Transport
+
+DEFAULT_PATIENCE_SECONDS = 30.0
+"""Default of `patience`: number of seconds for which a request is retried."""
+
+
+class Client(SessionOperations):
+    """Gives access to the agents and sessions of a server. `connect` opens a client."""
+
+    def __init__(self, link: ServerLink) -> None:
+        self._link = link
+
+    def __actgent_link__(self) -> ServerLink:
+        """Return the transport and nursery that the client's sessions use; for gateways and cluster nodes only."""
+        return self._link
+
+    def __repr__(self) -> str:
+        return f"<Client of {self._link.requests.transport!r}>"
+
+    def agent(self, name: str) -> RemoteAgent:
+        """Return a `RemoteAgent` for this name, without a request. If the agent does not run, its first request raises."""
+        return RemoteAgent(self._link, name)
+
+    async def agents(self) -> tuple[AgentCard, ...]:
+        """Return name, role, goal and capabilities of each agent that runs on the server."""
+        page = await self._link.requests.send(RemoteRequest(operation="list_agents"))
+        fields = ("name", "role", "goal", "capabilities")
+        return tuple(AgentCard(**{name: each[name] for name in fields}) for each in page["items"])
+
+    async def sessions(
+        self,
+        *,
+        owner: str | None = None,
+        agent: str | None = None,
+        state: Status | None = None,
+        prefix: str = "",
+        limit: int = 100,
+    ) -> tuple[SessionSummary, ...]:
+        """Return the sessions that the token reaches and that match all filters, last changed first, at most `limit`.
+
+        `prefix` matches the beginning of the session id or of the owner. Another owner than the token's requires the scope admin.
+        """
+        filters = {"owner": owner, "agent": agent, "state": state, "q": prefix or None}
+        query: dict[str, Any] = {name: value for name, value in filters.items() if value is not None}
+        found: list[SessionSummary] = []
+        after: str | None = ""
+        while after is not None and len(found) < limit:
+            position = {"after": after} if after else {}
+            request = RemoteRequest(
+                operation="list_sessions", query={**query, **position, "limit": min(500, limit - len(found))}
+            )
+            page = await self._link.requests.send(request)
+            found += [to_summary(each) for each in page["items"]]
+            after = page["next"]
+        return tuple(found)
+
+    async def approvals(self, *, limit: int = 100) -> tuple[Approval, ...]:
+        """Return the open approvals of all sessions that the token reaches, at most `limit`."""
+        page = await self._link.requests.send(
+            RemoteRequest(operation="get_approvals", query={"limit": limit})
+        )
+        return tuple(to_approval(each) for each in page["items"])
+
+    async def delete_session(self, session_id: str, *, agent: str | None = None) -> None:
+        """Close a session and its child sessions, and erase all of their data. Requires the scope admin.
+
+        Raises:
+            SessionNotFound: The session does not exist.
+        """
+        request = RemoteRequest(operation="erase", agent=agent or "", session_id=session_id)
+        await self._link.requests.send(request, done_by=("not-found",))
+
+
+@async_block()
+async def open_client(
+    transport: Transport, *, patience: float = DEFAULT_PATIENCE_SECONDS
+) -> AsyncGenerator[Client, None]:
+    """Open an `async with` block with a `Client` over a transport. Leaving the block closes the transport.
+
+    Raises:
+        ConfigurationError: `patience` is not a number of seconds.
+        OutsideTrio: The code runs on asyncio or without an event loop.
+    """
+    check_loop("connect()")
+    check_seconds("patience", patience)
+    raised: BaseException | None = None
+    async with trio.open_nursery() as nursery:
+        try:
+            yield Client(ServerLink(RequestSender(transport, patience), nursery))
+        except BaseException as error:  # noqa: ASYNC103, BLE001 - raised again below, not wrapped into a group
+            raised = error
+        nursery.cancel_scope.cancel()
+    with trio.CancelScope(shield=True, deadline=trio.current_time() + 1):
+        await transport.aclose()
+    if raised is not None:
+        raise raised
+
+
+def connect(
+    url: str | Sequence[str],
+    *,
+    token: str | None = None,
+    owner: str | None = None,
+    patience: float = DEFAULT_PATIENCE_SECONDS,
+) -> AbstractAsyncContextManager[Client]:
+    """Open an `async with` block with a `Client` of a gateway: `connect("http://127.0.0.1:8300", token=...)`.
+
+    After a lost connection, requests are retried if that is safe, and streams resume after the last record. Sessions stay
+    open when the block exits.
+
+    Args:
+        url: Address of a gateway without `/v1`; or a list of addresses of one cluster, which are tried in turn.
+        token: Token as `actgent token new` prints it.
+        owner: Owner to act for, with a token that has the scope `impersonate:`; None acts for the token's owner.
+        patience: Seconds for which a request is retried while no server is reachable, or the server is full.
+
+    Raises:
+        ConfigurationError: An address, the token or `patience` is invalid.
+        OutsideTrio: The code runs on asyncio or without an event loop; use `portal.connect` there.
+    """
+    return open_client(HTTPTransport(url, token=token, owner=owner), patience=patience)

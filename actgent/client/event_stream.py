@@ -1,0 +1,143 @@
+"""Event stream of a session that survives reconnects: each record is delivered exactly once, in order.
+
+The events of one record are delivered together when the last of them arrives; it carries the record number, which is the
+cursor. If the connection ends before that, the whole record is sent again. Events of partial answers and tool progress have
+no number and are delivered at once.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import aclosing
+
+import attrs
+import trio
+
+from actgent.errors import CursorUnknown
+from actgent.support.logs import LogVariable, logger_of
+
+from .problems import error_of
+from .request_sender import BrokenConnections, RetryBackoff
+from .transport import ConnectionLost, Events, Refused, RemoteRequest, StreamEvent, Transport
+
+RecordCallback = Callable[[Sequence[StreamEvent]], Awaitable[None]]
+"""Callback that receives all events of one record, or one event without a record number."""
+_PARTIAL_EVENTS = ("token", "growing", "progress")
+"""Names of the events of partial answers and tool progress."""
+_DISCONNECT_EVENTS = ("bye", "lagged")
+"""Names of the events with which the server announces that it ends this connection; the client then reconnects."""
+_FINAL_EVENTS = ("closed", "end")
+"""Names of the events after which the stream ends for good."""
+_log = logger_of(__name__)
+
+
+def is_partial(event: StreamEvent) -> bool:
+    """Return True if the event is a partial answer or tool progress, which has no record number."""
+    return event.name in _PARTIAL_EVENTS
+
+
+@attrs.define(eq=False, kw_only=True)
+class ReconnectingStream:
+    """Reads the events of one session record by record. It reconnects after a lost connection."""
+
+    transport: Transport
+    request: RemoteRequest
+    """Request that opens the stream."""
+    cursor: int
+    """Number of the last record that was delivered; the stream resumes after it."""
+    patience: float
+    """Seconds without a working connection after which `run` raises."""
+    is_unnumbered: Callable[[StreamEvent], bool] = is_partial
+    """Returns True for an event that has no record number and is delivered at once."""
+    opened: trio.Event = attrs.field(factory=trio.Event)
+    """Set when the first bytes of the stream have arrived."""
+    _buffered: list[StreamEvent] = attrs.field(factory=list)
+    """Events of the current record, whose last event has not arrived yet."""
+
+    async def run(self, on_record: RecordCallback) -> None:
+        """Call `on_record` with the events of each record, in order, until the session is closed.
+
+        Raises:
+            CursorUnknown: The server's journal has fewer records than the cursor.
+            ServerUnreachable: No connection worked for `patience` seconds, or `MAX_BROKEN_CONNECTIONS` connections in a row broke.
+            ActgentError: The server answered with an error, for example `SessionNotFound` if the session was erased.
+        """
+        backoff, since = RetryBackoff(), trio.current_time()
+        broken = BrokenConnections(self.transport, self.request)
+        while True:
+            reason, minimum, begun = "the connection ended", 0.0, trio.current_time()
+            try:
+                async with self.transport.events(self._request()) as events:
+                    if events is None:
+                        return
+                    if await self._read(events, on_record, backoff):
+                        return
+            except ConnectionLost as lost:
+                await self._count_break(broken, backoff, lost, begun)
+                reason = str(lost)
+            except Refused as refused:
+                if not refused.is_temporary:
+                    raise error_of(refused, self.request) from None
+                await self._count_break(broken, backoff, refused, begun)
+                reason, minimum = str(refused), refused.retry_after
+            since = since if backoff.tries else trio.current_time()
+            if trio.current_time() - since > self.patience:
+                raise self.transport.lost(reason, was_sent=True)
+            await broken.wait_calm()
+            await self._pause(backoff, reason, minimum)
+
+    async def _count_break(
+        self, broken: BrokenConnections, backoff: RetryBackoff, reason: ConnectionLost | Refused, begun: float
+    ) -> None:
+        """Count a broken connection. The count restarts at 0 after each connection that delivered bytes."""
+        if not backoff.tries:
+            broken.count = 0
+        await broken.record(reason, begun=begun)
+
+    async def _pause(self, backoff: RetryBackoff, reason: str, minimum: float) -> None:
+        """Log the disconnect, and sleep before reconnecting; `minimum` is the shortest sleep in seconds."""
+        session = LogVariable(self.request.session_id)
+        _log.info(
+            "session %s: the event stream was disconnected after record %d (%s)",
+            session,
+            self.cursor,
+            LogVariable(reason),
+        )
+        await trio.sleep(backoff.next_pause(minimum))
+
+    def _request(self) -> RemoteRequest:
+        """Return the stream request with the current cursor."""
+        return attrs.evolve(self.request, query={**self.request.query, "after": self.cursor})
+
+    async def _read(self, events: Events, on_record: RecordCallback, backoff: RetryBackoff) -> bool:
+        """Process the events of one connection until it ends. Return True if no more events will come."""
+        self._buffered.clear()
+        async with aclosing(events) as stream:
+            async for event in stream:
+                backoff.reset()
+                self.opened.set()
+                if event is not None and await self._process(event, on_record):
+                    return True
+        return False
+
+    async def _process(self, event: StreamEvent, on_record: RecordCallback) -> bool:
+        """Process one event. Return True if no more events will come after it."""
+        if event.name in _DISCONNECT_EVENTS:
+            return False
+        if event.name == "resync":
+            records = event.number or 0
+            raise CursorUnknown(self.request.session_id, self.cursor, records)
+        if event.number is None and self.is_unnumbered(event):
+            await on_record([event])
+            return False
+        self._buffered.append(event)
+        return event.number is not None and await self._deliver(event.number, on_record)
+
+    async def _deliver(self, number: int, on_record: RecordCallback) -> bool:
+        """Pass the buffered events of record `number` to the callback, and advance the cursor.
+
+        Return True if this record ends the stream.
+        """
+        events, self._buffered = self._buffered, []
+        if number > self.cursor or events[-1].name in _FINAL_EVENTS:
+            await on_record(events)
+            self.cursor = max(self.cursor, number)
+        return any(each.name in _FINAL_EVENTS for each in events)

@@ -1,0 +1,199 @@
+"""Event subscription of a remote session: one stream calls all of its handlers. It is open while a handler is attached.
+
+The subscription names the events that the attached handlers need. Partial answers and tool progress are requested only if a
+handler for them is attached; attaching the first such handler reopens the stream.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import attrs
+import trio
+
+from actgent.errors import ActgentError, CursorUnknown, SessionNotFound
+from actgent.messages import Delivery, Failure
+from actgent.sessions.handlers import Handler, HandlerKind, Handlers
+from actgent.support.logs import LogVariable, logger_of
+
+from .event_stream import ReconnectingStream
+from .handler_dispatch import HandlerDispatcher
+from .json_conversion import CONTEXT_EVENTS, HANDLER_EVENTS, PARTIAL_EVENTS, DeliveryDecoder, is_for_handlers
+from .request_sender import RequestSender
+from .transport import RemoteRequest, StreamEvent
+
+_log = logger_of(__name__)
+PAGE_SIZE = 500
+"""Maximum number of events in one request of `wait_delivered`."""
+
+
+@attrs.frozen(eq=False)
+class ServerLink:
+    """Request sender and task nursery of a client, shared by its sessions."""
+
+    requests: RequestSender
+    """Sends the requests of all sessions of the client."""
+    nursery: trio.Nursery
+    """Runs the event subscriptions of the sessions."""
+
+
+async def complete_tool_results(
+    requests: RequestSender, request: RemoteRequest, events: Sequence[StreamEvent]
+) -> list[StreamEvent]:
+    """Return the events of a record with complete tool results. Results that the stream truncated are fetched from the server."""
+    cut = [each for each in events if each.name == "result" and each.data.get("truncated")]
+    if not cut:
+        return list(events)
+    query = {"after": (events[-1].number or 1) - 1, "limit": 1, "whole": "true"}
+    page = await requests.send(attrs.evolve(request, query=query))
+    whole = {item["data"]["call_id"]: item["data"] for item in page["items"] if item["event"] == "result"}
+    return [
+        attrs.evolve(each, data=whole.get(each.data["call_id"], each.data)) if each in cut else each
+        for each in events
+    ]
+
+
+class EventSubscription:
+    """The handlers of one remote session, and the event stream that feeds them."""
+
+    def __init__(self, link: ServerLink, request: RemoteRequest, session: Any, cursor: int | None) -> None:
+        self.handlers = Handlers()
+        self.cursor = cursor
+        """Number of the last record with which handlers were called. It is kept when the last handler is removed.
+
+        None means: the first handler receives the records that are written after it is attached.
+        """
+        self._link = link
+        self._request = request
+        self._dispatcher = HandlerDispatcher(session, self.handlers)
+        self._scope: trio.CancelScope | None = None
+        self._stream_scope = trio.CancelScope()
+        """Cancels the open stream, to reopen it."""
+        self._is_dispatching = False
+        """True while handlers run; the stream is then reopened only after they have returned."""
+        self._event_names = HANDLER_EVENTS
+        """Names of the events that the server sends at once on the open stream."""
+        self._ready = trio.Event()
+        self._error: ActgentError | None = None
+        self._decoder = DeliveryDecoder()
+        self._delivered = trio.lowlevel.ParkingLot()
+
+    def add(self, kind: HandlerKind, handler: Handler) -> Any:
+        """Attach a handler, and open the stream if needed. Return the attachment, which `Handlers.drop` takes."""
+        attached = self.handlers.add(kind, handler)
+        if self._scope is None:
+            self._scope, self._ready, self._error = trio.CancelScope(), trio.Event(), None
+            self._link.nursery.start_soon(self._run, self._scope)
+        elif not PARTIAL_EVENTS.get(kind, self._event_names) <= self._event_names:
+            self._reopen()
+        return attached
+
+    def _reopen(self) -> None:
+        """Reopen the stream with the events that the handlers need now, as soon as no handler is running."""
+        if self._ready.is_set():
+            self._ready = trio.Event()
+        if not self._is_dispatching:
+            self._stream_scope.cancel()
+
+    def close_if_unused(self) -> None:
+        """Close the stream if no handler is attached."""
+        if self._scope is not None and not self.handlers:
+            self.close()
+
+    def close(self) -> None:
+        """Close the stream, and wake the tasks that wait for it."""
+        if self._scope is not None:
+            self._scope.cancel()
+        self._scope = None
+        self._ready.set()
+        self._delivered.unpark_all()
+
+    async def wait_open(self) -> None:
+        """Wait until the stream is open, so that the attached handlers receive the events of the next message.
+
+        Returns at once if no handler is attached.
+
+        Raises:
+            ActgentError: The stream failed for good.
+        """
+        if self._scope is not None:
+            with trio.move_on_after(self._link.requests.patience):
+                await self._ready.wait()
+        if self._error is not None and not isinstance(self._error, SessionNotFound):
+            raise self._error
+
+    async def wait_delivered(self) -> None:
+        """Wait until the handlers were called with all records that the session has at the time of this call."""
+        after = self._position()
+        while after is not None:
+            query = {"after": after, "limit": PAGE_SIZE}
+            page = await self._link.requests.send(attrs.evolve(self._request, query=query))
+            numbers = [each["id"] for each in page["items"] if is_for_handlers(each["event"], each["data"])]
+            while (position := self._position()) is not None and position < max(numbers, default=0):
+                await self._delivered.park()
+            after = page["next"]
+
+    def _position(self) -> int | None:
+        """Return the number of the last record with which handlers were called; None if no stream is open."""
+        return None if self._scope is None else self.cursor
+
+    async def _run(self, scope: trio.CancelScope) -> None:
+        """Read the stream until the session is closed or `scope` is cancelled, and reopen it when needed."""
+        with scope:
+            try:
+                if self.cursor is None:
+                    asked = attrs.evolve(self._request, operation="get_session")
+                    self.cursor = (await self._link.requests.send(asked))["records"]
+                has_ended = False
+                while not has_ended:
+                    with trio.CancelScope() as self._stream_scope:
+                        await self._new_stream(self.cursor).run(self._dispatch)
+                        has_ended = True
+            except ActgentError as error:
+                await self._report_error(error)
+            finally:
+                if self._scope is scope:
+                    self._scope = None
+                    self._ready.set()
+                    self._delivered.unpark_all()
+
+    def _new_stream(self, cursor: int) -> ReconnectingStream:
+        """Return a stream of the events after record `cursor` that the attached handlers need."""
+        partial = [names for kind, names in PARTIAL_EVENTS.items() if kind in self.handlers]
+        self._event_names = HANDLER_EVENTS.union(*partial)
+        return ReconnectingStream(
+            transport=self._link.requests.transport,
+            request=attrs.evolve(self._request, wanted=self._event_names, along=CONTEXT_EVENTS),
+            cursor=cursor,
+            patience=math.inf,
+            opened=self._ready,
+        )
+
+    async def _dispatch(self, events: Sequence[StreamEvent]) -> None:
+        """Call the handlers with the deliveries of one record, and advance the cursor."""
+        self._is_dispatching = True
+        try:
+            whole = await complete_tool_results(self._link.requests, self._request, events)
+            deliveries = [delivery for event in whole for delivery in self._decoder.decode(event)]
+            await self._dispatcher.deliver(deliveries)
+        finally:
+            self._is_dispatching = False
+        if (number := events[-1].number) is not None:
+            self.cursor = number
+            self._delivered.unpark_all()
+        if not self._ready.is_set():  # a handler was attached that needs more events than this stream has
+            self._stream_scope.cancel()
+
+    async def _report_error(self, error: ActgentError) -> None:
+        """Report the error that ended the stream to the `exception` handlers. An erased session is not reported."""
+        self._error = error
+        if isinstance(error, SessionNotFound):
+            return  # it was erased
+        kind = "journal" if isinstance(error, CursorUnknown) else "internal"
+        _log.warning(
+            "session %s: its handlers receive no more events: %s",
+            LogVariable(self._request.session_id),
+            error,
+        )
+        failure: Delivery = Failure(kind=kind, error=error, message_id="")
+        await self._dispatcher.deliver([failure])

@@ -1,0 +1,156 @@
+"""Converts a `RemoteRequest` to an HTTP request, and an HTTP answer to JSON or a `Refused` error."""
+
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import quote, urlencode
+
+import attrs
+import orjson
+
+from actgent.client.transport import ConnectionLost, Operation, Refused, RemoteRequest
+from actgent.messages import traceparent
+from actgent.support.tracing import active_trace
+
+PATHS: Mapping[Operation, tuple[str, str]] = {
+    "answer_call": ("POST", "/sessions/{session}/calls/{part}"),
+    "cancel_task": ("DELETE", "/sessions/{session}/tasks/{part}"),
+    "close": ("POST", "/sessions/{session}/close"),
+    "delegate": ("POST", "/sessions/{session}/tasks"),
+    "erase": ("DELETE", "/sessions/{session}"),
+    "get_agent": ("GET", "/agents/{part}"),
+    "get_approvals": ("GET", "/approvals"),
+    "get_calls": ("GET", "/sessions/{session}/calls"),
+    "get_events": ("GET", "/sessions/{session}/events"),
+    "get_export": ("GET", "/sessions/{session}/export"),
+    "get_feedback": ("GET", "/sessions/{session}/messages/{part}/feedback"),
+    "get_message": ("GET", "/sessions/{session}/messages/{part}"),
+    "get_messages": ("GET", "/sessions/{session}/messages"),
+    "get_observations": ("GET", "/sessions/{session}/observations"),
+    "get_past": ("GET", "/sessions/{session}/at/{part}"),
+    "get_session": ("GET", "/sessions/{session}"),
+    "get_state": ("GET", "/sessions/{session}/state"),
+    "give_feedback": ("POST", "/sessions/{session}/messages/{part}/feedback"),
+    "interrupt": ("POST", "/sessions/{session}/interrupt"),
+    "list_agents": ("GET", "/agents"),
+    "list_all_schedules": ("GET", "/schedules"),
+    "list_of_session": ("GET", "/sessions/{session}/approvals"),
+    "list_schedules": ("GET", "/sessions/{session}/schedules"),
+    "list_sessions": ("GET", "/sessions"),
+    "post_compare": ("POST", "/sessions/{session}/compare"),
+    "post_decision": ("POST", "/approvals/{part}/decision"),
+    "post_fork": ("POST", "/sessions/{session}/fork"),
+    "post_session": ("POST", "/sessions"),
+    "put_mode": ("PUT", "/sessions/{session}/mode"),
+    "put_session": ("PUT", "/sessions/{session}"),
+    "say": ("POST", "/sessions/{session}/messages"),
+    "schedule": ("POST", "/sessions/{session}/schedules"),
+    "unschedule": ("DELETE", "/sessions/{session}/schedules/{part}"),
+}
+"""HTTP verb and path below `/v1` of each operation, as in the gateway's OpenAPI document."""
+EVENT_STREAM_TYPE = "text/event-stream"
+REPEATED_HEADER = "actgent-repeated"
+"""Answer header: the gateway sent the request to a node more than once, and an earlier try may have had its effect."""
+EVENTS_HEADER = "actgent-events"
+"""Request header of an event stream: names of the events to send at once. Older servers ignore it and send all events."""
+EVENTS_ALONG_HEADER = "actgent-events-along"
+"""Request header of an event stream: names of the other events to send, together with the next one of `EVENTS_HEADER`.
+
+Without this header, all other events are sent.
+"""
+PATIENCE_HEADER = "actgent-patience"
+"""Request header: seconds for which the client waits until a node accepts the request."""
+BREAKS_HEADER = "actgent-counts-breaks"
+"""Request header: number of connections that broke during this request. With it, a gateway reports a further break at once."""
+NO_CONTENT = 204
+_AGENT_IN_REQUEST = ("put_session", "post_session", "list_sessions", "get_approvals")
+"""Operations whose body or query already names the agent, so `to_http` adds no `agent` parameter."""
+_CREATED, _FIRST_ERROR = 201, 400
+_KINDS_BY_STATUS = {502: "unavailable", 503: "unavailable", 504: "unavailable", 429: "too-many-requests"}
+"""Problem kinds by HTTP status, for error answers of proxies, which have no problem document."""
+
+
+@attrs.frozen(kw_only=True)
+class HTTPRequest:
+    """An HTTP request to a gateway, without base address and token."""
+
+    verb: str
+    path: str
+    """Path below `/v1`, with each segment percent-encoded."""
+    query: str
+    """Encoded query string without `?`."""
+    headers: Mapping[str, str]
+    body: bytes | None
+    """None for requests without a body (GET and DELETE)."""
+
+
+def _current_traceparent() -> str | None:
+    """Return the W3C `traceparent` of the current work: of the span of a turn or tool, or of the request that caused the task."""
+    active = active_trace.get()
+    current = None if active is None else active.tracing.current()
+    return current or traceparent.get()
+
+
+def to_http(request: RemoteRequest, *, accept: str = "application/json") -> HTTPRequest:
+    """Convert a `RemoteRequest` to an HTTP request; `accept` is the media type of the answer."""
+    verb, path = PATHS[request.operation]
+    query = dict(request.query)
+    if request.agent and request.operation not in _AGENT_IN_REQUEST and "{session}" in path:
+        query["agent"] = request.agent
+    headers = {"accept": accept, BREAKS_HEADER: str(request.breaks)}
+    if request.wait:
+        headers["prefer"] = f"wait={request.wait:.0f}"
+    if request.key:
+        headers["idempotency-key"] = request.key
+    if request.wanted:
+        headers[EVENTS_HEADER] = ",".join(sorted(request.wanted))
+        headers[EVENTS_ALONG_HEADER] = ",".join(sorted(request.along))
+    if (parent := _current_traceparent()) is not None:
+        headers["traceparent"] = parent
+    body = None if verb in ("GET", "DELETE") else orjson.dumps(dict(request.body or {}))
+    if body is not None:
+        headers["content-type"] = "application/json"
+    full_path = path.format(session=quote(request.session_id, safe=""), part=quote(request.part, safe=""))
+    return HTTPRequest(verb=verb, path=full_path, query=urlencode(query), headers=headers, body=body)
+
+
+def parse_response(request: RemoteRequest, status: int, data: bytes, *, is_repeated: bool = False) -> Any:
+    """Return the body of an HTTP answer as decoded JSON; None if it has no body.
+
+    The JSON of `put_session` gets the additional fields `is_new` and `is_repeated`.
+
+    Raises:
+        Refused: The status is 400 or more.
+        ConnectionLost: The body is not JSON.
+    """
+    if status >= _FIRST_ERROR:
+        problem = parse_problem(status, data)
+        problem.is_repeated = is_repeated
+        raise problem
+    found: Any = _decode_json(data) if data else None
+    if request.operation == "put_session":
+        found["is_new"], found["is_repeated"] = status == _CREATED, is_repeated
+    return found
+
+
+def parse_problem(status: int, data: bytes) -> Refused:
+    """Convert an HTTP error answer to a `Refused`, from its problem document (RFC 9457) or else from its status."""
+    try:
+        document = orjson.loads(data)
+    except orjson.JSONDecodeError:
+        document = None
+    if not isinstance(document, dict) or not isinstance(document.get("type"), str):
+        return Refused(
+            _KINDS_BY_STATUS.get(status, "other"), f"HTTP status {status}", status=status, fields={}
+        )
+    kind, detail = document["type"].rpartition("/")[2], document.get("detail") or document.get("title", "")
+    return Refused(kind, str(detail), status=status, fields=document)
+
+
+def _decode_json(data: bytes) -> Any:
+    """Decode a JSON body. Raise `ConnectionLost` if it is not JSON."""
+    try:
+        return orjson.loads(data)
+    except orjson.JSONDecodeError:
+        raise ConnectionLost(
+            "the answer is not JSON; check that the address is an actgent gateway", was_sent=True
+        ) from None

@@ -1,0 +1,123 @@
+"""Builds the JSON bodies of requests that send messages, decide approvals and create sessions."""
+
+import base64
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+
+from actgent.approvals import Approve, Decision, Edit, Reject, Respond
+from actgent.control.arguments import check_session_limits
+from actgent.control.limits import Limits
+from actgent.errors import ConfigurationError
+from actgent.messages import File, Image, Part, Priority, Sender, Text, checked_metadata
+from actgent.sessions.incoming_messages import Content, message_parts
+from actgent.tools.caller_tools import CallerTools, to_spec
+
+MAX_DEADLINE_SECONDS = 60.0
+"""Maximum of the `deadline` field in seconds. The server waits this long for room in a full inbox."""
+
+
+def message_body(
+    content: Content,
+    *,
+    priority: Priority | str,
+    message_id: str,
+    on_busy: str | None,
+    enqueue_timeout: float,
+    metadata: Mapping[str, Any] | None = None,
+    tools: CallerTools | None = None,
+) -> dict[str, Any]:
+    """Return the JSON body of a request that sends a message.
+
+    The body has a `deadline` only if `enqueue_timeout` is at least 1 second; it is capped at `MAX_DEADLINE_SECONDS`.
+
+    Raises:
+        ConfigurationError: The content is empty or of an unsupported type, or `priority` is not a priority.
+    """
+    body: dict[str, Any] = {
+        "content": content_body(content),
+        "message_id": message_id,
+        "priority": Priority.of_chat(priority).name.lower(),
+    }
+    if on_busy is not None:
+        body["on_busy"] = on_busy
+    if metadata:
+        body["metadata"] = dict(checked_metadata(metadata))
+    if tools is not None:
+        body["tools"] = [attrs.asdict(to_spec(each)) for each in tools]
+    if enqueue_timeout >= 1:
+        body["deadline"] = min(enqueue_timeout, MAX_DEADLINE_SECONDS)
+    return body
+
+
+def content_body(content: Content) -> str | list[dict[str, Any]]:
+    """Return message content as JSON: a string for a single text, else a list of parts with media in base64.
+
+    Raises:
+        ConfigurationError: The content is empty, or a part is not text, Image or File.
+    """
+    parts = message_parts(content)
+    if len(parts) == 1 and isinstance(parts[0], Text):
+        return parts[0].text
+    return [_part_body(part) for part in parts]
+
+
+def _part_body(part: Part) -> dict[str, Any]:
+    """Return the JSON of a text, picture or file.
+
+    Raises:
+        ConfigurationError: The part has another type, for example `ToolCall`.
+    """
+    if isinstance(part, Text):
+        return {"type": "text", "text": part.text}
+    if not isinstance(part, Image | File):
+        raise ConfigurationError(
+            f"content of a remote message must be text, Image or File, not {type(part).__name__}"
+        )
+    kind = {"type": "file", "name": part.name} if isinstance(part, File) else {"type": "image"}
+    source = {"url": part.url} if part.data is None else {"data": base64.b64encode(part.data).decode("ascii")}
+    return {**kind, "media_type": part.media_type, **source}
+
+
+def decision_body(decision: Decision) -> Mapping[str, Any]:
+    """Return the JSON body of the request that decides an approval.
+
+    Raises:
+        ConfigurationError: The decision is not Approve, Edit, Reject or Respond.
+    """
+    match decision:
+        case Approve(reason=reason):
+            return {"approve": dict(decision.content or {}), **({"reason": reason} if reason else {})}
+        case Edit(arguments=arguments, reason=reason):
+            return {"edit": dict(arguments), **({"reason": reason} if reason else {})}
+        case Reject(reason=reason):
+            return {"reject": reason}
+        case Respond(content=content):
+            return {"respond": content}
+    raise ConfigurationError(f"decision must be Approve, Edit, Reject or Respond, not {decision!r:.200}")
+
+
+def session_body(
+    agent: str,
+    owner: Sender | str | None,
+    on_busy: str | None,
+    limits: Limits | None,
+    mode: str | None = None,
+) -> dict[str, Any]:
+    """Return the JSON body of the request that creates a session. Options that are None are left out.
+
+    Raises:
+        ConfigurationError: `limits` has a limit that does not apply to a whole session.
+    """
+    body: dict[str, Any] = {"agent": agent}
+    if owner is not None:
+        body["owner"] = owner.name if isinstance(owner, Sender) else owner
+    if on_busy is not None:
+        body["on_busy"] = on_busy
+    if limits is not None:
+        check_session_limits(limits)
+        body["limits"] = dict(limits.shared)
+    if mode is not None:
+        body["mode"] = mode
+    return body

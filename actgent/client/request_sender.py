@@ -1,0 +1,223 @@
+"""Retries of requests after lost connections and temporary errors, within the client's patience and only if safe."""
+
+import random
+from collections.abc import Collection
+from typing import Any
+
+import attrs
+import trio
+
+from actgent.errors import ActgentError
+
+from .problems import error_of
+from .transport import ConnectionLost, Refused, RemoteRequest, Transport
+
+MIN_PAUSE_SECONDS = 0.1
+MAX_PAUSE_SECONDS = 10.0
+"""Shortest and longest pause in seconds between two tries. Each pause doubles the previous one, with 25 % random jitter."""
+MIN_REMAINING_SHARE = 0.1
+"""No further try starts when only this share of the patience remains."""
+HARD_LIMIT_FACTOR, HARD_LIMIT_EXTRA_SECONDS = 1.05, 0.05
+"""Factor and seconds by which a try may exceed its time limit before it is cancelled."""
+MAX_BROKEN_CONNECTIONS = 3
+"""Number of broken connections during one request after which the request is not retried."""
+LAST_RETRY_PAUSE_SECONDS = 2.0
+"""Pause in seconds before the last retry after broken connections.
+
+A killed process accepts and breaks new connections until its sockets are closed.
+"""
+CALM_SECONDS = 5.0
+"""Seconds without a crash of a node before the last retry after broken connections, so that it tests only its own request."""
+LONG_POLL_SECONDS = 1.0
+"""Seconds after which a long poll only waits, so a connection that breaks later is not counted."""
+_random = random.Random()  # noqa: S311 - spreads clients over time, and is no secret
+
+
+@attrs.define
+class RetryBackoff:
+    """Exponential backoff with jitter between tries."""
+
+    tries: int = 0
+    """Number of failed tries since the last success."""
+    max_pause: float = MAX_PAUSE_SECONDS
+    """Longest pause in seconds, unless the server asks for a longer one."""
+
+    def next_pause(self, minimum: float = 0.0) -> float:
+        """Count a failed try, and return the pause in seconds before the next one; `minimum` is its lower limit before jitter."""
+        pause: float = min(self.max_pause, MIN_PAUSE_SECONDS * 2.0 ** min(self.tries, 16))
+        self.tries += 1
+        return max(minimum, pause) * _random.uniform(0.75, 1.25)
+
+    def reset(self) -> None:
+        """Reset the backoff after a success: the next pause is the shortest again."""
+        self.tries = 0
+
+
+def minimum_pause(broken_connections: int, calm_seconds: float) -> float:
+    """Return the minimum pause in seconds before a request is retried, from its number of broken connections.
+
+    The first retry is fast, because a broken connection usually has a live server behind its address. If that retry also
+    breaks, the same process may be ending, so the last try waits until its connections are refused. It also waits while nodes
+    crash, because a node that crashes breaks the connections of all its requests.
+
+    Args:
+        broken_connections: Number of broken connections.
+        calm_seconds: Seconds for which no node of the cluster has crashed.
+    """
+    if broken_connections < MAX_BROKEN_CONNECTIONS - 1:
+        return 0.0
+    return max(LAST_RETRY_PAUSE_SECONDS, CALM_SECONDS - calm_seconds)
+
+
+@attrs.define
+class BrokenConnections:
+    """Counts the connections of one request that broke before an answer began.
+
+    Without this limit, a request that crashes its server process would crash the nodes of a cluster one after another.
+    """
+
+    transport: Transport
+    request: RemoteRequest
+    count: int = 0
+    _is_last: bool = False
+    """True if the last connection broke, and the next one to break is the last one."""
+
+    async def wait_calm(self) -> None:
+        """Wait before the next try if another break would be the last one: until no node has crashed for `CALM_SECONDS`.
+
+        The crash of a process is detected after a moment, so this first waits `LAST_RETRY_PAUSE_SECONDS` after a break.
+        """
+        if self._is_last:
+            await trio.sleep(LAST_RETRY_PAUSE_SECONDS)
+            self._is_last = False
+        if self.count == MAX_BROKEN_CONNECTIONS - 1:
+            while (left := CALM_SECONDS - await self.transport.calm_seconds()) > 0:  # noqa: ASYNC110 - polls a server
+                await trio.sleep(left)
+
+    async def record(self, reason: ConnectionLost | Refused, *, begun: float) -> None:
+        """Count a failed try if its connection broke before an answer began and a server is up. Ignore other failures.
+
+        Args:
+            reason: The failure.
+            begun: Time at which the try was sent.
+
+        Raises:
+            ServerUnreachable: The request has reached `MAX_BROKEN_CONNECTIONS` broken connections.
+        """
+        is_polling = self.request.wait and trio.current_time() - begun > LONG_POLL_SECONDS
+        if not reason.is_broken or is_polling:
+            return
+        if not (isinstance(reason, Refused) or await self.transport.is_up()):
+            return
+        self.count += 1
+        self._is_last = self.count == MAX_BROKEN_CONNECTIONS - 1
+        if self.count >= MAX_BROKEN_CONNECTIONS:
+            text = (
+                f"{self.count} connections broke during the request {self.request.operation!r}. It is not retried, because "
+                f"it may crash the server process. The last error was: {reason}"
+            )
+            raise self.transport.lost(text, was_sent=True) from reason
+
+
+@attrs.frozen(eq=False)
+class RequestSender:
+    """Sends the requests of a client, and retries them while that is safe."""
+
+    transport: Transport
+    patience: float
+    """Seconds for which a request is retried."""
+
+    async def send(
+        self,
+        request: RemoteRequest,
+        *,
+        is_repeatable: bool = True,
+        done_by: Collection[str] = (),
+        may_be_done: bool = False,
+    ) -> Any:
+        """Send a request, retry it if that is safe, and return its answer as decoded JSON.
+
+        The arguments and errors are those of `send_with_repeat_flag`.
+        """
+        answer, _ = await self.send_with_repeat_flag(
+            request, is_repeatable=is_repeatable, done_by=done_by, may_be_done=may_be_done
+        )
+        return answer
+
+    async def send_with_repeat_flag(
+        self,
+        request: RemoteRequest,
+        *,
+        is_repeatable: bool = True,
+        done_by: Collection[str] = (),
+        may_be_done: bool = False,
+    ) -> tuple[Any, bool]:
+        """Send a request, and retry it if that is safe.
+
+        Return its answer as decoded JSON, and True if an earlier try may already have had the request's effect.
+
+        Args:
+            request: The request to send.
+            is_repeatable: False means: do not retry if the request may have reached the server.
+            done_by: Problem kinds that prove, on a retry, that an earlier try succeeded. The returned answer is then None.
+                An error with `as_asked: false` is still raised, because another request caused the current state.
+            may_be_done: True means: an earlier request, sent in another way, may already have had this effect.
+
+        Raises:
+            ServerUnreachable: No server answered within the patience, or it is unknown whether a server accepted the request,
+                or `MAX_BROKEN_CONNECTIONS` connections broke during the request.
+            ActgentError: The server answered with an error.
+        """
+        backoff, deadline = RetryBackoff(), trio.current_time() + self.patience
+        broken = BrokenConnections(self.transport, request)
+        error: ActgentError | None = None
+        while True:
+            remaining = deadline - trio.current_time()
+            if (
+                error is not None and remaining <= self.patience * MIN_REMAINING_SHARE
+            ):  # too little for another answer
+                raise error
+            begun = trio.current_time()
+            try:
+                return await self._try(attrs.evolve(request, breaks=broken.count), remaining), may_be_done
+            except Refused as refused:
+                may_be_done |= refused.may_be_done  # by a gateway that has sent it before
+                if may_be_done and refused.kind in done_by and refused.fields.get("as_asked", True):
+                    return None, True
+                if not refused.is_temporary:
+                    raise error_of(refused, request) from None
+                error = (
+                    self.transport.lost(str(refused), was_sent=True)
+                    if may_be_done
+                    else error_of(refused, request)
+                )
+                if refused.may_be_done and not is_repeatable:
+                    raise error from None
+                await broken.record(refused, begun=begun)
+                pause = backoff.next_pause(refused.retry_after)
+            except ConnectionLost as lost:
+                may_be_done |= lost.was_sent
+                error = self.transport.lost(str(lost), was_sent=may_be_done)
+                if lost.was_sent and not is_repeatable:
+                    raise error from lost
+                with trio.move_on_after(max(deadline - trio.current_time(), 0)):
+                    await broken.record(lost, begun=begun)
+                pause = backoff.next_pause()
+            remaining = deadline - trio.current_time()
+            if remaining <= self.patience * MIN_REMAINING_SHARE:
+                raise error
+            with trio.move_on_after(remaining):
+                await broken.wait_calm()
+            await trio.sleep(min(pause, max(deadline - trio.current_time(), 0) / 2))
+
+    async def _try(self, request: RemoteRequest, seconds: float) -> Any:
+        """Send a request once, and wait for its answer for `seconds` plus the seconds that the server was asked to wait.
+
+        Raises:
+            Refused: The server answered with an error.
+            ConnectionLost: The connection failed, or no answer arrived within this time.
+        """
+        # the transport's own limits come first, because its errors say whether the request was sent
+        with trio.move_on_after(seconds * HARD_LIMIT_FACTOR + HARD_LIMIT_EXTRA_SECONDS + request.wait):
+            return await self.transport.call(attrs.evolve(request, within=seconds))
+        raise ConnectionLost(f"no answer arrived within {seconds:.3g} s", was_sent=True)

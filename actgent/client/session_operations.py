@@ -1,0 +1,235 @@
+"""Operations on sessions by id: rebuild, fork, compare, rate and export a session, and list schedules."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from actgent.agents.upgrading import Difference
+from actgent.errors import ConfigurationError, SessionExists
+from actgent.journal.base import SessionSummary
+from actgent.journal.records import RatingRecord
+from actgent.messages import Message, Usage, new_secret
+from actgent.runtime.introspection import SetSchedule
+
+from .downloads import download, new_file
+from .event_subscription import ServerLink
+from .json_conversion import to_message, to_schedule, to_seconds, to_usage
+from .request_sender import RequestSender
+from .transport import Operation, RemoteRequest
+
+COMPARE_SECONDS = 60.0
+"""Seconds for which the client waits for the answer of a `compare` request, in addition to its patience."""
+
+
+@attrs.frozen(kw_only=True)
+class PastSession:
+    """A session as it was after one of its records. It has no bytes of pictures and files; they stay on the server."""
+
+    step: int
+    """Number of that record, counted from 1."""
+    state: Mapping[str, Any]
+    """State of the session after that record."""
+    history: tuple[Message, ...]
+    """Messages of the history up to that record, oldest first."""
+    waiting: tuple[Message, ...]
+    """Messages that were accepted and not yet completed."""
+    usage: Usage
+    """Usage of the session's model calls up to that record."""
+    digest: str
+    """Digest of history and state: equal in the running session and in each replay of the same records."""
+
+
+class SessionOperations:
+    """Base class of `Client`: operations on sessions by id, which do not open the session."""
+
+    _link: ServerLink
+
+    async def rebuild(
+        self, session_id: str, *, agent: str | None = None, to: int | None = None
+    ) -> PastSession:
+        """Return a session as it was after its record `to`; `to=None` means the last record. Requires the scope journal.
+
+        Raises:
+            ConfigurationError: The session has no record of this number.
+            SessionNotFound: The session does not exist, or the token does not reach it.
+        """
+        head = await self._head(session_id, agent)
+        number = head["records"] if to is None else to
+        if not 1 <= number <= head["records"]:
+            raise ConfigurationError(
+                f"to={number!r:.100}: the records of session {session_id!r} are 1 to {head['records']}"
+            )
+        found = await self._send("get_past", session_id, agent, part=str(number))
+        return PastSession(
+            step=found["number"],
+            state=found["state"],
+            history=tuple(to_message(session_id, each) for each in found["history"]),
+            waiting=tuple(to_message(session_id, each) for each in found["waiting"]),
+            usage=to_usage(found["usage"]),
+            digest=found["digest"],
+        )
+
+    async def fork(
+        self, session_id: str, *, agent: str | None = None, to: int | None = None, new_id: str | None = None
+    ) -> SessionSummary:
+        """Copy a session, as it was after its record `to`, to a new session. Open the copy with `agent.open_session`.
+
+        A retried request writes only one copy. The copy has no schedules, and shares the budget of the original.
+
+        Raises:
+            ConfigurationError: The session has no record of this number, or `new_id` is not a valid id.
+            SessionExists: A session with `new_id` exists; no copy was written.
+            SessionNotFound: The original does not exist, or the token does not reach it.
+        """
+        return await self._fork(session_id, agent, to, new_id)
+
+    async def _fork(
+        self, session_id: str, agent: str | None, to: int | None, new_id: str | None, *, owner: str = ""
+    ) -> SessionSummary:
+        """Send the fork request, and return the summary of the copy. `owner` is used only between cluster nodes."""
+        copy_id = new_id or new_secret()
+        body = {"session_id": copy_id} if to is None else {"session_id": copy_id, "at": to}
+        request = _request("post_fork", session_id, agent, body=body, owner=owner)
+        try:
+            copy, _ = await self._requests.send_with_repeat_flag(request, done_by=("session-exists",))
+        except SessionExists as error:
+            raise SessionExists(error.agent, copy_id) from None
+        return to_summary(copy if copy is not None else await self._head(copy_id, agent))
+
+    async def compare(
+        self, session_id: str, *, agent: str | None = None, to: int | None = None
+    ) -> Difference | None:
+        """Replay a session with the agent's current code, and return the first difference; None if there is no difference.
+
+        The server replays up to record `to`, or all records if it is None. Only the agent's code runs there: model answers and
+        tool results are those of the journal. Requires the scope journal.
+
+        Raises:
+            ConfigurationError: The session has no record of this number.
+            NotRunning: The agent does not run on the server, or the comparison takes too long.
+            SessionNotFound: The session does not exist, or the token does not reach it.
+        """
+        body = {} if to is None else {"at": to}
+        found = await self._send("post_compare", session_id, agent, body=body, wait=COMPARE_SECONDS)
+        return None if found["difference"] is None else Difference(**found["difference"])
+
+    async def rate(
+        self,
+        session_id: str,
+        message_id: str,
+        *,
+        agent: str | None = None,
+        score: float,
+        comment: str = "",
+        expected: str | None = None,
+    ) -> None:
+        """Record a rating of the answer to a message by the token's owner, for `actgent eval --from-journal`.
+
+        A later rating of the same owner replaces the earlier one. The arguments are those of `Runtime.rate`.
+
+        Raises:
+            ConfigurationError: The rating has an invalid value, for example a score out of range.
+            SessionNotFound: The session does not exist, or the token does not reach it.
+            UsageError: The session has no message of this id, or the message has no answer yet.
+        """
+        body = _rating_body(score, comment, expected)
+        await self._send("give_feedback", session_id, agent, part=message_id, body=body)
+
+    async def _record_rating(self, session_id: str, agent: str, rated: RatingRecord) -> None:
+        """Record a rating on behalf of the owner `rated.by`. Only cluster nodes call this."""
+        body = _rating_body(rated.score, rated.comment, rated.expected)
+        await self._send("give_feedback", session_id, agent, part=rated.message_id, body=body, owner=rated.by)
+
+    async def ratings(
+        self, session_id: str, message_id: str, *, agent: str | None = None
+    ) -> tuple[RatingRecord, ...]:
+        """Return the ratings of the answer to a message: the latest one of each owner.
+
+        Raises:
+            SessionNotFound: The session does not exist, or the token does not reach it.
+            UsageError: The session has no message of this id, or the message has no answer yet.
+        """
+        page = await self._send("get_feedback", session_id, agent, part=message_id)
+        return tuple(_to_rating(each) for each in page["items"])
+
+    async def export_session(self, session_id: str, path: Path | str, *, agent: str | None = None) -> int:
+        """Download a session into a new file in the format of `actgent journal export`. Return the file's size in bytes.
+
+        The file is created only if the download is complete; only its owner may read it. Requires the scope journal.
+
+        Raises:
+            ConfigurationError: The file exists or cannot be written, or the transport does not implement downloads.
+            SessionNotFound: The session does not exist, or the token does not reach it.
+        """
+        request = _request("get_export", session_id, agent)
+        async with new_file(Path(path)) as file:
+            return await download(self._requests, request, file)
+
+    async def schedules(self, *, limit: int = 100) -> tuple[SetSchedule, ...]:
+        """Return at most `limit` schedules of all sessions that the token reaches, ordered by due time."""
+        found: list[SetSchedule] = []
+        after: str | None = ""
+        while after is not None and len(found) < limit:
+            query = {"limit": min(500, limit - len(found)), **({"after": after} if after else {})}
+            page = await self._requests.send(RemoteRequest(operation="list_all_schedules", query=query))
+            found += [_to_set_schedule(each) for each in page["items"]]
+            after = page["next"]
+        return tuple(found)
+
+    # --- requests ----------------------------------------------------------------------------
+
+    @property
+    def _requests(self) -> RequestSender:
+        """Request sender of the client."""
+        return self._link.requests
+
+    async def _head(self, session_id: str, agent: str | None) -> Mapping[str, Any]:
+        """Return the server's JSON of a session."""
+        found: Mapping[str, Any] = await self._send("get_session", session_id, agent)
+        return found
+
+    async def _send(self, operation: Operation, session_id: str, agent: str | None, **more: Any) -> Any:
+        """Send a request about a session, and return its answer as decoded JSON."""
+        return await self._requests.send(_request(operation, session_id, agent, **more))
+
+
+def _request(operation: Operation, session_id: str, agent: str | None, **more: Any) -> RemoteRequest:
+    """Return a request about a session; `more` are further fields of `RemoteRequest`."""
+    return RemoteRequest(operation=operation, agent=agent or "", session_id=session_id, **more)
+
+
+def _rating_body(score: float, comment: str, expected: str | None) -> Mapping[str, Any]:
+    """Return the JSON body of a request that records a rating."""
+    body = {"score": score, "comment": comment}
+    return body if expected is None else {**body, "expected": expected}
+
+
+def to_summary(head: Any) -> SessionSummary:
+    """Convert the JSON of a session to a `SessionSummary`."""
+    parent = head["parent"] or {}
+    return SessionSummary(
+        session_id=head["id"],
+        agent=head["agent"],
+        owner=head["owner"],
+        parent_id=parent.get("id"),
+        parent_agent=parent.get("agent"),
+        created_at=to_seconds(head["created_at"]),
+        updated_at=to_seconds(head["updated_at"]),
+        records=head["records"],
+        unfinished=head["unfinished"],
+        closed=head["state"] == "closed",
+        suspended=head["state"] == "suspended",
+    )
+
+
+def _to_rating(data: Mapping[str, Any]) -> RatingRecord:
+    """Convert the JSON of a rating to a `RatingRecord`."""
+    fields = ("message_id", "score", "comment", "expected", "by")
+    return RatingRecord(**{name: data[name] for name in fields}, at=to_seconds(data.get("at")))
+
+
+def _to_set_schedule(data: Mapping[str, Any]) -> SetSchedule:
+    """Convert the JSON of a schedule to a `SetSchedule`."""
+    return SetSchedule(agent=data["agent"], session_id=data["session_id"], schedule=to_schedule(data))

@@ -1,0 +1,115 @@
+"""Cached nodes of a pool and owners of its partitions.
+
+Each request reads `PoolDirectory` to find the owner of its session. A node's membership or `follow_pool` keeps it current.
+"""
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+
+import attrs
+import trio
+
+from actgent.journal.postgres import partition_of_slot, slot_of
+
+Refresh = Callable[[], Awaitable[None]]
+
+
+@attrs.frozen(kw_only=True)
+class NodeInfo:
+    """A live node of a pool."""
+
+    name: str
+    address: str
+    """Base URL at which other nodes reach this node, for example `http://10.0.0.4:8300`."""
+    agents: frozenset[str]
+    """Names of the agents that the node hosts."""
+    release: str
+    """Version of actgent."""
+    is_leaving: bool
+    """True if the node gives its partitions back and acquires no further ones."""
+
+
+@attrs.frozen(kw_only=True)
+class Owner:
+    """The owner of a partition, as last read from the database."""
+
+    partition: int
+    epoch: int
+    """Ownership epoch: it grows with each change of the owner."""
+    node: NodeInfo | None
+    """Owner; None if no live node owns the partition at the moment."""
+
+
+class PoolDirectory:
+    """Nodes and partition owners of a pool, cached in memory and kept current by LISTEN and by polling.
+
+    Example: `directory.owner_of(session_id).node` is the node to which a request for a session goes.
+    """
+
+    def __init__(self, name: str, partitions: int, refresh: Refresh) -> None:
+        """Create an empty directory.
+
+        Args:
+            name: Name of this node; empty if this process is not a node of the pool.
+            partitions: Number of partitions of the pool.
+            refresh: Reads the tables again, and calls `update`.
+        """
+        self.name = name
+        self.partitions = partitions
+        self.nodes: Mapping[str, NodeInfo] = {}
+        self._owners: Mapping[int, tuple[str, int]] = {}
+        self._serving: set[int] = set()
+        self._refresh = refresh
+        self._changed = trio.Event()
+
+    def partition_of(self, session_id: str) -> int:
+        """Return the number of the partition to which a session belongs."""
+        return partition_of_slot(slot_of(session_id), self.partitions)
+
+    def owner_of(self, session_id: str) -> Owner:
+        """Return the owner of the partition of a session."""
+        return self.owner_of_partition(self.partition_of(session_id))
+
+    def owner_of_partition(self, partition: int) -> Owner:
+        """Return the owner of a partition."""
+        name, epoch = self._owners.get(partition, ("", 0))
+        return Owner(partition=partition, epoch=epoch, node=self.nodes.get(name))
+
+    def is_ours(self, session_id: str) -> bool:
+        """True if this node owns the partition of a session, and serves it now."""
+        return self.partition_of(session_id) in self._serving
+
+    async def refresh(self) -> None:
+        """Read the tables of the database again.
+
+        Raises:
+            JournalFailed: The database does not answer.
+        """
+        await self._refresh()
+
+    async def wait_changed(self) -> None:
+        """Wait until a node or an owner changes, or until this node starts or stops serving a partition."""
+        await self._changed.wait()
+
+    # --- for the node --------------------------------------------------------------------
+
+    def update(self, nodes: Iterable[NodeInfo], owners: Mapping[int, tuple[str, int]]) -> None:
+        """Replace the live nodes and the owners, and wake `wait_changed` if they differ.
+
+        Args:
+            nodes: All live nodes.
+            owners: Name and epoch of the owner of each partition; the name is empty without an owner.
+        """
+        known = {each.name: each for each in nodes}
+        if (known, owners) != (self.nodes, self._owners):
+            self.nodes, self._owners = known, dict(owners)
+            self._tell_changed()
+
+    def set_serving(self, partitions: Iterable[int]) -> None:
+        """Replace the set of partitions that this node serves now."""
+        if (serving := set(partitions)) != self._serving:
+            self._serving = serving
+            self._tell_changed()
+
+    def _tell_changed(self) -> None:
+        changed, self._changed = self._changed, trio.Event()
+        changed.set()

@@ -1,0 +1,95 @@
+"""Directory of a pool for processes that are not nodes of that pool."""
+
+from collections.abc import AsyncGenerator, Iterable, Mapping
+from contextlib import asynccontextmanager
+
+import trio
+
+from actgent.errors import JournalError
+from actgent.journal.postgres import NodeRow, NodeTable, PartitionOwner
+from actgent.journal.postgres.pool_layout import read_layout
+from actgent.support.logs import LogVariable, logger_of
+from actgent.support.postgres_address import split_schema
+
+from .directory import NodeInfo, PoolDirectory
+
+POLL = 1.0
+"""Poll interval in seconds if no notification arrives."""
+LOOK = 0.25
+"""Poll interval in seconds while there is no connection that could notify."""
+_log = logger_of(__name__)
+
+
+@asynccontextmanager
+async def follow_pool(journal: str, pool: str) -> AsyncGenerator[PoolDirectory, None]:
+    """Open an `async with` block with the directory of a pool, and keep it current, without joining the pool.
+
+    Args:
+        journal: Address of the database, `postgresql://...`.
+        pool: Name of the pool.
+
+    Raises:
+        ConfigurationError: The pool has no partitions yet, or the address is invalid.
+        JournalFailed: The database cannot be read.
+    """
+    layout = await read_layout(journal, pool)
+    address, schema = split_schema(journal, default="actgent", owner="the journal")
+    table = NodeTable(address, schema, pool=pool, node="")
+    turn = trio.Lock()
+
+    async def refresh() -> None:
+        async with turn:
+            seen, _ = await table.nodes()
+            partitions = await table.partitions()
+        update_directory(directory, [each.row for each in seen if not each.is_suspicious], partitions)
+
+    async def follow() -> None:
+        while True:
+            try:
+                await refresh()
+            except JournalError as error:
+                _log.warning(
+                    "the nodes of pool %s cannot be read: %s", LogVariable(pool), LogVariable(str(error))
+                )
+            with trio.move_on_after(POLL):
+                await _wait_notification(table)
+
+    directory = PoolDirectory("", layout.partitions, refresh)
+    try:
+        await refresh()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(follow)
+            yield directory
+            nursery.cancel_scope.cancel()
+    finally:
+        table.close()
+
+
+async def _wait_notification(table: NodeTable) -> None:
+    """Wait for a notification of the database, or for `LOOK` seconds without a connection."""
+    if (socket := table.fileno()) is None:
+        await trio.sleep(LOOK)
+    else:
+        await trio.lowlevel.wait_readable(socket)
+
+
+def update_directory(
+    directory: PoolDirectory, nodes: Iterable[NodeRow], partitions: Mapping[int, PartitionOwner]
+) -> None:
+    """Replace the nodes and owners of a directory by rows of the database. A partition that was given back has no owner."""
+    directory.update(
+        [
+            NodeInfo(
+                name=each.name,
+                address=each.address,
+                agents=frozenset(each.agents),
+                release=each.release,
+                is_leaving=each.is_leaving,
+            )
+            for each in nodes
+        ],
+        {
+            number: ("" if each.is_given_back else each.owner, each.epoch)
+            for number, each in partitions.items()
+        },
+    )

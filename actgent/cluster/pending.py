@@ -1,0 +1,249 @@
+"""Pending messages: stored while no node owned the partition of their session, and delivered by the next owner.
+
+The sender was acknowledged when the message was stored. The next owner delivers each message to its session before any other
+request of that session begins, in the order in which they were stored. A message is deleted after its session has accepted it.
+If the node dies before that, the message is redelivered, and its id makes that a duplicate. After `MAX_BROKEN_CONNECTIONS` deaths during
+deliveries of a message, the message is dead-lettered.
+"""
+
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+from urllib.parse import parse_qsl
+
+import attrs
+import orjson
+import trio
+
+from actgent.client.http.http_request import HTTPRequest, parse_problem
+from actgent.client.request_sender import MAX_BROKEN_CONNECTIONS
+from actgent.errors import JournalError
+from actgent.journal.postgres import PartitionedJournal, PendingMessage, PendingMessageTable
+from actgent.journal.session_lists import SessionKey
+from actgent.support.logs import LogVariable, logger_of
+from actgent.web.server.rpc_adapter import RelayApplication, RelayedRequest, has_moved
+
+from .directory import Owner
+
+Wait = Callable[[str], Awaitable[None]]
+"""Waits until a session is not held back by the quarantine."""
+RETRY_SECONDS = 0.5
+"""Retry interval in seconds for a message that its session cannot accept at the moment."""
+MAX_DELIVERIES = 16
+"""Maximum number of concurrent deliveries."""
+COUNTING_SECONDS = 1.0
+"""Time limit in seconds for uncounting an interrupted delivery when the node stops."""
+ROOM_SECONDS = 30
+"""Seconds for which a delivery waits for room in a full inbox."""
+_FIRST_ERROR = 400
+_log = logger_of(__name__)
+
+
+@attrs.frozen(kw_only=True)
+class PendingRequest:
+    """A request in the form in which it is stored."""
+
+    form: HTTPRequest
+    caller: str
+    """Owner for whom the request was sent."""
+    scopes: tuple[str, ...]
+    """Scopes of its sender."""
+
+
+def encode_pending(request: PendingRequest) -> bytes:
+    """Encode a request as JSON."""
+    form = request.form
+    return orjson.dumps(
+        {
+            "verb": form.verb,
+            "path": form.path,
+            "query": form.query,
+            "headers": dict(form.headers),
+            "body": (form.body or b"").decode("utf-8"),
+            "owner": request.caller,
+            "scopes": list(request.scopes),
+        }
+    )
+
+
+def decode_pending(data: bytes) -> PendingRequest:
+    """Decode a request that `encode_pending` encoded."""
+    known = orjson.loads(data)
+    form = HTTPRequest(
+        verb=known["verb"],
+        path=known["path"],
+        query=known["query"],
+        headers=known["headers"],
+        body=known["body"].encode("utf-8"),
+    )
+    return PendingRequest(form=form, caller=known["owner"], scopes=tuple(known["scopes"]))
+
+
+class PendingMessages:
+    """Stores and delivers the pending messages of a pool, at one node."""
+
+    def __init__(self, journal: PartitionedJournal, table: PendingMessageTable) -> None:
+        self._journal, self._table = journal, table
+        self._delivering: dict[str, trio.Event] = {}
+        """Sessions with pending messages, with the event that is set after the last delivery."""
+        self._limiter = trio.CapacityLimiter(MAX_DELIVERIES)
+        self._application: RelayApplication
+        self._nursery: trio.Nursery
+        self._wait_released: Wait
+
+    def begin(self, application: RelayApplication, nursery: trio.Nursery, wait_released: Wait) -> None:
+        """Set where messages are delivered; call it before `deliver`.
+
+        Args:
+            application: Receives the requests.
+            nursery: Runs the deliveries.
+            wait_released: Waits until a session is not held back by the quarantine.
+        """
+        self._application, self._nursery, self._wait_released = application, nursery, wait_released
+
+    async def store(
+        self,
+        owner: Owner,
+        form: HTTPRequest,
+        *,
+        session_id: str,
+        message_id: str,
+        caller: str,
+        scopes: Sequence[str],
+    ) -> bool:
+        """Store a message for the next owner of its session. Return False if the owner has changed since `owner` was read.
+
+        Args:
+            owner: Owner of the partition as this node knows it.
+            form: Request with which the message was sent.
+            session_id: Id of the session.
+            message_id: Id of the message.
+            caller: Owner for whom the message was sent.
+            scopes: Scopes of the sender.
+
+        Raises:
+            JournalFailed: The database does not answer; the message may be stored or not.
+        """
+        request = encode_pending(PendingRequest(form=form, caller=caller, scopes=tuple(scopes)))
+        return await self._table.store(
+            owner.partition, owner.epoch, session_id=session_id, message_id=message_id, request=request
+        )
+
+    # --- delivery ------------------------------------------------------------------------
+
+    async def deliver(self, partitions: Collection[int]) -> None:
+        """Start to deliver the pending messages of partitions, and hold back the other requests of their sessions.
+
+        After this returns, the partitions may be served: requests of a held-back session wait in `wait`.
+
+        Raises:
+            JournalFailed: The database does not answer.
+        """
+        after = 0
+        while messages := await self._table.select(partitions, self._journal.count, after=after):
+            after = messages[-1].number
+            for session_id in dict.fromkeys(each.session_id for each in messages):
+                if session_id not in self._delivering:
+                    self._delivering[session_id] = trio.Event()
+                    self._nursery.start_soon(self._deliver_all, session_id)
+
+    async def wait(self, session_id: str) -> None:
+        """Wait until the pending messages of a session are delivered."""
+        while (delivered := self._delivering.get(session_id)) is not None:
+            await delivered.wait()
+
+    async def _deliver_all(self, session_id: str) -> None:
+        """Deliver the messages of one session in order, for as long as this node owns its partition."""
+        try:
+            await self._wait_released(session_id)
+            while self._journal.owns(session_id):
+                try:
+                    partition = self._journal.partition_of(session_id)
+                    messages = await self._table.select([partition], self._journal.count)
+                    mine = [each for each in messages if each.session_id == session_id]
+                    if not mine:
+                        return
+                    async with self._limiter:
+                        if await self._deliver_once(mine[0]):
+                            await self._table.delete(mine[:1])
+                            continue
+                except JournalError as error:
+                    _log.warning("pending messages are not delivered yet: %s", LogVariable(str(error)))
+                await trio.sleep(RETRY_SECONDS)
+        finally:
+            self._delivering.pop(session_id).set()
+
+    async def _deliver_once(self, message: PendingMessage) -> bool:
+        """Deliver a message, or dead-letter it if `MAX_BROKEN_CONNECTIONS` nodes died during its deliveries. Return False to retry later.
+
+        Raises:
+            JournalFailed: The database does not answer.
+        """
+        if message.deliveries >= MAX_BROKEN_CONNECTIONS:
+            await self._give_up(message, f"{message.deliveries} nodes died while they delivered it")
+            return True
+        await self._table.count_delivery(message, 1)
+        is_over = False
+        try:
+            is_over = await self._deliver(message)
+        finally:
+            if not is_over:  # this process is alive, so the delivery does not count as a death
+                with trio.CancelScope(shield=True, deadline=trio.current_time() + COUNTING_SECONDS):
+                    await self._table.count_delivery(message, -1)
+        return is_over
+
+    async def _deliver(self, message: PendingMessage) -> bool:
+        """Deliver a message to its session, or dead-letter it if the session rejects it. Return False to retry later."""
+        known, telling = decode_pending(message.request), _Telling()
+        body = {**orjson.loads(known.form.body or b"{}"), "message_id": message.message_id}
+        request = RelayedRequest(
+            verb=known.form.verb,
+            path=known.form.path,
+            query=known.form.query,
+            headers={name: value for name, value in known.form.headers.items() if name != "prefer"},
+            body=orjson.dumps({**body, "deadline": ROOM_SECONDS}),
+            owner=known.caller,
+            scopes=known.scopes,
+        )
+        with suppress(trio.BrokenResourceError):
+            await self._application.answer(request, telling, trio.Event())
+        if telling.status < _FIRST_ERROR:
+            return True
+        problem = parse_problem(telling.status, telling.data)
+        if has_moved(telling.status, telling.data) or problem.is_temporary or problem.kind == "inbox-full":
+            return False
+        await self._give_up(message, f"{problem.kind}: {problem.detail}")
+        return True
+
+    async def _give_up(self, message: PendingMessage, words: str) -> None:
+        """Dead-letter a message.
+
+        Raises:
+            JournalFailed: The database does not answer.
+        """
+        known = decode_pending(message.request)
+        _log.error(
+            "session %s: message %s was acknowledged without an owner and is refused now: %s",
+            LogVariable(message.session_id),
+            LogVariable(message.message_id),
+            LogVariable(words),
+        )
+        agent = dict(parse_qsl(known.form.query)).get("agent", "")
+        key = SessionKey(agent, message.session_id)
+        await self._journal.suspects.bury(key, message.message_id, words, request=message.request)
+
+
+@attrs.define(eq=False)
+class _Telling:
+    """Keeps the status and body of the answer to a delivery; implements `Tell`."""
+
+    status: int = 503
+    data: bytes = b"{}"
+
+    async def __call__(self, status: int, data: bytes, is_last: bool, headers: Mapping[str, Any]) -> None:  # noqa: FBT001 - as `Tell`
+        await trio.lowlevel.checkpoint()
+        self.status, self.data = status, data
+
+    def now(self, data: bytes) -> bool:
+        """Return False: pieces are never sent without waiting."""
+        return False

@@ -1,0 +1,503 @@
+"""Client side of the node protocol: sends requests over HTTP to the node that owns a session's partition.
+
+A request is sent once; its sender retries it with the same ids. When the owner of a partition changes, requests to the former
+owner end with `ConnectionLost`, because that node may hang without closing its connections.
+"""
+
+import socket
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
+from typing import Any
+from urllib.parse import urlsplit
+
+import attrs
+import trio
+
+from actgent.approvals import session_of
+from actgent.client.http.http_request import (
+    EVENT_STREAM_TYPE,
+    NO_CONTENT,
+    HTTPRequest,
+    parse_problem,
+    parse_response,
+    to_http,
+)
+from actgent.client.http.sse import StreamDecoder
+from actgent.client.transport import (
+    ConnectionLost,
+    Events,
+    Refused,
+    RemoteRequest,
+    StreamEvent,
+    Transport,
+)
+from actgent.errors import JournalError
+from actgent.messages import new_secret
+from actgent.web.server.request_relay import RELAYED_ANSWER_HEADERS, NoOwner, RelayedAnswer
+
+from .directory import Owner, PoolDirectory
+from .pending import PendingMessages
+from .relay_http import EPOCH, MalformedMessage, MessageReader, decode_answer, encode_request
+from .relay_server import MISDIRECTED
+
+ANSWER_SECONDS = 15.0
+"""Seconds for which an answer is awaited, in addition to the seconds that the node was asked to wait."""
+CONNECT_SECONDS = 2.0
+LOCATE_SECONDS = 1.0
+"""Seconds for which a request waits for a reachable owner before `NoOwner` is raised."""
+ROOM_SECONDS = 5.0
+"""Seconds for which a node waits for room in an inbox. After that the request is retried until its caller's deadline."""
+SILENCE_SECONDS = 45.0
+"""Seconds without a byte after which a stream counts as lost; nodes send one every 15 s."""
+LATE_SECONDS = 2.0
+"""Seconds for which a former owner that is alive may still answer a request that is not a GET."""
+UNREACHABLE_SECONDS = 1.0
+"""Seconds for which a node is not tried again after a failed connection."""
+MAX_IDLE_CONNECTIONS = 64
+"""Maximum number of idle connections to one node."""
+MAX_IDLE_SECONDS = 60.0
+"""Seconds after which an idle connection is closed instead of being reused."""
+_FIRST_ERROR = 400
+
+
+@attrs.define(eq=False)
+class _Connection:
+    """A connection to a node."""
+
+    address: str
+    stream: trio.SocketStream
+    reader: MessageReader
+    idle_since: float = 0.0
+
+    def is_usable(self) -> bool:
+        """True if an idle connection is still open and not too old."""
+        if trio.current_time() - self.idle_since > MAX_IDLE_SECONDS:
+            return False
+        return not self.stream.socket.is_readable()
+
+    def close(self) -> None:
+        self.stream.socket.close()
+
+
+@attrs.define(eq=False)
+class _Exchange:
+    """One request to a node and its answer."""
+
+    connection: _Connection
+    asked: Owner
+    """Owner to which the request was sent, with its epoch."""
+    status: int = 0
+    headers: dict[str, str] = attrs.field(factory=dict)
+    is_over: bool = False
+    """True once the whole answer was read, so the connection can be reused."""
+    is_read: bool = True
+    """True for a GET request, which has no effect."""
+    has_moved: bool = False
+    """True once the partition has another owner."""
+    _scope: trio.CancelScope | None = None
+    _late_until: float = 0.0
+    """Monotonic time until which the former owner may still answer."""
+
+    def move(self, *, is_alive: bool) -> None:
+        """End the exchange, as the partition has another owner.
+
+        If the former owner is alive, a request other than GET may still be answered for `LATE_SECONDS`.
+        """
+        if not self.has_moved:
+            late = LATE_SECONDS if is_alive and not self.is_read else 0.0
+            self.has_moved, self._late_until = True, trio.current_time() + late
+        if not is_alive:
+            self._late_until = 0.0
+        if self._scope is not None:
+            self._scope.deadline = min(self._scope.deadline, self._late_until)
+
+    async def send(self, request: bytes, seconds: float) -> None:
+        """Send a request, and read the head of its answer.
+
+        Raises:
+            ConnectionLost: The connection failed, or no head arrived within `seconds`.
+        """
+        with self._waiting(seconds):
+            await self.connection.stream.send_all(request)
+            head = await self.connection.reader.read_head()
+            if head is None:
+                raise trio.BrokenResourceError("the node closed it")
+            self.status, self.headers = decode_answer(head)
+
+    async def read_all(self) -> bytes:
+        """Read the whole body of the answer."""
+        async with aclosing(self.pieces()) as pieces:
+            return b"".join([piece async for piece in pieces])
+
+    async def pieces(self) -> AsyncGenerator[bytes, None]:
+        """Yield the pieces of the answer's body as they arrive.
+
+        Raises:
+            ConnectionLost: The connection ends before the body does, or is silent for too long.
+        """
+        reader = self.connection.reader
+        if (length := self.headers.get("content-length")) is not None:
+            with self._waiting(SILENCE_SECONDS):
+                data = await reader.read_body(int(length))
+            self.is_over = True
+            yield data
+            return
+        while True:
+            with self._waiting(SILENCE_SECONDS):
+                data = await reader.read_chunk()
+            if not data:
+                self.is_over = True
+                return
+            yield data
+
+    @contextmanager
+    def _waiting(self, seconds: float) -> Iterator[None]:
+        """Limit the block to `seconds`, and to the time for which the node owns the partition.
+
+        Raises:
+            ConnectionLost: The connection failed or the time ran out. The request may have had its effect.
+        """
+        until = trio.current_time() + seconds
+        with trio.move_on_at(min(until, self._late_until) if self.has_moved else until) as self._scope:
+            try:
+                yield
+            except (trio.BrokenResourceError, trio.ClosedResourceError, MalformedMessage) as error:
+                raise ConnectionLost(
+                    f"the connection to the node was lost: {str(error) or type(error).__name__}",
+                    was_sent=True,
+                    is_broken=not self.status and isinstance(error, trio.BrokenResourceError),
+                ) from error
+        if self._scope.cancelled_caught:
+            reason = (
+                "the session has moved to another node"
+                if self.has_moved
+                else f"nothing came for {seconds:g} s"
+            )
+            raise ConnectionLost(reason, was_sent=True)
+
+
+class NodeTransport(Transport):
+    """Transport to the nodes of one pool: each request goes to the node that owns its session."""
+
+    def __init__(
+        self,
+        directory: PoolDirectory,
+        *,
+        key: bytes,
+        now: Callable[[], float],
+        owner: str = "user",
+        pending: PendingMessages | None = None,
+    ) -> None:
+        """Create a transport without connections. Run `run` in the background.
+
+        Args:
+            directory: Nodes and owners of the pool.
+            key: Cluster key.
+            now: Unix time in seconds by the clock of the database.
+            owner: Owner to act for in requests that name none.
+            pending: Stores messages for sessions without an owner; None makes them wait for an owner.
+        """
+        self._directory, self._key, self._now, self._owner = directory, key, now, owner
+        self._pending = pending
+        self._idle: dict[str, list[_Connection]] = {}
+        self._open: set[_Exchange] = set()
+        """Requests that are not completed yet."""
+        self._is_closed = False
+        self._unreachable: dict[str, float] = {}
+        """Monotonic time until which a node is not tried, by node name."""
+
+    def __repr__(self) -> str:
+        return f"<NodeTransport of {self._directory.name}>"
+
+    async def run(self) -> None:
+        """End requests to nodes that no longer own the sessions, until cancelled. Close idle connections at the end."""
+        try:
+            while True:
+                for exchange in list(self._open):
+                    self._check_owner(exchange)
+                await self._directory.wait_changed()
+        finally:
+            self._close()
+
+    def _check_owner(self, exchange: _Exchange) -> None:
+        """End an exchange if its partition has another owner."""
+        asked = exchange.asked
+        if asked.partition >= 0:
+            owner = self._directory.owner_of_partition(asked.partition)
+            if owner.epoch != asked.epoch or _name_of(owner) != _name_of(asked):
+                exchange.move(is_alive=asked.node is not None and asked.node.name in self._directory.nodes)
+
+    # --- requests of this process --------------------------------------------------------
+
+    async def call(self, request: RemoteRequest) -> Any:
+        request, over = _adapt(request), trio.current_time() + _deadline_of(request)
+        while True:
+            try:
+                return await self._call(_shorten(request, over - trio.current_time()))
+            except Refused as problem:
+                if problem.kind != "inbox-full" or trio.current_time() >= over:
+                    raise
+            await trio.lowlevel.checkpoint()
+
+    async def _call(self, request: RemoteRequest) -> Any:
+        async with self._ask(request, to_http(request), ANSWER_SECONDS + request.wait) as exchange:
+            data = await exchange.read_all()
+        return parse_response(request, exchange.status, data)
+
+    @asynccontextmanager
+    async def events(self, request: RemoteRequest) -> AsyncGenerator[Events | None, None]:
+        async with self._ask(request, to_http(request, accept=EVENT_STREAM_TYPE), ANSWER_SECONDS) as exchange:
+            if exchange.status >= _FIRST_ERROR:
+                raise parse_problem(exchange.status, await exchange.read_all())
+            if exchange.status == NO_CONTENT:
+                yield None
+                return
+            async with aclosing(exchange.pieces()) as pieces, aclosing(_events(pieces)) as events:
+                yield events
+
+    @asynccontextmanager
+    async def download(self, request: RemoteRequest) -> AsyncGenerator[AsyncGenerator[bytes, None], None]:
+        async with self._ask(request, to_http(request, accept="*/*"), ANSWER_SECONDS) as exchange:
+            if exchange.status >= _FIRST_ERROR:
+                raise parse_problem(exchange.status, await exchange.read_all())
+            async with aclosing(exchange.pieces()) as pieces:
+                yield pieces
+
+    @asynccontextmanager
+    async def _ask(
+        self, request: RemoteRequest, form: HTTPRequest, seconds: float
+    ) -> AsyncGenerator[_Exchange, None]:
+        """Send a request of this process, with the scope admin."""
+        owner = request.owner or self._owner
+        async with self._exchange(
+            form, session_id=_session_of(request), owner=owner, scopes=("admin",), seconds=seconds
+        ) as exchange:
+            yield exchange
+
+    # --- requests of gateways and other pools --------------------------------------------
+
+    @asynccontextmanager
+    async def relay(
+        self, form: HTTPRequest, *, session_id: str, owner: str, scopes: tuple[str, ...], seconds: float
+    ) -> AsyncGenerator[RelayedAnswer, None]:
+        """Relay a gateway's request once, in an `async with` block with its answer; see `actgent.web.server.request_relay`.
+
+        Raises:
+            NoOwner: No live node owns the session.
+            ConnectionLost: The connection failed before the answer, or while its body is read.
+        """
+        seconds += ANSWER_SECONDS
+        async with self._exchange(
+            form, session_id=session_id, owner=owner, scopes=scopes, seconds=seconds
+        ) as exchange:
+            headers = {
+                name: value for name, value in exchange.headers.items() if name in RELAYED_ANSWER_HEADERS
+            }
+            async with aclosing(exchange.pieces()) as pieces:
+                yield RelayedAnswer(status=exchange.status, headers=headers, pieces=pieces)
+
+    async def store(
+        self, form: HTTPRequest, *, session_id: str, message_id: str, owner: str, scopes: tuple[str, ...]
+    ) -> bool:
+        """Store a message for the next owner of its session. Return False if an owner exists; see `Way.store`."""
+        known = self._directory.owner_of(session_id)
+        if self._pending is None or known.node is not None:
+            return False
+        return await self._pending.store(
+            known, form, session_id=session_id, message_id=message_id, caller=owner, scopes=scopes
+        )
+
+    async def exchange(
+        self, form: HTTPRequest, *, session_id: str, owner: str, seconds: float, scopes: tuple[str, ...] = ()
+    ) -> tuple[int, bytes]:
+        """Send a request to the owner of a session; return the status and body of its answer.
+
+        Raises:
+            NoOwner, ConnectionLost: See `relay`.
+        """
+        seconds += ANSWER_SECONDS
+        async with self._exchange(
+            form, session_id=session_id, owner=owner, scopes=scopes, seconds=seconds
+        ) as exchange:
+            return exchange.status, await exchange.read_all()
+
+    # --- one exchange --------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def _exchange(
+        self, form: HTTPRequest, *, session_id: str, owner: str, scopes: tuple[str, ...], seconds: float
+    ) -> AsyncGenerator[_Exchange, None]:
+        """Send a request to the owner of a session, or to any node if the id is empty; yield after the answer's head.
+
+        Raises:
+            NoOwner: No live node owns the session.
+            ConnectionLost: The node is not reachable, or the connection failed, or the node does not own the session.
+        """
+        to = await self._locate(session_id)
+        exchange = _Exchange(await self._connect(to), to, is_read=form.verb == "GET")
+        self._open.add(exchange)
+        try:
+            request = encode_request(
+                form,
+                session_id=session_id,
+                owner=owner,
+                scopes=scopes,
+                epoch=to.epoch,
+                key=self._key,
+                now=self._now(),
+            )
+            await exchange.send(request, seconds)
+            if exchange.status == MISDIRECTED and EPOCH in exchange.headers:
+                await exchange.read_all()
+                await self._wait_moved(to)
+                raise ConnectionLost("the session has moved to another node", was_sent=False)
+            yield exchange
+        finally:
+            self._open.discard(exchange)
+            self._release(exchange)
+
+    async def _locate(self, session_id: str) -> Owner:
+        """Wait until a session has an owner that may be reached, and return that owner. An empty id returns any node.
+
+        Raises:
+            NoOwner: The session had no such owner for `LOCATE_SECONDS`.
+        """
+        directory = self._directory
+        if not session_id:
+            return self._any_node()
+        with trio.move_on_after(LOCATE_SECONDS):
+            while True:
+                owner = directory.owner_of(session_id)
+                if owner.node is not None and self._may_try(owner.node.name, session_id):
+                    return owner
+                with trio.move_on_after(UNREACHABLE_SECONDS):
+                    await directory.wait_changed()
+        raise NoOwner
+
+    def _any_node(self) -> Owner:
+        """Return this node, else any node that is not leaving, as an owner without a partition. Raise `NoOwner` if there is none."""
+        nodes = self._directory.nodes
+        staying = [each for each in nodes.values() if not each.is_leaving]
+        found = nodes.get(self._directory.name) or (staying[0] if staying else None)
+        if found is None:
+            raise NoOwner
+        return Owner(partition=-1, epoch=0, node=found)
+
+    async def _wait_moved(self, asked: Owner) -> None:
+        """Wait until the directory has another owner than the one that answered 421, for at most `UNREACHABLE_SECONDS`."""
+        await self._refresh()
+        with trio.move_on_after(UNREACHABLE_SECONDS):
+            while self._directory.owner_of_partition(asked.partition) == asked:
+                await self._directory.wait_changed()
+
+    def _may_try(self, name: str, session_id: str) -> bool:
+        """True if the node may be tried: it is not marked unreachable, and it is not this node without serving the session."""
+        if name == self._directory.name and not self._directory.is_ours(session_id):
+            return False
+        return self._unreachable.get(name, 0.0) <= trio.current_time()
+
+    async def _connect(self, to: Owner) -> _Connection:
+        """Return an idle connection to a node, or open a new one.
+
+        Raises:
+            ConnectionLost: The node is not reachable; the request was not sent.
+        """
+        assert to.node is not None  # noqa: S101 - see `_locate`
+        address = to.node.address
+        idle = self._idle.get(address, [])
+        while idle:
+            connection = idle.pop()
+            if connection.is_usable():
+                return connection
+            connection.close()
+        parts = urlsplit(address)
+        try:
+            with trio.fail_after(CONNECT_SECONDS):
+                stream = await trio.open_tcp_stream(parts.hostname or "", parts.port or 80)
+        except (OSError, trio.TooSlowError) as error:
+            self._unreachable[to.node.name] = trio.current_time() + UNREACHABLE_SECONDS
+            await self._refresh()
+            raise ConnectionLost(
+                f"the node at {address} cannot be reached: {error}", was_sent=False
+            ) from error
+        self._unreachable.pop(to.node.name, None)
+        with suppress(OSError):
+            stream.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        return _Connection(address, stream, MessageReader(stream))
+
+    async def _refresh(self) -> None:
+        """Read the owners again. Database errors are ignored here, since the membership logs them."""
+        with suppress(JournalError):
+            await self._directory.refresh()
+
+    def _release(self, exchange: _Exchange) -> None:
+        """Return the connection of a completed exchange to the idle ones. Close any other one, which cancels its answer."""
+        connection = exchange.connection
+        idle = self._idle.setdefault(connection.address, [])
+        if exchange.is_over and not self._is_closed and len(idle) < MAX_IDLE_CONNECTIONS:
+            connection.idle_since = trio.current_time()
+            idle.append(connection)
+        else:
+            connection.close()
+
+    def _close(self) -> None:
+        """Close all idle connections; connections released later are closed too."""
+        self._is_closed = True
+        for connections in self._idle.values():
+            for connection in connections:
+                connection.close()
+        self._idle.clear()
+
+    async def aclose(self) -> None:
+        self._close()
+        await trio.lowlevel.checkpoint()
+
+
+def _name_of(owner: Owner) -> str:
+    """Return the name of the owning node; empty if there is no owner.
+
+    Owners are compared by name, since other fields of an owner's row may change, for example when it leaves.
+    """
+    return "" if owner.node is None else owner.node.name
+
+
+async def _events(pieces: AsyncGenerator[bytes, None]) -> AsyncGenerator[StreamEvent | None, None]:
+    """Yield decoded events, and None for each piece of bytes."""
+    decoder = StreamDecoder()
+    async for piece in pieces:
+        yield None
+        for event in decoder.feed(piece):
+            yield event
+
+
+def _adapt(request: RemoteRequest) -> RemoteRequest:
+    """Adapt a request to the node protocol.
+
+    A new session gets its id here, because the id determines the node that creates it. Sending a message does not wait for
+    the outcome, which is awaited by further requests.
+    """
+    if request.operation == "post_session":
+        return attrs.evolve(request, operation="put_session", session_id=request.key or new_secret(), key="")
+    return attrs.evolve(request, wait=0) if request.operation == "say" else request
+
+
+def _session_of(request: RemoteRequest) -> str:
+    """Return the id of the session whose owner answers a request; empty if any node may answer."""
+    if request.operation == "post_decision":
+        return session_of(request.part)
+    if request.operation == "post_fork":  # it writes only the copy
+        return str((request.body or {}).get("session_id") or request.session_id)
+    return request.session_id
+
+
+def _deadline_of(request: RemoteRequest) -> float:
+    """Return the seconds for which a message may wait for room in an inbox; 0 for other requests."""
+    return float((request.body or {}).get("deadline", 0)) if request.operation == "say" else 0.0
+
+
+def _shorten(request: RemoteRequest, seconds: float) -> RemoteRequest:
+    """Limit the deadline of a message to `ROOM_SECONDS`, and to the `seconds` that are left."""
+    if _deadline_of(request) <= ROOM_SECONDS:
+        return request
+    deadline = min(max(seconds, 1.0), ROOM_SECONDS)
+    return attrs.evolve(request, body={**(request.body or {}), "deadline": deadline})

@@ -1,0 +1,187 @@
+"""Evaluation cases in files: markdown (one case per file), JSON lines, or JSON."""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from actgent.control.limits import Limits
+from actgent.definitions.front_matter import split_front_matter
+from actgent.errors import ConfigurationError
+from actgent.support.strict_json import load_document
+
+from .cases import Case, Check
+from .checks import calls, calls_no_tool, contains, equals, matches
+from .simulated_user import SimulatedUser
+
+KEYS = (
+    "name",
+    "input",
+    "user",
+    "expected",
+    "contains",
+    "matches",
+    "equals",
+    "calls",
+    "judge",
+    "limits",
+    "timeout",
+    "tags",
+)
+"""Keys of a case in a file."""
+_USER = ("goal", "persona", "opening", "llm", "max_turns")
+"""Keys of a simulated user in a file."""
+TESTS = "tests"
+"""Subfolder of an agent folder with its cases."""
+SUFFIXES = (".md", ".jsonl", ".json")
+"""Suffixes of case files."""
+MAX_BYTES = 20_000_000
+"""Maximum size of a case file in bytes."""
+
+
+def load_cases(place: str | Path) -> list[Case]:
+    """Return the cases of a file (`.md`, `.jsonl`, `.json`), of a folder of such files, or of an agent folder's `tests`.
+
+    Raises:
+        ConfigurationError: The path does not exist, or a case is invalid; the message names file and line.
+    """
+    path = Path(place)
+    if path.is_dir():
+        return _of_folder(path)
+    if not path.is_file():
+        raise ConfigurationError(
+            f"no such file or folder: {path}; expected a case file (.md, .jsonl, .json or .py), a folder of them, or an agent folder"
+        )
+    match path.suffix:
+        case ".md":
+            return [_of_markdown(path)]
+        case ".jsonl":
+            return [
+                case_from(_json(line, f"{path}:{number}"), place=f"{path}:{number}")
+                for number, line in enumerate(_text(path).splitlines(), 1)
+                if line.strip()
+            ]
+        case ".json":
+            found = _json(_text(path), str(path))
+            listed = found if isinstance(found, list) else [found]
+            return [case_from(each, place=f"{path}, case {number}") for number, each in enumerate(listed, 1)]
+    raise ConfigurationError(f"{path} is not a case file: expected the suffix .md, .jsonl, .json or .py")
+
+
+def _of_folder(path: Path) -> list[Case]:
+    folder = path / TESTS if (path / "brain.md").is_file() else path
+    files = sorted(each for each in folder.glob("*") if each.suffix in SUFFIXES)
+    if not files:
+        raise ConfigurationError(f"{folder} has no cases: add files such as {folder / 'greeting.md'}")
+    return [case for file in files for case in load_cases(file)]
+
+
+def _of_markdown(path: Path) -> Case:
+    document = split_front_matter(_text(path), name=str(path))
+    found = {"name": path.stem, **document.values}
+    if document.body.strip():
+        found.setdefault("input", document.body.strip())
+    return case_from(found, place=str(path))
+
+
+def _text(path: Path) -> str:
+    if path.stat().st_size > MAX_BYTES:
+        raise ConfigurationError(f"{path} is larger than {MAX_BYTES:,} bytes")
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise ConfigurationError(f"{path} is not UTF-8: save it as UTF-8") from None
+
+
+def _json(text: str, place: str) -> Any:
+    try:
+        return load_document(text)
+    except (ValueError, RecursionError) as error:
+        raise ConfigurationError(f"{place} is not JSON: {error}") from None
+
+
+def case_from(found: Any, *, place: str = "the case") -> Case:
+    """Return a case made from a dictionary, as files contain it.
+
+    Args:
+        found: Dictionary of the case.
+        place: Location of the case for error messages.
+
+    Raises:
+        ConfigurationError: A key is unknown, or a value is invalid.
+    """
+    if not isinstance(found, Mapping):
+        raise ConfigurationError(f"{place} must be an object with keys such as input and expected")
+    if unknown := [key for key in found if key not in KEYS]:
+        raise ConfigurationError(f"{place}: unknown key {unknown[0]!r}; expected one of {', '.join(KEYS)}")
+    try:
+        return Case(
+            input=_texts(found.get("input", ()), "input"),
+            name=str(found.get("name") or ""),
+            user=_user(found.get("user")),
+            expected=found.get("expected"),
+            checks=_checks(found),
+            judge=str(found.get("judge") or ""),
+            limits=Limits(**found["limits"]) if found.get("limits") else None,
+            timeout=None if found.get("timeout") is None else float(found["timeout"]),
+            tags=_texts(found.get("tags", ()), "tags"),
+        )
+    except re.error as error:
+        raise ConfigurationError(f"{place}: `matches` is not a valid regular expression: {error}") from None
+    except (ConfigurationError, TypeError, ValueError) as error:
+        raise ConfigurationError(f"{place}: {error}") from None
+
+
+def _user(found: Any) -> SimulatedUser | None:
+    """Return a simulated user from a goal, or from an object with goal, persona, opening, llm and max_turns."""
+    if found is None or isinstance(found, str):
+        return None if found is None else SimulatedUser(found)
+    if not isinstance(found, Mapping) or (unknown := [each for each in found if each not in _USER]):
+        wrong = f"unknown key {unknown[0]!r}" if isinstance(found, Mapping) else repr(found)[:80]
+        raise ConfigurationError(f"`user` must be a goal, or an object with {', '.join(_USER)}: {wrong}")
+    return SimulatedUser(**found)
+
+
+def _texts(value: Any, key: str) -> tuple[str, ...]:
+    listed = (value,) if isinstance(value, str) else value
+    if not isinstance(listed, Sequence) or not all(isinstance(each, str) for each in listed):
+        raise ConfigurationError(f"`{key}` must be a text or a list of texts, not {value!r:.80}")
+    return tuple(listed)
+
+
+def _checks(found: Mapping[str, Any]) -> list[Check]:
+    made: list[Check] = []
+    if "contains" in found:
+        made.append(contains(*_texts(found["contains"], "contains")))
+    made += [matches(pattern) for pattern in _texts(found.get("matches", ()), "matches")]
+    if "equals" in found:
+        made.append(equals(found["equals"]))
+    if "calls" in found:
+        made += _calls(found["calls"])
+    return made
+
+
+def _calls(value: Any) -> list[Check]:
+    """Return the checks of the key `calls`: tool names, or names with arguments. An empty list checks that no tool is called."""
+    if isinstance(value, str):
+        return [calls(value)]
+    if isinstance(value, Mapping):
+        return [calls(name, **(arguments or {})) for name, arguments in value.items()]
+    names = _texts(value, "calls")
+    return [calls(name) for name in names] if names else [calls_no_tool]
+
+
+def save_cases(path: Path, cases: Sequence[Mapping[str, Any]]) -> None:
+    """Write cases to a new file as JSON lines.
+
+    Raises:
+        ConfigurationError: The file exists, or a case is invalid.
+    """
+    for number, case in enumerate(cases, 1):
+        case_from(case, place=f"case {number}")
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            file.writelines(f"{json.dumps(case, ensure_ascii=False)}\n" for case in cases)
+    except FileExistsError:
+        raise ConfigurationError(f"{path} exists: name a new file") from None

@@ -1,0 +1,82 @@
+"""Evaluation cases made from recorded sessions: user messages as input, the recorded answer as the expected one."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from actgent.errors import JournalDamaged, WireError
+from actgent.journal.base import Journal
+from actgent.journal.records import MessageAcceptedRecord, RatingRecord, Record
+from actgent.journal.session_lists import SessionFilter
+from actgent.messages import Message
+from actgent.sessions.restore import rebuild
+
+PASSING_RATING = 0.5
+"""Rating from which a recorded answer is expected again."""
+CRITERIA = "The answer says in substance what the expected answer says, and contradicts it nowhere."
+"""Judge criteria of cases made from sessions."""
+
+
+async def cases_from_journal(
+    journal: Journal, *, agent: str | None = None, session: str | None = None, limit: int = 100
+) -> list[dict[str, Any]]:
+    """Return up to `limit` cases as dictionaries, latest sessions first: user messages, expected answer, and called tools.
+
+    A rating with a corrected answer replaces the recorded answer. Sessions without an answer, with a bad rating but no
+    corrected answer, child sessions, and unreadable sessions are skipped.
+    """
+    cases: list[dict[str, Any]] = []
+    wanted, after = SessionFilter(agent=agent, roots=True), None
+    while len(cases) < limit and (page := await journal.page(wanted, after=after, limit=100)):
+        after = page[-1].cursor
+        for summary in page:
+            if session in (None, summary.session_id) and len(cases) < limit:
+                cases += await _case(journal, summary.agent, summary.session_id)
+    return cases
+
+
+async def _case(journal: Journal, agent: str, session_id: str) -> list[dict[str, Any]]:
+    try:
+        records: tuple[Record, ...] = await journal.load(session_id, agent=agent)
+        history = (await rebuild(records)).history
+    except (JournalDamaged, WireError):
+        return []
+    asked = [message.text for message in history if message.sender.kind == "user" and message.text.strip()]
+    answer = _last_answer(history)
+    if not asked or not answer:
+        return []
+    rating = _last_rating(records)
+    if rating is not None and rating.expected:
+        answer = rating.expected
+    elif rating is not None and rating.score < PASSING_RATING:
+        return []  # a bad answer without a correction gives no expected answer
+    case: dict[str, Any] = {"name": session_id, "input": asked, "expected": answer, "judge": CRITERIA}
+    if rating is not None:
+        case["tags"] = ["good" if rating.score >= PASSING_RATING else "bad"]
+        case["judge"] += (
+            f" A reviewer commented on the recorded answer: {rating.comment}" if rating.comment else ""
+        )
+    if names := list(dict.fromkeys(call.name for message in history for call in message.tool_calls)):
+        case["calls"] = names
+    return [case]
+
+
+def _last_rating(records: Iterable[Record]) -> RatingRecord | None:
+    """Return the latest rating of the last message; None without a rating."""
+    rating, last = None, None
+    for record in records:
+        if isinstance(record, MessageAcceptedRecord):
+            rating, last = None, record.message.id
+        elif isinstance(record, RatingRecord) and record.message_id == last:
+            rating = record
+    return rating
+
+
+def _last_answer(history: Iterable[Message]) -> str:
+    """Return the agent's last answer; empty if the last message is the user's."""
+    last = ""
+    for message in history:
+        if message.sender.kind in ("assistant", "agent") and not message.tool_calls:
+            last = message.text.strip()
+        elif message.sender.kind == "user":
+            last = ""
+    return last

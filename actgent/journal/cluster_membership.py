@@ -1,0 +1,136 @@
+"""The interface between a runtime and a cluster of processes that host the same agents.
+
+The package of the cluster is not imported here. It registers its opener as the entry point `cluster` of the group
+`actgent.parts`, so that a runtime works without that package.
+"""
+
+import importlib.util
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, Protocol
+
+import attrs
+import trio
+
+from actgent.errors import ConfigurationError
+
+from .base import Journal
+
+PARTS = "actgent.parts"
+"""Group of the entry points by which packages outside the core register."""
+EXTRA = ("hypercorn", "psycopg", "starlette")
+"""Packages of the extra `cluster`."""
+LEAVE_GRACE_SECONDS = 30.0
+"""Seconds that running turns may take to finish when their process leaves the cluster.
+
+Unfinished turns resume on other nodes.
+"""
+
+
+@attrs.frozen(kw_only=True)
+class ClusterStatistics:
+    """State and counters of a cluster node since its start."""
+
+    node: str
+    """Name of the node."""
+    partitions: int
+    """Number of partitions that the node owns."""
+    takeovers: Mapping[str, int]
+    """Acquired partitions by reason: `new`, `given_back` (released by their owner), or `died` (the owner died or was cut off)."""
+    takeover_seconds: float
+    """Total seconds from the decision to acquire a partition until its requests were served."""
+    fenced: int
+    """Number of rejected writes because ownership had moved to another node."""
+    lost: int
+    """Number of partitions that another node acquired while this node owned them."""
+    evicted: int
+    """Number of turns that were stopped because their partition was lost."""
+    resumed: int
+    """Number of unfinished sessions that resumed on this node. Their last model call may have been repeated."""
+    relayed: int
+    """Number of requests that other nodes forwarded to this node."""
+    connections: int
+    """Number of connections of the membership to the database since the start; more than 1 after a reconnect."""
+
+
+class Membership(Protocol):
+    """The interface of a cluster node for its runtime."""
+
+    journal: Journal
+    lender: Any
+    """A `LimitLeaser`: leases shares of the rate limits that all processes have in common."""
+    left: trio.Event
+    """Event that is set when the node has handed over all its sessions."""
+
+    async def serve(self, runtime: Any, *, task_status: trio.TaskStatus[None]) -> None:
+        """Serve the owned sessions with the agents of a `Runtime` until cancelled."""
+
+    async def host(self, agents: Collection[str]) -> None:
+        """Register agents as hosted by the pool of this node.
+
+        Raises:
+            ConfigurationError: Another pool of the same journal hosts one of the agents.
+            JournalFailed: The database does not answer.
+        """
+
+    def statistics(self) -> ClusterStatistics:
+        """Return state and counters of this node."""
+
+    def unready_reasons(self) -> Collection[str]:
+        """Return reasons why a load balancer should use other nodes; empty if the node is ready."""
+
+    def calm_seconds(self) -> float:
+        """Return the seconds since this node started, or since it last acquired partitions of a dead node."""
+
+    def observe_takeovers(self, on_seconds: Callable[[str, str, float], object] | None) -> None:
+        """Set the callback for each takeover: its name, reason and seconds. None removes the callback."""
+
+    async def leave(self, grace: float) -> None:
+        """Hand over all owned sessions within `grace` seconds."""
+
+
+async def hosted(membership: Membership | None, agents: Collection[str]) -> None:
+    """Register agents as hosted by this node's pool; do nothing without a cluster. Raises like `Membership.host`."""
+    if membership is not None:
+        await membership.host(agents)
+
+
+@asynccontextmanager
+async def open_membership(
+    journal: object, cluster: str | None, *, advertise: str | None, node: str | None
+) -> AsyncGenerator[Membership | None, None]:
+    """Join the cluster and yield the membership; yield None if `cluster` is None.
+
+    Raises:
+        ConfigurationError: Several processes cannot share the journal, a name or URL has another form, or the extra is not
+            installed.
+    """
+    if cluster is None:
+        if advertise is not None or node is not None:
+            raise ConfigurationError("advertise= and node= need cluster=")
+        yield None
+        return
+    if not isinstance(journal, str) or not journal.startswith(("postgres://", "postgresql://")):
+        raise ConfigurationError(
+            "a cluster node needs a shared journal, postgres://HOST/DATABASE: set journal=, --journal "
+            "or the variable ACTGENT_JOURNAL"
+        )
+    check_cluster_extra()
+    import importlib.metadata  # noqa: PLC0415 - takes 10 ms and loads 23 modules, which only a cluster needs
+
+    found = importlib.metadata.entry_points(group=PARTS, name="cluster")
+    if not found:
+        raise ConfigurationError("this installation of actgent has no cluster: install actgent again")
+    open_member = next(iter(found)).load()
+    async with open_member(journal, pool=cluster, node=node, advertise=advertise) as member:
+        yield member
+
+
+def check_cluster_extra() -> None:
+    """Raise if a package of the extra `cluster` is missing.
+
+    Raises:
+        ConfigurationError: A package is not installed.
+    """
+    if missing := [name for name in EXTRA if importlib.util.find_spec(name) is None]:
+        raise ConfigurationError(f"a cluster needs {' and '.join(missing)}: pip install 'actgent[cluster]'")

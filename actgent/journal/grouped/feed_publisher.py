@@ -1,0 +1,222 @@
+"""Publish written steps to the readers of the feed in this process, in the order of the writes.
+
+A step is published once its transaction is known to be on the disk, with its final record numbers. A rolled back step
+is never published. A reader that opens the feed first and then reads the journal misses nothing, and recognizes
+duplicates by their numbers. Without readers nothing is created.
+"""
+
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
+
+import attrs
+
+from actgent.errors import ActgentError, ConfigurationError
+from actgent.journal.feed import Backlog, Erased, FeedReader, Written
+from actgent.journal.records import (
+    AgentMessageRecord,
+    CallsStartedRecord,
+    DeliveryRecord,
+    MessageAcceptedRecord,
+    MessageAppendedRecord,
+    MessageEndRecord,
+    Record,
+    StateChangeRecord,
+)
+from actgent.journal.session_lists import SessionKey
+from actgent.messages import Message, Text
+
+from .references import refers, resolve
+from .row_format import Page, Row, read_records, unsealed
+
+ReadStep = Callable[[SessionKey, int, int], Awaitable[tuple[Record, ...]]]
+"""Function that reads a number of records of a session after a record number."""
+
+
+@attrs.define(eq=False)
+class _Stored:
+    """A row that waits for readers. The first reader that wants its records decodes it for all."""
+
+    key: SessionKey
+    row: Row
+    given: Sequence[Record]
+    identity: bytes
+    read: ReadStep
+    size: int
+    _records: tuple[Record, ...] | None = None
+
+    async def decode(self, *, with_records: bool) -> Written:
+        """Return the step. Read the journal if its records refer to earlier ones."""
+        if with_records and not self._know_records():  # the records refer to an earlier step
+            self._records = await self.read(self.key, self.row.first - 1, self.row.count)
+        return self._written(with_records=with_records)
+
+    def decode_now(self, *, with_records: bool) -> Written | None:
+        """Return the step; None if the journal must be read for it."""
+        if with_records and not self._know_records():
+            return None
+        return self._written(with_records=with_records)
+
+    def _written(self, *, with_records: bool) -> Written:
+        row = self.row
+        return Written(
+            session_id=self.key.session_id,
+            agent=self.key.agent,
+            first=row.first,
+            count=row.count,
+            at=row.at,
+            records=(self._records or ()) if with_records else (),
+        )
+
+    def _know_records(self) -> bool:
+        """Decode the records once. Return False if they refer to an earlier step."""
+        if self._records is None:
+            try:
+                self._records = self._decode()
+            except LookupError:
+                return False
+        return True
+
+    def _decode(self) -> tuple[Record, ...]:
+        if self.given and are_fixed(self.given):
+            return tuple(self.given)
+        records = self._with_given_values(read_records(unsealed(self.row, self.identity)))
+        return tuple(resolve(records)) if any(map(refers, records)) else records
+
+    def _with_given_values(self, records: tuple[Record, ...]) -> tuple[Record, ...]:
+        """Return records whose state changes have whole values, taken from the original records.
+
+        The values must not be changed.
+
+        So readers of a state difference need no read of the journal.
+        """
+        if len(self.given) != len(records):
+            return records
+        return tuple(
+            [
+                attrs.evolve(record, changes={**record.changes, **given.changes}, patches={})
+                if type(record) is StateChangeRecord and type(given) is StateChangeRecord and record.patches
+                else record
+                for record, given in zip(records, self.given, strict=True)
+            ]
+        )
+
+
+def are_fixed(records: Iterable[Record]) -> bool:
+    """True if nothing in the records can have been modified since the write, so that they need not be decoded.
+
+    Most turns contain only texts and numbers. The check runs for each step that has a reader.
+    """
+    for record in records:
+        if type(record) is AgentMessageRecord:
+            is_fixed = not (record.results or record.called) and record.last_call is None
+            is_fixed = is_fixed and _is_text(record.message)
+        elif type(record) is MessageAcceptedRecord:
+            is_fixed = not (record.limits or record.baggage) and _is_text(record.message)
+        elif type(record) is MessageAppendedRecord:
+            is_fixed = not record.limits
+        else:
+            is_fixed = type(record) in _FIXED
+        if not is_fixed:
+            return False
+    return True
+
+
+def _is_text(message: Message) -> bool:
+    if message.metadata:
+        return False
+    for part in message.parts:  # noqa: SIM110 - a generator costs two calls for each part
+        if type(part) is not Text:
+            return False
+    return True
+
+
+_FIXED = frozenset([DeliveryRecord, MessageEndRecord, CallsStartedRecord])
+
+
+def written_steps(key: SessionKey, page: Page) -> tuple[Written, ...]:
+    """Return the steps of a page as feed items."""
+    return tuple(
+        Written(
+            session_id=key.session_id,
+            agent=key.agent,
+            first=first,
+            count=len(records),
+            at=row.at,
+            records=records,
+        )
+        for row, first, records in page.steps
+    )
+
+
+class FeedPublisher:
+    """The feed of one journal: its readers and their backlogs."""
+
+    def __init__(self, read: ReadStep) -> None:
+        self._read = read
+        self.is_read = False
+        """True if the feed has readers. Callers check it before they publish."""
+        self._backlogs: dict[SessionKey | None, Backlog] = {}
+        """Backlogs by session; the key None is the backlog of all sessions."""
+        self._has_ended = False
+
+    @asynccontextmanager
+    async def open(
+        self, session: SessionKey | None, *, capacity: int, with_records: bool
+    ) -> AsyncGenerator[FeedReader, None]:
+        """Yield a reader of one session, or of all sessions; see `Journal.feed`."""
+        if capacity < 1:
+            raise ConfigurationError(f"the capacity of a feed reader must be at least 1, not {capacity}")
+        backlog = self._backlogs.setdefault(session, Backlog())
+        backlog.has_ended = self._has_ended
+        backlog.capacity = max(backlog.capacity, capacity)
+        reader = FeedReader(backlog, capacity, with_records=with_records)
+        backlog.readers.append(reader)
+        self.is_read = True
+        try:
+            yield reader
+        finally:
+            backlog.readers.remove(reader)
+            if not backlog.readers and self._backlogs.get(session) is backlog:
+                del self._backlogs[session]
+            self.is_read = bool(self._backlogs)
+            reader.close()
+
+    def publish(
+        self,
+        rows: Sequence[Row],
+        keys: Iterable[SessionKey],
+        given: Iterable[Sequence[Record]],
+        identity: bytes,
+    ) -> None:
+        """Publish written rows, one per session, in the order of the writes.
+
+        `given` has the original records of each row.
+        """
+        everything = self._backlogs.get(None)
+        for row, key, records in zip(rows, keys, given, strict=True):
+            of_one = self._backlogs.get(key)
+            if everything is not None or of_one is not None:
+                stored = _Stored(key, row, records, identity, self._read, len(row.body))
+                for backlog in filter(None, (everything, of_one)):
+                    backlog.put(stored)
+
+    def publish_erased(self, keys: Iterable[SessionKey]) -> None:
+        """Publish that sessions were erased."""
+        for key in keys if self.is_read else ():
+            for backlog in filter(None, (self._backlogs.get(None), self._backlogs.get(key))):
+                backlog.put(Erased(session_id=key.session_id, agent=key.agent))
+
+    def fence_readers(self, is_lost: Callable[[str], bool], error: ActgentError) -> None:
+        """End the readers of single sessions that another process writes now, with an error.
+
+        Readers of all sessions stay.
+        """
+        for key in [each for each in self._backlogs if each is not None and is_lost(each.session_id)]:
+            self._backlogs.pop(key).finish(error)
+        self.is_read = bool(self._backlogs)
+
+    def close(self) -> None:
+        """End all readers after their last item, because the journal closes."""
+        self._has_ended = True
+        for backlog in self._backlogs.values():
+            backlog.finish()

@@ -1,0 +1,76 @@
+"""Cache of session heads between writes, so that the next step of a session needs no read.
+
+A step that failed may be stored nevertheless. Its session is uncertain until it is rolled back to the head before the
+step.
+"""
+
+import itertools
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Mapping
+
+import attrs
+
+from actgent.journal.session_lists import SessionKey
+
+from .row_format import Head, JournalStep, begin_head, find_parent, name_series
+
+KNOWN_HEADS = 10_000
+"""Maximum number of cached heads. Other heads are read from the storage."""
+
+
+@attrs.define(eq=False)
+class HeadCache:
+    """Heads of the sessions that the owner of a storage wrote or read last."""
+
+    bound: int = KNOWN_HEADS
+    """Maximum number of heads in the cache. The least recently written heads are evicted."""
+    by_key: OrderedDict[SessionKey, Head] = attrs.field(factory=OrderedDict)
+    """Heads by session, least recently written first."""
+    uncertain: dict[SessionKey, Head | None] = attrs.field(factory=dict)
+    """Sessions whose last step failed and may be stored, with their heads before that step; None for a new session."""
+    _numbers: Iterator[int] = attrs.field(init=False, factory=lambda: itertools.count(1))
+    """Numbers of the sessions that begin in this epoch."""
+
+    def begin_epoch(self) -> None:
+        """Clear the cache when an epoch begins. Uncertain sessions stay uncertain."""
+        self.by_key.clear()
+        self._numbers = itertools.count(1)
+
+    def put(self, heads: Mapping[SessionKey, Head]) -> None:
+        """Add heads, and evict the least recently written heads above the bound."""
+        known = self.by_key
+        for key, head in heads.items():
+            known[key] = head
+            known.move_to_end(key)
+        while len(known) > self.bound:
+            known.popitem(last=False)
+
+    def certain(self, key: SessionKey) -> Head | None:
+        """Return the cached head of a session; None if it is not cached or the session is uncertain."""
+        return None if key in self.uncertain else self.by_key.get(key)
+
+    def evict(self, keys: Iterable[SessionKey]) -> None:
+        """Remove the heads of these sessions, so that they are read again."""
+        for key in keys:
+            self.by_key.pop(key, None)
+
+    def erase(self, keys: Iterable[SessionKey]) -> None:
+        """Remove erased sessions, also from the uncertain ones."""
+        for key in keys:
+            self.by_key.pop(key, None)
+            self.uncertain.pop(key, None)
+
+    def mark_uncertain(self, keys: Iterable[SessionKey], before: Mapping[SessionKey, Head]) -> None:
+        """Mark sessions whose last step may or may not be stored, with their heads before it."""
+        self.uncertain.update({key: before.get(key) for key in keys})
+
+    def mark_rolled_back(self, key: SessionKey) -> None:
+        """Mark an uncertain session as certain after it was rolled back, and evict its head."""
+        self.by_key.pop(key, None)
+        del self.uncertain[key]
+
+    def begin(self, step: JournalStep, beside: Mapping[SessionKey, Head], *, epoch: int, now: float) -> Head:
+        """Return the head of a new session. Its parent session is in the cache or among the new heads `beside`."""
+        above = find_parent(step)
+        parent = None if above is None else beside.get(above) or self.by_key.get(above)
+        return begin_head(step, name_series(epoch, next(self._numbers)), parent, now=now)

@@ -1,0 +1,544 @@
+"""Storage format of journals: a row for each step, and a head for each session.
+
+The head of a session holds its number of records and digests of its unfinished messages, so numbering and recovery
+need no read of the session. A session is identified by its agent and id. Its rows are in a series, a short name that
+the head holds. The checksum of a row or head also covers its position: a row that was moved to another journal,
+series or number is invalid.
+
+Before version 4 the series of a session was its id, and heads had fewer fields. Both stay valid; such a head gets all
+fields with its next step.
+"""
+
+import functools
+import hashlib
+import operator
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import attrs
+import msgpack  # type: ignore[import-untyped]
+
+from actgent.errors import (
+    JournalDamaged,
+    JournalVersion,
+    NotSerializable,
+)
+from actgent.journal.base import Creation, Entry, SessionSummary
+from actgent.journal.encryption import Keys, is_sealed, open_sealed
+from actgent.journal.records import (
+    WIRE,
+    AgentMessageRecord,
+    MessageAcceptedRecord,
+    MessageEndRecord,
+    NextTimerRecord,
+    Record,
+    ResumptionRecord,
+    SessionClosedRecord,
+    SessionCreatedRecord,
+    SuspensionRecord,
+)
+from actgent.journal.session_lists import SessionKey, State, is_storable, state_of
+from actgent.journal.state_patches import stored_records
+from actgent.messages import Priority
+from actgent.support.quick_init import maker
+from actgent.support.tagged_codec import SCHEMA_VERSION, Packers
+
+from .compression import compress, expand
+from .references import resolve
+
+TO_ERASE = -1.0
+"""Value of `Head.due` of a session that is to be erased."""
+_VERSION = bytes([SCHEMA_VERSION])
+"""First byte of the body of a step: its schema version."""
+_DIGEST = 8
+"""Bytes of the digest of a message id in a head."""
+
+
+@attrs.define
+class JournalStep:
+    """An encoded entry, with the records that change the head."""
+
+    key: SessionKey
+    count: int
+    body: bytes
+    marks: Sequence[Record] = ()
+    """The records that change the head."""
+    given: Sequence[Record] = ()
+    """The original records, which may have been modified since; empty if only the bytes are known."""
+    creation: Creation | None = None
+    """Creation of the session, if the session is new."""
+    follows: bool = False
+    """True if the session has earlier steps; see `Entry.follows`."""
+
+    @property
+    def begins(self) -> bool:
+        """True if this step has the first record of a session."""
+        return _opened_in(self) is not None
+
+    @property
+    def is_refused(self) -> bool:
+        """True if the step belongs to a new session whose id is taken."""
+        return self.creation is not None and self.creation.is_refused
+
+
+@attrs.define
+class Row:
+    """A stored step. `first` is the number of its first record."""
+
+    series: str
+    first: int
+    count: int
+    body: bytes
+    checksum: int
+    at: float | None = None
+    """Time of the write: Unix time in seconds; None in rows before version 7."""
+
+
+@attrs.define
+class Page:
+    """Some records of a session, and the rows that hold them."""
+
+    records: tuple[Record, ...] = ()
+    rows: Sequence[Row] = ()
+    after: int = 0
+    """Number of the record before the first one."""
+
+    @property
+    def steps(self) -> Iterator[tuple[Row, int, tuple[Record, ...]]]:
+        """Each row with the number of its first record on the page, and its records on the page."""
+        for row in self.rows:
+            first = max(row.first, self.after + 1)
+            begin = first - self.after - 1
+            yield row, first, self.records[begin : row.first + row.count - self.after - 1]
+
+
+@attrs.define
+class Head:
+    """Metadata of a session that is known without reading its records; see `SessionSummary`."""
+
+    session_id: str
+    agent: str
+    owner: str = ""
+    parent_id: str | None = None
+    created_at: float = 0.0
+    updated_at: float = 0.0
+    records: int = 0
+    pending: bytes = b""
+    """Digests of the accepted messages that are not completed, in order."""
+    closed: bool = False
+    due: float = 0.0
+    suspended: bool = False
+    parent_agent: str | None = None
+    root_agent: str = ""
+    root_id: str = ""
+    series: str = ""
+    """Name of the series that holds the rows of the session."""
+
+    @property
+    def key(self) -> SessionKey:
+        return SessionKey(self.agent, self.session_id)
+
+    @property
+    def state(self) -> State:
+        return state_of(self.closed, self.suspended, bool(self.pending))
+
+    def is_retained(self, unchanged_since: float) -> bool:
+        """True if the session has pending work, or changed at or after the Unix time `unchanged_since` (seconds)."""
+        is_due = self.due > 0 and not self.closed
+        return bool(self.pending) or self.suspended or is_due or self.updated_at >= unchanged_since
+
+    @property
+    def summary(self) -> SessionSummary:
+        return SessionSummary(
+            session_id=self.session_id,
+            agent=self.agent,
+            owner=self.owner,
+            parent_id=self.parent_id,
+            parent_agent=self.parent_agent,
+            created_at=self.created_at,
+            updated_at=self.updated_at,
+            records=self.records,
+            unfinished=len(self.pending) // _DIGEST,
+            closed=self.closed,
+            due=self.due,
+            suspended=self.suspended,
+            root_agent=self.root_agent,
+            root_id=self.root_id,
+        )
+
+
+_LOOK_BACK = 100
+"""Number of earlier records that are read first if a page refers to earlier records."""
+_make_head, _make_row, _make_step = maker(Head), maker(Row), maker(JournalStep)
+
+
+def encode_entry(entry: Entry) -> JournalStep:
+    """Encode an entry. The bytes begin with the schema version.
+
+    Raises:
+        NotSerializable: The entry contains a value that is not plain data.
+    """
+    records = entry.records
+    key = SessionKey(entry.agent, entry.session_id)
+    if "\0" in (names := key.agent + key.session_id) or not names.isascii():
+        _check_text("session_id", key.session_id)
+        _check_text("agent", key.agent)
+    body = _VERSION + WIRE.encode(stored_records(records), Record) if records else b""
+    marks, creation = [record for record in records if type(record) in _MARKING], entry.creation
+    if creation is None and marks and type(marks[0]) is SessionCreatedRecord:
+        creation = Creation()
+    return _make_step(key, len(records), body, marks, records, creation, entry.follows)
+
+
+def join_steps(steps: Sequence[JournalStep]) -> JournalStep:
+    """Join steps of one session that are written together into one step."""
+    if len(steps) == 1:
+        return steps[0]
+    count, marks, items, given = 0, list[Record](), [], list[Record]()
+    for step in steps:
+        count += step.count
+        marks += step.marks
+        given += step.given
+        items.append(step.body[1 + len(_array_header(step.count)) :])
+    body = b"".join([_VERSION, _array_header(count), *items])
+    return JournalStep(steps[0].key, count, body, marks, given if len(given) == count else ())
+
+
+@functools.lru_cache(maxsize=64)
+def _array_header(count: int) -> bytes:
+    packed: bytes = msgpack.Packer().pack_array_header(count)
+    return packed
+
+
+def decode_rows(rows: Sequence[Row], *, head: Head, identity: bytes, after: int = 0) -> tuple[Record, ...]:
+    """Return the records of a session after record number `after` from all its remaining rows.
+
+    No record may refer to records before the first row: `after` is 0, or covered by a snapshot. State differences to
+    values in the snapshot stay differences.
+
+    Raises:
+        JournalDamaged: A row is missing, altered or duplicated.
+        JournalVersion, WireError: A newer actgent wrote a row.
+    """
+    first = _first(rows, after)
+    records = _decode_row_after_row(rows, first, head, identity)
+    if first + len(records) - 1 != head.records:
+        raise JournalDamaged(
+            f"it has {first + len(records) - 1} of {head.records} records",
+            session_id=head.session_id,
+            record=min(first + len(records) - 1, head.records) + 1,
+        )
+    try:
+        return tuple(resolve(records[after + 1 - first :], is_partial=after > 0))
+    except LookupError as error:
+        raise JournalDamaged(
+            f"a record refers to the tool call, answer or state key {error}, which is missing",
+            session_id=head.session_id,
+        ) from error
+
+
+def decode_page(
+    rows: Sequence[Row],
+    *,
+    head: Head,
+    identity: bytes,
+    after: int,
+    earlier: Callable[[int, int], Sequence[Row]],
+) -> Page:
+    """Return some records after record number `after`.
+
+    `earlier(first, count)` returns the rows with up to `count` records before record `first`, which later records may
+    refer to.
+
+    Raises:
+        JournalDamaged: A row is missing or altered.
+        JournalVersion, WireError: A newer actgent wrote a row.
+    """
+    page, count = Page(rows=rows, after=after), _LOOK_BACK
+    while True:
+        first = _first(rows, after)
+        records = _decode_row_after_row(rows, first, head, identity)
+        missing = after + 1 - first
+        try:
+            page.records = tuple(resolve(records)[missing:])
+        except LookupError as error:
+            before = earlier(first, count) if first > 1 else ()
+            count *= 2  # all rows are decoded again
+            if not before:
+                words = f"a record refers to the tool call, answer or state key {error}, which is missing"
+                raise JournalDamaged(words, session_id=head.session_id) from error
+            rows = [*before, *rows]
+        else:
+            return page
+
+
+def _first(rows: Sequence[Row], after: int) -> int:
+    """Return the number of the first record in the rows, which may be before `after` if they share a row."""
+    return rows[0].first if rows and after and rows[0].first <= after + 1 else after + 1
+
+
+def _decode_row_after_row(rows: Iterable[Row], first: int, head: Head, identity: bytes) -> list[Record]:
+    """Decode consecutive rows. Raise `JournalDamaged` at a gap or a wrong checksum."""
+    records: list[Record] = []
+    for row in rows:
+        place = first + len(records)
+        if row.first != place or not is_good(row, identity):
+            reason = "its checksum is wrong" if row.first == place else "a record is missing or duplicated"
+            raise JournalDamaged(reason, session_id=head.session_id, record=place)
+        records += _decode(unsealed(row, identity).body)
+    return records
+
+
+def unsealed(row: Row, identity: bytes) -> Row:
+    """Return a row with its body decrypted and decompressed.
+
+    Raises:
+        JournalKeyError: The keys of the environment do not decrypt the body.
+    """
+    if not is_sealed(row.body):
+        body = expand(row.body)
+        return row if body is row.body else attrs.evolve(row, body=body)
+    return attrs.evolve(row, body=open_sealed(row.body, _place(row.series, row.first, row.count, identity)))
+
+
+def read_records(row: Row) -> tuple[Record, ...]:
+    """Return the records of a row as stored, with references to earlier records.
+
+    Raises:
+        JournalVersion, WireError: A newer actgent wrote the row.
+    """
+    return _decode(row.body)
+
+
+def decode_step(row: Row, key: SessionKey) -> JournalStep:
+    """Return the step that is stored in a row.
+
+    Raises:
+        JournalVersion, WireError: A newer actgent wrote the row.
+    """
+    marks = [record for record in read_records(row) if type(record) in _MARKING]
+    return JournalStep(key, row.count, row.body, marks)
+
+
+def read_key(rows: Iterable[Row]) -> SessionKey:
+    """Find the session of rows by their records.
+
+    An unknown agent is empty; an unknown id is the name of the series.
+
+    Raises:
+        JournalVersion, WireError: A newer actgent wrote a row.
+    """
+    agent = session_id = series = ""
+    for row in rows:
+        series = row.series
+        for record in read_records(row):
+            if isinstance(record, SessionCreatedRecord):
+                agent = agent or record.agent
+            elif isinstance(record, MessageAcceptedRecord | AgentMessageRecord):
+                session_id = session_id or record.message.session_id
+                agent = agent or (
+                    record.message.sender.name
+                    if isinstance(record, AgentMessageRecord) and record.stop
+                    else ""
+                )
+        if agent and session_id:
+            break
+    return SessionKey(agent, session_id or series)
+
+
+def _decode(body: bytes) -> tuple[Record, ...]:
+    if body[0] > SCHEMA_VERSION:
+        raise JournalVersion(body[0], SCHEMA_VERSION)
+    return WIRE.decode(body[1:], Record)
+
+
+def _check_text(name: str, text: str) -> None:
+    """Raise `NotSerializable` if databases cannot store the text."""
+    if not is_storable(text):
+        raise NotSerializable(name, "the text has a NUL character or a lone surrogate")
+
+
+def _clean(text: str) -> str:
+    if text.isascii() and "\0" not in text:
+        return text
+    return text.encode("utf-8", "replace").decode().replace("\0", "?")
+
+
+# --- heads -------------------------------------------------------------------------------
+
+
+def name_series(epoch: int, number: int) -> str:
+    """Return the series name of the n-th session that begins in an epoch.
+
+    It is short because each row repeats it.
+
+    Its first character distinguishes it from the series of earlier versions, which are session ids.
+    """
+    return f"\x1f{epoch:x}.{number:x}"
+
+
+def find_parent(step: JournalStep) -> SessionKey | None:
+    """Return the key of the parent session that the first step of a session names; None if there is no parent."""
+    opened = _opened_in(step)
+    if opened is None or opened.parent_id is None:
+        return None
+    return SessionKey(_clean(opened.parent_agent or step.key.agent), _clean(opened.parent_id))
+
+
+def _opened_in(step: JournalStep) -> SessionCreatedRecord | None:
+    for mark in step.marks:
+        if isinstance(mark, SessionCreatedRecord):
+            return mark
+    return None
+
+
+def begin_head(step: JournalStep, series: str, parent: Head | None, *, now: float) -> Head:
+    """Return the head of a session before its first step, with the fields that never change."""
+    opened, above = _opened_in(step), find_parent(step)
+    root = step.key if parent is None else SessionKey(parent.root_agent, parent.root_id)
+    return Head(
+        step.key.session_id,
+        step.key.agent,
+        owner="" if opened is None else _clean(opened.owner.name),
+        parent_id=None if above is None else above.session_id,
+        parent_agent=None if above is None else above.agent,
+        created_at=now if opened is None else float(opened.created_at),
+        root_agent=root.agent,
+        root_id=root.session_id,
+        series=series,
+    )
+
+
+def place_step(
+    step: JournalStep,
+    before: Head,
+    *,
+    now: float,
+    at: float | None,
+    identity: bytes,
+    keys: Keys | None = None,
+) -> tuple[Row, Head]:
+    """Return the row of a step after the existing rows, and the new head.
+
+    The body is encrypted if there are keys. Otherwise it is compressed. Both together would leak content by the
+    length.
+    """
+    first = before.records + 1
+    if keys is None:
+        body = compress(step.body)
+    else:
+        body = keys.seal(step.body, _place(before.series, first, step.count, identity))
+    checksum = checksum_row(before.series, first, step.count, body=body, identity=identity, at=at)
+    head = _make_head(*_fields(before))  # attrs.evolve takes four times as long
+    head.records += step.count
+    head.updated_at = now
+    for record in step.marks:
+        if (change := _MARKS.get(type(record))) is not None:
+            change(head, record)
+    return _make_row(before.series, first, step.count, body, checksum, at), head
+
+
+def _accept(head: Head, record: MessageAcceptedRecord) -> None:
+    head.pending += _digest(record.message.id)
+    if (
+        record.message.priority is Priority.URGENT or record.message.on_busy == "interrupt"
+    ):  # an urgent or interrupting message ends the suspension
+        head.suspended = False
+
+
+def _mark_closed(head: Head, record: MessageEndRecord) -> None:
+    digest, pending = _digest(record.message_id), head.pending
+    each = [pending[at : at + _DIGEST] for at in range(0, len(pending), _DIGEST)]
+    head.pending = b"".join(other for other in each if other != digest)
+
+
+def _close(head: Head, record: SessionClosedRecord) -> None:
+    head.closed = True
+    if record.erase:
+        head.due = TO_ERASE
+
+
+def _set_due(head: Head, record: NextTimerRecord) -> None:
+    head.due = float(record.at)
+
+
+def _suspend(head: Head, _: SuspensionRecord) -> None:
+    head.suspended = True
+
+
+def _resume(head: Head, _: ResumptionRecord) -> None:
+    head.suspended = False
+
+
+_MARKS: dict[type, Callable[[Head, Any], None]] = {
+    MessageAcceptedRecord: _accept,
+    MessageEndRecord: _mark_closed,
+    NextTimerRecord: _set_due,
+    SuspensionRecord: _suspend,
+    ResumptionRecord: _resume,
+    SessionClosedRecord: _close,
+}
+_MARKING = {SessionCreatedRecord, *_MARKS}
+
+
+def _digest(message_id: str) -> bytes:
+    return hashlib.blake2b(message_id.encode("utf-8", "surrogatepass"), digest_size=_DIGEST).digest()
+
+
+# --- checksums ---------------------------------------------------------------------------
+
+
+def checksum_row(
+    series: str, first: int, count: int, *, body: bytes, identity: bytes, at: float | None = None
+) -> int:
+    """Return the CRC-32 of a row, its position, its time if any, and the identity of the journal."""
+    place = f"{series}\0{first}\0{count}" if at is None else f"{series}\0{first}\0{count}\0{at!r}"
+    return zlib.crc32(body, zlib.crc32(place.encode(), zlib.crc32(identity)))
+
+
+def _place(series: str, first: int, count: int, identity: bytes) -> bytes:
+    """Return the position that an encrypted row is bound to."""
+    return identity + f"{series}\0{first}\0{count}".encode()
+
+
+def is_good(row: Row, identity: bytes) -> bool:
+    """True if the row is unaltered and in its original position. Its values may have any type."""
+    if type(row.body) is not bytes:
+        return False
+    checksum = checksum_row(row.series, row.first, row.count, body=row.body, identity=identity, at=row.at)
+    return row.checksum == checksum
+
+
+def checksum_head(head: Head, identity: bytes) -> int:
+    """Return the CRC-32 of a head and the identity of the journal."""
+    return _checksum(_fields(head), identity)
+
+
+def is_good_head(head: Head, checksum: object, identity: bytes) -> bool:
+    """True if the head is unaltered. Heads of earlier versions have fewer fields."""
+    if checksum == checksum_head(head, identity):
+        return True
+    if head.series != head.session_id:
+        return False
+    has_date = head.due or head.suspended
+    fields = _fields(head)[: _FIELDS_OF_VERSION_3 if has_date else _FIELDS_OF_VERSION_1]
+    return checksum == _checksum(fields, identity)
+
+
+def _checksum(fields: tuple[Any, ...], identity: bytes) -> int:
+    return zlib.crc32(_pack_fields(fields), zlib.crc32(identity))
+
+
+def head_values(head: Head, identity: bytes) -> tuple[Any, ...]:
+    """Return the column values of a head, with its checksum last."""
+    return (*_fields(head), checksum_head(head, identity))
+
+
+HEAD_FIELDS = tuple(field.name for field in attrs.fields(Head))
+_fields = operator.attrgetter(*HEAD_FIELDS)
+_pack_fields = Packers().pack
+_FIELDS_OF_VERSION_1 = HEAD_FIELDS.index("closed") + 1
+_FIELDS_OF_VERSION_3 = HEAD_FIELDS.index("suspended") + 1
+CHANGING = ("updated_at", "records", "pending", "closed", "due", "suspended")
+"""Fields that change with steps after the first one."""

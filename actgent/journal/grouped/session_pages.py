@@ -1,0 +1,120 @@
+"""Pages and counts of sessions. They cost nothing until they are requested.
+
+Pages are ordered by the last change. Indexes on the sessions table would make each step 10 % slower. So a storage
+keeps a copy of the columns, which is updated before a page is read, for the sessions that changed since the previous
+page.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+import trio
+
+from actgent.journal.session_lists import NO_COUNTS, Cursor, SessionFilter, SessionKey, State
+
+from .row_format import Head
+
+SESSIONS_PER_UPDATE = 500
+"""Number of sessions whose list order is updated in one transaction. Writers wait meanwhile."""
+MAX_CHANGED_SESSIONS = 10_000
+"""Maximum number of remembered changed sessions. If more change, all sessions are compared."""
+_FIRST = SessionKey("", "")
+
+
+class SessionListStorage(Protocol):
+    """Methods of a storage for lists of sessions. The storage is locked during each call."""
+
+    async def resolve_all(self) -> None:
+        """Roll back the steps that failed and may be stored."""
+
+    async def list_changed(self, after: SessionKey, limit: int) -> list[SessionKey]:
+        """Return up to `limit` sessions after the key `after` whose list order is outdated."""
+
+    async def update_list_order(self, keys: Sequence[SessionKey]) -> None:
+        """Copy the last change of these sessions to the list order."""
+
+    async def select_page(self, wanted: SessionFilter, after: Cursor | None, limit: int) -> list[Head]:
+        """Return up to `limit` heads in order of the last change."""
+
+    async def count_states(self) -> dict[tuple[str, State], int]:
+        """Return the number of sessions by agent and state."""
+
+
+class Pages:
+    """Lists and counts the sessions of one storage."""
+
+    def __init__(self, storage: trio.Semaphore, shelves: SessionListStorage) -> None:
+        self._storage = storage
+        self._lists = shelves
+        self._turn = trio.Lock()
+        self._changed: set[SessionKey] | None = None
+        """Sessions that changed since the last page; None if unknown."""
+        self._states: Counter[tuple[str, State]] | None = None
+        """Number of sessions by agent and state; None if they must be counted."""
+
+    def forget(self) -> None:
+        """Mark all sessions as possibly changed, so that the next page compares all of them."""
+        self._changed = self._states = None
+
+    def forget_counts(self) -> None:
+        """Discard the counts after sessions were erased."""
+        self._states = None
+
+    def note(self, heads: Mapping[SessionKey, Head], before: Mapping[SessionKey, Head]) -> None:
+        """Note the sessions that were written. `before` has their heads before the write."""
+        if self._changed is not None:
+            self._changed.update(heads)
+            if len(self._changed) > MAX_CHANGED_SESSIONS:
+                self._changed = None
+        if self._states is not None:
+            self._states.update((key.agent, head.state) for key, head in heads.items())
+            self._states.subtract((key.agent, before[key].state) for key in heads if key in before)
+
+    async def select(self, wanted: SessionFilter, after: Cursor | None, limit: int) -> list[Head]:
+        """Return a page of sessions, after updating the list order of changed sessions."""
+        async with self._turn:
+            await self._update_all_list_orders()
+        async with self._storage:
+            await self._lists.resolve_all()
+            return await self._lists.select_page(wanted, after, limit)
+
+    async def _update_all_list_orders(self) -> None:
+        changed, self._changed = self._changed, set()
+        try:
+            if changed is None:
+                await self._rescan()
+            else:
+                keys = list(changed)
+                for at in range(0, len(keys), SESSIONS_PER_UPDATE):
+                    await self._update_list_order(keys[at : at + SESSIONS_PER_UPDATE])
+        except BaseException:
+            self._changed = None
+            raise
+
+    async def _rescan(self) -> None:
+        last = _FIRST
+        while True:
+            async with self._storage:
+                found = await self._lists.list_changed(last, SESSIONS_PER_UPDATE)
+            if not found:
+                return
+            await self._update_list_order(found)
+            last = found[-1]
+
+    async def _update_list_order(self, keys: Sequence[SessionKey]) -> None:
+        async with self._storage:
+            with trio.CancelScope(shield=True):
+                await self._lists.update_list_order(keys)
+
+    async def count(self, agent: str | None) -> dict[State, int]:
+        """Return the number of sessions in each state, of one agent or of all agents."""
+        counts = dict(NO_COUNTS)
+        async with self._storage:
+            await self._lists.resolve_all()
+            if self._states is None:
+                self._states = Counter(await self._lists.count_states())
+            for (name, state), number in self._states.items():
+                if agent in (None, name):
+                    counts[state] += number
+        return counts

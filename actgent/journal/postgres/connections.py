@@ -1,0 +1,204 @@
+"""Connections to PostgreSQL: settings, timeouts, reconnects, and translation of errors."""
+
+import contextlib
+import itertools
+import os
+import socket
+import time
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, TypeVar
+
+import psycopg
+import psycopg.conninfo
+import trio
+
+from actgent.errors import JournalDamaged, JournalFailed, JournalFull
+from actgent.support.postgres_address import connection_failure
+
+from .poolers import apply_settings, check_session, is_pooled
+
+SETTINGS: dict[str, Any] = {
+    "client_encoding": "utf8",
+    "connect_timeout": 5,
+    "tcp_user_timeout": 10_000,
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+}
+"""Connection parameters: UTF-8 encoding, and timeouts in seconds for a dead server (`tcp_user_timeout` in ms)."""
+OPTIONS: Mapping[str, str] = {
+    "synchronous_commit": "on",
+    "statement_timeout": "30000",
+    "lock_timeout": "10000",
+    "TimeZone": "UTC",
+    "DateStyle": "ISO",
+    "extra_float_digits": "3",
+    "default_transaction_isolation": "read committed",
+    "tcp_keepalives_idle": "10",
+    "tcp_keepalives_interval": "5",
+    "tcp_keepalives_count": "3",
+    "tcp_user_timeout": "30000",
+}
+"""Settings of the server session that override those of the database and role.
+
+Times in ms, keepalives in seconds.
+
+The server must detect a dead machine soon, because that machine's lock blocks a new owner.
+"""
+RECONNECT_SECONDS = 30.0
+"""Seconds in which a lost connection is re-established before a caller gets an error.
+
+A failover to a standby takes that long.
+"""
+_PAUSES = (0.0, 0.05, 0.1, 0.2, 0.4)
+"""Seconds between attempts; the last value repeats."""
+_CANNOT_CONNECT_NOW = b"57P03"
+_OPTIONS_REFUSED = "unsupported startup parameter"
+"""Error of PgBouncer for the parameter `options`, unless `ignore_startup_parameters` lists it."""
+_HELLO = b"\0\0\0\x16\0\3\0\0user\0actgent\0\0"
+"""Startup message without authentication. A starting server answers its state before it checks the user."""
+
+T = TypeVar("T")
+Connection = psycopg.Connection[tuple[Any, ...]]
+_IDLE = psycopg.pq.TransactionStatus.IDLE
+
+
+class NotYet(psycopg.OperationalError):
+    """The server runs but accepts no connections now: it is starting, recovering or stopping."""
+
+
+def connection_to(address: str, options: Mapping[str, str] = OPTIONS) -> Connection:
+    """Open an auto-committing connection to one server session with these settings.
+
+    Raises:
+        NotYet: The server will accept connections later.
+        ConfigurationError: The address is a pooler in transaction or statement mode.
+        psycopg.Error: The connection failed permanently.
+    """
+    connection = _connect(address, options)
+    try:
+        if is_pooled(connection):
+            check_session(connection, partial(_connect, address, options, seconds=2), break_off)
+            apply_settings(connection, options)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _connect(address: str, options: Mapping[str, str], *, seconds: int | None = None) -> Connection:
+    """Connect. If a pooler rejects the parameter `options`, connect without it."""
+    settings: dict[str, Any] = {"autocommit": True, "options": _as_text(options), **SETTINGS}
+    if seconds is not None:
+        settings["connect_timeout"] = seconds
+    try:
+        return psycopg.connect(address, **settings)
+    except psycopg.OperationalError as error:
+        if _OPTIONS_REFUSED in str(error):
+            return psycopg.connect(address, **{**settings, "options": ""})
+        said = None if error.pgconn is None else _what_it_says(error.pgconn)
+        if said == _CANNOT_CONNECT_NOW:
+            raise NotYet(str(error)) from error
+        if said is None:
+            raise
+    return psycopg.connect(address, **settings)  # the server rejected this user, or has started meanwhile
+
+
+def _as_text(options: Mapping[str, str]) -> str:
+    """Return session settings as the connection parameter `options`."""
+    return " ".join(f"-c {name}={value.replace(' ', chr(92) + ' ')}" for name, value in options.items())
+
+
+def _what_it_says(refused: psycopg.pq.abc.PGconn) -> bytes | None:
+    """Return the SQLSTATE with which a server refuses connections; empty if it accepts them, None if it does not answer.
+
+    libpq reports no SQLSTATE for a failed connection, its error text is in the server's language, and its `PQping`
+    would block the process.
+    """
+    host, port = (refused.hostaddr or refused.host).decode(), refused.port.decode()
+    if not (host and port.isdecimal()):
+        return None
+    is_file = host.startswith(("/", "@"))
+    family = socket.AF_UNIX if is_file else socket.AF_INET6 if ":" in host else socket.AF_INET
+    place = f"{host}/.s.PGSQL.{port}" if is_file else (host, int(port))
+    with contextlib.suppress(OSError), socket.socket(family) as asked:
+        asked.settimeout(SETTINGS["connect_timeout"])
+        asked.connect(place)
+        asked.sendall(_HELLO)
+        answer = asked.makefile("rb")
+        kind, length = answer.read(1), int.from_bytes(answer.read(4), "big")
+        fields = answer.read(length - 4).split(b"\0") if kind == b"E" else []
+        return next((each[1:] for each in fields if each[:1] == b"C"), b"") if kind else None
+    return None
+
+
+async def patiently(attempt: Callable[[], Awaitable[T]], is_lost: Callable[[JournalFailed], bool]) -> T:
+    """Retry `attempt` while `is_lost` returns True for its error, for at most `RECONNECT_SECONDS` seconds."""
+    until = time.monotonic() + RECONNECT_SECONDS
+    for pause in itertools.chain(_PAUSES, itertools.repeat(_PAUSES[-1])):
+        try:
+            return await attempt()
+        except JournalFailed as error:
+            if not is_lost(error) or time.monotonic() + pause > until:
+                raise
+        await trio.sleep(pause)
+    raise AssertionError("the pauses do not end")
+
+
+def is_not_yet(error: JournalFailed) -> bool:
+    """Return True if the error says that the server accepts no connections now but will soon."""
+    return isinstance(error.__cause__, NotYet)
+
+
+def one_row(connection: Connection, sql: Any, *values: Any) -> tuple[Any, ...]:
+    """Return the only row of a query.
+
+    Raises:
+        JournalDamaged: The query has no row.
+    """
+    row = connection.execute(sql, values).fetchone()
+    if row is None:
+        raise JournalDamaged("its table meta is empty")
+    return row
+
+
+@contextmanager
+def errors_translated() -> Iterator[None]:
+    """Translate PostgreSQL errors into journal errors. None quotes the address, which may contain a password."""
+    try:
+        yield
+    except psycopg.errors.DiskFull as error:
+        raise JournalFull(f"the disk of the journal is full: {error}; the step was not written") from error
+    except psycopg.errors.UntranslatableCharacter as error:
+        raise JournalDamaged(
+            f"an id, an agent's or an owner's name has a character that its database cannot store ({error}): make a database with "
+            "ENCODING 'UTF8' for it, or use other names; the step was not written"
+        ) from error
+    except (psycopg.IntegrityError, psycopg.DataError, psycopg.errors.DataCorrupted) as error:
+        raise JournalDamaged(str(error)) from error
+    except psycopg.Error as error:
+        raise JournalFailed(f"the journal's database failed: {connection_failure(error) or error}") from error
+
+
+def settle(connection: Connection) -> None:
+    """Roll back the open transaction of a connection, if there is one.
+
+    A cancel request may hit the COMMIT itself, which then does not end the transaction.
+    """
+    if not connection.closed and connection.info.transaction_status != _IDLE:
+        connection.rollback()
+
+
+def break_off(connection: Connection | None) -> None:
+    """Shut down a connection from another thread, so that a thread waiting for the server gets an error."""
+    with contextlib.suppress(psycopg.Error, OSError):  # already closed
+        if connection is not None:
+            with socket.socket(fileno=os.dup(connection.fileno())) as doubled:
+                doubled.shutdown(socket.SHUT_RDWR)
+
+
+def in_transaction(connection: Connection, fn: Callable[..., T], *args: Any) -> T:
+    """Run `fn(connection, *args)` in a transaction, and return its result."""
+    with connection.transaction():
+        return fn(connection, *args)

@@ -1,0 +1,207 @@
+"""Count process deaths per session, to find sessions that crash their process.
+
+A death counts for a session if its turn was resumed since the previous death and completed no model call since the first
+counted death. A session with `SUSPECT_CRASHES` deaths is a suspect. While there are suspects, each session with a counted death is
+held back and opened in groups that are watched for a moment. A death during that time counts for the watched group, and not
+for suspects that survived before. After `DEAD_LETTER_CRASHES` deaths in a row in which a session was watched alone, its message is
+dead-lettered.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+import attrs
+
+from actgent.journal.session_lists import SessionKey
+
+from .ownership_table import OwnershipTable
+from .partitions import SLOTS, slots_of
+from .statements import IS_UNFINISHED
+
+SUSPECT_CRASHES = 3
+"""Number of process deaths after which a session is a suspect."""
+DEAD_LETTER_CRASHES = 2
+"""Number of consecutive deaths with the session watched alone after which its message is dead-lettered."""
+_OF = "slot = ANY(%(slots)s) AND agent = ANY(%(agents)s)"
+_THESE = "(session_id, agent) IN (SELECT * FROM unnest(%(session_ids)s::text[], %(key_agents)s::text[]))"
+_FORGET = f"""
+DELETE FROM suspects AS s WHERE {_OF} AND NOT EXISTS (
+    SELECT FROM sessions AS h WHERE h.session_id = s.session_id AND h.agent = s.agent
+    AND length(h.pending) > 0 AND NOT h.suspended)
+"""  # noqa: S608 - names of our own
+_NEAR = f"""
+SELECT session_id, agent, records FROM suspects AS s
+WHERE {_OF} AND s.crashes + s.is_open::int >= {SUSPECT_CRASHES} AND s.crashes < {SUSPECT_CRASHES}
+"""  # noqa: S608 - as above
+# If the dead node was watching suspects, the death does not count for the other suspects.
+_COUNT = f"""
+WITH forgotten AS ({_FORGET} RETURNING s.session_id, s.agent)
+INSERT INTO suspects AS s (session_id, agent, slot, crashes, alone, is_alone, epoch, records, is_open)
+SELECT h.session_id, h.agent, h.slot, 1, 0, false, t.epoch, h.records, false
+FROM (SELECT * FROM sessions WHERE slot = ANY(%(died)s) AND agent = ANY(%(agents)s) AND {IS_UNFINISHED}) AS h
+JOIN partitions AS t ON t.pool = %(pool)s AND t.p = h.slot * %(partitions)s::int / {SLOTS} AND t.owner = %(node)s
+ON CONFLICT (session_id, agent) DO UPDATE SET
+    crashes = s.crashes + (s.is_open AND (
+        s.crashes < {SUSPECT_CRASHES} OR s.alone_at = ANY(%(dead)s::text[]) OR NOT EXISTS (
+            SELECT FROM suspects AS a WHERE a.alone_at = ANY(%(dead)s::text[])
+            AND (a.session_id, a.agent) NOT IN (SELECT session_id, agent FROM forgotten)
+        )
+    ))::int,
+    alone = s.alone + s.is_alone::int, is_alone = false, is_open = false, epoch = excluded.epoch
+WHERE s.epoch <> excluded.epoch
+"""  # noqa: S608 - as above
+# A separate statement: it sees the counts of an earlier connection of this node, which the previous statement waited for.
+_SUSPECTS = f"""
+SELECT session_id, agent, crashes, alone FROM suspects
+WHERE {_OF} AND (crashes >= {SUSPECT_CRASHES} OR EXISTS (SELECT FROM suspects WHERE {_OF} AND crashes >= {SUSPECT_CRASHES}))
+"""  # noqa: S608 - as above
+_EXCUSE = f"UPDATE suspects SET crashes = {SUSPECT_CRASHES} WHERE {_OF} AND crashes > {SUSPECT_CRASHES} AND alone < {DEAD_LETTER_CRASHES}"  # noqa: S608 - as above
+_CLEAR_MANY = f"DELETE FROM suspects WHERE {_THESE}"  # noqa: S608 - as above
+_LEFT = f"SELECT true FROM suspects WHERE {_OF} LIMIT 1"  # noqa: S608 - as above
+_OPEN = f"UPDATE suspects SET is_open = true WHERE {_THESE} AND NOT is_open"  # noqa: S608 - as above
+_OURS = """
+WHERE session_id = %(session_id)s AND agent = %(agent)s
+AND EXISTS (SELECT FROM partitions WHERE pool = %(pool)s AND p = %(p)s AND owner = %(node)s FOR SHARE)
+"""
+_WATCH = f"UPDATE suspects SET is_open = true, is_alone = %(is_alone)s, alone_at = %(node)s {_OURS}"  # noqa: S608 - as above
+_NOTE_SURVIVED = f"UPDATE suspects SET is_alone = false, alone_at = '', alone = 0 {_OURS}"  # noqa: S608 - as above
+_CLEAR = f"DELETE FROM suspects {_OURS}"  # noqa: S608 - as above
+_BURY = """
+INSERT INTO dead (session_id, agent, message_id, reason, at, request) VALUES
+(%(session_id)s, %(agent)s, %(message_id)s, %(reason)s, now(), %(request)s) ON CONFLICT DO NOTHING
+"""
+
+
+@attrs.frozen(kw_only=True)
+class Suspect:
+    """A session that may have crashed its process."""
+
+    key: SessionKey
+    crashes: int
+    """Number of process deaths during its turn."""
+    alone: int
+    """Number of consecutive deaths of processes that were watching only this suspect."""
+
+    @property
+    def is_to_be_buried(self) -> bool:
+        """True if so many processes died with this session open alone that its message must be dead-lettered."""
+        return self.alone >= DEAD_LETTER_CRASHES
+
+
+@attrs.frozen
+class SuspectTable:
+    """Suspect sessions and dead-lettered messages of a cluster, in the database."""
+
+    _table: OwnershipTable
+    _partition_of: Callable[[str], int]
+    """Returns the partition of a session id."""
+
+    async def list_near(
+        self, partitions: Iterable[int], of: int, agents: Collection[str]
+    ) -> Mapping[SessionKey, int]:
+        """Return the sessions that one more process death makes suspects, with their number of records at the first death.
+
+        Raises:
+            JournalFailed: The database does not answer.
+        """
+        rows = await self._table.select(_NEAR, {"slots": slots_of(partitions, of), "agents": list(agents)})
+        return {SessionKey(agent, session_id): records for session_id, agent, records in rows}
+
+    async def count(
+        self,
+        partitions: Iterable[int],
+        of: int,
+        agents: Collection[str],
+        *,
+        died: Iterable[int] = (),
+        dead: Collection[str] = (),
+    ) -> list[Suspect]:
+        """Count the deaths of partition owners, and return the suspects in the partitions.
+
+        A death counts once in each epoch, however often this is called. Nothing is counted for partitions that another node
+        owns by now. If a message is to be dead-lettered, it explains the deaths: the other suspects keep only `SUSPECT_CRASHES` of them.
+        Sessions with fewer deaths are returned, too, if there is a suspect.
+
+        Args:
+            partitions: Numbers of the partitions.
+            of: Number of partitions of the pool.
+            agents: Names of the agents that this node hosts.
+            died: Numbers of the partitions whose owners died.
+            dead: Names of the owners that died.
+
+        Raises:
+            JournalFailed: The database does not answer. The deaths may be counted or not.
+        """
+        values = {
+            "slots": slots_of(partitions, of),
+            "agents": list(agents),
+            "died": slots_of(died, of),
+            "partitions": of,
+            "dead": list(dead),
+        }
+        await self._table.execute(_COUNT, values)
+        rows = await self._table.select(_SUSPECTS, values)
+        found = [
+            Suspect(key=SessionKey(agent, session_id), crashes=crashes, alone=alone)
+            for session_id, agent, crashes, alone in rows
+        ]
+        if not any(each.is_to_be_buried for each in found):
+            return found
+        await self._table.execute(_EXCUSE, values)
+        return [
+            each if each.is_to_be_buried else attrs.evolve(each, crashes=min(each.crashes, SUSPECT_CRASHES))
+            for each in found
+        ]
+
+    async def forget_ended(self, slots: Sequence[int], agents: Collection[str]) -> bool:
+        """Remove sessions that completed their turn. Return True if others remain."""
+        values = {"slots": list(slots), "agents": list(agents)}
+        await self._table.execute(_FORGET, values)
+        return bool(await self._table.select(_LEFT, values))
+
+    async def clear_all(self, keys: Iterable[SessionKey]) -> None:
+        """Remove sessions that completed a model call."""
+        if known := list(keys):
+            await self._table.execute(_CLEAR_MANY, _columns(known))
+
+    async def mark_open(self, keys: Iterable[SessionKey]) -> None:
+        """Note that sessions are about to be opened, so that the next death counts for them."""
+        if known := list(keys):
+            await self._table.execute(_OPEN, _columns(known))
+
+    async def mark_watched(self, key: SessionKey, *, is_alone: bool) -> None:
+        """Note that a suspect is about to be opened and watched. Ignored if another node owns the session.
+
+        Args:
+            key: The session.
+            is_alone: True if no other suspect is watched at the same time.
+        """
+        await self._table.execute(_WATCH, {**self._place(key), "is_alone": is_alone})
+
+    async def note_survived(self, key: SessionKey) -> None:
+        """Note that the process survived watching a session. Ignored if another node owns the session."""
+        await self._table.execute(_NOTE_SURVIVED, self._place(key))
+
+    async def clear(self, key: SessionKey) -> None:
+        """Remove a session that completed its turn. Ignored if another node owns the session."""
+        await self._table.execute(_CLEAR, self._place(key))
+
+    async def bury(
+        self, key: SessionKey, message_id: str, reason: str, *, request: bytes | None = None
+    ) -> None:
+        """Dead-letter a message of a session.
+
+        `request` is the encoded request that sent the message, if no session has accepted it.
+        """
+        values = {"message_id": message_id, "reason": reason, "request": request}
+        await self._table.execute(_BURY, {**key._asdict(), **values})
+
+    def _place(self, key: SessionKey) -> dict[str, Any]:
+        return {**key._asdict(), "p": self._partition_of(key.session_id)}
+
+
+def _columns(keys: Sequence[SessionKey]) -> dict[str, list[str]]:
+    return {
+        "session_ids": [each.session_id for each in keys],
+        "key_agents": [each.agent for each in keys],
+    }

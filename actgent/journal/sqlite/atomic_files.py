@@ -1,0 +1,97 @@
+"""Write files that get their name only when they are complete."""
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+
+from actgent.errors import ConfigurationError, JournalFull
+
+from .disk_errors import translated
+from .lock import lock_path
+from .wal import log_path
+
+
+@contextmanager
+def drafted(target: Path) -> Iterator[Path]:
+    """Yield the path of a temporary file for `target`.
+
+    The file is locked in the block and deleted at its end unless renamed.
+
+    Raises:
+        ConfigurationError: The target exists, or another process is writing it.
+        JournalFull: The disk is full.
+    """
+    _check_free(target)
+    draft = target.with_name(f"{target.name}.part")
+    try:
+        with _held(draft, target):
+            _check_free(target)  # again, now that no other process can create the target
+            with translated():
+                _remove(draft)
+                draft.touch(mode=0o600)
+            yield draft
+    except JournalFull as full:
+        raise JournalFull(
+            f"the disk of {target} is full: free space or name another file; the incomplete file was removed"
+        ) from full
+
+
+def _check_free(target: Path) -> None:
+    if target.exists():
+        raise ConfigurationError(f"{target} exists: name a file that does not")
+
+
+@contextmanager
+def _held(draft: Path, target: Path) -> Iterator[None]:
+    """Hold the lock of the temporary file in the block. At the end, delete the temporary file and its log."""
+    with translated():
+        fd = _lock(lock_path(draft), target)
+    try:
+        yield
+    finally:
+        try:
+            with translated():
+                _remove(draft)
+                lock_path(draft).unlink(missing_ok=True)
+        finally:
+            os.close(fd)
+
+
+def _lock(path: Path, target: Path) -> int:
+    """Lock a separate file, because some file systems confuse a lock on the temporary file with SQLite's locks."""
+    while True:
+        with ExitStack() as otherwise:
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            otherwise.callback(os.close, fd)
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise ConfigurationError(
+                    f"another process is writing {target}: wait until it has finished, or name another file"
+                ) from None
+            with suppress(FileNotFoundError):  # the former holder has just removed the file
+                if os.path.samestat(path.stat(), os.fstat(fd)):
+                    otherwise.pop_all()
+                    return fd
+
+
+def name_draft(draft: Path, target: Path) -> None:
+    """Rename a complete temporary file to its target. The rename survives power loss."""
+    _sync(draft)
+    draft.rename(target)
+    _sync(target.parent)
+
+
+def _remove(draft: Path) -> None:
+    for each in (draft, log_path(draft)):
+        each.unlink(missing_ok=True)
+
+
+def _sync(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

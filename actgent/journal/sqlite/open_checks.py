@@ -1,0 +1,107 @@
+"""Open a journal file in any state. The file is checked for damage before anything is changed."""
+
+from pathlib import Path
+
+import apsw
+import attrs
+
+from actgent.errors import ConfigurationError, JournalDamaged, JournalFailed
+
+from .file import SqliteFile
+from .file_checks import check_alone
+from .lock import Lock, LookLock
+from .schema import migrate, pragma, read_fact, version_of
+from .wal import Log, log_path, may_be_journal, read_identity, read_log
+
+
+@attrs.frozen
+class Facts:
+    """State of the files before SQLite opened them."""
+
+    identity: int = 0
+    """Application id in the file itself. With a foreign log, SQLite would show the id of the log."""
+    has_log: bool = False
+    noted: tuple[bytes, int] = (b"", 0)
+    """Identity and minimum number of commits that the lock file notes."""
+    log: Log = attrs.field(factory=Log)
+
+
+def check_kind(path: Path) -> None:
+    """Raise if the path is not a journal file. Nothing is created.
+
+    Raises:
+        ConfigurationError: The path is a folder, or a file of another kind.
+    """
+    if path.exists() and not path.is_file():
+        raise ConfigurationError(f"{path} is not a file: name a file for the journal")
+    if path.exists() and not may_be_journal(path):
+        raise ConfigurationError(f"{path} is not the file of a journal: name another file")
+
+
+def examine(path: Path, noted: tuple[bytes, int]) -> Facts:
+    """Return the state of a file and its log.
+
+    Nothing may have the file open: closing it here would drop SQLite's locks.
+    """
+    if not path.exists() or not path.stat().st_size:
+        check_alone(path, noted[1])
+        return Facts()
+    has_log = log_path(path).exists() and log_path(path).stat().st_size > 0
+    return Facts(read_identity(path, noted[0]), has_log, noted, read_log(path))
+
+
+def prepare(
+    db: apsw.Connection, facts: Facts, *, lock: Lock | None = None, look_lock: LookLock | None = None
+) -> SqliteFile:
+    """Configure a new connection, check for damage and migrate the schema. Nothing is changed before the checks."""
+    if db.readonly("main"):
+        raise JournalFailed("the journal file is read-only: give this user write access, or copy the file")
+    db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+    for setting in ("locking_mode=EXCLUSIVE", "mmap_size=0", "synchronous=FULL", "secure_delete=ON"):
+        pragma(db, setting)
+    version = version_of(db)
+    if version:
+        check_log(db, facts)
+    elif db.execute("SELECT count(*) FROM sqlite_schema").get:
+        raise ConfigurationError("the file is a SQLite database of another program: name another file")
+    migrate(db, version)
+    file = SqliteFile(db, lock)
+    if lock is not None:
+        lock.note(
+            file.identity, file.commits
+        )  # before the first page is written, because a power cut may tear it
+    file.set_open(True)
+    if look_lock is not None:
+        file.look_after(look_lock)
+    return file
+
+
+def check_identity(db: apsw.Connection, facts: Facts) -> None:
+    """Raise `JournalDamaged` if the write-ahead log belongs to another journal."""
+    identity = pragma(db, "application_id")
+    if facts.identity not in (0, identity):
+        raise JournalDamaged("its write-ahead log belongs to another journal")
+    if read_fact(db, "identity") != identity:
+        raise JournalDamaged("its identity is altered, or its write-ahead log belongs to another journal")
+
+
+def check_log(db: apsw.Connection, facts: Facts) -> None:
+    """Raise `JournalDamaged` if the write-ahead log does not belong to the file, or lost its end."""
+    check_identity(db, facts)
+    accepted, _ = db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_NOOP)
+    if facts.log.is_broken_behind(accepted):
+        raise JournalDamaged("its write-ahead log is damaged, so that confirmed steps are lost")
+    identity, commits = facts.noted
+    is_noted = commits > 0 and identity == read_fact(db, "identity").to_bytes(4, "big")
+    if is_noted and read_fact(db, "commits") < commits:
+        raise JournalDamaged(
+            "it lacks confirmed steps: its write-ahead log is truncated, or the file is an older copy; "
+            "to continue with the remaining steps remove the file that ends in -lock"
+        )
+    # If the number of commits is right, another SQLite program has copied the log into the file.
+    if not facts.has_log and read_fact(db, "open") and not is_noted:
+        raise JournalDamaged(
+            "its process was killed, and its write-ahead log and lock file are missing. Put them back. If "
+            "another SQLite program copied the log into the file (a checkpoint), the file is complete: recover it into a "
+            "new one. Otherwise the last confirmed steps are lost"
+        )

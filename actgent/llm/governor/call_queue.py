@@ -1,0 +1,191 @@
+"""The order of waiting model calls: priority with ageing, round robin between owners and between sessions of an owner.
+
+Only the first call of a session competes with other sessions. Its key is the time since which it is first, plus its level
+times `age_step`, as in the inbox. HIGH precedes NORMAL within one step of time, an older call of a lower level overtakes, and
+no call starves. URGENT has the key minus infinity. When a call is admitted, the next call of its session becomes first with
+the current time, so it follows all waiting sessions of the owner. That is round robin (Nagle, RFC 970): a session with a
+hundred calls delays a session with one call by at most one call. Owners alternate in the same way over all models, see
+`actgent/support/fair_queue.py`. A call without an owner uses its session as the owner.
+
+Round robin is fair in calls. For fairness in tokens, an expensive call delays the next turn of its session and owner by the
+time that the fair shares of the others take (start tags of start-time fair queueing, Goyal et al. 1996), at most `age_step`.
+"""
+
+import heapq
+import itertools
+import math
+from collections import Counter
+from typing import Literal
+
+import attrs
+
+from actgent.messages import Priority
+from actgent.support.fair_queue import FairQueue, QueueEntry, Turns
+
+from .rate_limits import NO_COST, Cost
+
+AGE_STEP = 30.0
+"""Default seconds of waiting that raise a call by one priority level, equal to that of the inbox."""
+
+State = Literal["new", "waiting", "running", "over"]
+
+
+@attrs.define(eq=False, kw_only=True)
+class Call:
+    """One attempt of a model call, from the request for admission to its end."""
+
+    session: str
+    """Session id; empty for a call without a session, which competes alone."""
+    priority: Priority
+    cost: Cost
+    """Requests and tokens reserved for the call."""
+    arrived: float
+    """Time of the first attempt, by trio's clock."""
+    owner: str = ""
+    """Owner that the call is for; empty uses the session."""
+    state: State = "new"
+    started: float = -math.inf
+    key: float = math.inf
+    """Sort key while the call is the first of its session."""
+    total: Cost = NO_COST
+    """Sum of the model's reservations at admission, this call included."""
+    counted: Cost = NO_COST
+    """Part of that sum that the provider had certainly counted."""
+    settled: Cost = NO_COST
+    """Sum of the model's reservations when this call had certainly been counted."""
+    task: object = None
+    """The waiting task. This module does not use it."""
+
+    @property
+    def session_key(self) -> object:
+        """Key of the session queue."""
+        return self.session or self
+
+    @property
+    def owner_key(self) -> object:
+        """Key of the owner in the round robin."""
+        return self.owner or self.session_key
+
+
+_Entry = tuple[float, int, Call]
+"""(key, serial number, call), the sort order of a session queue."""
+
+
+@attrs.define(eq=False)
+class _SessionQueue:
+    """The waiting calls of one session. It exists only while calls wait."""
+
+    turn: float
+    """Earliest time from which a call of this session can be first."""
+    calls: list[_Entry] = attrs.field(factory=list)
+    stale: int = 0
+    """Number of entries in `calls` that no longer wait."""
+    entry: QueueEntry[Call] | None = None
+    """Position of the first call in the round robin."""
+
+    def first(self) -> Call | None:
+        """Return the next waiting call, or None."""
+        while self.calls and self.calls[0][2].state != "waiting":
+            heapq.heappop(self.calls)
+            self.stale -= 1
+        return self.calls[0][2] if self.calls else None
+
+    def drop_stale(self) -> None:
+        """Count a call that no longer waits, and remove such entries once they are the majority."""
+        self.stale += 1
+        if self.stale * 2 > len(self.calls):
+            self.calls = [entry for entry in self.calls if entry[2].state == "waiting"]
+            heapq.heapify(self.calls)
+            self.stale = 0
+
+
+class CallQueue:
+    """The waiting calls of all owners for one model. Queues of several models can share `turns`."""
+
+    def __init__(self, age_step: float = AGE_STEP, turns: Turns | None = None) -> None:
+        self._age_step = age_step
+        self._delays = (-math.inf, 0.0, age_step, 2 * age_step)
+        self._sessions: dict[object, _SessionQueue] = {}
+        self._round_robin: FairQueue[Call] = FairQueue(len(Priority), turns)
+        """The first call of each session."""
+        self._serial = itertools.count()
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    @property
+    def entries(self) -> int:
+        """Number of heap entries, including outdated ones; proportional to the waiting calls."""
+        return self._round_robin.entries + sum(len(queue.calls) for queue in self._sessions.values())
+
+    def by_priority(self) -> dict[str, int]:
+        """Return the number of waiting calls by priority name. Priorities without calls are omitted."""
+        waiting = (
+            call for queue in self._sessions.values() for _, _, call in queue.calls if call.state == "waiting"
+        )
+        return dict(Counter(call.priority.name.lower() for call in waiting))
+
+    def since(self, session: str) -> float | None:
+        """Return the arrival time of a session's next call; None if no call waits."""
+        queue = self._sessions.get(session)
+        first = None if queue is None else queue.first()
+        return None if first is None else first.arrived
+
+    def add(self, call: Call) -> None:
+        """Enqueue a waiting model call."""
+        call.state = "waiting"
+        self._count += 1
+        queue = self._sessions.setdefault(call.session_key, _SessionQueue(-math.inf))
+        before = queue.first()
+        heapq.heappush(queue.calls, (call.arrived + self._delays[call.priority], next(self._serial), call))
+        if queue.first() is not before:
+            self._update_round_robin(queue)
+
+    def first(self) -> tuple[float, Call] | None:
+        """Return the next call with its sort key among the calls of other models; None if no call waits."""
+        place = self._round_robin.first()
+        return None if place is None else (place.owner.turn + self._delays[place.level], place.item)
+
+    def admit(self, call: Call, now: float, *, seconds: float) -> None:
+        """Remove the next call for admission. `seconds` is the time in which the provider grants its cost."""
+        queue = self._sessions[call.session_key]
+        if queue.entry is not None and queue.entry.item is call:
+            self._round_robin.take(queue.entry, now + self._share(seconds, len(self._round_robin.owners)))
+        self._remove(call, "running", now + self._share(seconds, len(self._sessions)))
+
+    def _share(self, seconds: float, sharers: int) -> float:
+        """Return the time until each of `sharers` has had an equal share, at most `age_step`."""
+        return min(self._age_step, seconds * sharers)
+
+    def withdraw(self, call: Call) -> None:
+        """Remove a call that no longer waits."""
+        self._remove(call, "over", -math.inf)
+
+    def _remove(self, call: Call, state: State, turn: float) -> None:
+        queue = self._sessions[call.session_key]
+        was_first = queue.first() is call
+        call.state = state
+        self._count -= 1
+        queue.drop_stale()
+        queue.turn = max(queue.turn, turn)
+        if was_first:
+            self._update_round_robin(queue)
+        if queue.first() is None:
+            del self._sessions[call.session_key]
+
+    def _update_round_robin(self, queue: _SessionQueue) -> None:
+        """Update the round robin with the first call of a session, if it has one."""
+        before, queue.entry = queue.entry, None
+        if (call := queue.first()) is not None:
+            call.key = max(call.arrived, queue.turn) + self._delays[call.priority]
+            queue.entry = self._round_robin.add(
+                call,
+                owner=call.owner_key,
+                level=call.priority,
+                key=call.key,
+                serial=next(self._serial),
+                turn=call.arrived,
+            )
+        if before is not None:  # remove it afterwards, so that its owner keeps its turn
+            self._round_robin.remove(before)

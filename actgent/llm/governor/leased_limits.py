@@ -1,0 +1,139 @@
+"""Rate limits that several processes share. A shared lease table leases units to each process, about one second's worth at a time.
+
+The table keeps one bucket for all processes, refills it as `Bucket` does, and leases units out of it. Leased units count as
+part of the bucket until they are spent or expire, so both together never exceed the capacity. In any `t` seconds all processes
+start calls worth at most `capacity + rate * t`, as a single process would. A lease expires in the process before it expires at
+the table, since its time starts with the request. The unspent lease of a dead process simply expires.
+
+This module has no clock and does not wait; `limit_lease_client.py` sends the requests.
+"""
+
+import math
+from collections.abc import Callable
+
+import attrs
+
+from .rate_limits import TOLERANCE_UNITS, Bucket, Cost
+
+LEASE_INTERVAL_SECONDS = 1.0
+"""Interval between lease requests while units are scarce, and the usage in seconds that is leased ahead of calls."""
+LEASE_SECONDS = 2.0
+"""Validity of a lease in seconds."""
+
+
+@attrs.frozen(kw_only=True)
+class LeaseRequest:
+    """A lease request of a process."""
+
+    at: float
+    """Time of the request, by trio's clock."""
+    held: float
+    """Leased units that are not spent."""
+    charge: float
+    """Units spent beyond the lease, by answers that used more than their reservation."""
+    least: float
+    """Minimum units for the next call to start; 0 if no call waits."""
+    wanted: float
+    """Units that the process would spend within a second, at least `least`."""
+
+
+@attrs.define(eq=False, kw_only=True)
+class LeasedLimit:
+    """The leased part of a shared bucket. It has the interface of `Bucket`."""
+
+    kind: str
+    rate: float
+    """Units per second of all processes together."""
+    capacity: float
+    """Maximum units that all processes together can spend at once."""
+    waiting: Callable[[str], float]
+    """Returns the units that waiting calls need, by kind."""
+    on_request: Callable[[], object] = lambda: None
+    """Called when a lease request is needed."""
+    on_leased: Callable[[], object] = lambda: None
+    """Called after an answer to a lease request."""
+    on_closed: Callable[[], object] = lambda: None
+    """Called when the leases end, so that the limit becomes local again."""
+    level: float = 0.0
+    """Available leased units. Negative after a call that used more than its reservation."""
+    next_at: float = -math.inf
+    """Earliest time of the next lease request."""
+    _expires_at: float = -math.inf
+    _least: float = 0.0
+    """Units that the next call still needs."""
+    _spent: float = 0.0
+    """Units spent within about the last second."""
+    _requested_at: float = -math.inf
+
+    def fill(self, now: float) -> float:
+        """Return the available units at `now`."""
+        if now >= self._expires_at:
+            self.level = min(0.0, self.level)
+        return self.level
+
+    def ready_at(self, cost: Cost, now: float) -> float:
+        """Return `now` if the lease covers a call, else infinity and request a lease. Its answer wakes the waiting calls."""
+        missing = min(cost.of(self.kind), self.capacity) - max(0.0, self.fill(now))
+        if missing <= TOLERANCE_UNITS:
+            return now
+        self._least = missing
+        self.on_request()
+        return math.inf
+
+    def earliest_start(self, cost: Cost, now: float) -> float:
+        """Return the earliest possible start of a call."""
+        return now if self.ready_at(cost, now) <= now else max(now, self.next_at)
+
+    def spend(self, cost: Cost, now: float) -> None:
+        """Subtract the cost of a call. A negative cost is added."""
+        units = cost.of(self.kind)
+        self.level = min(self.capacity, self.fill(now) - units)
+        self._spent += units
+        if self.level < 0:
+            self.on_request()
+
+    def seconds(self, cost: Cost) -> float:
+        """Return the seconds in which the limit grants this cost."""
+        return cost.of(self.kind) / self.rate
+
+    # --- lending -------------------------------------------------------------------------
+
+    @property
+    def needs_lease(self) -> bool:
+        """True if a call waits or the level is negative."""
+        return self.level < 0 or self._least > 0
+
+    def lease_request(self, now: float) -> LeaseRequest:
+        """Return the lease request at `now`: the needs of waiting calls plus the usage of the last second."""
+        level, waits = self.fill(now), self.waiting(self.kind)
+        self._spent = max(
+            0.0, self._spent * math.exp(-max(0.0, now - self._requested_at) / LEASE_INTERVAL_SECONDS)
+        )
+        self._requested_at = now
+        least = self._least if waits else 0.0
+        ahead = min(self._spent, self.rate * LEASE_INTERVAL_SECONDS)
+        wanted = max(least, min(self.capacity, waits + ahead - max(0.0, level))) if waits else 0.0
+        return LeaseRequest(at=now, held=max(0.0, level), charge=max(0.0, -level), least=least, wanted=wanted)
+
+    def renew(self, asked: LeaseRequest, *, lent: float, held: float, wait: float, room: float) -> None:
+        """Apply the answer to a lease request.
+
+        Args:
+            asked: The request.
+            lent: Units that are added to the lease.
+            held: Part of `asked.held` that the process may keep.
+            wait: Seconds until `least` could be leased, if it was not.
+            room: Units that the shared bucket lacks. A full bucket does not refill.
+        """
+        self.level += lent + asked.charge - (asked.held - held)
+        self._expires_at = asked.at + LEASE_SECONDS
+        self._least = 0.0
+        scarce = lent + TOLERANCE_UNITS < asked.wanted
+        self.next_at = (
+            asked.at + max(wait, min(LEASE_INTERVAL_SECONDS, room / self.rate)) if scarce else asked.at
+        )
+        self.on_leased()
+
+
+Limit = Bucket | LeasedLimit
+"""One configured limit, local to this process or shared."""

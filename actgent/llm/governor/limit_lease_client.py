@@ -1,0 +1,135 @@
+"""`LimitLeaseClient`: requests leases of shared rate limits for this process. `leased_limits.py` holds the accounting."""
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Protocol
+
+import trio
+
+from actgent.errors import ActgentError
+from actgent.llm.rate_limiter import LimitLeaser
+from actgent.messages import new_secret
+from actgent.support.concurrency import plain_nursery
+from actgent.support.logs import LogVariable, logger_of
+
+from .leased_limits import LEASE_SECONDS, LeasedLimit
+
+RETRY_SECONDS = 0.5
+"""Delay before a failed lease request is retried."""
+_log = logger_of(__name__)
+
+
+class _Lent(Protocol):
+    """Answer to a lease request."""
+
+    @property
+    def lent(self) -> float: ...
+    @property
+    def held(self) -> float: ...
+    @property
+    def wait(self) -> float: ...
+    @property
+    def room(self) -> float: ...
+
+
+class _Lends(Protocol):
+    """Leases units of a limit, identified by name and kind, to one holder."""
+
+    async def __call__(
+        self,
+        name: str,
+        kind: str,
+        *,
+        rate: float,
+        capacity: float,
+        holder: str,
+        held: float,
+        charge: float,
+        least: float,
+        wanted: float,
+        lasts: float,
+    ) -> _Lent: ...
+
+
+class LimitLeaseClient(LimitLeaser):
+    """The leases of one process, for all governors that were added, until the `running` block ends."""
+
+    def __init__(self, lends: _Lends) -> None:
+        self._lends = lends
+        self._shares: dict[LeasedLimit, tuple[str, trio.Event]] = {}
+        self._nursery: trio.Nursery | None = None
+
+    @asynccontextmanager
+    async def running(self) -> AsyncGenerator[None, None]:
+        """Request leases on demand inside this block. At its end each governor uses its limits locally again."""
+        try:
+            async with plain_nursery() as self._nursery:
+                for share in self._shares:
+                    self._nursery.start_soon(self._keep, share)
+                yield
+                self._nursery.cancel_scope.cancel()
+        finally:
+            self._nursery = None
+            for share in list(self._shares):
+                share.on_closed()
+
+    def add(self, share: LeasedLimit, name: str) -> None:
+        """Lease units of a shared rate limit for this process whenever its share asks for them.
+
+        `name` identifies the rate limit in all processes.
+        """
+        self._shares[share] = name, trio.Event()
+        share.on_request = partial(self._want, share)
+        if self._nursery is not None:
+            self._nursery.start_soon(self._keep, share)
+
+    def remove(self, share: LeasedLimit) -> None:
+        """Stop leasing units to a share."""
+        _, wanted = self._shares.pop(share)
+        wanted.set()
+
+    def _want(self, share: LeasedLimit) -> None:
+        if share in self._shares:
+            self._shares[share][1].set()
+
+    async def _keep(self, share: LeasedLimit) -> None:
+        holder, is_failing = new_secret(), False
+        while share in self._shares:
+            name, wanted = self._shares[share]
+            await wanted.wait()
+            await trio.sleep_until(share.next_at)
+            if share in self._shares:
+                self._shares[share] = name, trio.Event()
+                if share.needs_lease:
+                    is_failing = await self._fails(share, name, holder, is_known=is_failing)
+
+    async def _fails(self, share: LeasedLimit, name: str, holder: str, *, is_known: bool) -> bool:
+        """Request a lease. Return True after a failure, which schedules a retry."""
+        try:
+            await self._ask(share, name, holder)
+        except ActgentError as error:
+            if not is_known:
+                _log.warning(
+                    "no lease for the rate limits of %s: %s", LogVariable(name), LogVariable(str(error))
+                )
+            share.next_at = trio.current_time() + RETRY_SECONDS
+            share.on_request()
+            return True
+        return False
+
+    async def _ask(self, share: LeasedLimit, name: str, holder: str) -> None:
+        asked = share.lease_request(trio.current_time())
+        found = await self._lends(
+            name,
+            share.kind,
+            rate=share.rate,
+            capacity=share.capacity,
+            holder=holder,
+            held=asked.held,
+            charge=asked.charge,
+            least=asked.least,
+            wanted=asked.wanted,
+            lasts=LEASE_SECONDS,
+        )
+        share.renew(asked, lent=found.lent, held=found.held, wait=found.wait, room=found.room)

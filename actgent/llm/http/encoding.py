@@ -1,0 +1,199 @@
+"""Encoding and decoding shared by all clients: JSON, tool arguments, media and token counts."""
+
+import base64
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import attrs
+import msgspec
+
+from actgent.errors import ParseError
+from actgent.llm.base import Answer
+from actgent.messages import Media, Opaque, Part, Text, Thinking, ToolCall, ToolResult
+from actgent.support.strict_json import decode_at, depth_error, unique
+
+_DECODED_CALL = re.compile(rb'"tool_use"|"arguments"\s*:\s*\{')
+Body = dict[str, Any]
+"""JSON object of a request or response."""
+INVALID_JSON = "invalid_json"
+"""Property that holds a call's invalid arguments in later requests, for APIs that only accept objects as arguments."""
+_MAX_VALUES = 8
+"""Maximum number of consecutive JSON values in the arguments of one call."""
+CALL_FIELDS = "actgent.call_fields"
+"""Type of the `Opaque` part after a call that holds the provider's unknown fields of the call."""
+
+
+def decode_leniently(data: bytes) -> Any:
+    """Decode JSON with a byte order mark, NaN or lone surrogates; return None if it is not JSON. Surrogates stay lone."""
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError):
+        return None
+
+
+def join_surrogates(value: Any) -> Any:
+    """Join surrogate pairs in all texts of a decoded value, and replace lone surrogates by U+FFFD."""
+    if isinstance(value, str):
+        if value.isascii():
+            return value
+        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    if isinstance(value, dict):
+        return {join_surrogates(key): join_surrogates(inner) for key, inner in value.items()}
+    return [join_surrogates(inner) for inner in value] if isinstance(value, list) else value
+
+
+def split_surrogate(text: str) -> tuple[str, str]:
+    """Split streamed text into complete characters and a high surrogate at its end that waits for its other half."""
+    half = text[-1:] if "\ud800" <= text[-1:] <= "\udbff" else ""
+    return join_surrogates(text[: len(text) - len(half)]), half
+
+
+def to_json(value: object) -> bytes:
+    """Encode a body as JSON. A lone surrogate, which UTF-8 cannot represent, becomes `?`."""
+    # msgspec is twenty times as fast as json on long histories, and unlike orjson it keeps integers above 64 bits.
+    try:
+        return msgspec.json.encode(value, enc_hook=_plain)
+    except UnicodeEncodeError:
+        return json.dumps(value, ensure_ascii=False, default=_plain).encode("utf-8", "replace")
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, Sequence):
+        return list(value)
+    raise TypeError(f"{type(value).__name__} cannot be encoded as JSON")
+
+
+def description_field(description: str) -> Body:
+    """Return the field `description` of a tool, or no field if it is empty."""
+    return {"description": description} if description else {}
+
+
+def data_url(part: Media) -> str:
+    """Return the URL of a medium, or its bytes as a data URL (RFC 2397)."""
+    return part.url or f"data:{part.media_type};base64,{base64_text(part)}"
+
+
+def base64_text(part: Media) -> str:
+    """Return the bytes of a medium as base64."""
+    return base64.b64encode(part.data or b"").decode()
+
+
+def result_text(result: ToolResult) -> str:
+    """Return a tool result as text for a user message. Used for calls that the model wrote as text."""
+    return f"Result of {result.tool_name}:\n{result.text}"
+
+
+def read_arguments(arguments: object) -> Mapping[str, Any] | str:
+    """Return a call's arguments as an object, or the original text if it cannot be decoded.
+
+    `null`, an empty text and missing arguments become `{}`. Of several consecutive JSON values, empty ones and repetitions are
+    dropped: gateways send `{}` before the arguments, or repeat all of them at the end.
+    """
+    if isinstance(arguments, Mapping):
+        return arguments
+    text = "" if arguments is None else arguments
+    if not isinstance(text, str):
+        return to_json(text).decode()
+    try:
+        value = _arguments_value(text)
+    except (ParseError, json.JSONDecodeError):
+        return text
+    return value if isinstance(value, dict) else text
+
+
+def _arguments_value(text: str) -> Any:
+    """Decode the only value in a text.
+
+    Raises:
+        JSONDecodeError: The text is not JSON, or contains several different values.
+        ParseError: The text contains a value that cannot be stored.
+    """
+    found: Any = {}
+    for _ in range(_MAX_VALUES):
+        if not (text := text.strip(" \t\r\n\ufeff")):
+            return found
+        value, end = decode_at(text, 0)
+        text = text[end:]
+        if value not in (None, "", {}):
+            if found and repr(found) != repr(value):
+                break
+            found = value
+    raise json.JSONDecodeError("several values", text, 0)
+
+
+def check_decoded(data: bytes) -> None:
+    """Raise if a body contains a call with decoded arguments in which a key is repeated. The decoder would drop one silently.
+
+    Raises:
+        ParseError: A key is repeated, or the body is nested too deep.
+    """
+    if _DECODED_CALL.search(data):
+        try:
+            json.loads(data, object_pairs_hook=unique)
+        except RecursionError:
+            raise depth_error() from None
+
+
+def write_arguments(arguments: Mapping[str, Any] | str) -> str:
+    """Return a call's arguments as JSON text, as providers accept them. Invalid arguments, which are a text, are unchanged."""
+    return arguments if isinstance(arguments, str) else to_json(arguments).decode()
+
+
+def write_object(arguments: Mapping[str, Any] | str) -> str:
+    """Return the arguments of a tool call as the JSON text of an object. Invalid arguments become a property named `INVALID_JSON`."""
+    return write_arguments({INVALID_JSON: arguments} if isinstance(arguments, str) else arguments)
+
+
+def read_call(name: object, arguments: object, call_id: object, names: Mapping[str, str]) -> ToolCall:
+    """Decode a tool call. `names` maps tool names in the API to the real names."""
+    wire = name if isinstance(name, str) else ""
+    return ToolCall(
+        names.get(wire, wire),
+        read_arguments(arguments),
+        provider_id=call_id if isinstance(call_id, str) and call_id else None,
+    )
+
+
+def whole_calls(parts: Sequence[Part]) -> tuple[Part, ...]:
+    """Return the parts of a truncated answer without tool calls that are, or may be, incomplete, and without their extra fields."""
+    last = next((part for part in reversed(parts) if isinstance(part, ToolCall)), None)
+    kept: list[Part] = []
+    drops_fields = False
+    for part in parts:
+        if isinstance(part, ToolCall):
+            drops_fields = isinstance(part.arguments, str) or (part is last and not part.arguments)
+            if drops_fields:
+                continue
+        elif drops_fields and isinstance(part, Opaque) and part.data.get("type") == CALL_FIELDS:
+            continue
+        kept.append(part)
+    return tuple(kept)
+
+
+def check_texts(answer: Answer) -> Answer:
+    """Return an answer after checking that its texts, names and ids are strings. A numeric id is converted.
+
+    Raises:
+        TypeError: One of them is not a string.
+    """
+    answer_id: object = answer.id
+    if isinstance(answer_id, int):  # some servers number their answers
+        answer = attrs.evolve(answer, id=str(answer_id))
+    said = [part.text for part in answer.parts if isinstance(part, Text | Thinking)]
+    called = [part.name for part in answer.parts if isinstance(part, ToolCall)]
+    for word in (*said, *called, answer.model, answer.id or ""):
+        if not isinstance(word, str):
+            raise TypeError(f"a text is expected, not {type(word).__name__}")
+    return answer
+
+
+def count(usage: Mapping[str, Any], *path: str) -> int:
+    """Return the number at a path in a nested usage object; 0 if it is absent."""
+    value: object = usage
+    for key in path:
+        value = value.get(key) if isinstance(value, Mapping) else None
+    return value if isinstance(value, int) else int(value) if isinstance(value, float) else 0

@@ -1,0 +1,91 @@
+"""Statistics of the rate limiters of model providers, and the interface between rate limiters and other layers."""
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import attrs
+
+
+@attrs.frozen(kw_only=True)
+class GovernorStatistics:
+    """Counters of one governor at one moment."""
+
+    waiting: int
+    """Number of attempts that wait for admission."""
+    running: int
+    """Number of attempts that the provider is processing."""
+    window: float
+    """Maximum number of concurrent attempts at present, summed over the models in use."""
+    admitted: int
+    """Total number of admitted attempts."""
+    refused: int
+    """Total number of attempts that the provider refused with 429, 503 or 529."""
+    waited: float
+    """Total time that attempts waited for admission, in seconds."""
+
+
+@attrs.frozen(kw_only=True)
+class BucketStatistics:
+    """State of one limit on requests or tokens."""
+
+    kind: str
+    """Kind of the limit: `requests`, `tokens`, or the provider's name of the limit."""
+    capacity: float
+    """Maximum number of units that can be spent at once."""
+    level: float
+    """Available units. Negative after a call that used more than its reservation."""
+    rate: float
+    """Units that become available per second."""
+
+
+@attrs.frozen(kw_only=True)
+class ModelStatistics:
+    """State of the calls to one model."""
+
+    model: str
+    window: float
+    """Maximum number of concurrent calls at present."""
+    running: int
+    """Number of running model calls."""
+    waiting: Mapping[str, int]
+    """Number of waiting calls by priority name."""
+    admitted: int
+    """Total number of admitted calls."""
+    paused: float
+    """Remaining seconds of a Retry-After of the provider; 0 without one."""
+    buckets: tuple[BucketStatistics, ...]
+    """Rate-limit buckets reported by the provider's response headers."""
+
+
+@attrs.frozen(kw_only=True)
+class RateLimiterStatistics:
+    """State of one governor with the models that it limits."""
+
+    name: str
+    """Name of the rate limiter: the provider's host with four characters that identify the key, or the name of a model."""
+    total: GovernorStatistics
+    """Counters over all models."""
+    buckets: tuple[BucketStatistics, ...]
+    """The limits that the program configured."""
+    models: tuple[ModelStatistics, ...]
+    """State of each model that uses the rate limiter."""
+
+
+class LimitLeaser(Protocol):
+    """Leases parts of a rate limit that several processes share."""
+
+    def add(self, share: Any, name: str) -> None:
+        """Start leasing units to a limit on demand. `name` identifies the limit in all processes."""
+
+    def remove(self, share: Any) -> None:
+        """Stop leasing units to a share."""
+
+
+class RateLimiter(Protocol):
+    """A rate limiter that admits the calls of a model, such as `Governor`."""
+
+    def describe(self, name: str) -> RateLimiterStatistics:
+        """Return the statistics of all models. `name` is the name in the result."""
+
+    def share(self, leaser: LimitLeaser, name: str) -> None:
+        """Share the configured limits with other processes. `name` identifies the limits in all processes."""

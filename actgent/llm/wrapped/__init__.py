@@ -1,1 +1,0 @@
-"""Models round others, which do one thing more: they keep answers, wait for a governor, or ask again."""

@@ -1,0 +1,266 @@
+"""Models that wrap another model: `Cached` stores answers, `Governed` waits for a governor, `Retried` repeats failed calls."""
+
+import hashlib
+import json
+import re
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+import trio
+
+from actgent.errors import ConfigurationError, ModelError, ProviderUnavailable
+from actgent.messages import NO_USAGE, Usage
+
+from .adapters import ModelLike
+from .base import LLM, Answer, Chat, OnText
+from .client_errors import as_model_error, wrapped
+from .governor import Governor
+from .models import resolve_model
+from .rate_limiter import RateLimiter
+from .retry import Retry
+from .spans import complete_as_span
+
+
+class WrappingModel(LLM):
+    """Base class of models that wrap another model. It takes limits, prices and token counts from the wrapped model."""
+
+    traces_attempts = True
+
+    def __init__(self, llm: ModelLike | str) -> None:
+        """Wrap an LLM, an object that works like one, or the model with a name such as `openai:gpt-5.2`.
+
+        Raises:
+            ConfigurationError: The name is not a known model, or the object is not a model.
+        """
+        self.llm = inner = resolve_model(llm)
+        self.name, self.max_tokens = inner.name, inner.max_tokens
+        self.context_window, self.refuses_length = inner.context_window, inner.refuses_length
+        self.dialect = inner.dialect  # type: ignore[misc] # ClassVar in LLM, but here it depends on the instance
+
+    @property
+    def counts_tokens(self) -> bool:
+        return self.llm.counts_tokens
+
+    async def count_tokens(self, chat: Chat) -> int | None:
+        return await self.llm.count_tokens(chat)
+
+    def price_of(self, usage: Usage) -> float | None:
+        return self.llm.price_of(usage)
+
+    def waited(self, session: str) -> float:
+        return self.llm.waited(session)
+
+    def rate_limiters(self) -> Mapping[str, RateLimiter]:
+        return self.llm.rate_limiters()
+
+    async def aclose(self) -> None:
+        await self.llm.aclose()
+
+
+# --- rate limits ------------------------------------------------------------------------
+
+
+class Governed(WrappingModel):
+    """A model whose calls wait for a governor, one attempt per call. Provider clients (`Remote`) use a governor already."""
+
+    def __init__(self, llm: ModelLike | str, governor: Governor) -> None:
+        """Wrap a model.
+
+        Args:
+            llm: An LLM, an object that works like one, or a model name.
+            governor: Rate limiter of the calls. It can be shared by several models.
+        """
+        super().__init__(llm)
+        self.governor = governor
+
+    async def complete(self, chat: Chat, *, on_text: OnText | None = None) -> Answer:
+        size = _size(chat) if self.governor.counts_tokens else 0
+        async with self.governor.admit(chat, model=self.name, size=size) as permit:
+            if chat.watch is not None:
+                chat.watch.begin(self.name, 0)
+            answer = await complete_as_span(self.llm, chat, on_text=on_text)
+            permit.report_usage(answer.usage)
+            return answer
+
+    def waited(self, session: str) -> float:
+        return self.governor.waited(session)
+
+    def rate_limiters(self) -> Mapping[str, RateLimiter]:
+        return {self.name or repr(self.llm): self.governor, **self.llm.rate_limiters()}
+
+    def __repr__(self) -> str:
+        return f"Governed({self.llm!r})"
+
+
+def _size(chat: Chat) -> int:
+    texts = (getattr(part, "text", "") for message in chat.messages for part in message.parts)
+    return len(chat.system) + sum(map(len, texts))
+
+
+# --- retries ----------------------------------------------------------------------------
+
+
+class Retried(WrappingModel):
+    """A model whose failed calls are retried with a `Retry` policy. Errors with `retryable` True and `retry_on` are retried.
+
+    Connection errors, timeouts and HTTP statuses such as 429 and 503 of a custom client are retryable; other exceptions are not.
+    """
+
+    def __init__(
+        self,
+        llm: ModelLike | str,
+        retry: Retry | None = None,
+        *,
+        retry_on: tuple[type[Exception], ...] = (),
+    ) -> None:
+        """Wrap a model.
+
+        Args:
+            llm: The model. Provider clients retry by themselves and need no wrapper.
+            retry: Attempts and pauses; None uses the defaults of `Retry`.
+            retry_on: Further exception classes of a custom client that are retried.
+        """
+        super().__init__(llm)
+        self.retry, self.retry_on = retry or Retry(), retry_on
+
+    async def complete(self, chat: Chat, *, on_text: OnText | None = None) -> Answer:
+        watch = chat.watch
+
+        async def attempt(number: int) -> Answer:
+            if watch is not None:
+                watch.begin(self.name, number)
+            try:
+                return await complete_as_span(
+                    self.llm, chat, on_text=None if on_text is None else _count_up(on_text, number)
+                )
+            except self.retry_on as error:
+                if isinstance(error, ModelError):
+                    raise
+                raise wrapped(error, ProviderUnavailable, model=self.name) from error
+            except Exception as error:
+                failure = as_model_error(error, self.name)
+                if failure is error:
+                    raise
+                raise failure from failure.__cause__
+
+        def failed(number: int, error: ModelError, pause: float | None) -> None:
+            if watch is not None:
+                watch.fail(self.name, number, error, pause)
+
+        return await self.retry.run(attempt, deadline=chat.deadline, on_failure=failed)
+
+    def __repr__(self) -> str:
+        return f"Retried({self.llm!r}, {attrs.evolve(self.retry)!r})"
+
+
+def _count_up(on_text: OnText, number: int) -> OnText:
+    async def pass_on(text: str, attempt: int) -> None:
+        await on_text(text, number + attempt)
+
+    return pass_on
+
+
+# --- stored answers ---------------------------------------------------------------------
+
+_IDS = frozenset(("id", "call_id", "provider_id"))
+"""Fields with ids that differ in each session. They only connect a call with its result."""
+_OURS = re.compile(r"\b[0-9a-f]{12}-[0-9a-f]{8,}\b")
+"""An id made by `new_id` inside a text, such as the id of a tool call."""
+
+
+class Cached(WrappingModel):
+    """A model that returns a stored answer if it has answered an equal request of the same owner.
+
+    Requests are equal if system prompt, conversation, tools, temperature, maximum tokens and response format are equal. Ids of
+    calls are compared by position, since they differ in each session. A stored answer has no usage and no cost. Only complete
+    answers are stored, not truncated or refused ones. Two equal requests at the same time both reach the model.
+    """
+
+    def __init__(self, llm: ModelLike | str, *, capacity: int = 1000) -> None:
+        """Wrap a model.
+
+        Args:
+            llm: The model.
+            capacity: Maximum number of stored answers. The least recently used one is evicted.
+
+        Raises:
+            ConfigurationError: The capacity is below 1, or a name is not a known model.
+        """
+        if type(capacity) is not int or capacity < 1:
+            raise ConfigurationError(f"Cached(capacity=...) is a whole number, at least 1, not {capacity!r}")
+        super().__init__(llm)
+        self.capacity = capacity
+        self.hits = self.misses = 0
+        self._answers: OrderedDict[bytes, Answer] = OrderedDict()
+
+    async def complete(self, chat: Chat, *, on_text: OnText | None = None) -> Answer:
+        key = _key_of(chat)
+        if key is not None and (known := self._answers.get(key)) is not None:
+            await trio.lowlevel.checkpoint()
+            self._answers[key] = known
+            self._answers.move_to_end(key)
+            self.hits += 1
+            if on_text is not None and known.text:
+                await on_text(known.text, 0)
+            return known
+        self.misses += 1
+        answer = await complete_as_span(self.llm, chat, on_text=on_text)
+        if key is not None and answer.stop in ("end", "tool_calls") and not _mentions_id(answer):
+            self._store(key, answer)
+        return answer
+
+    def _store(self, key: bytes, answer: Answer) -> None:
+        self._answers[key] = attrs.evolve(answer, usage=NO_USAGE, id=None)
+        self._answers.move_to_end(key)
+        while len(self._answers) > self.capacity:
+            self._answers.popitem(last=False)
+
+    def clear(self) -> None:
+        """Remove all stored answers from the cache."""
+        self._answers.clear()
+
+    async def aclose(self) -> None:
+        self.clear()
+        await super().aclose()
+
+    def __repr__(self) -> str:
+        return f"Cached({self.llm!r}, capacity={self.capacity})"
+
+
+def _mentions_id(answer: Answer) -> bool:
+    """Return True if the answer contains an id of actgent, which is only valid in its session."""
+    texts = [answer.text, *(str(call.arguments) for call in answer.tool_calls)]
+    return any(map(_OURS.search, texts))
+
+
+def _key_of(chat: Chat) -> bytes | None:
+    """Return the digest of a request and its owner; None if the chat has neither an owner nor a session."""
+    scope = ["owner", chat.owner] if chat.owner else ["session", chat.session]
+    if not scope[1]:
+        return None
+    shown = [chat.system, chat.messages, chat.tools, chat.temperature, chat.max_tokens, chat.response_format]
+    ids: dict[str, int] = {}
+    text = json.dumps([scope, *(_normalize(each, ids) for each in shown)], sort_keys=True)
+    return hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=16).digest()
+
+
+def _normalize(value: Any, ids: dict[str, int]) -> Any:
+    """Convert a value to plain JSON data. Each id is replaced by its number in order of appearance."""
+    if attrs.has(type(value)):
+        fields = {field.name: getattr(value, field.name) for field in attrs.fields(type(value))}
+        numbered = {name: _number_id(id_, ids) for name, id_ in fields.items() if name in _IDS and id_}
+        rest = {name: _normalize(each, ids) for name, each in fields.items() if name not in _IDS}
+        return [type(value).__name__, numbered, rest]
+    if isinstance(value, Mapping):
+        return {str(name): _normalize(each, ids) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_normalize(each, ids) for each in value]
+    if isinstance(value, str):
+        return _OURS.sub(lambda match: f"id-{_number_id(match[0], ids)}", value)
+    return value if isinstance(value, int | float | None) else repr(value)
+
+
+def _number_id(id_: str, ids: dict[str, int]) -> int:
+    return ids.setdefault(id_, len(ids))

@@ -1,0 +1,32 @@
+"""Words of texts and questions. Query operators of a database are never words, so a question cannot contain any."""
+
+import re
+import unicodedata
+
+_WORD = re.compile(r"\w+")
+_UNSPACED = re.compile(
+    "([\u2e80-\u2fdf\u3040-\u30ff\u31c0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff])"
+)
+"""Characters of scripts without spaces between words. Each is a separate word."""
+MAX_WORDS = 64
+"""Maximum number of words of a query. Of a longer query, the first and last words are used."""
+_COMMON = frozenset(
+    "a about am an and any are as at be been but by can could did do does for from had has have he her him his how i if in is it "
+    "its just me my no not of on or our she should so some tell than that the their them then there they this to us was we were "
+    "what when where which who whom whose why will with would you your".split()
+)
+"""English words that occur in most queries and have no meaning of their own."""
+
+
+def spaced(text: str) -> str:
+    """Return a text in the form in which it is indexed: normalized, in lower case, each sign of a script without spaces apart."""
+    return _UNSPACED.sub(r" \1 ", unicodedata.normalize("NFKC", text).casefold().replace("_", " "))
+
+
+def searched_words(question: str) -> list[str]:
+    """Return the distinct words to look for, in the order of the question. Common words count only if there are no others."""
+    found = _WORD.findall(spaced(question))
+    telling = [word for word in found if word not in _COMMON] or found
+    words = list(dict.fromkeys(telling))
+    half = MAX_WORDS // 2
+    return words if len(words) <= MAX_WORDS else words[:half] + words[-half:]

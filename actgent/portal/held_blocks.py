@@ -1,0 +1,133 @@
+"""Async context managers and channels of trio, used from other threads."""
+
+from collections import deque
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any, Generic, TypeVar
+
+import trio
+
+from actgent.client.receive_channel import RemoteReader
+from actgent.errors import ForeignExit
+from actgent.runtime.subscriptions import ObservationReader, SessionFollower
+from actgent.sessions.pending.turn_reader import TurnReader
+
+from .trio_thread import TrioThread
+
+T = TypeVar("T")
+MAX_BATCH = 100
+"""Maximum number of deliveries fetched in one call; so many may wait in the reader's thread, in addition to those in the channel.
+"""
+
+
+class HeldBlock(Generic[T]):
+    """An async context manager that a trio task holds open until another thread exits it."""
+
+    def __init__(self, thread: TrioThread[Any], block: AbstractAsyncContextManager[T]) -> None:
+        self._thread = thread
+        self._block = block
+        self._leave_requested = trio.Event()
+        self._ended = trio.Event()
+        self._reason: BaseException | None = None
+        self._error: BaseException | None = None
+
+    async def enter(self) -> T:
+        """Enter the block in trio's thread, and return its value."""
+        value: T = await self._thread.hold(self._hold)
+        return value
+
+    async def exit(self, reason: BaseException | None) -> None:
+        """Exit the block in trio's thread.
+
+        Args:
+            reason: Exception that ended the body of the block; None without one.
+
+        Raises:
+            BaseException: The error of the block's exit, if it is not `reason`.
+        """
+        if isinstance(reason, trio.Cancelled):  # Cancelled of another trio run cannot be raised here
+            reason = ForeignExit(type(reason).__name__)
+        self._reason = reason
+        self._leave_requested.set()
+        await self._ended.wait()
+        if self._error is not None and self._error is not reason:
+            raise self._error
+
+    def abandon(self) -> None:
+        """Exit the block in trio's thread after its caller was interrupted while entering it."""
+        self._leave_requested.set()
+
+    async def _hold(self, task_status: trio.TaskStatus[T]) -> None:
+        is_entered = False
+        try:
+            async with self._block as value:
+                is_entered = True
+                task_status.started(value)
+                await self._leave_requested.wait()
+                if self._reason is not None:
+                    raise self._reason  # noqa: TRY301 - as if the body of the block raised it
+        except trio.Cancelled:
+            raise
+        except BaseException as error:  # noqa: ASYNC103 - raised by `exit`
+            if not is_entered:
+                raise
+            self._error = error
+        finally:
+            self._ended.set()
+
+
+class ChannelBuffer(Generic[T]):
+    """Items of a trio channel, buffered for a reader in another thread.
+
+    Items are fetched in batches, so that a slow reader does not pay one call per item. A full channel blocks its
+    writer, e.g. the model's stream.
+    """
+
+    def __init__(self) -> None:
+        self.items: deque[T] = deque()
+        self.cursor: int | None = None
+        """Number of the last record that was read; None for channels without records."""
+        self._next_cursor: int | None = None
+        """Record number of the item in `items`; channels with records buffer at most one item."""
+        self._channel: trio.abc.ReceiveChannel[T] | None = None
+
+    async def open(self, block: HeldBlock[trio.abc.ReceiveChannel[T]]) -> None:
+        """Enter the block that yields the channel, in trio's thread."""
+        self._channel = await block.enter()
+        self.cursor = self._update_next_cursor()
+
+    async def fill(self) -> bool:
+        """Wait for the next item, and fetch the items after it, in trio's thread. Return False at the end of the channel.
+
+        If it is cancelled, every fetched item is in `items`.
+        """
+        if self._channel is None:
+            raise TypeError(
+                "enter the stream before reading it: `with agent.stream(...) as events`, in asyncio `async with`"
+            )
+        try:
+            self.items.append(await self._channel.receive())
+        except trio.EndOfChannel:
+            return False
+        self._update_next_cursor()
+        if isinstance(self._channel, TurnReader):
+            self.items.extend(self._channel.receive_ready(MAX_BATCH - 1))
+        return True
+
+    def _update_next_cursor(self) -> int | None:
+        if isinstance(self._channel, SessionFollower | ObservationReader | RemoteReader):
+            self._next_cursor = self._channel.cursor
+        return self._next_cursor
+
+    def pop(self) -> T:
+        """Remove and return the oldest buffered item."""
+        item = self.items.popleft()
+        self.cursor = self._next_cursor
+        return item
+
+
+@asynccontextmanager
+async def entered_on_trio(make: Callable[[], AbstractAsyncContextManager[T]]) -> AsyncGenerator[T, None]:
+    """Return a block that creates its inner block when it is entered, for factories that need trio's thread."""
+    async with make() as value:
+        yield value

@@ -1,0 +1,141 @@
+"""`open_portal`, and the block that it returns."""
+
+import asyncio
+from collections.abc import Generator, Iterable
+from contextvars import ContextVar
+from functools import partial
+from types import TracebackType
+from typing import Any
+
+from actgent.actors.supervision import Supervision
+from actgent.control.quotas import Quotas
+from actgent.errors.printable import shown
+from actgent.journal.base import Journal
+from actgent.journal.wrappers import Redact
+from actgent.runtime.retention import Retention
+from actgent.runtime.runtime import THREAD_GRACE_SECONDS, Durability, Runtime, open_runtime
+from actgent.support.misuse_hints import OF_RUNTIMES
+from actgent.support.name_hints import block_function
+from actgent.support.tracing import Tracing
+from actgent.tools.threads import RUNTIME_THREADS
+
+from .asyncio_portal import AsyncPortal, end_async
+from .sync_portal import Portal, end
+from .trio_thread import TrioThread
+
+
+class PortalBlock:
+    """A portal to be opened once, with `with`, `async with`, `await`, or `open()`."""
+
+    def __init__(self, thread: TrioThread[Runtime]) -> None:
+        self._thread = thread
+
+    def open(self) -> Portal:
+        """Open the portal for synchronous code, until `portal.close()` or the end of the program.
+
+        Raises:
+            UsageError: trio runs in this thread, or the portal was opened before.
+        """
+        self._thread.start()
+        try:
+            return Portal(self._thread)
+        except BaseException:
+            self._thread.close(abort=True)
+            self._thread.ended.exception()
+            self._thread.join()
+            raise
+
+    def __enter__(self) -> Portal:
+        return self.open()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            end(self._thread, abort=error is not None)
+        except Exception as raised:
+            if error is None:
+                raise
+            _note(error, raised)
+
+    async def _open(self) -> AsyncPortal:
+        self._thread.start()
+        try:
+            runtime = await asyncio.wrap_future(self._thread.opened)
+        except BaseException:
+            self._thread.close(abort=True)
+            await asyncio.wait([asyncio.wrap_future(self._thread.ended)])
+            self._thread.join()
+            raise
+        return AsyncPortal(self._thread, runtime)
+
+    def __await__(self) -> Generator[Any, None, AsyncPortal]:
+        return self._open().__await__()
+
+    async def __aenter__(self) -> AsyncPortal:
+        return await self._open()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            await end_async(self._thread, abort=error is not None)
+        except Exception as raised:
+            if error is None:
+                raise
+            _note(error, raised)
+
+
+def _note(error: BaseException, raised: Exception) -> None:
+    """Add the portal's error as a note to the exception that ended the block."""
+    error.add_note(f"then the portal ended with {type(raised).__name__}: {shown(raised)}")
+
+
+@block_function(OF_RUNTIMES)
+def open_portal(
+    *,
+    journal: str | Journal | None = None,
+    durability: Durability = "full",
+    redact: Redact | None = None,
+    context: Iterable[ContextVar[Any]] = (),
+    retention: Retention | None = None,
+    quotas: Quotas | None = None,
+    supervision: Supervision | None = None,
+    threads: int = RUNTIME_THREADS,
+    thread_grace: float = THREAD_GRACE_SECONDS,
+    telemetry: Tracing | None = None,
+    cluster: str | None = None,
+    advertise: str | None = None,
+    node: str | None = None,
+) -> PortalBlock:
+    """Open a runtime on trio in a background thread, for asyncio, notebooks, threads and synchronous code.
+
+    `with open_portal() as portal` opens a `Portal`, whose methods block. In asyncio, `async with open_portal() as
+    portal` opens an `AsyncPortal`, whose methods are awaited. `open_portal().open()` and `await open_portal()` open a
+    portal without a block, e.g. in a notebook, until `close()` or `aclose()`. All arguments are those of
+    `open_runtime`.
+
+    Leaving the block finishes accepted messages, within each agent's `grace`. An exception, Ctrl-C or the end of the
+    program stops the agents at once.
+
+    Raises:
+        UsageError: When the portal is opened: trio runs in this thread; use `open_runtime` there.
+        ActgentError: When the portal is opened: an error of `open_runtime`.
+    """
+    block = partial(
+        open_runtime,
+        journal=journal,
+        durability=durability,
+        redact=redact,
+        context=context,
+        retention=retention,
+        quotas=quotas,
+        supervision=supervision,
+        threads=threads,
+        thread_grace=thread_grace,
+        telemetry=telemetry,
+        cluster=cluster,
+        advertise=advertise,
+        node=node,
+    )
+    return PortalBlock(TrioThread(block))

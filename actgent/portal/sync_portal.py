@@ -1,0 +1,565 @@
+"""Portal for synchronous code: agents and sessions whose methods run on trio and block until they are done."""
+
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, contextmanager, suppress
+from functools import partial
+from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, Unpack, overload
+
+import trio
+
+from actgent.agents.agent import Agent
+from actgent.agents.options import FormT, MessageOptions
+from actgent.agents.session import Session
+from actgent.approvals import Approval
+from actgent.control.limits import Limits
+from actgent.control.schedule import Schedule
+from actgent.errors import PortalClosed
+from actgent.events import Observation
+from actgent.journal.base import SessionSummary
+from actgent.messages import (
+    DataT_co,
+    Delivery,
+    Message,
+    OnBusy,
+    Priority,
+    PriorityName,
+    Reply,
+    Sender,
+    Usage,
+)
+from actgent.modes.changes import ModeChange
+from actgent.protocols.prompt_layers import Prompt
+from actgent.runtime.runtime import Runtime
+from actgent.sessions.context import Status
+from actgent.sessions.handlers import Handler, check_called
+from actgent.sessions.imported_history import ImportedMessage
+from actgent.sessions.incoming_messages import Content
+from actgent.sessions.subscriptions import FollowedItem, Observed, ObservedType
+from actgent.support.misuse_hints import hints_for_portal_agents, hints_for_portal_sessions
+from actgent.tools.base import DepsT
+
+from .handler_proxies import SessionHookProxy, ThreadContext, make_handler_proxy
+from .held_blocks import HeldBlock, entered_on_trio
+from .registration import AttachesHandlers, AttachesHooks, HandlerOptions
+from .streams import PortalStream
+from .trio_thread import TrioThread
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class SyncMethod(Generic[P, T]):
+    """Descriptor that exposes an async method of a trio object on its proxy: the call blocks until trio has run the method."""
+
+    def __init__(self, method: Callable[Concatenate[Any, P], Awaitable[T]]) -> None:
+        self._method = method
+        self.__doc__ = method.__doc__
+
+    @overload
+    def __get__(self, proxy: None, owner: type) -> Callable[..., Awaitable[T]]: ...
+    @overload
+    def __get__(self, proxy: "Proxy", owner: type) -> Callable[P, T]: ...
+    def __get__(self, proxy: "Proxy | None", owner: type) -> Callable[..., Any]:
+        return self._method if proxy is None else partial(proxy.wait, self._method, proxy.inner)
+
+
+class Proxy:
+    """Base of portal objects: represents an object that is used in trio's thread."""
+
+    inner: Any
+    """The represented object; use it only in trio's thread, e.g. inside `portal.call`."""
+
+    def __init__(self, portal: "Portal") -> None:
+        self._portal = portal
+
+    def wait(self, fn: Callable[..., Any], *args: object, **options: object) -> Any:
+        """Call a function in trio's thread and return its result."""
+        return self._portal.call(fn, *args, **options)
+
+    def _read(self, fn: Callable[[], T]) -> T:
+        """Read an attribute in trio's thread."""
+        return self._portal.call(fn)
+
+
+@hints_for_portal_sessions
+class PortalSession(AttachesHandlers, Proxy, Generic[DataT_co]):
+    """A `Session` for synchronous code: same methods and arguments, but calls block.
+
+    Handlers run in threads of the portal: those of one session one after the other, those of different sessions
+    concurrently. An async handler runs on trio and receives trio objects. Properties are read from trio at each access.
+    """
+
+    def __init__(self, portal: "Portal", session: Session[DataT_co]) -> None:
+        super().__init__(portal)
+        self.inner: Session[DataT_co] = session
+        """The session; use it only in trio's thread, e.g. inside `portal.call`."""
+        self.id: str = session.id
+        self.agent_name: str = session.agent_name
+        self.owner: Sender = session.owner
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.id} of {self.owner.name!r}>"
+
+    chat = SyncMethod(Session.chat)
+    interrupt = SyncMethod(Session.interrupt)
+    schedule = SyncMethod(Session.schedule)
+    unschedule = SyncMethod(Session.unschedule)
+    wait_idle = SyncMethod(Session.wait_idle)
+    delegate = SyncMethod(Session.delegate)
+    cancel_task = SyncMethod(Session.cancel_task)
+    messages = SyncMethod(Session.messages)
+    observations = SyncMethod(Session.observations)
+    links = SyncMethod(Session.links)
+    answer = SyncMethod(Session.answer)
+    set_mode = SyncMethod(Session.set_mode)
+    hand_back = SyncMethod(Session.hand_back)
+    deliver = SyncMethod(Session.deliver)
+    close = SyncMethod(Session.aclose)
+
+    def create_message(
+        self,
+        content: Content,
+        sender: Sender | str | None = None,
+        *,
+        priority: Priority | PriorityName = Priority.NORMAL,
+        message_id: str | None = None,
+        on_busy: OnBusy | None = None,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> Message:
+        """Return the message that `chat` would send, without sending it; pass it to `PortalAgent.receive`."""
+        create = partial(self.inner.create_message, content, sender, priority=priority)
+        create = partial(create, message_id=message_id, on_busy=on_busy, metadata=metadata)
+        return self._read(create)
+
+    def follow(self, *, after: int | None = 0) -> PortalStream[FollowedItem]:
+        """Read the session's records and partial answers: `with session.follow() as items`.
+
+        Arguments and errors are those of `Session.follow`.
+        """
+        return self._portal.read(entered_on_trio(partial(self.inner.follow, after=after)))
+
+    def observe(
+        self,
+        *,
+        types: Collection[ObservedType] | None = None,
+        turn: str | None = None,
+        after: int | None = None,
+    ) -> PortalStream[Observed]:
+        """Read observations: `with session.observe() as observations`. Arguments and errors are those of `Session.observe`."""
+        return self._portal.read(
+            entered_on_trio(partial(self.inner.observe, types=types, turn=turn, after=after))
+        )
+
+    def _attach(self, method: Callable[..., Any], handler: Handler) -> None:
+        self.wait(method, self.inner, self._portal.make_handler_proxy(handler))
+
+    def remove_handler(self, handler: Handler) -> None:
+        """Remove all registrations of a handler."""
+        self.wait(self.inner.remove_handler, handler)
+
+    @contextmanager
+    def listening(self, **handlers: Unpack[HandlerOptions]) -> Iterator[Self]:
+        """Register handlers for the duration of a block, by name: `on_token=`, `on_conversation=`, ..."""
+        block = self.inner.listening(**self._portal.handler_proxies(handlers))
+        self.wait(block.__enter__)
+        try:
+            yield self
+        finally:
+            self.wait(block.__exit__, None, None, None)
+
+    @property
+    def history(self) -> tuple[Message, ...]:
+        """All messages of the session, oldest first."""
+        return self._read(lambda: self.inner.history)
+
+    @property
+    def state(self) -> Mapping[str, Any]:
+        """A copy of the session's current state; change the state with `dispatch`."""
+        return self._read(lambda: self.inner.state.snapshot)
+
+    def dispatch(self, action: Any, *args: Any, once: str = "") -> None:
+        """Run an action on the session's state; see `Session.state.dispatch`."""
+        self.wait(lambda: self.inner.state.dispatch(action, *args, once=once))
+
+    @property
+    def status(self) -> Status:
+        """The session's status: idle, working, suspended or closed."""
+        return self._read(lambda: self.inner.status)
+
+    @property
+    def description(self) -> str:
+        """The description that the session was created with."""
+        return self._read(lambda: self.inner.description)
+
+    @property
+    def is_durable(self) -> bool:
+        """True if a journal stores the session, so that it can be resumed in another process."""
+        return self._read(lambda: self.inner.is_durable)
+
+    @property
+    def on_busy(self) -> OnBusy:
+        """The rule for messages that arrive while the session works."""
+        return self._read(lambda: self.inner.on_busy)
+
+    @property
+    def parent(self) -> "PortalSession[Any] | None":
+        """The parent session; None for a root session."""
+        parent = self._read(lambda: self.inner.parent)
+        return None if parent is None else PortalSession(self._portal, parent)
+
+    @property
+    def children(self) -> "tuple[PortalSession[Any], ...]":
+        """The open child sessions."""
+        return tuple(PortalSession(self._portal, child) for child in self._read(lambda: self.inner.children))
+
+    @property
+    def usage(self) -> Usage:
+        """Token usage and cost of the session's model calls."""
+        return self._read(lambda: self.inner.usage)
+
+    @property
+    def approvals(self) -> tuple[Approval, ...]:
+        """Tool calls that wait for a decision, oldest first."""
+        return self._read(lambda: self.inner.approvals)
+
+    @property
+    def caller_calls(self) -> tuple[Approval, ...]:
+        """Open calls of the caller's own tools, oldest first; see `Session.chat(tools=...)`."""
+        return self._read(lambda: self.inner.caller_calls)
+
+    @property
+    def schedules(self) -> tuple[Schedule, ...]:
+        """The session's schedules, next one first."""
+        return self._read(lambda: self.inner.schedules)
+
+    @property
+    def handed_to(self) -> str:
+        """The name of the agent that the session was handed off to; empty without a handoff."""
+        return self._read(lambda: self.inner.handed_to)
+
+    @property
+    def mode(self) -> str:
+        """The session's current mode."""
+        return self._read(lambda: self.inner.mode)
+
+    @property
+    def mode_changes(self) -> tuple[ModeChange, ...]:
+        """The last 100 mode changes, oldest first."""
+        return self._read(lambda: self.inner.mode_changes)
+
+
+@hints_for_portal_agents
+class PortalAgent(AttachesHooks, Proxy, Generic[DataT_co, DepsT]):
+    """An `Agent` for synchronous code: same methods and arguments, but calls block."""
+
+    def __init__(self, portal: "Portal", agent: Agent[DataT_co, DepsT]) -> None:
+        super().__init__(portal)
+        self.inner: Agent[DataT_co, DepsT] = agent
+        """The agent; use it only in trio's thread, e.g. inside `portal.call`."""
+        self.name = agent.name
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name!r}>"
+
+    receive = SyncMethod(Agent.receive)
+    answer = SyncMethod(Agent.answer)
+    resume = SyncMethod(Agent.resume)
+    approvals = SyncMethod(Agent.approvals)
+
+    @overload
+    def run(
+        self,
+        content: Content,
+        *,
+        session: PortalSession[Any] | None = None,
+        output: type[FormT],
+        **options: Unpack[MessageOptions[DepsT]],
+    ) -> Reply[FormT]: ...
+    @overload
+    def run(
+        self,
+        content: Content,
+        *,
+        session: PortalSession[Any] | None = None,
+        output: None = None,
+        **options: Unpack[MessageOptions[DepsT]],
+    ) -> Reply[DataT_co]: ...
+    @overload
+    def run(
+        self,
+        content: Content,
+        *,
+        session: PortalSession[Any] | None = None,
+        output: object,
+        **options: Unpack[MessageOptions[DepsT]],
+    ) -> Reply: ...
+    def run(self, content: Content, *, session: PortalSession[Any] | None = None, **options: Any) -> Reply:
+        """Send a message and return the reply. Arguments and errors are those of `Agent.run`. Ctrl-C stops the turn."""
+        return self.wait(self.inner.run, content, session=unwrap(session), **options)  # type: ignore[no-any-return]
+
+    def stream(
+        self,
+        content: Content,
+        *,
+        session: PortalSession[Any] | None = None,
+        output: object = None,
+        **options: Unpack[MessageOptions[DepsT]],
+    ) -> PortalStream[Delivery]:
+        """Send a message and read its deliveries: `with agent.stream("...") as deliveries`.
+
+        Arguments and errors are those of `Agent.stream`.
+        """
+        block = self.inner.stream(content, session=unwrap(session), output=output, **options)
+        return self._portal.read(block)
+
+    def follow(self, session: PortalSession[Any]) -> PortalStream[Delivery]:
+        """Read the deliveries of a suspended turn after it resumes. Arguments and errors are those of `Agent.follow`."""
+        return self._portal.read(self.inner.follow(session.inner))
+
+    def create_session(
+        self,
+        owner: Sender | str,
+        description: Content = "",
+        *,
+        session_id: str | None = None,
+        parent: PortalSession[Any] | None = None,
+        prompt: Prompt | None = None,
+        on_busy: OnBusy | None = None,
+        limits: Limits | None = None,
+        deps: DepsT | None = None,
+        history: Iterable[ImportedMessage] = (),
+        **handlers: Unpack[HandlerOptions],
+    ) -> PortalSession[DataT_co]:
+        """Create a session. Arguments and errors are those of `Agent.create_session`.
+
+        Handlers passed by name also receive the deliveries of `description`.
+        """
+        create = partial(
+            self.inner.create_session,
+            owner,
+            description,
+            session_id=session_id,
+            parent=unwrap(parent),
+            prompt=prompt,
+            on_busy=on_busy,
+            limits=limits,
+            deps=deps,
+            history=history,
+        )
+        session = self.wait(create_with_handlers, create, self._portal.handler_proxies(handlers))
+        return PortalSession(self._portal, session)
+
+    def open_session(
+        self, session_id: str, *, owner: Sender | str | None = None, deps: DepsT | None = None
+    ) -> PortalSession[DataT_co]:
+        """Return this agent's session with the given id. Arguments and errors are those of `Agent.open_session`."""
+        return PortalSession(
+            self._portal, self.wait(self.inner.open_session, session_id, owner=owner, deps=deps)
+        )
+
+    def ensure_session(
+        self,
+        owner: Sender | str,
+        session_id: str,
+        *,
+        parent: PortalSession[Any] | None = None,
+        prompt: Prompt | None = None,
+        on_busy: OnBusy | None = None,
+        limits: Limits | None = None,
+        deps: DepsT | None = None,
+        history: Iterable[ImportedMessage] = (),
+    ) -> PortalSession[DataT_co]:
+        """Return this agent's session with the given id, or create it.
+
+        Arguments and errors are those of `Agent.ensure_session`.
+        """
+        ensure = partial(
+            self.inner.ensure_session,
+            owner,
+            session_id,
+            parent=unwrap(parent),
+            prompt=prompt,
+            on_busy=on_busy,
+            limits=limits,
+            deps=deps,
+            history=history,
+        )
+        session = self.wait(ensure)
+        return PortalSession(self._portal, session)
+
+    def _hook(self, method: Callable[..., Any], hook: Handler, **options: Any) -> None:
+        self.wait(method, self.inner, self._portal.hook(method, hook, **options), **options)
+
+    def remove_hook(self, fn: Handler) -> None:
+        """Remove all registrations of a function given to `on_session`, `on_query`, `on_message` or `guard`."""
+        self.wait(self.inner.remove_hook, fn)
+
+
+class Portal:
+    """A runtime on trio in a background thread, for synchronous code; opened by `open_portal`."""
+
+    def __init__(self, thread: TrioThread[Runtime]) -> None:
+        self.thread = thread
+        self.runtime: Runtime = thread.opened.result()
+        """The runtime; use it only in trio's thread, e.g. `portal.call(portal.runtime.spawn, Till)`."""
+        self.handler_context = ThreadContext(self.runtime.threads)
+
+    def start(self, agent: Agent[DataT_co, DepsT]) -> PortalAgent[DataT_co, DepsT]:
+        """Start an agent in the portal's runtime, and return its proxy. Arguments and errors are those of `Runtime.start`."""
+        self.call(self.runtime.start, agent)
+        return PortalAgent(self, agent)
+
+    @contextmanager
+    def starting(self) -> Iterator[None]:
+        """Return a context manager in which several agents are started.
+
+        Arguments and errors are those of `Runtime.starting`.
+        """
+        held = HeldBlock(self.thread, self.runtime.starting())
+        self.call(held.enter)
+        try:
+            yield
+        except BaseException as error:
+            self.call(held.exit, error)
+            raise
+        self.call(held.exit, None)
+
+    def ready(self) -> None:
+        """Report that all agents have been started. Arguments and errors are those of `Runtime.ready`."""
+        self.call(self.runtime.ready)
+
+    @overload
+    def call(self, fn: Callable[P, Awaitable[T]], *args: P.args, **options: P.kwargs) -> T: ...
+    @overload
+    def call(self, fn: Callable[P, T], *args: P.args, **options: P.kwargs) -> T: ...
+    def call(self, fn: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        """Call a sync or async function in trio's thread, and return its result.
+
+        The function has the caller's context variables. Ctrl-C cancels the function and waits until it ends; a second
+        Ctrl-C stops waiting.
+
+        Raises:
+            PortalClosed: The portal is closed, or closes before the function has ended.
+            UsageError: The caller's thread runs trio, which the call would block.
+        """
+        return self.thread.wait(partial(fn, *args, **options) if args or options else fn)
+
+    def send(self, fn: Callable[..., Any], *args: Any) -> None:
+        """Call a sync function in trio's thread without waiting for its result. Does nothing if the portal is closed."""
+        with suppress(PortalClosed):
+            self.thread.send(partial(fn, *args), ignore)
+
+    def read(self, block: AbstractAsyncContextManager[trio.abc.ReceiveChannel[T]]) -> PortalStream[T]:
+        """Read a trio channel with `with` and `for`.
+
+        Args:
+            block: Async context manager that yields the channel.
+        """
+        return PortalStream(self.thread, self.call, self.send, block)
+
+    def events(self, capacity: int = 1000) -> PortalStream[Observation]:
+        """Read all observations of the runtime from now on. Arguments and errors are those of `Runtime.events`."""
+        return self.read(self.runtime.events(capacity))
+
+    def approvals(
+        self, *, owner: Sender | str | None = None, after: Approval | None = None, limit: int = 100
+    ) -> tuple[Approval, ...]:
+        """Return a page of the pending approvals of all agents. Arguments and errors are those of `Runtime.approvals`."""
+        return self.call(self.runtime.approvals, owner=owner, after=after, limit=limit)
+
+    def sessions(
+        self,
+        *,
+        owner: Sender | str | None = None,
+        agent: str | None = None,
+        state: Status | None = None,
+        after: SessionSummary | None = None,
+        limit: int = 100,
+    ) -> tuple[SessionSummary, ...]:
+        """Return a page of session summaries, latest change first. Arguments and errors are those of `Runtime.sessions`."""
+        listing = partial(self.runtime.sessions, owner=owner, agent=agent, state=state, after=after)
+        return self.call(listing, limit=limit)
+
+    def delete_session(self, session_id: str, *, agent: str | None = None) -> None:
+        """Close a session and its child sessions, and erase their records.
+
+        Arguments and errors are those of `Runtime.delete_session`.
+        """
+        self.call(self.runtime.delete_session, session_id, agent=agent)
+
+    def close(self) -> None:
+        """Finish accepted messages, then stop the agents and the thread. A second call waits for the first.
+
+        Pending calls still get their results; calls that are pending after that raise `PortalClosed`. Ctrl-C stops the
+        agents at once.
+
+        Raises:
+            UsageError: Called from a tool or handler of one of the portal's agents.
+            Exception: The error that ended the runtime, e.g. `ActorFailed`, or `ThreadsLeft`.
+        """
+        self._end(abort=False)
+
+    def abort(self) -> None:
+        """Close the portal without finishing accepted messages."""
+        self._end(abort=True)
+
+    def _end(self, *, abort: bool) -> None:
+        end(self.thread, abort=abort)
+
+    # --- used by agents and sessions of the portal ----------------------------------------------
+
+    def make_handler_proxy(self, handler: Handler) -> Handler:
+        """Return a handler for trio that calls this handler in a thread of the portal."""
+        return make_handler_proxy(self.handler_context, handler, self._wrap_session)
+
+    def handler_proxies(self, handlers: HandlerOptions) -> dict[str, Any]:
+        """Return proxies of all given handlers, by name."""
+        return {
+            name: self.make_handler_proxy(handler) for name, handler in handlers.items() if callable(handler)
+        }
+
+    def hook(self, method: Callable[..., Any], hook: Handler, **options: object) -> Handler:
+        """Return a hook for trio that calls this hook in a thread of the portal."""
+        if method is Agent.on_session:
+            check_called("on_session()", hook, is_alone=True)
+            return SessionHookProxy(self.handler_context, hook, self._wrap_session)
+        if options.get("on") == "input":
+            return hook
+        return self.make_handler_proxy(hook)
+
+    def _wrap_session(self, session: Session[Any]) -> PortalSession[Any]:
+        return PortalSession(self, session)
+
+
+def ignore() -> None:
+    """Do nothing; completion callback of calls without a waiting caller."""
+
+
+def unwrap(session: Any) -> Any:
+    """Return the trio session of a proxy. Other values are returned unchanged, so that `Agent` reports them."""
+    return getattr(session, "inner", session)
+
+
+async def create_with_handlers(
+    create: Callable[[], Awaitable[Session[DataT_co]]], handlers: Mapping[str, Handler]
+) -> Session[DataT_co]:
+    """Create a session and register handlers before it handles its first message."""
+    session = await create()
+    for name, handler in handlers.items():
+        getattr(session, name)(handler)
+    return session
+
+
+def end(thread: TrioThread[Any], *, abort: bool) -> None:
+    """Close the portal's thread and wait for its end. Ctrl-C stops the agents at once; a second Ctrl-C stops waiting."""
+    thread.close(abort=abort)
+    if not thread.is_own_process:
+        return
+    try:
+        thread.ended.exception()
+    except BaseException:
+        thread.close(abort=True)
+        thread.ended.exception()
+        raise
+    thread.join()
+    thread.ended.result()

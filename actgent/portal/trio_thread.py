@@ -1,0 +1,264 @@
+"""A thread that runs trio and holds one async context manager (the block) open, while other threads call functions in it.
+
+A normal exit lets the block finish accepted work; pending calls still get their results. Remaining calls are then
+cancelled and raise `PortalClosed`. An exit with an exception, or the end of the program, stops the block at once. The
+thread is a daemon, so it never keeps the interpreter alive.
+
+anyio's blocking portal is not used: on Ctrl-C it does not cancel the call, after a fork it waits forever, and the end
+of the interpreter does not stop it.
+"""
+
+import atexit
+import os
+import threading
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Future, wait
+from contextlib import AbstractAsyncContextManager, suppress
+from contextvars import ContextVar, copy_context
+from typing import Any, Generic, TypeVar
+from weakref import WeakSet
+
+import trio
+
+from actgent.actors.event_loop import call_from_outside
+from actgent.errors import PortalClosed, UsageError
+from actgent.errors.printable import counted, shown
+from actgent.sessions.turn import running_turn
+from actgent.support.logs import logger_of
+from actgent.tools.time_limits import time_limits
+
+from .portal_call import PortalCall
+
+T = TypeVar("T")
+EXIT_GRACE_SECONDS = 10.0
+"""Time in seconds that the interpreter's exit waits for open portals."""
+_log = logger_of(__name__)
+_current_thread: "ContextVar[TrioThread[Any] | None]" = ContextVar("actgent_portal", default=None)
+"""The portal thread that the current code belongs to: its turns, and their handlers and tools in any thread."""
+
+
+class TrioThread(Generic[T]):
+    """A thread that runs trio with one open block.
+
+    Args:
+        block: Returns the async context manager to hold open.
+    """
+
+    def __init__(self, block: Callable[[], AbstractAsyncContextManager[T]]) -> None:
+        self._block = block
+        self._pid = os.getpid()
+        self._thread = threading.Thread(
+            target=copy_context().run, args=(self._run,), name="actgent portal", daemon=True
+        )
+        self._calls: trio.Nursery | None = None
+        """Nursery of blocks that other threads hold open; None while the portal accepts no calls."""
+        self._token: trio.lowlevel.TrioToken | None = None
+        self._scope = trio.CancelScope()
+        """Cancel scope of the block."""
+        self._exit_requested = trio.Event()
+        self._is_aborted = False
+        self._error: BaseException | None = None
+        """Error that ended the block; None without one."""
+        self.opened: Future[T] = _pending()
+        self.ended: Future[None] = _pending()
+        """Done when trio has ended; has the error that ended the block, if any."""
+
+    def start(self) -> None:
+        """Start the thread. `opened` gets the block's value or its error.
+
+        Raises:
+            UsageError: trio runs in this thread, or the portal was opened before.
+        """
+        if trio.lowlevel.in_trio_run():
+            raise UsageError(
+                "trio runs in this thread, so agents need no portal: use `async with open_runtime() as runtime`"
+            )
+        if self._thread.ident is not None:
+            raise UsageError("this portal was already opened: create another one with open_portal()")
+        _open_threads.add(self)
+        self._thread.start()
+
+    # --- in the thread ---------------------------------------------------------------------
+
+    def _run(self) -> None:
+        self._enter()
+        try:
+            trio.run(self._run_block)
+        except BaseException as error:  # noqa: ASYNC103, BLE001 - raised to the closing thread
+            self._error = error
+        _open_threads.discard(self)
+        if not self.opened.done():
+            self.opened.set_exception(self._error or self._closed())
+        if self._error is None:
+            self.ended.set_result(None)
+        else:
+            self.ended.set_exception(self._error)
+
+    async def _run_block(self) -> None:
+        self._token = trio.lowlevel.current_trio_token()
+        if self._is_aborted:
+            self._scope.cancel()
+        async with trio.open_nursery() as calls:
+            try:
+                with self._scope:
+                    await self._hold(calls)
+            except BaseException as error:  # noqa: ASYNC103, BLE001 - raised to the closing thread, not wrapped in a group
+                self._error = error
+            self._calls = None
+            calls.cancel_scope.cancel()
+
+    async def _hold(self, calls: trio.Nursery) -> None:
+        async with self._block() as value:
+            self._calls = calls
+            self.opened.set_result(value)
+            await self._exit_requested.wait()
+
+    def _begin(self, call: PortalCall[Any]) -> None:
+        if self._calls is None:
+            call.refuse(self._closed())
+            return
+        if call.context.get(_current_thread) is not self:
+            call.context.run(self._enter)
+        call.begin(self._closed)
+
+    def _enter(self) -> None:
+        """Set the context variables of this portal, and clear turn and time limits of another trio run."""
+        _current_thread.set(self)
+        call_from_outside.set(self.wait)
+        running_turn.set(None)
+        time_limits.set(())
+
+    def _closed(self) -> PortalClosed:
+        if self._error is not None:
+            return PortalClosed(f"the portal ended with {type(self._error).__name__} ({shown(self._error)})")
+        return PortalClosed("the portal was closed")
+
+    async def hold(self, fn: Callable[..., Awaitable[object]]) -> Any:
+        """Start a task in trio's thread that ends with the portal, and return the value that it reports as started."""
+        if self._calls is None:
+            raise self._closed()
+        return await self._calls.start(fn)
+
+    # --- from other threads ------------------------------------------------------------------
+
+    def send(
+        self, fn: Callable[[], Any], notify: Callable[[], object], *, blocks_turn: bool = True
+    ) -> PortalCall[Any]:
+        """Call a function in trio's thread with the caller's context variables. Does not wait.
+
+        Args:
+            fn: Function to call without arguments.
+            notify: Called when the call has ended.
+            blocks_turn: False if no turn waits for the caller, although its context variables name a turn.
+
+        Raises:
+            PortalClosed: The portal accepts no calls.
+        """
+        call: PortalCall[Any] = PortalCall(fn, copy_context(), notify)
+        if not blocks_turn:
+            call.context.run(self._enter)
+        self._post(self._begin, call)
+        return call
+
+    def cancel(self, call: PortalCall[Any]) -> bool:
+        """Cancel a call, which still calls its `notify`. Return False if trio has ended, and the call with it."""
+        try:
+            self._post(PortalCall.cancel, call)
+        except PortalClosed:
+            return False
+        return True
+
+    def _post(self, fn: Callable[[PortalCall[Any]], object], call: PortalCall[Any]) -> None:
+        if not self.is_own_process:
+            raise PortalClosed("the portal belongs to the parent process: open a new portal after the fork")
+        if self._token is None:
+            raise self._closed()
+        try:
+            self._token.run_sync_soon(fn, call)
+        except trio.RunFinishedError:
+            raise self._closed() from None
+
+    def wait(self, fn: Callable[[], Any]) -> Any:
+        """Call a function in trio's thread, and block until it has ended. Ctrl-C cancels the call; a second Ctrl-C stops waiting.
+
+        Raises:
+            PortalClosed: The portal accepts no calls, or closes during the call.
+            UsageError: trio runs in this thread, which the call would block.
+        """
+        if trio.lowlevel.in_trio_run():
+            raise UsageError(
+                "trio runs in this thread, and the call would block it: await the agent or session itself, "
+                "e.g. `await agent.run(...)`"
+            )
+        ended = threading.Lock()
+        ended.acquire()
+        call: PortalCall[Any] = PortalCall(fn, copy_context(), ended.release)
+        try:  # Ctrl-C may arrive between posting the call and waiting for it
+            self._post(self._begin, call)
+            ended.acquire()
+        except PortalClosed:
+            raise
+        except BaseException:
+            if self.cancel(call) and call.outcome is None:
+                ended.acquire()
+            raise
+        return call.result()
+
+    def close(self, *, abort: bool = False) -> None:
+        """Request the end of the block; does not wait. `ended` is set at the end.
+
+        Args:
+            abort: True to stop at once, False to finish accepted work.
+
+        Raises:
+            UsageError: Called from a tool or handler of an agent in this portal.
+        """
+        if not self.is_own_process or self.ended.done():
+            return
+        if _current_thread.get() is self:
+            raise UsageError(
+                "a portal cannot be closed from a tool or handler of its agents, because closing waits for them: close it elsewhere"
+            )
+        self._is_aborted |= abort
+        with suppress(trio.RunFinishedError):
+            if self._token is not None:
+                self._token.run_sync_soon(self._end)
+
+    def _end(self) -> None:
+        self._exit_requested.set()
+        if self._is_aborted:
+            self._scope.cancel()
+
+    @property
+    def is_own_process(self) -> bool:
+        """False in a forked child process, which has no portal thread."""
+        return os.getpid() == self._pid
+
+    def join(self) -> None:
+        """Wait for the end of the thread, after `ended` is set."""
+        self._thread.join()
+
+
+def _pending() -> "Future[Any]":
+    """Return a future that waiting code cannot cancel."""
+    future: Future[Any] = Future()
+    future.set_running_or_notify_cancel()
+    return future
+
+
+_open_threads: "WeakSet[TrioThread[Any]]" = WeakSet()
+"""Portals that are open; those of the program's end are stopped by `_close_all`."""
+
+
+@atexit.register
+def _close_all() -> None:
+    """Stop all open portals at the exit of the interpreter, without finishing accepted work."""
+    left = [thread for thread in _open_threads if thread.is_own_process]
+    for thread in left:
+        thread.close(abort=True)
+    if left:
+        _log.warning(
+            "%s still open at the end of the program; its agents were stopped: use `with open_portal()`",
+            counted(len(left), "portal was", "portals were"),
+        )
+        wait([thread.ended for thread in left], timeout=EXIT_GRACE_SECONDS)

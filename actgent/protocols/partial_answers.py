@@ -1,0 +1,181 @@
+"""Select the text of an incomplete answer to show to the user, in time linear in the length of the answer.
+
+A protocol's `partial` reads the whole text. Calling it for each chunk would take quadratic time, so there are
+two states:
+
+    scanning    `partial` reads the text: for each chunk while the text is short, then after each growth by
+        1/64
+    following   the end of the text is inside the shown part: a follower shows each chunk and reads it once
+
+A follower gives up if it cannot interpret a chunk. Then `partial` reads the whole text again and decides.
+"""
+
+import json
+import re
+import typing
+from collections.abc import Callable
+
+import attrs
+
+SHORT_TEXT_CHARS = 4096
+"""Length of text up to which `partial` reads the text again for each chunk."""
+GROWTH_DIVISOR = 64
+"""A longer text is read again after it has grown by this fraction: 1/64."""
+MAX_ESCAPE_CHARS = 12
+"""Length of the longest JSON escape sequence, a surrogate pair."""
+
+Partial = Callable[[str], str | None]
+
+
+@attrs.define
+class StreamingText:
+    """The text received so far, in chunks, and whether it has to be read again; all reads together cost about 64 times its length."""
+
+    size: int = 0
+    """Length of the text received so far in characters."""
+    _chunks: list[str] = attrs.field(factory=list)
+    _read_size: int = 0
+    """Length in characters at the last read."""
+
+    def add(self, chunk: str) -> None:
+        self._chunks.append(chunk)
+        self.size += len(chunk)
+
+    @property
+    def is_due(self) -> bool:
+        """True if the text is short, or has grown enough since the last read."""
+        return (
+            self.size <= SHORT_TEXT_CHARS or self.size - self._read_size >= self._read_size // GROWTH_DIVISOR
+        )
+
+    @property
+    def is_unread(self) -> bool:
+        """True if the text has grown since the last read."""
+        return self.size > self._read_size
+
+    @property
+    def whole(self) -> str:
+        """The whole text, without counting as a read."""
+        return "".join(self._chunks)
+
+    def read(self) -> str:
+        """Return the whole text and record its length as read."""
+        self._read_size = self.size
+        if len(self._chunks) > 1:
+            self._chunks = ["".join(self._chunks)]
+        return self._chunks[0] if self._chunks else ""
+
+
+class Follower(typing.Protocol):
+    """Selects the text to show from each chunk while the end of the text is inside the shown part."""
+
+    def feed(self, chunk: str) -> str | None:
+        """Process the next chunk of an answer. Return the new text to show; None if only the complete answer can decide."""
+
+
+Follow = Callable[[str, str], Follower | None]
+"""Function of the text and its shown part that creates a follower for the next chunks, or returns None."""
+
+
+def never_follow(_text: str, _visible: str) -> Follower | None:
+    """Return None, for a protocol that has only `partial`."""
+    return None
+
+
+@attrs.define(eq=False)
+class PartialAnswer:
+    """One streamed answer, filtered by a protocol."""
+
+    _partial: Partial
+    _follow: Follow = never_follow
+    text: StreamingText = attrs.field(factory=StreamingText)
+    _shown: int = 0
+    """Number of visible characters that were returned so far."""
+    _follower: Follower | None = None
+    _reads_next: bool = False
+    """True if the next chunk triggers a read: the shown part ended in an escape sequence, so that no follower could start."""
+
+    def add(self, chunk: str) -> str:
+        """Add the next chunk and return the text that may be shown now for the first time."""
+        self.text.add(chunk)
+        if self._follower is not None:
+            new = self._follower.feed(chunk)
+            if new is not None:
+                self._shown += len(new)
+                return new
+            self._follower = None
+            return self._scan()
+        if self.text.is_due or self._reads_next:
+            return self._scan()
+        return ""
+
+    @property
+    def visible(self) -> str:
+        """The text that was returned so far."""
+        return (self._partial(self.text.whole) or "")[: self._shown]
+
+    def finish(self) -> str:
+        """Return the rest of the text to show, after the last chunk."""
+        return self._scan() if self._follower is None and self.text.is_unread else ""
+
+    def _scan(self) -> str:
+        text = self.text.read()
+        visible = self._partial(text) or ""
+        new = visible[self._shown :]
+        if new:
+            self._shown = len(visible)
+            self._follower = self._follow(text, visible)
+        is_unfollowed = bool(new) and self._follower is None
+        self._reads_next = is_unfollowed and not self._reads_next and "\\" in text[-MAX_ESCAPE_CHARS:]
+        return new
+
+
+# --- followers --------------------------------------------------------------------------
+
+
+class PlainTextFollower:
+    """Shows every chunk, for prose."""
+
+    def feed(self, chunk: str) -> str | None:
+        return chunk
+
+
+_ESCAPE = r'\\(?:["\\/bfnrt]|u(?!d[89a-f])[0-9a-f]{4}|ud[89ab][0-9a-f]{2}\\ud[c-f][0-9a-f]{2})'
+_BODY = re.compile(rf'(?:[^"\\\x00-\x1f\ud800-\udfff]+|{_ESCAPE})*', re.IGNORECASE)
+_INCOMPLETE_ESCAPE = re.compile(
+    r"\\(?:u[0-9a-f]{0,3}|ud[89ab][0-9a-f]{2}(?:\\(?:u[0-9a-f]{0,3})?)?)?", re.IGNORECASE
+)
+_PROBE, _DECODED_PROBE = "\\u0071", "q"
+
+
+class JSONStringFollower:
+    """Shows the rest of a JSON string, up to its closing quote."""
+
+    def __init__(self) -> None:
+        self._incomplete = ""
+        """Incomplete escape sequence at the end of the last chunk."""
+
+    def feed(self, chunk: str) -> str | None:
+        raw = self._incomplete + chunk
+        match = _BODY.match(raw)
+        body = match[0] if match else ""
+        self._incomplete = raw[len(body) :]
+        if self._incomplete and not _INCOMPLETE_ESCAPE.fullmatch(self._incomplete):
+            return None  # the string ends here, or is invalid
+        return json.loads(f'"{body}"') if "\\" in body else body
+
+
+def follow_strings(partial: Partial) -> Follow:
+    """Return a `Follow` that shows chunks as long as the shown part is one JSON string at the end of the answer.
+
+    An escape sequence is appended to the text as a probe: if `partial` shows it decoded, the text ends inside
+    the shown string.
+    """
+    return lambda text, visible: (
+        JSONStringFollower() if partial(text + _PROBE) == visible + _DECODED_PROBE else None
+    )
+
+
+def follow_prose(_text: str, _visible: str) -> Follower | None:
+    """Return a follower that shows every chunk."""
+    return PlainTextFollower()

@@ -1,0 +1,201 @@
+"""Parse tool calls that models write into their text: a tool name and arguments, under any of the usual keys.
+
+Each protocol has its own key for the tool name. Models often use argument keys of other providers, so all
+usual keys are read. Two different argument values are an error for the model, and so is an unknown key in the
+call: if it were ignored, the tool would run with default values. Models add remarks to the object around the
+call. There, only keys that resemble argument names are errors, or any key that is no remark if a call has no
+arguments.
+"""
+
+import json
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+import attrs
+
+from actgent.errors import ParseError
+from actgent.errors.printable import quoted
+from actgent.support.strict_json import loads
+
+ARGUMENTS = (
+    "arguments",
+    "args",
+    "input",
+    "inputs",
+    "parameters",
+    "params",
+    "kwargs",
+    "tool_input",
+    "toolInput",
+    "action_input",
+    "actionInput",
+    "tool_args",
+    "toolArgs",
+    "tool_arguments",
+    "toolArguments",
+    "tool_parameters",
+    "toolParameters",
+)
+IDS = ("id", "call_id", "callId", "tool_call_id", "toolCallId")
+_CALL_TYPES = (None, "function", "function_call", "tool", "tool_call", "tool_use")
+_METADATA_KEYS = frozenset((*IDS, "type", "index"))
+_REMARKS = frozenset(
+    "analysis comment confidence explanation rationale reason reasoning thought thoughts toolthought".split()
+)
+"""Keys of explanations, in lower case without separators; never treated as arguments."""
+_EMPTY_VALUES: tuple[Any, ...] = (None, "", {}, [])
+_MAX_SHOWN_KEY_CHARS = 100
+
+
+@attrs.frozen
+class WrittenCall:
+    """A tool call that was parsed from a model's text."""
+
+    name: str
+    """Tool name exactly as written: with a trailing space it does not match a tool."""
+    arguments: Any
+    """JSON value of the arguments; an empty object if the call has none."""
+    id: str | None = None
+
+
+@attrs.frozen
+class CallFormat:
+    """The format in which a protocol expects tool calls."""
+
+    names: tuple[str, ...]
+    """Keys that may hold the tool name."""
+    expected: str
+    """Error text for a value that names no tool."""
+    decodes: bool = False
+    """True if arguments may be the JSON text of an object, and if calls in the provider's format are accepted."""
+
+    def read(self, value: Any) -> WrittenCall:
+        """Parse an object as a tool call.
+
+        Raises:
+            ParseError: The object is no tool call, or has unknown keys.
+        """
+        if not isinstance(value, Mapping):
+            raise ParseError(self.expected)
+        function = value.get("function")
+        if self.decodes and isinstance(function, Mapping):
+            return self._read_encoded(value, function)
+        name = self._name_in(value, self.names)
+        check_keys(value, {*_METADATA_KEYS, *self.names, *ARGUMENTS}, name)
+        if value.get("type") not in _CALL_TYPES:
+            raise ParseError(f"the call of {quoted(name)} has the type {value['type']!r:.200}: omit it")
+        return WrittenCall(name, find_arguments(value, name, decodes=self.decodes), _id_in(value))
+
+    def reason(self, value: Any, *, takes_any: bool = False) -> str | None:
+        """Return an error text if an object is no valid tool call, else None.
+
+        With `takes_any`, arguments that are no object are accepted here and rejected when the call is
+        executed.
+        """
+        try:
+            call = self.read(value)
+        except ParseError as error:
+            return error.reason
+        if takes_any or isinstance(call.arguments, dict):
+            return None
+        return f"the arguments of {quoted(call.name)} must be an object"
+
+    def is_bare(self, calls: Iterable[Any]) -> bool:
+        """Return True if one of these valid calls has no arguments."""
+        return not all(self.read(call).arguments for call in calls)
+
+    def _read_encoded(self, value: Mapping[str, Any], function: Mapping[str, Any]) -> WrittenCall:
+        """Parse a call in the provider's format, `{"id", "type", "function": {"name", "arguments"}}`."""
+        name = self._name_in(function, ("name",))
+        check_keys(value, {*_METADATA_KEYS, "function"}, name)
+        check_keys(function, {"name", *ARGUMENTS}, name)
+        return WrittenCall(name, find_arguments(function, name, decodes=self.decodes), _id_in(value))
+
+    def _name_in(self, value: Mapping[str, Any], keys: Sequence[str]) -> str:
+        names = [value[key] for key in keys if value.get(key) is not None]
+        if not names or not all(isinstance(name, str) and name.strip() for name in names):
+            raise ParseError(self.expected)
+        if any(name != names[0] for name in names):
+            raise ParseError("a call names two tools: write a separate call for each")
+        return str(names[0])
+
+
+def find_arguments(value: Mapping[str, Any], name: str, *, decodes: bool = False) -> Any:
+    """Return the arguments of a call from any of the usual keys; an empty object if none is present.
+
+    Raises:
+        ParseError: Two keys have different arguments.
+    """
+    found = {key: _decode(value[key], decodes=decodes) for key in ARGUMENTS if value.get(key) is not None}
+    if len(set(map(_canonical, found.values()))) > 1:
+        raise ParseError(
+            f"the call of {quoted(name)} has {' and '.join(found)}, which differ: give arguments once"
+        )
+    return next(iter(found.values()), {})
+
+
+def check_keys(value: Mapping[str, Any], known: Collection[str], name: str) -> None:
+    """Check that a call has only known keys.
+
+    Raises:
+        ParseError: A key is unknown.
+    """
+    for key in value:
+        if key not in known:
+            raise ParseError(
+                f"unknown key {quoted(key, _MAX_SHOWN_KEY_CHARS)} in the call of {quoted(name)}: put all arguments into one object"
+            )
+
+
+def stray_arguments_reason(
+    envelope: Mapping[str, Any], label: str, *, known: Collection[str], are_bare: bool
+) -> str | None:
+    """Return an error text if the object around a call has members that may be the call's arguments, else None.
+
+    Args:
+        envelope: The object around the call.
+        label: Name of the call in the error text.
+        known: Keys of `envelope` in the protocol.
+        are_bare: True if a call in the envelope has no arguments.
+    """
+    for key, value in envelope.items():
+        if key in known or value in _EMPTY_VALUES:
+            continue
+        normalized = _normalize(key)
+        if normalized in _ARGUMENT_LIKE_KEYS or (are_bare and normalized not in _REMARKS):
+            return (
+                f"{quoted(key, _MAX_SHOWN_KEY_CHARS)} is outside of {label}: put the arguments into the call"
+            )
+    return None
+
+
+def _normalize(key: str) -> str:
+    """Return a key in lower case without separators: models write `Tool-Input` for `tool_input`."""
+    return "".join(filter(str.isalnum, key)).casefold()
+
+
+_SINGULAR = ("argument", "arg", "parameter", "param")
+_PREFIXES = ("", "tool", "function", "action", "call")
+_ARGUMENT_LIKE_KEYS = frozenset(
+    prefix + name for prefix in _PREFIXES for name in (*_SINGULAR, *map(_normalize, ARGUMENTS))
+)
+
+
+def _id_in(value: Mapping[str, Any]) -> str | None:
+    ids = (value.get(key) for key in IDS)
+    return next((each for each in ids if isinstance(each, str) and each), None)
+
+
+def _decode(arguments: Any, *, decodes: bool) -> Any:
+    if not decodes or not isinstance(arguments, str):
+        return arguments
+    if not arguments.strip():
+        return {}
+    try:
+        return loads(arguments)
+    except ParseError:
+        return arguments
+
+
+def _canonical(value: Any) -> str:
+    return json.dumps(value, sort_keys=True)

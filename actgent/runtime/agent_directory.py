@@ -1,0 +1,170 @@
+"""Directory of the running agents of a runtime: lookup by name and search by capability."""
+
+import re
+import typing
+from collections.abc import AsyncGenerator, Iterator, Mapping
+from contextlib import asynccontextmanager
+
+import attrs
+
+from actgent.errors import NotRunning, SessionExists
+from actgent.journal.session_lists import SessionKey
+from actgent.protocols.base import Profile
+from actgent.sessions.context import SessionContext
+
+from .sessions.session_loading import PendingOpens
+from .sessions.session_opener import SessionOpener
+from .sessions.table import SessionTrees
+from .start_phase import StartPhase
+
+_WORD = re.compile(r"\w+")
+_STEM = 4
+"""Number of leading letters in which two words have to agree to match: `translate` matches `translates`."""
+
+
+@attrs.frozen(kw_only=True)
+class AgentCard:
+    """Description of an agent for other agents."""
+
+    name: str
+    """Name, unique in the runtime."""
+    role: str = ""
+    """Role of the agent, from its profile."""
+    goal: str = ""
+    """Goal of the agent, from its profile."""
+    capabilities: str = ""
+    """Abilities of the agent, from its profile; `find_agents` searches them."""
+
+    def count_matches(self, wanted: frozenset[str]) -> int:
+        """Return how many of the words occur in the card's name, role, goal and capabilities."""
+        known = words_of(f"{self.name} {self.role} {self.goal} {self.capabilities}")
+        return sum(any(_is_same(word, other) for other in known) for word in wanted)
+
+
+def words_of(text: str) -> frozenset[str]:
+    """Return the words of a text in lower case; names are split at hyphens and underscores."""
+    return frozenset(_WORD.findall(text.casefold().replace("_", " ")))
+
+
+def _is_same(word: str, other: str) -> bool:
+    shorter, longer = sorted((word, other), key=len)
+    return word == other or (len(shorter) >= _STEM and longer.startswith(shorter))
+
+
+class Listed(typing.Protocol):
+    """Interface of an agent in the directory."""
+
+    name: str
+    profile: Profile
+
+
+class Directory(Mapping[str, AgentCard]):
+    """Running agents of one runtime: a mapping of names to agent cards."""
+
+    def __init__(self) -> None:
+        self.start_phase = StartPhase()
+        self.trees = SessionTrees()
+        self._cards: dict[str, AgentCard] = {}
+        self._openers: dict[str, SessionOpener] = {}
+        self._resumed = 0
+        """Number of sessions that agents resumed which have stopped since."""
+        self._agents: dict[str, Listed] = {}
+        self._openings: dict[str, PendingOpens] = {}
+
+    def __getitem__(self, name: str) -> AgentCard:
+        return self._cards[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._cards)
+
+    def __len__(self) -> int:
+        return len(self._cards)
+
+    def find(self, capability: str = "") -> tuple[AgentCard, ...]:
+        """Return the agents whose card contains words of `capability`, best match first. An empty text returns all agents by name."""
+        wanted = words_of(capability)
+        if not wanted:
+            return tuple(self._cards[name] for name in sorted(self._cards))
+        found = [(-card.count_matches(wanted), name) for name, card in self._cards.items()]
+        return tuple(self._cards[name] for matches, name in sorted(found) if matches)
+
+    # --- for the agents themselves -----------------------------------------------------------
+
+    def add(self, agent: Listed, opener: SessionOpener) -> None:
+        """Add an agent that has started."""
+        profile = agent.profile
+        self._cards[agent.name] = AgentCard(
+            name=agent.name, role=profile.role, goal=profile.goal, capabilities=profile.capabilities
+        )
+        self._openers[agent.name] = opener
+        self._agents[agent.name] = agent
+
+    def remove(self, name: str) -> None:
+        """Remove an agent that has stopped."""
+        self._cards.pop(name, None)
+        if (opener := self._openers.pop(name, None)) is not None:
+            self._resumed += opener.running.lifecycle.resumed
+        self._agents.pop(name, None)
+        self.trees.remove(name)
+
+    def pending_opens_of(self, name: str) -> PendingOpens:
+        """Return an agent's sessions that are being loaded or erased; also for an agent that is not running."""
+        return self._openings.setdefault(name, PendingOpens())
+
+    def agent(self, name: str) -> Listed | None:
+        """Return the agent object with this name; None if it is not running here."""
+        return self._agents.get(name)
+
+    def opener(self, name: str) -> SessionOpener:
+        """Return the session opener of an agent.
+
+        Raises:
+            NotRunning: The agent is not running here.
+        """
+        if name not in self._openers:
+            raise NotRunning(name, self._openers)
+        return self._openers[name]
+
+    @asynccontextmanager
+    async def making(self, name: str, session_id: str) -> AsyncGenerator[None, None]:
+        """Mark a session as being created during the block, after earlier openings of it have ended; other tasks that open it wait.
+
+        Raises:
+            SessionExists: The session is in memory, or another task is opening it and this task cannot wait.
+        """
+        opener, openings = self._openers.get(name), self.pending_opens_of(name)
+        if opener is not None:
+            await opener.wait_opened(session_id)
+            if not opener.may_erase(session_id):
+                raise SessionExists(name, session_id)
+        else:
+            await openings.wait(session_id)
+        with openings.block(session_id, erases=False):
+            yield
+
+    @asynccontextmanager
+    async def erasing(self, key: SessionKey) -> AsyncGenerator[bool, None]:
+        """Mark a session as being erased during the block; other tasks that open it wait, also if its agent starts in the meantime.
+
+        Yields False if the session is open and can still be written.
+        """
+        openings = self.pending_opens_of(key.agent)
+        await openings.wait_loaded(key.session_id)  # no longer: handlers may wait for whoever erases
+        with openings.block(key.session_id, erases=True):
+            opener = self._openers.get(key.agent)
+            context = None if opener is None else opener.running.sessions.find_any(key.session_id)
+            yield context is None or context.is_silent
+
+    @property
+    def openers(self) -> tuple[SessionOpener, ...]:
+        """Session openers of all agents, in the order of their start."""
+        return tuple(self._openers.values())
+
+    @property
+    def resumed(self) -> int:
+        """Number of sessions that were resumed from the journal, of all agents."""
+        return self._resumed + sum(each.running.lifecycle.resumed for each in self._openers.values())
+
+    async def wait_started(self, name: str, asker: SessionContext | None) -> None:
+        """Wait until an agent is started, or the start phase has ended. Only turns that resume from the journal wait."""
+        await self.start_phase.wait_for(name, self, asker)

@@ -1,0 +1,558 @@
+"""Delegation of tasks between sessions of one runtime: start child sessions, report their outcomes, cancel them."""
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import AsyncExitStack, suppress
+from contextvars import copy_context
+from typing import Any
+
+import attrs
+import trio
+
+from actgent.actors.dead_letters import DeadLetter
+from actgent.control.budget import Funding
+from actgent.errors import (
+    JournalFailed,
+    JournalFull,
+    LimitReached,
+    NotRunning,
+    SessionClosed,
+    SessionExists,
+    SessionMoved,
+    SessionNotFound,
+    Stopped,
+)
+from actgent.journal.base import Entry, Journal
+from actgent.journal.records import (
+    FailureRecord,
+    MessageAcceptedRecord,
+    Record,
+    SessionClosedRecord,
+    TaskOutcomeRecord,
+    TurnOptions,
+    task_message_id,
+)
+from actgent.journal.session_lists import SessionKey
+from actgent.messages import Message, Priority, Sender, Text, traceparent, valid_traceparent
+from actgent.runtime.agent_directory import Directory
+from actgent.runtime.session_waits import releasing_slot
+from actgent.runtime.sessions.lifecycle import CLOSED_REASON
+from actgent.runtime.sessions.session_ids import choose_id, id_in_tree
+from actgent.runtime.sessions.session_opener import SessionOpener
+from actgent.runtime.sessions.tree_close import close_tree
+from actgent.sessions.budget_accounts import funding_of_result
+from actgent.sessions.context import SessionContext, host_of
+from actgent.sessions.context_propagation import Propagation
+from actgent.sessions.incoming_messages import Content, message_to
+from actgent.sessions.pending.task_reports import (
+    answer_in,
+    is_accepted,
+    outcome_of,
+    report_text,
+)
+from actgent.sessions.pending.tasks import (
+    MAX_TASKS,
+    TASK_DEADLINE_SECONDS,
+    Task,
+    child_id_of,
+    report_id_of,
+    task_key,
+)
+from actgent.sessions.pending.turn_future import TurnFuture
+from actgent.sessions.pending.turn_options import restored_options
+from actgent.sessions.restore import owner_of
+from actgent.sessions.session_log import accepted_record, unless_written
+from actgent.support.logs import LogVariable, logger_of
+
+from .pool_tasks import Pools
+
+RETRY_SECONDS = 1.0
+"""Seconds between attempts to send a task's outcome after a journal error."""
+_log = logger_of(__name__)
+
+
+@attrs.define(eq=False)
+class Delegation:
+    """Delegates tasks between the agents of one runtime."""
+
+    agents: Directory
+    journal: Journal | None
+    propagation: Propagation
+    pools: Pools | None = None
+    """Connection to other pools of the cluster; None without a cluster."""
+
+    async def ask(
+        self,
+        opener: SessionOpener,
+        asker: SessionContext,
+        content: Content,
+        *,
+        key: str,
+        priority: Priority = Priority.NORMAL,
+        tries: int = 1,
+    ) -> TaskOutcomeRecord:
+        """Send a task to another agent in a child session with the id `key`, and wait for its outcome.
+
+        A failed task is retried in a new session, up to `tries` attempts. Return the outcome of the last attempt.
+
+        Raises:
+            WaitCycle: The child session waits for the calling session.
+        """
+        for number in range(tries):
+            each = f"{key}/{number}" if number else key
+            answered = await self.ask_once(opener, asker, content, key=each, priority=priority)
+            if answered.failed is None:
+                break
+        return answered
+
+    async def ask_once(
+        self,
+        opener: SessionOpener,
+        asker: SessionContext,
+        content: Content,
+        *,
+        key: str,
+        name: str = "",
+        priority: Priority = Priority.NORMAL,
+        deadline: float = math.inf,
+        form: TurnOptions | None = None,
+    ) -> TaskOutcomeRecord:
+        """Send a task to another agent without retries. Return its outcome, which can be a failure.
+
+        Args:
+            opener: Session opener of the other agent.
+            asker: Calling session.
+            content: Task, as text or parts.
+            key: Id of the child session if `name` is taken by an unrelated session.
+            name: Preferred id of the child session; empty uses `key`.
+            priority: Priority of the task's message.
+            deadline: Seconds after which the task fails, including restarts.
+            form: Options of the task's turn, such as the output type; None for none.
+
+        Raises:
+            WaitCycle: The child session waits for the calling session.
+            SessionExists: An unrelated session has the id.
+        """
+        with host_of(asker).kept(asker):
+            child = await self._open(
+                opener,
+                asker,
+                content,
+                key=key,
+                reports=False,
+                name=name,
+                priority=priority,
+                deadline=deadline,
+                form=form,
+            )
+            return child if isinstance(child, TaskOutcomeRecord) else await self._wait(opener, child, asker)
+
+    async def _wait(
+        self, opener: SessionOpener, child: SessionContext, asker: SessionContext
+    ) -> TaskOutcomeRecord:
+        task = child.task
+        assert task is not None  # noqa: S101 - it was opened for one
+        task.is_unclaimed = False
+        task.future.pause_tool_timeout(asker)
+        task.tell_deadline(opener.running.clock.steady())
+        with releasing_slot(child):
+            try:
+                await task.future.done.wait()
+            except trio.Cancelled:
+                await task.future.leave(host_of(asker))  # noqa: ASYNC102 - one shielded checkpoint
+                raise
+            error = None if task.future.failure is None else task.future.failure.error
+            if isinstance(error, Stopped) and host_of(child).is_durable:
+                await (
+                    trio.sleep_forever()
+                )  # we stop, too, or our tool's time is over; the next start asks again
+        blame = "internal" if task.future.failure is None else task.future.failure.kind
+        return outcome_of(task, error, blame, origin=child.conversation.origin)
+
+    async def delegate(
+        self,
+        opener: SessionOpener,
+        asker: SessionContext,
+        content: Content,
+        *,
+        key: str,
+        name: str = "",
+        priority: Priority = Priority.NORMAL,
+        deadline: float = TASK_DEADLINE_SECONDS,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> str:
+        """Start a task of another agent in a child session without waiting. Return the task's `name`, or the child's session id.
+
+        The child session sends its outcome to the calling session as a message.
+
+        Args:
+            opener: Session opener of the other agent.
+            asker: Calling session.
+            content: Task, as text or parts.
+            key: Id of the child session if `name` is taken by an unrelated session.
+            name: Name of the task in the calling session; empty uses the child's session id.
+            priority: Priority of the task's message.
+            deadline: Seconds after which the task is stopped.
+            metadata: Metadata of the task's message.
+
+        Raises:
+            LimitReached: The calling session has the maximum number of running tasks.
+            SessionExists: An unrelated session has the id.
+        """
+        with host_of(asker).kept(asker), unless_written():
+            await self._open(
+                opener,
+                asker,
+                content,
+                key=key,
+                reports=True,
+                name=name,
+                priority=priority,
+                deadline=deadline,
+                metadata=metadata,
+            )
+        return name or _child_id(opener, asker, key)
+
+    async def _open(
+        self,
+        opener: SessionOpener,
+        asker: SessionContext,
+        content: Content,
+        *,
+        key: str,
+        reports: bool,
+        priority: Priority,
+        name: str = "",
+        deadline: float = math.inf,
+        form: TurnOptions | None = None,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> SessionContext | TaskOutcomeRecord:
+        """Return the child session of a task, new or existing, or the task's outcome if it has ended.
+
+        The child's id is the task's `name`, or `key` if an unrelated session has that id. Concurrent callers wait for each
+        other; if one fails, the next caller starts again.
+
+        Raises:
+            SessionExists: An unrelated session has the id.
+        """
+        first_id = _child_id(opener, asker, name or key)
+        await opener.wait_opened(first_id)
+        with opener.opens(first_id):
+            child_id = (
+                await choose_id(opener.running, asker, first_id, _child_id(opener, asker, key))
+                if name
+                else first_id
+            )
+            known = await self._find_child(opener, asker, child_id)
+            if known is not None:
+                return known
+            if reports and asker.reports_due >= MAX_TASKS:
+                raise LimitReached("delegated tasks at a time", MAX_TASKS)
+            task = _new_task(opener, asker, child_id, reports=reports, name=name, deadline=deadline)
+            if form is not None:
+                task.future.options = restored_options(task.future.options, form)
+            owner = Sender(task.parent_agent, "agent")
+            if not reports:
+                task.future.pause_tool_timeout(asker)  # before it is sent: its turn may begin at once
+            task.tell_deadline(opener.running.clock.steady())
+            child = opener.new(owner, session_id=child_id, parent=asker, task=task, is_transient=True)
+            async with opener.single_message_block(child):
+                message = message_to(
+                    child,
+                    content,
+                    message_id=task.message_id,
+                    priority=priority,
+                    on_busy="queue",
+                    metadata=metadata,
+                )
+                future = None if form is None else task.future  # it has what the journal is to keep
+                await opener.admission.accept(child, message, once=True, future=future)
+            return child
+
+    async def _find_child(
+        self, opener: SessionOpener, asker: SessionContext, child_id: str
+    ) -> SessionContext | TaskOutcomeRecord | None:
+        """Return the child session with an id, or its task's outcome; None if the session never received its task."""
+        try:
+            context = await opener.find(child_id)
+        except SessionNotFound:
+            closing = opener.running.sessions.get(child_id)
+            return None if closing is None else await _child_of(asker, opener, closing)
+        except SessionClosed:
+            if await self._erase_unaccepted(opener.running.name, asker, child_id):
+                return None
+            return await _read_answer(opener, asker, child_id)
+        return await _child_of(asker, opener, context)
+
+    async def _erase_unaccepted(self, agent: str, asker: SessionContext, child_id: str) -> bool:
+        """Erase a child session written by an older version that never accepted its task. Return False if it accepted the task."""
+        if self.journal is None:
+            return False
+        records = await self.journal.load(child_id, agent=agent)
+        opened = owner_of(records)
+        is_child = opened is not None and opened.transient and opened.parent_id == asker.id
+        if not is_child or is_accepted(records, task_message_id(child_id)):
+            return False
+        await self.journal.delete(child_id, agent=agent)
+        return True
+
+    # --- reports -----------------------------------------------------------------------------
+
+    async def report(self, child: SessionContext, error: Exception | None, blame: str = "internal") -> None:
+        """Send the outcome of a delegated task as a message to the parent session. Ignored if the parent is closed."""
+        task = child.task
+        assert task is not None  # noqa: S101 - it has ended
+        answered = outcome_of(task, error, blame, origin=child.conversation.origin)
+        agent = child.agent
+        message = _report_of(
+            answered,
+            child.key,
+            report_id(child, task),
+            task_id=task.name or child.id,
+            parent_id=task.parent_id,
+            traceparent=valid_traceparent(traceparent.get()),
+        )
+        baggage = self.propagation.capture_storable(copy_context())
+        try:
+            await self._post_with_retries(child, task, message, baggage)
+        except SessionMoved:
+            pass  # with its child: another process goes on with both
+        except (SessionClosed, SessionNotFound):
+            _log.info(
+                "agent %s, session %s: no session waits for the result of its task",
+                agent,
+                LogVariable(child.id),
+            )
+        except Exception:  # noqa: BLE001 - perhaps of a developer's `on_session`; the task ends all the same
+            _log.exception(
+                "agent %s, session %s: its result could not be sent to session %s",
+                agent,
+                LogVariable(child.id),
+                LogVariable(task.parent_id),
+            )
+            host_of(child).dead_letter(DeadLetter(task.parent_agent, message, "it was not taken"))
+
+    async def report_dead_letter(
+        self, key: SessionKey, records: Sequence[Record], answered: TaskOutcomeRecord
+    ) -> None:
+        """Send the outcome of a dead-lettered task to its parent session, without opening the task's session.
+
+        Raises:
+            JournalError: The outcome could not be recorded.
+        """
+        opened = owner_of(records)
+        if opened is None or not opened.reports or self.journal is None:
+            return
+        options = self.agents.opener(key.agent).running.runner.turn_lifecycle.options
+        parent = SessionKey(opened.parent_agent, opened.parent_id or "")
+        task = Task(answered.message_id, TurnFuture(options), *parent, reports=True, name=opened.task)
+        scope = key.scope if opened.agent and opened.task else key.session_id
+        message = _report_of(
+            answered,
+            key,
+            report_id_of(scope),
+            task_id=task.name or key.session_id,
+            parent_id=task.parent_id,
+        )
+        with suppress(SessionClosed, SessionNotFound):  # nobody waits for it any more
+            if self.agents.trees.find(parent) is None:
+                await self._write_for_later(self.journal, task, accepted_record(message, None))
+            else:
+                await self._post(task, message, None, {})
+
+    async def _post_with_retries(
+        self, child: SessionContext, task: Task, message: Message, baggage: Mapping[str, Any]
+    ) -> None:
+        """Send a task's outcome, and retry every second while the journal fails. Until then the task stays open, also after a restart."""
+        has_failed = False
+        while True:
+            try:
+                if not task.reports:  # it was stopped
+                    return None
+                return await self._post(task, message, funding_of_result(child), baggage)
+            except (JournalFull, JournalFailed) as error:
+                if not has_failed:
+                    _log.warning(
+                        "agent %s, session %s: its result for session %s waits until the journal works: %s",
+                        child.agent,
+                        LogVariable(child.id),
+                        LogVariable(task.parent_id),
+                        type(error).__name__,
+                    )
+            has_failed = True
+            with releasing_slot():
+                await trio.sleep(RETRY_SECONDS)
+
+    async def _post(
+        self, task: Task, message: Message, funding: Funding | None, baggage: Mapping[str, Any]
+    ) -> None:
+        """Deliver a task's outcome to the parent session, in any process. If the parent's agent is not running, record it for the next start."""
+        try:
+            opener = self.agents.opener(task.parent_agent)
+            parent = await opener.find(task.parent_id)
+            await opener.admission.accept(parent, message, once=True, is_granted=True, funding=funding)
+        except NotRunning:
+            if self.journal is None:
+                raise
+            accepted = accepted_record(message, funding, baggage=baggage)
+            await self._write_for_later(self.journal, task, accepted)
+
+    async def _write_for_later(self, journal: Journal, task: Task, accepted: MessageAcceptedRecord) -> None:
+        epoch = journal.epoch_of(task.parent_id)
+        records = await journal.load(task.parent_id, agent=task.parent_agent)
+        if any(isinstance(record, SessionClosedRecord) for record in records):
+            raise SessionClosed(task.parent_id)
+        if not is_accepted(records, accepted.message.id):
+            entry = Entry(
+                session_id=task.parent_id, agent=task.parent_agent, records=(accepted,), follows=True
+            )
+            await journal.commit(entry, epoch=epoch)
+
+
+def _report_of(
+    answered: TaskOutcomeRecord,
+    key: SessionKey,
+    message_id: str,
+    *,
+    task_id: str,
+    parent_id: str,
+    traceparent: str | None = None,
+) -> Message:
+    """Build the message that reports the outcome of a task to its parent session."""
+    return Message(
+        id=message_id,
+        session_id=parent_id,
+        sender=Sender(key.agent, "agent"),
+        parts=(Text(report_text(key.agent, task_id, answered)),),
+        correlation_id=answered.message_id,
+        on_busy="collect",
+        traceparent=traceparent,
+        origin=answered.origin,
+    )
+
+
+def report_id(child: SessionContext, task: Task) -> str:
+    """Return the message id of a task's report."""
+    return report_id_of(child.scope if task.name else child.id)
+
+
+def child_ids(opener: SessionOpener, asker: SessionContext, task_id: str) -> Collection[str]:
+    """Return all session ids that a task with this id can have in the calling session."""
+    made = (_child_id(opener, asker, each) for each in (task_id, task_key(asker.scope, task_id)))
+    return {task_id, *made}
+
+
+def _child_id(opener: SessionOpener, asker: SessionContext, key: str) -> str:
+    """Return the session id for a key; placed in the tree of the calling session if another process may own the plain id."""
+    return child_id_of(id_in_tree(opener.running, asker, child_id_of(key)))
+
+
+def _new_task(
+    opener: SessionOpener, asker: SessionContext, child_id: str, *, reports: bool, name: str, deadline: float
+) -> Task:
+    return Task(
+        task_message_id(child_id),
+        TurnFuture(opener.running.runner.turn_lifecycle.options, is_patient=True),
+        asker.agent,
+        asker.id,
+        reports=reports,
+        name=name,
+        deadline=0.0 if deadline == math.inf else opener.running.clock.steady() + deadline,
+        seconds=deadline,
+    )
+
+
+async def _child_of(
+    asker: SessionContext, opener: SessionOpener, child: SessionContext
+) -> SessionContext | TaskOutcomeRecord:
+    """Return a child session in memory, or the outcome of its task.
+
+    Raises:
+        SessionExists: The session is not a child of the calling session.
+    """
+    if child.parent_key != asker.key:
+        raise SessionExists(child.agent, child.id)
+    if child.task is not None and not child.task.is_answered:
+        return child
+    if child.task is not None:
+        child.task.is_unclaimed = False
+    return await _read_answer(opener, asker, child.id)
+
+
+async def _read_answer(opener: SessionOpener, asker: SessionContext, child_id: str) -> TaskOutcomeRecord:
+    """Return the outcome of a child session's task from the journal.
+
+    Raises:
+        SessionExists: The session is not a child of the calling session.
+    """
+    journal, agent = opener.running.journal, opener.running.name
+    records = () if journal is None else await journal.load(child_id, agent=agent)
+    opened = owner_of(records)
+    if opened is None or opened.parent_id != asker.id or opened.parent_agent not in ("", asker.agent):
+        raise SessionExists(agent, child_id)
+    return answer_in(records) or TaskOutcomeRecord(
+        message_id=task_message_id(child_id), text="it was closed before it answered", failed="stopped"
+    )
+
+
+async def find_tasks(
+    agents: Directory, journal: Journal | None, asker: SessionContext, task_id: str
+) -> Sequence[SessionContext]:
+    """Return the sessions of running tasks with an id, from memory and from the journal.
+
+    Raises:
+        NotRunning: The agent of a task in the journal is not running in this process.
+        SessionMoved: Another process owns the tasks.
+        JournalError: The journal cannot be read.
+    """
+    if journal is not None and asker.log is not None and asker.log.creation is None:
+        ids = child_ids(agents.opener(asker.agent), asker, task_id)
+        for head in await journal.children(*asker.key):
+            if head.session_id in ids and not head.closed and head.key not in (asker.children or ()):
+                with suppress(SessionClosed, SessionNotFound):
+                    await agents.opener(head.agent).find(head.session_id)
+    return () if asker.children is None else asker.children.tasks(task_id)
+
+
+async def stop_tasks(
+    agents: Directory, journal: Journal | None, asker: SessionContext, tasks: Sequence[SessionContext]
+) -> bool:
+    """Close the sessions of tasks with all descendants, durably. Return False if all tasks have already reported their outcome.
+
+    Raises:
+        SessionMoved: Another process owns the tasks.
+        JournalError: The sessions are closed in memory, but the journal could not record it.
+    """
+    stopped = [(task, task.task) for task in tasks if task.task is not None]
+    for child, task in stopped:
+        if task.reports and asker.children is not None:
+            asker.children.stop_report(child)
+    async with AsyncExitStack() as closing:
+        for child in reversed(tasks):
+            closing.push_async_callback(
+                close_tree, child, journal, agents.opener
+            )  # whatever the others come to
+    return any(not asker.mailbox.has_accepted(report_id(child, task)) for child, task in stopped)
+
+
+async def has_received_result(
+    agents: Directory, journal: Journal | None, asker: SessionContext, task_id: str
+) -> bool:
+    """Return True if a session received the result of a task, unless that result is the task's cancellation.
+
+    A node that cancels a task may lose the session before it has closed the task; then the next owner reports the cancellation.
+
+    Raises:
+        JournalError: The journal cannot be read.
+    """
+    ids = child_ids(agents.opener(asker.agent), asker, task_id)
+    for key in [SessionKey(agent, child_id) for child_id in ids for agent in agents]:
+        if any(asker.mailbox.has_accepted(report_id_of(name)) for name in (key.session_id, key.scope)):
+            records = [] if journal is None else await journal.load(key.session_id, agent=key.agent)
+            if not any(isinstance(each, FailureRecord) and _is_cancellation(each) for each in records):
+                return True
+    return False
+
+
+def _is_cancellation(failed: FailureRecord) -> bool:
+    return failed.fields.get("reason") == CLOSED_REASON

@@ -1,0 +1,446 @@
+"""Introspection of a running runtime: agents, rate limits, schedules, budgets, and past sessions."""
+
+import heapq
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, contextmanager
+
+import attrs
+import trio
+
+from actgent.actors.inbox import InboxStatistics
+from actgent.control.arguments import at_least_one, check_id
+from actgent.control.budget import Account
+from actgent.control.schedule import Schedule
+from actgent.errors import ConfigurationError, Fenced, SessionNotFound
+from actgent.journal.base import Journal, SessionSummary
+from actgent.journal.cluster_membership import ClusterStatistics, Membership
+from actgent.journal.records import Record
+from actgent.journal.session_lists import SessionKey
+from actgent.llm.rate_limiter import LimitLeaser, RateLimiter, RateLimiterStatistics
+from actgent.sessions.context import SessionContext
+from actgent.sessions.pending.schedules import schedules, schedules_in
+from actgent.sessions.subscriptions import Observed, ObservedType
+
+from .actor import AgentActor
+from .agent_directory import Directory
+from .sessions.remote_sessions import RemoteSessions
+from .sessions.table import SessionTable
+from .subscriptions import (
+    ObservationFilter,
+    ObservationReader,
+    SessionFollower,
+    follow_session,
+    list_observations,
+    list_recent,
+    observe,
+    observe_recent,
+)
+
+
+@attrs.frozen(kw_only=True)
+class AgentStatistics:
+    """Statistics of one agent."""
+
+    agent: str
+    """Name of the agent."""
+    inbox: InboxStatistics
+    """Statistics of the inbox: queued and running messages."""
+    capacity: int
+    """Maximum number of messages in the inbox."""
+    session_capacity: int
+    """Maximum number of messages of one session in the inbox."""
+    concurrency: int
+    """Maximum number of sessions that are processed at the same time."""
+    sessions: int
+    """Number of sessions in memory."""
+    suspended: int
+    """Number of sessions in memory that wait for approvals."""
+    restarts: int
+    """Number of restarts after failures that count for supervision."""
+    state: str
+    """`starting`, `running`, `failed` (about to restart), `draining` or `stopped`."""
+
+
+@attrs.frozen(kw_only=True)
+class SetSchedule:
+    """A schedule of a session."""
+
+    agent: str
+    """Name of the session's agent."""
+    session_id: str
+    """Id of the session."""
+    schedule: Schedule
+    """The schedule, including its next time."""
+
+    @property
+    def place(self) -> tuple[float, str, str, str]:
+        """Sort key: next time, agent, session id, schedule id."""
+        return (self.schedule.at, self.agent, self.session_id, self.schedule.id)
+
+
+@attrs.frozen(kw_only=True)
+class OpenBudget:
+    """Budget of a session in memory, or of a session's running turn."""
+
+    agent: str
+    """Name of the session's agent."""
+    session_id: str
+    """Id of the session."""
+    owner: str
+    """Name of the session's owner."""
+    turn: str
+    """Message id of the turn; empty for the budget of the session."""
+    limits: Mapping[str, float]
+    """Limits by name: `model_calls`, `tool_calls`, `tokens`, `cost` (US dollars), `seconds`."""
+    spent: Mapping[str, float]
+    """Amounts spent, by the same names."""
+    reserved: Mapping[str, float]
+    """Amounts reserved for running calls, by the same names."""
+    left: Mapping[str, float]
+    """Remaining amounts by the same names: limit minus spent and reserved."""
+
+    @property
+    def place(self) -> tuple[str, str, str]:
+        """Sort key: agent, session id, turn."""
+        return (self.agent, self.session_id, self.turn)
+
+
+class Introspection:
+    """Queries of a runtime's agents, schedules, budgets, rate limits and sessions."""
+
+    journal: Journal | None
+    membership: Membership | None
+    _askers = 0
+    """Number of open `asking_elsewhere` blocks."""
+
+    def _agents(self) -> Iterator[AgentActor]:
+        raise NotImplementedError
+
+    def statistics(self) -> tuple[AgentStatistics, ...]:
+        """Return the statistics of each agent by name: inbox, limits, sessions in memory."""
+        return tuple(_statistics_of(running) for running in self._by_name())
+
+    def governors(self) -> tuple[RateLimiterStatistics, ...]:
+        """Return the statistics of the rate limiters of all models: concurrency windows, waiting calls, limits and pauses."""
+        return _rate_limiter_statistics(self._by_name())
+
+    def cluster(self) -> ClusterStatistics | None:
+        """Return the statistics of this cluster node: partitions, takeovers, fenced writes, delays; None without a cluster."""
+        return None if self.membership is None else self.membership.statistics()
+
+    async def schedules(
+        self, *, after: SetSchedule | None = None, limit: int = 100
+    ) -> tuple[SetSchedule, ...]:
+        """Return at most `limit` schedules of the agents in this process, sorted by next time; unloaded sessions are included.
+
+        Pass the last schedule as `after` for the next page; an empty page is the end.
+
+        Raises:
+            ConfigurationError: The limit is below 1.
+            JournalError: The journal cannot be read.
+        """
+        return await _schedule_page(self._by_name(), self.journal, after, limit)
+
+    def budgets(self, *, after: OpenBudget | None = None, limit: int = 100) -> tuple[OpenBudget, ...]:
+        """Return at most `limit` budgets of sessions in memory and of their turns, sorted by agent and session.
+
+        Raises:
+            ConfigurationError: The limit is below 1.
+        """
+        return _budget_page(self._by_name(), after, limit)
+
+    def follow(
+        self, session_id: str, *, agent: str, after: int | None = 0
+    ) -> AbstractAsyncContextManager[SessionFollower]:
+        """Follow the records of a session without loading it; the agent need not be running.
+
+        Partial answers are received only while the agent runs in this process. `after` is the record number after which the
+        reader starts; None starts at the newest record.
+
+        Raises:
+            ConfigurationError: The runtime has no journal.
+            CursorUnknown: `after` is larger than the number of the last record.
+            SessionNotFound: The journal has no such session.
+            JournalError: The journal cannot be read.
+        """
+        key = SessionKey(agent, session_id)
+        return follow_session(self.journal, self._table_of(agent), key, after=after)
+
+    def observe(
+        self,
+        session_id: str,
+        *,
+        agent: str,
+        types: Collection[ObservedType] | None = None,
+        turn: str | None = None,
+        after: int | None = None,
+    ) -> AbstractAsyncContextManager[ObservationReader]:
+        """Observe a session without loading it; the agent need not be running.
+
+        Args:
+            session_id: Id of the session.
+            agent: Name of the session's agent.
+            types: Observation types to receive; None receives all types.
+            turn: Message id of the turn to observe; None observes all turns.
+            after: Record number after which observations start; None starts at the newest record.
+
+        Raises:
+            ConfigurationError: An observation type is unknown.
+            CursorUnknown: `after` is larger than the number of the last record.
+            SessionNotFound: The journal has no such session.
+            JournalError: The journal cannot be read.
+        """
+        key, wanted, table = (
+            SessionKey(agent, session_id),
+            ObservationFilter(types=types, turn=turn),
+            self._table_of(agent),
+        )
+        context = None if table is None else table.get(session_id)
+        if context is None or table is None or (recent := context.conversation.recent) is None:
+            return observe(self.journal, table, key, after=after, wanted=wanted)
+        return observe_recent(context, recent, table, after=after, wanted=wanted)
+
+    async def observations(
+        self,
+        session_id: str,
+        *,
+        agent: str,
+        types: Collection[ObservedType] | None = None,
+        turn: str | None = None,
+        after: int = 0,
+        limit: int = 100,
+    ) -> tuple[Observed, ...]:
+        """Return at most `limit` observations of a session after the record `after`, oldest first.
+
+        Raises:
+            ConfigurationError: An observation type is unknown, or the limit is below 1.
+            SessionNotFound: The journal has no such session.
+            JournalError: The journal cannot be read.
+        """
+        key, wanted, table = (
+            SessionKey(agent, session_id),
+            ObservationFilter(types=types, turn=turn),
+            self._table_of(agent),
+        )
+        context = None if table is None else table.get(session_id)
+        if context is not None and (recent := context.conversation.recent) is not None:
+            await trio.lowlevel.checkpoint()
+            return list_recent(recent, after=after, limit=limit, wanted=wanted)
+        return await list_observations(
+            need_journal(self.journal), key, after=after, limit=limit, wanted=wanted
+        )
+
+    def _table_of(self, agent: str) -> SessionTable | None:
+        """Return the sessions of an agent in memory; None if the agent is not running here."""
+        return next((each.sessions for each in self._agents() if each.name == agent), None)
+
+    @contextmanager
+    def asking_elsewhere(self) -> Iterator[None]:
+        """Return a block during which approvals are shown by other means than handlers, so that unhandled approvals are not logged."""
+        self._askers += 1
+        try:
+            yield
+        finally:
+            self._askers -= 1
+
+    def asks_elsewhere(self) -> bool:
+        """Return True if an `asking_elsewhere` block is open."""
+        return self._askers > 0
+
+    def _by_name(self) -> list[AgentActor]:
+        return sorted(self._agents(), key=lambda each: each.name)
+
+
+def _statistics_of(running: AgentActor) -> AgentStatistics:
+    """Return the statistics of an agent."""
+    inbox, contexts = running.inbox, running.sessions.values()
+    return AgentStatistics(
+        agent=running.name,
+        inbox=inbox.statistics(),
+        capacity=inbox.capacity,
+        session_capacity=inbox.session_capacity,
+        concurrency=inbox.concurrency,
+        sessions=len(running.sessions),
+        suspended=sum(context.suspension is not None for context in contexts),
+        restarts=running.restarts,
+        state=running.state,
+    )
+
+
+def _rate_limiter_statistics(agents: Iterable[AgentActor]) -> tuple[RateLimiterStatistics, ...]:
+    """Return the statistics of the agents' rate limiters, sorted by name; a shared rate limiter is listed once."""
+    found = sorted(_rate_limiters(agents).items(), key=lambda each: each[1])
+    return tuple(governor.describe(name) for governor, name in found)
+
+
+def _rate_limiters(agents: Iterable[AgentActor]) -> dict[RateLimiter, str]:
+    found: dict[RateLimiter, str] = {}
+    for running in agents:
+        for llm in running.core.models.models.values():
+            for name, governor in llm.rate_limiters().items():
+                found.setdefault(governor, name)
+    return found
+
+
+def share_limits(agents: Iterable[AgentActor], leaser: LimitLeaser) -> None:
+    """Let the rate limiters of the agents' models lease their declared limits, so that all processes share them."""
+    for governor, name in _rate_limiters(agents).items():
+        governor.share(leaser, name)
+
+
+# --- schedules ---------------------------------------------------------------------------
+
+
+async def _schedule_page(
+    agents: Sequence[AgentActor], journal: Journal | None, after: SetSchedule | None, limit: int
+) -> tuple[SetSchedule, ...]:
+    """Return a page of the agents' schedules, earliest first.
+
+    The journal indexes the earliest time of each session. Only sessions that can be on the page are loaded. Schedules
+    that change during the call may be listed twice or be missing.
+    """
+    at_least_one("limit", limit)
+    behind = (0.0, "", "", "") if after is None else after.place
+    found: list[SetSchedule] = []
+    for due, running, session_id in await _due(agents, journal):
+        if len(found) >= limit and due > heapq.nsmallest(limit, found, key=_place)[-1].schedule.at:
+            break  # later sessions have later times only
+        found += [each for each in await _schedules(running, session_id, journal) if each.place > behind]
+    await trio.lowlevel.checkpoint()
+    return tuple(heapq.nsmallest(limit, found, key=_place))
+
+
+def _place(found: SetSchedule) -> tuple[float, str, str, str]:
+    return found.place
+
+
+async def _due(agents: Sequence[AgentActor], journal: Journal | None) -> list[tuple[float, AgentActor, str]]:
+    """Return the sessions with timers, sorted by the time of their next timer."""
+    dates: dict[tuple[str, str], tuple[float, AgentActor, str]] = {}
+    for running in agents:
+        for session_id, at in [] if journal is None else await journal.due(running.name):
+            dates[running.name, session_id] = (at, running, session_id)
+        for context in running.sessions.values():
+            if set_ones := schedules(context):
+                dates[running.name, context.id] = (set_ones[0].at, running, context.id)
+    return sorted(dates.values(), key=lambda each: (each[0], each[1].name, each[2]))
+
+
+async def _schedules(running: AgentActor, session_id: str, journal: Journal | None) -> list[SetSchedule]:
+    context = running.sessions.get(session_id)
+    if context is not None:
+        found: Iterable[Schedule] = schedules(context)
+    else:
+        found = () if journal is None else schedules_in(await journal.load(session_id, agent=running.name))
+    return [SetSchedule(agent=running.name, session_id=session_id, schedule=each) for each in found]
+
+
+# --- budgets -----------------------------------------------------------------------------
+
+
+def _budget_page(
+    agents: Sequence[AgentActor], after: OpenBudget | None, limit: int
+) -> tuple[OpenBudget, ...]:
+    """Return a page of the budgets of sessions in memory, sorted by agent and session."""
+    at_least_one("limit", limit)
+    contexts = [context for running in agents for context in running.sessions.values()]
+    behind = ("", "", "") if after is None else after.place
+    found = (
+        each for context in contexts for each in _budgets(context) if after is None or each.place > behind
+    )
+    return tuple(heapq.nsmallest(limit, found, key=lambda each: each.place))
+
+
+def _budgets(context: SessionContext) -> Iterator[OpenBudget]:
+    turn = context.turn or (None if context.suspension is None else context.suspension.turn)
+    own = () if turn is None or turn.budget is None else (turn.budget.own,)
+    for account in (*own, *context.accounts):
+        if account.limits and (account.key.agent or context.agent, account.key.session_id) == context.key:
+            yield _open_budget(context, account)
+
+
+def _open_budget(context: SessionContext, account: Account) -> OpenBudget:
+    return OpenBudget(
+        agent=context.agent,
+        session_id=context.id,
+        owner=context.owner.name,
+        turn=account.key.turn,
+        limits=dict(account.limits),
+        spent=account.spent.used,
+        reserved=account.reserved.used,
+        left=account.left,
+    )
+
+
+# --- sessions as they were ----------------------------------------------------------------
+
+
+async def fork_session(
+    journal: Journal,
+    key: SessionKey,
+    to: int | None,
+    session_id: str | None,
+    *,
+    remote_sessions: RemoteSessions | None,
+    agents: Directory,
+    asker: str = "",
+) -> SessionSummary:
+    """Write a copy of a session in the process that owns the new session id.
+
+    Args:
+        journal: Journal of the runtime.
+        key: Agent and id of the original session.
+        to: Number of the last copied record; None copies all records.
+        session_id: Id of the copy; None generates one.
+        remote_sessions: Access to other processes; None without a cluster.
+        agents: Running agents.
+        asker: Caller, stored in the first record of the copy.
+    """
+    from actgent.journal.transfer import (  # noqa: PLC0415 - few programs fork sessions
+        ExportedSession,
+        forked,
+        write_sessions,
+    )
+
+    check_id("session_id", session_id)
+    whole = ExportedSession(key.session_id, key.agent, await records_up_to(journal, key, to))
+    try:
+        begun = forked(whole, session_id or journal.new_session_id(), key.agent, asker=asker)
+        async with agents.making(begun.agent, begun.session_id):
+            await write_sessions(journal, [begun])
+    except Fenced:
+        original = await journal.head(*key)
+        if remote_sessions is None or original is None:
+            raise
+        return await remote_sessions.fork_session(
+            original, to=to or len(whole.records), session_id=session_id
+        )
+    head = await journal.head(begun.agent, begun.session_id)
+    assert head is not None  # noqa: S101 - it was just written
+    return head
+
+
+async def records_up_to(journal: Journal, key: SessionKey, to: int | None) -> tuple[Record, ...]:
+    """Return the records of a session up to a number; None returns all.
+
+    Raises:
+        SessionNotFound: The session does not exist.
+        ConfigurationError: The record does not exist.
+    """
+    records = await journal.load(key.session_id, agent=key.agent)
+    if not records:
+        raise SessionNotFound(key.agent, key.session_id)
+    if to is not None and not 1 <= to <= len(records):
+        raise ConfigurationError(f"unknown step {to}: the session's records are 1 to {len(records)}")
+    return records[:to]
+
+
+def need_journal(journal: Journal | None) -> Journal:
+    """Return the journal of a runtime.
+
+    Raises:
+        ConfigurationError: The runtime has no journal.
+    """
+    if journal is None:
+        raise ConfigurationError("this runtime has no journal: pass journal= to open_runtime()")
+    return journal

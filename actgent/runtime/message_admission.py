@@ -1,0 +1,540 @@
+"""Admission of messages to a running agent: reserve an inbox place, record the message, then queue it or start its turn."""
+
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from contextvars import Context, copy_context
+
+import attrs
+import trio
+
+from actgent.actors.inbox import DEFAULT_WAIT, Place
+from actgent.control.budget import Funding
+from actgent.errors import ActgentError, Fenced, JournalError, SessionBusy, SessionMoved, Suspended
+from actgent.events import MessageAccepted
+from actgent.journal.records import NOTHING, Record, TurnOptions
+from actgent.messages import Message, Priority, is_id_of_process
+from actgent.sessions.context import SessionContext
+from actgent.sessions.context_propagation import Propagation
+from actgent.sessions.incoming_messages import check_busy, join, tell_moved
+from actgent.sessions.mailbox import QueuedMessage
+from actgent.sessions.pending.turn_future import TurnFuture
+from actgent.sessions.session_log import SessionLog
+from actgent.sessions.turn import is_inside
+from actgent.support import span_names as names
+from actgent.support.logs import logger_of
+from actgent.support.tracing import Tracing
+from actgent.turns.guards import Guards
+
+from .session_waits import running_session, would_wait_for_itself
+from .sessions.lifecycle import SessionLifecycle, stop_if_requested
+from .turn_runner import URGENT_CAME
+
+_RING_LEVELS = 3
+"""Depth of nested agent calls from which call cycles are logged: a calls b, b calls a, a calls b."""
+_log = logger_of(__name__)
+
+
+class MessageAdmission:
+    """Accepts the messages of one agent.
+
+    A message is recorded only after it has a place in the inbox, so a message that is rejected for lack of room was never
+    recorded. After the record the message is accepted immediately, or its rejection is recorded as well.
+    """
+
+    def __init__(self, lifecycle: SessionLifecycle, propagation: Propagation, guards: Guards) -> None:
+        self._guards = guards
+        self._lifecycle = lifecycle
+        self._propagation = propagation
+        self._drains = lifecycle.eviction.drains
+        self._runner = lifecycle.runner
+        self._inbox = lifecycle.inbox
+        self._sessions = lifecycle.sessions
+        self._tracing = lifecycle.events.tracing
+
+    async def accept(
+        self,
+        context: SessionContext,
+        message: Message,
+        *,
+        once: bool = False,
+        future: TurnFuture | None = None,
+        is_granted: bool = False,
+        funding: Funding | None = None,
+        options: TurnOptions | None = None,
+    ) -> None:
+        """Accept a message into the inbox; waits for room. If the call is cancelled, the message never runs.
+
+        Args:
+            context: Session of the message.
+            message: Message to accept.
+            once: True ignores a message whose id the session has accepted before. A concurrent message with that id is
+                awaited first.
+            future: Receives the outcome; None if no caller waits.
+            is_granted: True accepts the message above the inbox limits and without guards, for results that the session
+                requested.
+            funding: Budget of the turn; None uses the budget of the sending turn.
+            options: Options of its turn if there is no `future`; None uses those of the agent.
+        """
+        message = self._check_and_guard(context, message, is_guarded=not is_granted)
+        if once:
+            message = await self._wait_for_first(context, message)
+            if context.mailbox.has_accepted(message.id):
+                if future is not None:
+                    join(context, message.id, future)
+                await trio.lowlevel.checkpoint()
+                return
+        self._check_busy(context, message)
+        if future is not None:
+            _check_not_suspended(context, message, future)
+        await trio.lowlevel.checkpoint_if_cancelled()
+        acceptance = QueuedMessage(message, copy_context(), future, funding)
+        acceptance.options = options
+        if funding is None and (future is not None or context.parent is not None):
+            acceptance.funding = self._funding_for(context, future)
+        if is_granted or context.log is not None or not self._runner.try_claim(message):
+            await self._reserve_and_record(context, acceptance, is_granted=is_granted)
+        else:
+            self._start_at_once(context, acceptance)
+        if future is not None and context.suspension is not None:
+            self._handle_suspended_session(context, future)
+        if once and not (future is not None and future.is_sent_away):
+            context.mailbox.add_accepted_id(message.id)
+        if context.log is None:  # with a journal it has paused long enough
+            await trio.lowlevel.cancel_shielded_checkpoint()
+
+    async def accept_first(self, context: SessionContext, message: Message) -> None:
+        """Accept the first message of a session. Without a journal this call has no checkpoint, except to wait for room."""
+        message = self._check_and_guard(context, message)
+        context.conversation.describe(message)
+        acceptance = QueuedMessage(message, copy_context())
+        if context.parent is not None:
+            acceptance.funding = self._funding_for(context, None)
+        if context.log is not None or not self._runner.try_claim(message):
+            await self._reserve_and_record(context, acceptance)
+        else:
+            self._start_at_once(context, acceptance)
+
+    async def accept_due(
+        self,
+        context: SessionContext,
+        message: Message,
+        *others: Record,
+        variables: Context | None = None,
+        funding: Funding | None = None,
+    ) -> None:
+        """Accept the message of a timer, and record it together with `others`. Raises instead of waiting for room: the timer retries.
+
+        Args:
+            context: Session of the message.
+            message: Message to accept.
+            others: Records written in the same step.
+            variables: Context variables of the turn; None copies those of the caller.
+            funding: Budget of the turn; None if there is none.
+
+        Raises:
+            InboxFull: The inbox is full. Nothing was recorded.
+            JournalError: The message was not accepted, and may be recorded or not: retry with the same id.
+        """
+        message = self._check_and_guard(context, message, is_guarded=False)
+        acceptance = QueuedMessage(
+            message, copy_context() if variables is None else variables, funding=funding
+        )
+        self._inbox.check_room(message)
+        place = acceptance.place = self._inbox.reserve_beyond(message)
+        self._count_sending(context, acceptance)
+        try:
+            if context.log is not None:
+                baggage = self._propagation.capture_storable(acceptance.variables)
+                await context.log.accept(message, *others, funding=funding, baggage=baggage)
+            _check_not_closed(context, acceptance)
+        except BaseException as error:
+            self._runner.turn_lifecycle.observer.refuse(context, message, error)
+            self._refuse(context, acceptance)
+            raise
+        self._enqueue(context, acceptance, place)
+        if context.log is None:
+            await trio.lowlevel.cancel_shielded_checkpoint()
+
+    def _check_and_guard(
+        self, context: SessionContext, message: Message, *, is_guarded: bool = True
+    ) -> Message:
+        """Return the message, changed by input guards and tracing, if its session accepts messages now.
+
+        Raises:
+            GuardRefused, HandlerFailed: An input guard rejected the message, or failed.
+            MessageTooLarge: The message is larger than the agent's limit.
+            SessionClosed, NotRunning: The session is closed, or the agent accepts no messages.
+        """
+        if context.closed:
+            raise context.refusal
+        self._lifecycle.check_accepts()
+        if self._drains:
+            self._lifecycle.eviction.check_stays(context.id)
+        if is_guarded:
+            self._inbox.check_size(message)
+        if is_guarded and self._guards.inputs:
+            message = self._guards.admit(context, message)
+        return message if self._tracing is None else _traced(message, self._lifecycle.name, self._tracing)
+
+    def _check_busy(self, context: SessionContext, message: Message) -> None:
+        if message.on_busy != "reject":
+            return
+        try:
+            check_busy(context, message)
+        except SessionBusy as error:
+            self._runner.turn_lifecycle.observer.refuse(context, message, error)
+            raise
+
+    # --- a place, the journal, the inbox ---------------------------------------------------
+
+    async def _reserve_and_record(
+        self, context: SessionContext, acceptance: QueuedMessage, *, is_granted: bool = False
+    ) -> None:
+        """Reserve an inbox place, record the message, and queue it. Undo all steps if one fails or is cancelled."""
+        self._count_sending(context, acceptance)
+        try:
+            place = await self._reserve(context, acceptance, is_granted=is_granted)
+            if context.log is not None:
+                await self._write(context, acceptance, context.log, is_granted=is_granted)
+        except BaseException as error:
+            self._runner.turn_lifecycle.observer.refuse(context, acceptance.message, error)
+            self._refuse(context, acceptance)
+            raise
+        self._enqueue(context, acceptance, place)
+
+    def _start_at_once(self, context: SessionContext, acceptance: QueuedMessage) -> None:
+        """Start the turn of a message whose idle session was claimed, without the inbox and the journal."""
+        context.mailbox.pending += 1
+        self._sessions.mark_active(context)
+        if self._lifecycle.events.watched:
+            self._publish(acceptance.message)
+        self._runner.start(context, acceptance)
+        if context.mailbox.unwanted is not None:
+            stop_if_requested(self._lifecycle, context, acceptance.message.id)
+
+    def _count_sending(self, context: SessionContext, acceptance: QueuedMessage) -> None:
+        """Add a message to the session's count of messages being sent."""
+        context.mailbox.expect(acceptance)
+        self._sessions.mark_active(context)
+        if context.suspension is not None:  # a suspended session may have been unparked meanwhile
+            self._inbox.park(context.id)
+
+    async def _reserve(
+        self, context: SessionContext, acceptance: QueuedMessage, *, is_granted: bool
+    ) -> Place[Message]:
+        """Wait for a place in the inbox. Without waiting there is no checkpoint."""
+        message, inbox = acceptance.message, self._inbox
+        first = message.on_busy == "interrupt"
+        if is_granted:
+            acceptance.place = place = inbox.reserve_beyond(message, first=first)
+        elif (found := inbox.try_reserve(message, first=first)) is not None:
+            acceptance.place = place = found
+        elif self._would_wait_for_itself(context):
+            raise inbox.refusal(message)
+        else:
+            with self._lifecycle.eviction.cut(context.id):
+                acceptance.place = await inbox.reserve(message, first=first)
+            place = acceptance.place
+            self._lifecycle.check_reachable(context)
+        return place
+
+    async def _write(
+        self, context: SessionContext, acceptance: QueuedMessage, log: SessionLog, *, is_granted: bool
+    ) -> None:
+        """Record a message durably. If the session or agent can no longer accept it, record the rejection durably before raising."""
+        future, propagation = acceptance.future, self._propagation
+        take = propagation.capture_storable if is_granted else propagation.take
+        baggage = take(acceptance.variables) if propagation.variables else NOTHING
+        options = acceptance.options if future is None else future.options.journal_form
+        acceptance.log = log
+        await log.accept(acceptance.message, funding=acceptance.funding, options=options, baggage=baggage)
+        try:
+            self._lifecycle.check_reachable(context)
+        except ActgentError:
+            self._record_rejection(context, acceptance, log)
+            acceptance.log = None
+            await log.flush()
+            raise
+
+    def _enqueue(self, context: SessionContext, acceptance: QueuedMessage, place: Place[Message]) -> None:
+        """Put an accepted message into its inbox place; its turn starts as soon as possible."""
+        acceptance.is_in = True
+        acceptance.mark_done()
+        if self._drains and self._belongs_to_next_owner(context, acceptance.message):
+            self._inbox.fill(place)
+            self._lifecycle.eviction.send_on(
+                context
+            )  # behind what came before it, which is on its way already
+            return
+        if self._runner.try_claim_place(place):
+            self._start(context, context.mailbox.take(acceptance.message))
+        else:
+            self._inbox.fill(place)
+            self._announce(context, acceptance.message)
+        if context.mailbox.unwanted is not None:
+            stop_if_requested(self._lifecycle, context, acceptance.message.id)
+
+    def _belongs_to_next_owner(self, context: SessionContext, message: Message) -> bool:
+        """Return True if the next owner of the session has to answer the message. Messages with a pending stop are stopped here."""
+        is_unwanted = message.id in (context.mailbox.unwanted or ())
+        return context.parent is None and not is_unwanted and self._lifecycle.eviction.is_held(context.id)
+
+    def _start(self, context: SessionContext, acceptance: QueuedMessage) -> None:
+        """Start the turn of a message whose session was claimed."""
+        if self._lifecycle.events.watched:
+            self._publish(acceptance.message)
+        self._runner.start(context, acceptance)
+
+    def _refuse(self, context: SessionContext, acceptance: QueuedMessage) -> None:
+        """Release the inbox place and the counts of a message that was not accepted."""
+        if acceptance.place is not None:
+            self._inbox.give_back(acceptance.place)
+        if (log := acceptance.log) is not None:
+            self._record_rejection(context, acceptance, log)
+            log.flush_soon()
+        context.mailbox.refuse(acceptance)
+        self._lifecycle.unload_if_finished(context)
+        self._sessions.mark_idle(context)
+
+    def _record_rejection(self, context: SessionContext, acceptance: QueuedMessage, log: SessionLog) -> None:
+        """Record the rejection of a recorded message; a suspended turn that the message would have ended stays suspended."""
+        log.record_rejection(acceptance.message.id)
+        message = acceptance.message
+        goes_first = message.priority is Priority.URGENT or message.on_busy == "interrupt"
+        if goes_first and context.log is log:
+            self._runner.record_suspended_again(context)
+
+    def _announce(self, context: SessionContext, message: Message) -> None:
+        """Notify the session that a message was queued."""
+        if self._lifecycle.events.watched:
+            self._publish(message)
+        turn = context.turn
+        if message.priority is Priority.URGENT and turn and turn.message.priority is not Priority.URGENT:
+            self._runner.turn_lifecycle.observer.interrupt(turn, message)
+            turn.interrupt(URGENT_CAME)
+        elif message.on_busy == "interrupt" and turn:
+            self._runner.turn_lifecycle.observer.interrupt(turn, message)
+            self._runner.stop_if_superseded(turn)
+        elif context.suspension is not None:
+            self._runner.resume_if_superseded(context)
+        self._runner.pump()
+
+    # --- repetitions -----------------------------------------------------------------------
+
+    async def _wait_for_first(self, context: SessionContext, message: Message) -> Message:
+        """Wait until no other task is accepting a message with this id. Return the message with its remaining deadline.
+
+        Raises:
+            InboxFull: The other message got no room before the deadline of this message.
+            SessionClosed, NotRunning: The session or agent no longer accepts messages.
+        """
+        while (first := context.mailbox.find(message.id)) is not None and not first.is_in:
+            message = await self._wait_settled(context, message, first)
+            self._lifecycle.check_reachable(context)
+        # Ids chosen by callers are remembered from the start; an id of this process is searched when it is
+        # repeated.
+        if is_id_of_process(message.id) and _was_sent(context, message.id):
+            context.mailbox.add_accepted_id(message.id)
+        return message
+
+    async def _wait_settled(self, context: SessionContext, message: Message, first: QueuedMessage) -> Message:
+        if first.place is None and self._would_wait_for_itself(context):
+            raise self._inbox.refusal(message)
+        deadline = DEFAULT_WAIT if message.deadline is None else message.deadline
+        with self._lifecycle.kept(context):
+            with trio.move_on_after(deadline) as limit:
+                await first.wait_settled()
+            if limit.cancelled_caught and first.place is None:
+                raise self._inbox.refusal(message)
+            if limit.cancelled_caught:  # it has room, so only the record is missing
+                await first.wait_settled()
+        return attrs.evolve(message, deadline=max(0.0, limit.deadline - trio.current_time()))
+
+    def _funding_for(self, context: SessionContext, future: TurnFuture | None) -> Funding | None:
+        """Return the budget of a message's turn: the limits of its future, and the budget of the calling turn.
+
+        The calling turn pays if it waits for the answer, or if it sends to one of its child sessions.
+
+        Raises:
+            LimitReached: The calling turn has the maximum depth.
+        """
+        limits = None if future is None else future.options.limits
+        asker = running_session()
+        if future is None and not any(above is asker for above in _above(context)):
+            asker = None
+        if asker is None or asker.turn is None:
+            return None if limits is None else Funding(limits.shared)
+        funding = self._runner.turn_lifecycle.accounts.lead(asker, asker.turn, asker.agent)
+        if (
+            funding.depth == _RING_LEVELS
+        ):  # one level only: ordinary calls cost no search, and a cycle is logged once
+            _warn_of_call_cycle(asker, context.agent)
+        return funding if limits is None else attrs.evolve(funding, limits=limits.shared)
+
+    def _would_wait_for_itself(self, context: SessionContext) -> bool:
+        return is_inside(context.turn) or would_wait_for_itself(context)
+
+    # --- callers that do not wait for approvals -----------------------------------------------
+
+    def _handle_suspended_session(self, context: SessionContext, future: TurnFuture) -> None:
+        """Pause the time limits of a caller that accepts waiting for approvals; withdraw the message of any other caller."""
+        if future.is_patient:
+            future.hold()
+        else:
+            self.withdraw_impatient(context)
+
+    def withdraw_impatient(self, context: SessionContext) -> None:
+        """Withdraw the messages that are queued after a suspended turn, if their callers do not accept waiting for approvals.
+
+        Callers are notified after the withdrawal is recorded, so the next start does not run the messages.
+        """
+        if (error := _suspended(context)) is None:
+            return
+        known = tuple((context.mailbox.acceptances or {}).values())
+        told = [
+            each for acceptance in known for each in self._withdraw_if_impatient(context, acceptance, error)
+        ]
+        if told and (context.log is None or not self._runner.start_soon(_tell_written, context, told)):
+            _tell(context, told)
+
+    def _withdraw_if_impatient(
+        self, context: SessionContext, acceptance: QueuedMessage, error: Suspended
+    ) -> "list[_WithdrawnCaller]":
+        """Withdraw one message if its caller does not accept waiting for approvals. Return the callers to notify."""
+        future, message_id = acceptance.future, acceptance.message.id
+        impatient = [guest for guest in acceptance.joined_futures if not guest.is_patient]
+        told = [_WithdrawnCaller(guest, message_id, error, is_refused=False) for guest in impatient]
+        acceptance.joined_futures = tuple(guest for guest in acceptance.joined_futures if guest.is_patient)
+        is_waiting = acceptance.is_in and acceptance.ending is None
+        if future is None or not is_waiting or future.is_patient:
+            return told
+        context.mailbox.release_accepted_id(message_id)
+        if acceptance.place is not None:
+            self._inbox.take_out(acceptance.place)
+        acceptance.place = None
+        self._refuse(context, acceptance)
+        future.is_sent_away = True
+        sent = [
+            _WithdrawnCaller(each, message_id, error, is_refused=True)
+            for each in (future, *acceptance.joined_futures)
+        ]
+        return [*told, *sent]
+
+    def _publish(self, message: Message) -> None:
+        self._lifecycle.events.publish(
+            MessageAccepted(
+                agent=self._lifecycle.name,
+                session_id=message.session_id,
+                turn=message.id,
+                message_id=message.id,
+                priority=message.priority,
+            )
+        )
+
+
+def _traced(message: Message, agent: str, tracing: Tracing) -> Message:
+    """Return a copy of a message with the trace context of its sender, or of a new span."""
+    current = tracing.current() or message.traceparent
+    if current is None:
+        span = tracing.begin(
+            f"{names.SEND} {agent}",
+            {names.AGENT: agent, names.CONVERSATION: message.session_id, names.MESSAGE: message.id},
+            kind="producer",
+            parent="",
+        )
+        span.end()
+        current = span.traceparent
+    return message if current == message.traceparent else attrs.evolve(message, traceparent=current)
+
+
+def _suspended(context: SessionContext) -> Suspended | None:
+    """Return the `Suspended` error with the approvals that a session's turn waits for; None if the turn needs no decision."""
+    if context.suspension is None or not (ledger := context.ledger()).undecided:
+        return None
+    return ledger.suspended()
+
+
+def _check_not_suspended(context: SessionContext, message: Message, future: TurnFuture) -> None:
+    """Raise if a caller would wait for approvals without accepting it, unless its message ends the suspended turn.
+
+    Raises:
+        Suspended: The caller would wait for approvals.
+    """
+    if context.suspension is None or future.is_patient or message.priority is Priority.URGENT:
+        return
+    is_outdated = context.suspension.message.priority is not Priority.URGENT
+    if not (message.on_busy == "interrupt" and is_outdated) and (error := _suspended(context)):
+        raise error
+
+
+@attrs.frozen
+class _WithdrawnCaller:
+    """Caller that waits for a suspended turn and does not accept waiting for approvals."""
+
+    future: TurnFuture
+    message_id: str
+    error: Suspended
+    is_refused: bool
+    """True if its message was withdrawn from the inbox."""
+
+    def tell(self, context: SessionContext) -> None:
+        """Raise the error in the waiting caller, or SessionMoved if another process owns the session."""
+        if context.has_moved:
+            tell_moved((self.future,), self.message_id, SessionMoved(context.agent, context.id))
+        elif self.is_refused:
+            self.future.send_away(self.message_id, self.error)
+        else:
+            self.future.suspend(self.error)
+
+
+async def _tell_written(context: SessionContext, told: Iterable[_WithdrawnCaller]) -> None:
+    """Notify callers of a withdrawal after the journal has recorded it or failed to record it."""
+    try:
+        if context.log is not None:
+            with suppress(JournalError, Fenced):
+                await context.log.flush()
+    finally:
+        _tell(context, told)
+
+
+def _tell(context: SessionContext, told: Iterable[_WithdrawnCaller]) -> None:
+    for each in told:
+        each.tell(context)
+
+
+def _check_not_closed(context: SessionContext, acceptance: QueuedMessage) -> None:
+    if context.closed:
+        acceptance.log = context.log  # the journal has the message: a retry would be a duplicate
+        raise context.refusal
+
+
+def _above(context: SessionContext) -> Iterator[SessionContext]:
+    """Yield the parent sessions, nearest first."""
+    while context.parent is not None:
+        context = context.parent
+        yield context
+
+
+def _was_sent(context: SessionContext, message_id: str) -> bool:
+    """Return True if a message with this id is queued, running, or in the history of the session."""
+    turn = context.turn
+    return (
+        context.mailbox.find(message_id) is not None
+        or (turn is not None and turn.message.id == message_id)
+        or any(message.id == message_id for message in context.conversation.messages)
+    )
+
+
+def _warn_of_call_cycle(asker: SessionContext, agent: str) -> None:
+    """Log a warning if the called agent itself waits for an answer in a parent session of the caller."""
+    names, session = [asker.agent], asker.parent
+    while session is not None:
+        names.insert(0, session.agent)
+        session = session.parent
+    if agent in names:
+        ring = " -> ".join([*names[names.index(agent) :], agent])
+        _log.warning(
+            "agents ask each other in a ring, and each of them waits for the next: %s. Give one of them no tool for the "
+            "other, or a lower limits=Limits(depth=...)",
+            ring,
+        )

@@ -1,0 +1,164 @@
+"""Waits between sessions: release the concurrency slot of a waiting turn, and detect deadlocks."""
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from weakref import WeakValueDictionary
+
+from actgent.actors.actor import waiting_actor
+from actgent.actors.wait_graph import WaitNode, find_cycle, refuse_cycle, waiting
+from actgent.sessions.context import SessionContext
+from actgent.sessions.turn import Turn, TurnHost, is_inside, running_turn
+
+
+class _RemoteNode(WaitNode):
+    """Wait-graph node of a session in another process; its name includes the pool."""
+
+
+_remote_nodes: WeakValueDictionary[str, _RemoteNode] = WeakValueDictionary()
+"""Name of a remote session -> its wait-graph node, while the remote session waits for a session here."""
+_NOTHING_LENT = nullcontext()
+
+
+def running_session() -> SessionContext | None:
+    """Return the session whose turn the calling task belongs to; None for other tasks."""
+    turn: Turn | None = running_turn.get()
+    if turn is None or turn.host is None or not is_inside(turn):
+        return None
+    context = turn.host.sessions.get(turn.message.session_id)
+    return context if isinstance(context, SessionContext) and context.turn is turn else None
+
+
+def releasing_slot(target: SessionContext | None = None) -> AbstractContextManager[None]:
+    """Return a block that releases the turn's concurrency slot while its tool or handler waits for another turn.
+
+    Raises:
+        WaitCycle: `target` waits for the session of the calling turn.
+    """
+    turn = running_turn.get()
+    if turn is not None and turn.host is not None and is_inside(turn):
+        return _releasing_slot_of_turn(turn, turn.host, target)
+    # Another task of the program may have the turn in its context variables.
+    waiter = None if target is None else waiting_actor()
+    return _NOTHING_LENT if target is None or waiter is None else _recording_actor_wait(waiter, target)
+
+
+@contextmanager
+def _releasing_slot_of_turn(turn: Turn, host: TurnHost, target: SessionContext | None) -> Iterator[None]:
+    with nullcontext() if target is None else awaiting(target):
+        is_lent = host.lend_slot(turn)
+        try:
+            yield
+        finally:
+            if is_lent:
+                host.reclaim_slot(turn)
+
+
+@contextmanager
+def awaiting(target: SessionContext) -> Iterator[None]:
+    """Record in the wait graph that the calling session waits for `target` during the block.
+
+    Raises:
+        WaitCycle: `target` waits for the calling session, directly or indirectly.
+    """
+    waiter = running_session()
+    if waiter is None:
+        yield
+        return
+    check_cycle(waiter, target)
+    try:
+        with waiting(_node_of(waiter), _node_of(target)):
+            yield
+    finally:
+        _drop_node(waiter)
+        _drop_node(target)
+
+
+@contextmanager
+def _recording_actor_wait(waiter: WaitNode, target: SessionContext) -> Iterator[None]:
+    """Record in the wait graph that the calling plain actor waits for a session during the block.
+
+    Raises:
+        WaitCycle: The session waits for the actor, directly or indirectly.
+    """
+    refuse_cycle(waiter, _node_of(target))
+    try:
+        with waiting(waiter, _node_of(target)):
+            yield
+    finally:
+        _drop_node(target)
+
+
+@contextmanager
+def recording_remote_wait(target: SessionContext, waiter: SessionContext | str) -> Iterator[None]:
+    """Record in the wait graph that `waiter`, perhaps in another process, waits for `target` during the block.
+
+    Args:
+        target: Session that is waited for.
+        waiter: Waiting session, or the name of a remote session.
+
+    Raises:
+        WaitCycle: `target` waits for `waiter`, directly or indirectly.
+    """
+    if isinstance(waiter, str):
+        node: WaitNode = _remote_nodes.setdefault(waiter, _RemoteNode(waiter))
+    else:
+        node = _node_of(waiter)
+    refuse_cycle(node, _node_of(target))
+    try:
+        with waiting(node, _node_of(target)):
+            yield
+    finally:
+        _drop_node(target)
+        if not isinstance(waiter, str):
+            _drop_node(waiter)
+
+
+def names_of_waiters(context: SessionContext, *, prefix: str) -> tuple[str, ...]:
+    """Return the names of a session and of all sessions that wait for it; `prefix` is added to names of this process."""
+    names, seen, unseen = [f"{prefix}{context.agent}/{context.id}"], set[WaitNode](), [context.wait_node]
+    while unseen:
+        node = unseen.pop()
+        for each in () if node is None else node.awaited_by:
+            if each not in seen:
+                seen.add(each)
+                unseen.append(each)
+                names.append(each.name if isinstance(each, _RemoteNode) else f"{prefix}{each.name}")
+    return tuple(names)
+
+
+def find_waiter() -> WaitNode | None:
+    """Return the session whose turn the calling task belongs to, or else the plain actor."""
+    context = running_session()
+    return waiting_actor() if context is None else _node_of(context)
+
+
+def would_wait_for_itself(target: SessionContext) -> bool:
+    """Return True if waiting for `target` would make the calling session wait for itself."""
+    waiter = running_session()
+    if waiter is None or waiter.wait_node is None:
+        return waiter is target
+    return target.wait_node is not None and bool(find_cycle(waiter.wait_node, target.wait_node).path)
+
+
+def check_cycle(waiter: SessionContext, target: SessionContext) -> None:
+    """Raise if the wait of `waiter` for `target` would never end.
+
+    Raises:
+        WaitCycle: `target` waits for `waiter`, directly or indirectly.
+    """
+    if waiter is target or (waiter.wait_node is not None and target.wait_node is not None):
+        refuse_cycle(_node_of(waiter), _node_of(target))
+
+
+def _node_of(context: SessionContext) -> WaitNode:
+    tree = context.open_tree()
+    if tree.wait_node is None:
+        tree.wait_node = WaitNode(f"{context.agent}/{context.id}")
+    return tree.wait_node
+
+
+def _drop_node(context: SessionContext) -> None:
+    """Remove the wait-graph node of a session without waits."""
+    tree = context.tree
+    if tree is not None and tree.wait_node is not None and tree.wait_node.is_alone:
+        tree.wait_node = None

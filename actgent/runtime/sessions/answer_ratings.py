@@ -1,0 +1,150 @@
+"""Ratings of answers by users, recorded in the journal and read by evaluations."""
+
+from collections.abc import Mapping
+
+import attrs
+
+from actgent.control.arguments import check_id
+from actgent.control.clock import Clock
+from actgent.errors import ConfigurationError, Fenced, SessionNotFound, UsageError
+from actgent.journal.base import Entry, Journal, one_of
+from actgent.journal.records import (
+    MessageAcceptedRecord,
+    MessageEndRecord,
+    RatingRecord,
+    SessionCreatedRecord,
+)
+from actgent.journal.session_lists import SessionKey
+
+from .remote_sessions import RemoteSessions
+
+_PAGE = 200
+MAX_TEXT = 10_000
+"""Maximum characters of a comment or of the expected answer."""
+
+
+def check_rating(score: object, comment: object, expected: object) -> None:
+    """Raise if the score or the texts of a rating are invalid.
+
+    Raises:
+        ConfigurationError: The score is not from 0 to 1, or a text is too long.
+    """
+    if isinstance(score, bool) or not isinstance(score, int | float) or not 0 <= score <= 1:
+        raise ConfigurationError(f"score is a number from 0 (bad) to 1 (good), not {score!r:.200}")
+    for name, text in (("comment", comment), ("expected", expected or "")):
+        if not isinstance(text, str) or len(text) > MAX_TEXT:
+            raise ConfigurationError(f"{name} is a text of at most {MAX_TEXT:,} characters")
+
+
+async def read_ratings(journal: Journal, key: SessionKey, message_id: str) -> Mapping[str, RatingRecord]:
+    """Return the latest rating of each user for the answer to a message, by user name.
+
+    Raises:
+        SessionNotFound: The session does not exist.
+        UsageError: The session has no such message, or the message has no answer yet.
+    """
+    head = await journal.head(*key)
+    if head is None:
+        raise SessionNotFound(key.agent, key.session_id)
+    found: dict[str, RatingRecord] = {}
+    has_ended, last = False, head.records
+    while last > 0:
+        start = max(0, last - _PAGE)
+        page = await journal.read(key.session_id, agent=key.agent, after=start, limit=last - start)
+        for record in reversed(page):
+            if isinstance(record, RatingRecord) and record.message_id == message_id:
+                found.setdefault(record.by, record)
+            elif isinstance(record, MessageEndRecord):
+                has_ended = has_ended or record.message_id == message_id
+            elif isinstance(record, MessageAcceptedRecord) and record.message.id == message_id and has_ended:
+                return found
+        last = start
+    raise UsageError(
+        f"the session has no message {message_id!r:.200} that was dealt with: only answers are judged"
+    )
+
+
+class Ratings:
+    """Mixin of the runtime that records ratings of answers."""
+
+    journal: Journal | None
+    clock: Clock
+    remote_sessions: RemoteSessions | None
+
+    async def rate(
+        self,
+        session_id: str,
+        message_id: str,
+        *,
+        agent: str | None = None,
+        score: float,
+        comment: str = "",
+        expected: str | None = None,
+        by: str,
+    ) -> bool:
+        """Record a user's rating of the answer to a message, for `actgent eval --from-journal`.
+
+        A later rating of the same user replaces the previous one. Returns False if it equals the previous one. The
+        session may be closed, and its agent need not be running.
+
+        Args:
+            session_id: Id of the session.
+            message_id: Id of the answered message.
+            agent: Name of the session's agent; required if several agents have a session with this id.
+            score: Rating from 0 (bad) to 1 (good).
+            comment: Free text; empty for none.
+            expected: Expected answer; None for none.
+            by: Name of the user who rates.
+
+        Raises:
+            ConfigurationError: The runtime has no journal, the rating is invalid, or several agents have a session with
+                this id.
+            SessionNotFound: The journal has no such session.
+            UsageError: The session has no such message, or the message has no answer yet.
+            JournalError: The rating could not be recorded.
+            ServerUnreachable: In a cluster, the node that owns the session did not answer; the rating may be recorded or
+                not.
+        """
+        check_rating(score, comment, expected)
+        check_id("by", by)
+        if self.journal is None:
+            raise ConfigurationError(
+                "feedback stands in the journal, and this runtime has none: open_runtime(journal=...)"
+            )
+        agents = await self.journal.agents_with_session(session_id)
+        key = one_of(agents if agent is None else [agent], session_id)
+        if key is None:
+            raise SessionNotFound(agent or "", session_id)
+        now = self.clock.now()
+        rating = RatingRecord(
+            message_id=message_id, score=score, comment=comment, expected=expected, by=by, at=now
+        )
+        try:
+            return await _keep(self.journal, key, rating)
+        except Fenced:
+            if self.remote_sessions is None:
+                raise
+        return await self.remote_sessions.keep_rating(key, rating)
+
+
+async def _keep(journal: Journal, key: SessionKey, rating: RatingRecord) -> bool:
+    """Record a rating, unless it equals the user's last rating. Return True if it was recorded.
+
+    Raises:
+        SessionNotFound: The session does not exist.
+        UsageError: The session has no such message, or the message has no answer yet.
+        JournalError: The rating could not be written.
+    """
+    epoch = journal.epoch_of(key.session_id)
+    known = (await read_ratings(journal, key, rating.message_id)).get(rating.by)
+    if known is not None and attrs.evolve(known, at=rating.at) == rating:
+        return False
+    entry = Entry(session_id=key.session_id, agent=key.agent, records=(rating,), follows=True)
+    await journal.commit(entry, epoch=epoch)
+    first = await journal.read(key.session_id, agent=key.agent, limit=1)
+    if not first or not isinstance(
+        first[0], SessionCreatedRecord
+    ):  # erased meanwhile: nothing of it may reappear
+        await journal.delete(key.session_id, agent=key.agent)
+        raise SessionNotFound(key.agent, key.session_id)
+    return True

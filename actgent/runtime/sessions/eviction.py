@@ -1,0 +1,241 @@
+"""Eviction of an agent's sessions that move to another process, with their running turns and waiting callers.
+
+A session has left when its turn has ended here and no message is being accepted. Until then its id is taken: a task that
+opens the session again, because this process owns it again, waits.
+"""
+
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+import attrs
+import trio
+
+from actgent.control.durable_timer import DueIndex
+from actgent.errors import ConfigurationError, Fenced, SessionMoved
+from actgent.journal.base import Journal
+from actgent.runtime.turn_runner import TurnRunner
+from actgent.sessions.context import SessionContext, host_of
+from actgent.sessions.session_log import SessionLog
+from actgent.sessions.turn import Suspension, is_inside, running_turn
+
+SessionPredicate = Callable[[str], bool]
+"""Predicate on a session id: True if the session leaves this process."""
+
+
+def check_sendable(given: Mapping[str, object], moved: Fenced) -> None:
+    """Raise if an argument is set that cannot be sent to the process that owns the session.
+
+    Raises:
+        ConfigurationError: Such an argument is set; the text names it.
+    """
+    if names := [name for name, value in given.items() if not _is_nothing(value)]:
+        raise ConfigurationError(
+            f"{', '.join(names)}: this cannot be sent to the node where the session lives; leave it out, or "
+            "take a session that lives here, as create_session() without session_id= makes them"
+        ) from moved
+
+
+def _is_nothing(value: object) -> bool:
+    return value is None or (isinstance(value, tuple | list) and not value)
+
+
+@attrs.define(eq=False)
+class SessionEviction:
+    """Sessions of one agent that are being evicted from this process, or are about to be."""
+
+    runner: TurnRunner
+    journal: Journal | None
+    timers: DueIndex
+    drains: Sequence[SessionPredicate]
+    """Filters of the sessions that are about to leave; no new work starts in them."""
+    on_left: Callable[[SessionContext], Awaitable[object]] | None = None
+    """Notifies the handlers of a session that it has left; None notifies no handlers."""
+    _ends: dict[str, trio.Event] = attrs.field(factory=dict)
+    """Session id -> event that is set when the leaving session has ended here."""
+    _scopes: dict[str, list[trio.CancelScope]] = attrs.field(factory=dict)
+    """Session id -> cancel scopes of waits that end when the session leaves."""
+
+    # --- ownership --------------------------------------------------------------------------
+
+    def is_held(self, session_id: str) -> bool:
+        """Return True if new work is rejected because the session is about to leave. Calls from running turns are still accepted."""
+        return any(is_left(session_id) for is_left in self.drains) and not is_inside(running_turn.get())
+
+    def check_stays(self, session_id: str) -> None:
+        """Raise if the session is about to leave, so that no new work may start in it.
+
+        Raises:
+            SessionMoved: The session is about to leave.
+        """
+        if self.is_held(session_id):
+            raise SessionMoved(self.runner.name, session_id)
+
+    def check_decided_here(self, context: SessionContext) -> None:
+        """Raise if an approval may not be decided in this process.
+
+        A session that is about to leave accepts a decision only if a running turn of a parent session waits for it.
+
+        Raises:
+            SessionMoved: The session is about to leave.
+        """
+        above = context.parent
+        while above is not None and (above.turn is None or is_stalled(above)):
+            above = above.parent
+        if above is None:
+            self.check_stays(context.id)
+
+    def epoch_of(self, session_id: str) -> int:
+        """Return the ownership epoch under which a session is read and written. Call it before reading the session.
+
+        Raises:
+            SessionMoved: Another process owns the session, or is about to.
+        """
+        if self.drains:
+            self.check_stays(session_id)
+        try:
+            return 0 if self.journal is None else self.journal.epoch_of(session_id)
+        except Fenced as error:
+            raise SessionMoved(self.runner.name, session_id) from error
+
+    def check_epoch(self, session_id: str, epoch: int) -> None:
+        """Raise if another process has owned the session since its epoch was read.
+
+        Raises:
+            SessionMoved: Another process has owned the session in between.
+        """
+        if self.epoch_of(session_id) != epoch:
+            raise SessionMoved(self.runner.name, session_id)
+
+    # --- leaving -----------------------------------------------------------------------------
+
+    def begin(self, context: SessionContext) -> None:
+        """Start the eviction of a session: stop its turn and its waits, and stop writing records and emitting events.
+
+        The eviction is complete when `unload_if_finished` of the session's owner finds nothing pending.
+        """
+        context.mailbox.has_moved = context.closed = True
+        if context.log is not None:
+            context.log.leave()
+        context.due_index = None
+        self.timers.set(context.id, 0)
+        self.runner.sessions.mark_active(context)
+        self._ends[context.id] = trio.Event()
+        for scope in self._scopes.get(context.id, ()):
+            scope.cancel()
+        self.send_on(context)
+        if context.suspension is not None:
+            self._leave_suspended(context, context.suspension)
+        elif context.turn is not None:
+            self.runner.cancel_moved_turn(context, context.turn)
+
+    def send_on(self, context: SessionContext) -> None:
+        """Remove a session's queued messages from the inbox; the journal has them for the next owner."""
+        while waiting := self.runner.inbox.withdraw(context.id):
+            context.mailbox.is_forwarded = True
+            for message in waiting:
+                self.runner.turn_lifecycle.end_moved_message(context, message)
+
+    def _leave_suspended(self, context: SessionContext, suspension: Suspension) -> None:
+        self.runner.inbox.unpark(context.id)
+        context.suspension, turn = None, suspension.turn
+        if turn is not None:
+            turn.listeners += suspension.joined_futures
+            self.runner.end_moved_turn(context, turn)
+        else:
+            self.runner.turn_lifecycle.end_moved_message(
+                context, suspension.message, suspension.joined_futures
+            )
+            context.mailbox.mark_done(suspension.messages - 1)
+            self.runner.inbox.release(context.id)
+
+    def leave_tree(self, log: SessionLog) -> None:
+        """Evict the tree of a session after a write found that another process owns it."""
+        context = self.runner.sessions.find_any(log.session_id)
+        if context is None or context.log is not log:
+            return
+        self.runner.sessions.reload_any(log.session_id)  # an unloaded session leaves like the others
+        while context.parent is not None:
+            context = context.parent
+        for each in context.family():
+            host_of(each).leave(each)
+
+    def end(self, context: SessionContext) -> None:
+        """Complete the eviction of a session, and wake the tasks that wait for it."""
+        if self.runner.sessions.remove(context):
+            if context.parent is not None:
+                context.parent.remove_child(context)
+                context.parent.release_public_session()
+            if (ended := self._ends.pop(context.id, None)) is not None:
+                ended.set()
+            is_told = self.on_left is not None and self._tell(self.on_left, context)
+            if not is_told:
+                context.release_public_session()
+
+    def _tell(self, tell: Callable[[SessionContext], Awaitable[object]], context: SessionContext) -> bool:
+        """Notify the handlers that the program attached. Handlers of `Agent.on_session` are omitted: the new owner attaches them again.
+
+        Return False if there are none.
+        """
+        outside = context.handlers.outside()
+        if outside is None:
+            return False
+        context.handlers = outside
+        context.mailbox.pins += 1  # keeps the handle for the handlers
+
+        async def tell_all() -> None:
+            try:
+                await tell(context)
+            finally:
+                context.mailbox.pins -= 1
+            context.release_public_session()
+
+        is_told = bool(self.runner.start_soon(tell_all))
+        context.mailbox.pins -= not is_told
+        return is_told
+
+    # --- waiting -----------------------------------------------------------------------------
+
+    def find(self, session_id: str) -> trio.Event | None:
+        """Return the event that is set when a session has left; None if it is not leaving."""
+        return self._ends.get(session_id)
+
+    @contextmanager
+    def cut(self, session_id: str) -> Iterator[None]:
+        """Return a block that is cancelled when the session leaves.
+
+        Raises:
+            SessionMoved: The session left.
+        """
+        with trio.CancelScope() as scope:
+            scopes = self._scopes.setdefault(session_id, [])
+            scopes.append(scope)
+            try:
+                yield
+            finally:
+                scopes.remove(scope)
+                if not scopes:
+                    self._scopes.pop(session_id, None)
+        if scope.cancelled_caught:
+            raise SessionMoved(self.runner.name, session_id)
+
+
+def is_stalled(context: SessionContext) -> bool:
+    """Return True if a session cannot continue before an approval is decided.
+
+    The approval is its own, or one of the child sessions that all its running calls wait for. Such calls can run again in
+    another process: they find their child sessions by id.
+    """
+    turn = context.turn
+    if turn is None or turn.batch is None:
+        return turn is None and context.suspension is not None
+    asked = [each for each in (context.children or {}).values() if _is_awaited(each)]
+    is_waiting = turn.lent_slots == len(asked) >= turn.batch.count_unfinished() > 0
+    return is_waiting and turn.batch.can_rerun() and all(map(is_stalled, asked))
+
+
+def _is_awaited(child: SessionContext) -> bool:
+    """Return True if a call waits for the outcome of a session's task."""
+    task = child.task
+    if task is None or task.reports or task.is_unclaimed:
+        return False
+    return not (task.is_answered or task.future.done.is_set())

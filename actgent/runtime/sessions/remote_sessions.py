@@ -1,0 +1,34 @@
+"""Interface to sessions that other processes own. `actgent.cluster` implements it."""
+
+from typing import Any, Protocol
+
+from actgent.journal.base import SessionSummary
+from actgent.journal.records import RatingRecord
+from actgent.journal.session_lists import SessionKey
+
+
+class RemoteSessions(Protocol):
+    """Access to agents and sessions in other processes, with the same API as local agents and sessions."""
+
+    relay: Any
+    """Forwards gateway requests to the owners of sessions."""
+
+    def agent(self, name: str) -> Any:
+        """Return the remote agent with this name."""
+
+    def session(self, agent: str, session_id: str, *, owner: str) -> Any:
+        """Return a handle of a remote session without checking that it exists."""
+
+    async def delete_session(self, session_id: str, *, agent: str) -> None:
+        """Close and erase a session in the process that owns it."""
+
+    async def fork_session(
+        self, head: SessionSummary, *, to: int | None, session_id: str | None
+    ) -> SessionSummary:
+        """Write the copy of a session in the process that owns the new id."""
+
+    async def keep_rating(self, key: SessionKey, rated: RatingRecord) -> bool:
+        """Record a rating in the process that owns the session. Return False if it equals the user's last rating."""
+
+    def id_of(self, session: object) -> str | None:
+        """Return the session id of a remote session handle; None for other values."""

@@ -1,0 +1,49 @@
+"""Ids of new sessions. A child session gets an id in the tree of its parent, so that one process owns the whole tree."""
+
+from actgent.errors import ConfigurationError
+from actgent.messages import new_secret
+from actgent.runtime.actor import AgentActor
+from actgent.sessions.context import SessionContext
+from actgent.sessions.pending.tasks import id_below
+
+
+def id_for(running: AgentActor, session_id: str | None, parent: SessionContext | None) -> str:
+    """Return the id of a new session: `session_id` if it is set, else a random id.
+
+    Raises:
+        ConfigurationError: Another process may own sessions with that id, while this process owns the parent.
+        Fenced: This process owns no sessions.
+    """
+    if session_id is None:
+        if parent is not None:
+            return id_below(parent.id, new_secret())
+        return new_secret() if running.journal is None else running.journal.new_session_id()
+    if parent is not None and id_in_tree(running, parent, session_id) != session_id:
+        raise ConfigurationError(
+            f"session_id {session_id!r} is that of another tree, which another process may own: name a session below "
+            f"{parent.id!r} by an id such as {id_below(parent.id, session_id)!r}"
+        )
+    return session_id
+
+
+def id_in_tree(running: AgentActor, parent: SessionContext, session_id: str) -> str:
+    """Return `session_id`, or an id derived from it in the parent's tree if another process may own `session_id`."""
+    have_same_owner = running.journal is None or running.journal.have_same_owner(parent.id, session_id)
+    return session_id if have_same_owner else id_below(parent.id, session_id)
+
+
+async def choose_id(running: AgentActor, parent: SessionContext, plain: str, scoped: str) -> str:
+    """Return the id of a child session: `plain`, or `scoped` if an unrelated session has the id `plain`."""
+    is_below = await _is_below(running, parent, plain)
+    if is_below or (is_below is None and not await _is_below(running, parent, scoped)):
+        return plain
+    return scoped
+
+
+async def _is_below(running: AgentActor, parent: SessionContext, session_id: str) -> bool | None:
+    """Return True if the session with this id is a child of `parent`; None if it does not exist."""
+    context = running.sessions.get(session_id)
+    if context is not None:
+        return context.parent_key == parent.key
+    head = None if running.journal is None else await running.journal.head(running.name, session_id)
+    return None if head is None else head.parent == parent.key

@@ -1,0 +1,235 @@
+"""Restoring of a session from the journal: concurrent opens, owner check, parent, deps and task."""
+
+import typing
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+import attrs
+import trio
+
+from actgent.errors import (
+    DepsMissing,
+    JournalDamaged,
+    SessionNotFound,
+    WrongOwner,
+)
+from actgent.journal.base import Journal
+from actgent.journal.records import MessageAcceptedRecord, Record, SessionCreatedRecord, task_message_id
+from actgent.journal.session_lists import SessionKey
+from actgent.messages import Sender
+from actgent.runtime.actor import AgentActor
+from actgent.sessions.context import SessionContext
+from actgent.sessions.pending.tasks import Task
+from actgent.sessions.pending.turn_future import TurnFuture
+from actgent.sessions.pending.turn_options import restored_options
+from actgent.sessions.restore import LoadedSession, is_unused, load_session
+
+
+@attrs.frozen(eq=False)
+class PendingOpen:
+    """Marks a session as being created, loaded or erased."""
+
+    erases: bool = False
+    """True if the session is only being erased. Waiting for it cannot deadlock, because an erasure waits for the journal alone."""
+    loaded: trio.Event = attrs.field(factory=trio.Event)
+    """Set when the session is in memory, or has failed to load; its handlers may still run."""
+    done: trio.Event = attrs.field(factory=trio.Event)
+    under: "PendingOpen | None" = None
+    """Earlier opening of the same session that did not make this one wait; None if there is none."""
+
+    @property
+    def is_own(self) -> bool:
+        """True if the calling task is part of this opening."""
+        return self in _within.get()
+
+
+_within: ContextVar[tuple[PendingOpen, ...]] = ContextVar("within", default=())
+"""PendingOpens that the calling task is part of, as a handler or as a task started by a handler; some may have ended."""
+
+
+class PendingOpens(dict[str, PendingOpen]):
+    """Sessions of an agent that are being opened or erased: session id -> newest opening.
+
+    The table survives restarts of the agent, so that a starting agent waits for sessions being erased. Several openings of
+    one session are linked by `under`.
+    """
+
+    async def wait(self, session_id: str) -> None:
+        """Wait until a session is no longer being opened or erased. A task inside any opening of the agent waits only for erasures."""
+        while (opening := self.get(session_id)) is not None:
+            if not opening.erases and any(each.is_own for each in self.values()):
+                return
+            await opening.done.wait()
+
+    async def wait_loaded(self, session_id: str) -> None:
+        """Wait until a session is in memory or has failed to load, in every task that opens it."""
+        while (opening := self._find_loading(session_id)) is not None:
+            await opening.loaded.wait()
+
+    def _find_loading(self, session_id: str) -> PendingOpen | None:
+        """Return an opening of a session that is not in memory yet; None if there is none."""
+        return next((each for each in self.of(session_id) if not each.loaded.is_set()), None)
+
+    @contextmanager
+    def block(self, session_id: str, *, erases: bool) -> Iterator[None]:
+        """Return a block in which a session is being opened or erased; does nothing inside another opening of the session."""
+        known = self.get(session_id)
+        if known is not None and any(each.is_own for each in self.of(session_id)):
+            yield
+            return
+        opening = self[session_id] = PendingOpen(erases, under=known)
+        around = [each for each in _within.get() if not each.done.is_set()]
+        token = None if erases else _within.set((*around, opening))
+        try:
+            yield
+        finally:
+            if token is not None:
+                _within.reset(token)
+            self.end(session_id, opening)
+
+    def note_loaded(self, session_id: str) -> None:
+        """Mark the calling task's opening as loaded: the session is in memory."""
+        if session_id not in self:  # as for nearly each new session
+            return
+        for opening in self.of(session_id):
+            if opening.is_own:
+                opening.loaded.set()
+
+    def of(self, session_id: str) -> Iterator[PendingOpen]:
+        """Yield the openings of a session, newest first."""
+        opening = self.get(session_id)
+        while opening is not None:
+            yield opening
+            opening = opening.under
+
+    def end(self, session_id: str, opening: PendingOpen) -> None:
+        """End an opening and wake its waiters."""
+        opening.loaded.set()
+        opening.done.set()
+        left = self.get(session_id)
+        while left is not None and left.done.is_set():
+            left = left.under
+        if left is not None:
+            self[session_id] = left
+        else:
+            self.pop(session_id, None)
+
+
+class DepsMissingCheck(typing.Protocol):
+    """Returns the error of a session whose tools lack deps, or None.
+
+    `was_given` is True if the session had deps when it was created; the journal does not store deps.
+    """
+
+    def __call__(self, context: SessionContext, *, was_given: bool) -> DepsMissing | None: ...
+
+
+async def load_tail(running: AgentActor, journal: Journal, session_id: str) -> LoadedSession:
+    """Load a session from its newest usable snapshot. Records of a session that was not returned to any caller are erased.
+
+    Raises:
+        JournalDamaged: The first record is missing.
+    """
+    key = SessionKey(running.name, session_id)
+    lookback = running.runner.turn_lifecycle.options.protocol.lookback
+    loaded = await load_session(journal, key, running.core.memory, lookback=lookback)
+    if is_unused(loaded.records):
+        await journal.delete(session_id, agent=running.name)
+        return LoadedSession()
+    if loaded.records and loaded.opened is None:
+        raise JournalDamaged("it has no beginning", session_id=session_id, record=1)
+    return loaded
+
+
+async def check_owner_by_summary(running: AgentActor, session_id: str, owner: Sender) -> None:
+    """Raise if a session has another owner; uses the session's summary, before the session is loaded.
+
+    Raises:
+        SessionNotFound: No session has the id.
+        WrongOwner: The session's owner has another name; the kind of owner is checked after loading.
+    """
+    if running.journal is None or session_id in running.sessions:
+        return
+    head = await running.journal.head(running.name, session_id)
+    if head is None and session_id not in running.sessions:
+        raise SessionNotFound(running.name, session_id)
+    if head is not None and head.owner not in ("", owner.name):
+        raise WrongOwner(running.name, session_id, owner.name)
+
+
+async def with_parent_agent(
+    journal: Journal | None, session_id: str, opened: SessionCreatedRecord, *, agent: str
+) -> SessionCreatedRecord:
+    """Return a session's first record, completed with its parent's agent from the session summary if the record lacks it."""
+    if journal is None or opened.parent_agent or not opened.parent_id:
+        return opened
+    head = await journal.head(agent, session_id)
+    return attrs.evolve(opened, parent_agent=(head and head.parent_agent) or "")
+
+
+async def find_root_owner(journal: Journal, key: SessionKey, opened: SessionCreatedRecord) -> str:
+    """Return the owner's name of the root session of a session's tree.
+
+    Empty if the session has no parent, or if the root session is no longer in the journal.
+    """
+    head = await journal.head(*key) if opened.parent_id else None
+    root = None if head is None else await journal.head(head.root_agent, head.root_id)
+    return "" if root is None else root.owner
+
+
+def check_deps(context: SessionContext, opened: SessionCreatedRecord, deps_missing: DepsMissingCheck) -> None:
+    """Raise if a restored session lacks the deps that its tools need.
+
+    Raises:
+        DepsMissing: Deps are missing; the text names the session.
+    """
+    waiting = (context.mailbox.acceptances or {}).values()
+    was_given = opened.deps or any(each.options is not None and each.options.deps for each in waiting)
+    if (missing := deps_missing(context, was_given=was_given)) is not None:
+        raise missing
+
+
+def restored_task(context: SessionContext, opened: SessionCreatedRecord, running: AgentActor) -> Task:
+    """Restore the task of a session, with the options of its turn."""
+    message_id = task_message_id(context.id)
+    accepted, options = context.mailbox.find(message_id), running.runner.turn_lifecycle.options
+    if accepted is not None and accepted.options is not None:
+        options = restored_options(options, accepted.options)
+    task = Task(
+        message_id,
+        TurnFuture(options, is_patient=True),
+        opened.parent_agent,
+        opened.parent_id or "",
+        reports=opened.reports,
+        is_unclaimed=True,
+        is_answered=accepted is None,
+        name=opened.task,
+        deadline=opened.deadline,
+        seconds=round(opened.deadline - opened.created_at, 3),
+        asker=opened.asker,
+    )
+    task.tell_deadline(running.clock.steady())
+    return task
+
+
+async def is_orphan(context: SessionContext, journal: Journal | None) -> bool:
+    """Return True if the parent session has no unfinished work, so that no turn waits for this session."""
+    task = context.task
+    if task is None or task.reports or journal is None or not task.parent_agent:
+        return False
+    if context.parent is not None:
+        asker = context.parent.mailbox  # one that is still being opened has not counted what waits in it
+        return not (asker.pending or asker.acceptances)
+    return task.parent_id not in await journal.unfinished(task.parent_agent)
+
+
+def mark_restored(context: SessionContext, opened: SessionCreatedRecord, records: Sequence[Record]) -> None:
+    """Mark a restored one-request session for erasure at its end. Sessions with a task are kept, because the outcome may be read again."""
+    if context.log is None or not opened.transient:
+        return
+    task_id = task_message_id(context.id)
+    is_task = any(
+        isinstance(record, MessageAcceptedRecord) and record.message.id == task_id for record in records
+    )
+    context.log.is_temporary = not is_task

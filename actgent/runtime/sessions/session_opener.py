@@ -1,0 +1,591 @@
+"""`SessionOpener`: creates, finds and restores the sessions of an agent."""
+
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
+from types import TracebackType
+from typing import Any, Unpack
+
+import attrs
+import trio
+
+from actgent.control.arguments import check_id, check_session_limits
+from actgent.control.limits import Limits
+from actgent.errors import (
+    ActgentError,
+    SessionClosed,
+    SessionExists,
+    SessionNotFound,
+    WrongOwner,
+)
+from actgent.journal.records import NO_LIMITS, Record, SessionCreatedRecord
+from actgent.journal.session_lists import SessionKey
+from actgent.messages import Message, OnBusy, Sender
+from actgent.runtime.actor import AgentActor
+from actgent.runtime.message_admission import MessageAdmission
+from actgent.runtime.session_waits import running_session
+from actgent.runtime.start_phase import StartPhase
+from actgent.sessions.context import SessionContext
+from actgent.sessions.conversation import SessionConversation
+from actgent.sessions.handlers import name_of, to_awaitable
+from actgent.sessions.imported_history import ImportedMessage, add_history, check_history
+from actgent.sessions.incoming_messages import Content, check_rule, message_to
+from actgent.sessions.mailbox import SessionMailbox
+from actgent.sessions.pending.tasks import Task, TaskDeadline
+from actgent.sessions.recent_records import RecentRecords
+from actgent.sessions.restore import is_unused, restore_loaded
+from actgent.sessions.session_tree import SessionTree
+from actgent.state.reducers import Reducer
+from actgent.state.store import StateCheck
+from actgent.support.logs import LogVariable, logger_of
+from actgent.support.quick_init import maker
+from actgent.support.user_code import convert_user_error
+
+from .new_session import (
+    FirstRecordFields,
+    NewSession,
+    OnSession,
+    check_new,
+    check_parent,
+    opened_record,
+    to_owner,
+)
+from .remote_sessions import RemoteSessions
+from .session_ids import choose_id, id_for, id_in_tree
+from .session_loading import (
+    DepsMissingCheck,
+    PendingOpen,
+    PendingOpens,
+    check_deps,
+    check_owner_by_summary,
+    find_root_owner,
+    is_orphan,
+    load_tail,
+    mark_restored,
+    restored_task,
+    with_parent_agent,
+)
+from .table import SessionTrees
+
+ERASE_TIMEOUT_SECONDS = 1.0
+"""Maximum seconds for erasing a session whose creation failed, before the caller receives the error."""
+_NOBODY_ELSE: AbstractContextManager[None] = nullcontext()
+"""Empty block for new sessions with random ids, which no other task can be opening."""
+_log = logger_of(__name__)
+_make_context, _make_conversation = maker(SessionContext), maker(SessionConversation)
+_make_mail = maker(SessionMailbox)
+
+
+@attrs.frozen(eq=False)
+class SessionOpener:
+    """Opens the sessions of one running agent."""
+
+    running: AgentActor
+    admission: MessageAdmission
+    make_face: Callable[[SessionContext, object], object]
+    """Makes the public handle of a session, with its deps or None."""
+    trees: SessionTrees
+    start_phase: StartPhase
+    """Start phase of the runtime, in which resumed turns wait for agents that are not started yet."""
+    reducers: Mapping[str, Reducer] | None
+    on_busy: OnBusy
+    """Default rule for messages to a session with a running turn."""
+    on_session: Sequence[OnSession]
+    """Functions that are called before the first message of each session."""
+    deps_missing: DepsMissingCheck
+    """Returns the error of a restored session whose tools lack deps; None if they have them."""
+    remote_sessions: RemoteSessions | None = None
+    """Access to sessions in other processes; None without a cluster."""
+    runs_session_hooks: Callable[[SessionContext], bool] = lambda _: True
+    """Predicate: True if `on_session` is called for the session; internal sessions are skipped."""
+    state_check: StateCheck | None = None
+    """Check of each state change of a session; None accepts all changes."""
+    _pending_opens: PendingOpens = attrs.field(factory=PendingOpens)
+    """Sessions by id that are being created, loaded or erased; see `Directory.pending_opens_of`."""
+
+    # --- new ones --------------------------------------------------------------------------
+
+    def new(
+        self,
+        owner: Sender,
+        *,
+        session_id: str | None = None,
+        parent: SessionContext | None = None,
+        system: str | None = None,
+        on_busy: OnBusy | None = None,
+        limits: Limits | None = None,
+        task: Task | None = None,
+        is_transient: bool = False,
+        deps: object = None,
+        history: Iterable[ImportedMessage] = (),
+        notify: Sequence[str] = (),
+        is_described: bool = False,
+        asker: str = "",
+    ) -> SessionContext:
+        """Create a session in memory, without calling `on_session`.
+
+        Raises:
+            SessionExists: A session in memory has the id.
+            ConfigurationError: Another process may own sessions with this id, while this one owns the parent.
+            SessionMoved: Another process owns sessions with this id, or is about to.
+        """
+        context = _make_context(
+            id_for(self.running, session_id, parent),
+            owner,
+            _make_conversation(self.running.core.memory.open_view(), system=system),
+            self.running.name,
+            host=self.running.lifecycle,
+            mailbox=_make_mail(self.on_busy if on_busy is None else check_rule(on_busy)),
+            reducers=self.reducers,
+            state_check=self.state_check,
+            tree=None if parent is None and task is None else _tree_of(parent, task),
+        )
+        context.public_session, lifecycle = self.make_face(context, deps), self.running.lifecycle
+        if self.running.journal is not None or lifecycle.eviction.drains:
+            context.log = lifecycle.new_log(context.id, lifecycle.eviction.epoch_of(context.id))
+        if self.running.journal is None:
+            context.conversation.recent = RecentRecords()
+        self._enter(context)
+        bounds = NO_LIMITS if limits is None else limits.shared
+        if bounds or parent is not None:
+            self.running.runner.turn_lifecycle.accounts.open_session(context, self.running.name, bounds)
+        if context.log is not None:
+            given = FirstRecordFields(deps is not None, tuple(notify), is_transient, is_described, asker)
+            context.log.begin(opened_record(context, bounds, on_busy, given, self.running.clock.now()))
+            context.log.is_temporary = is_transient and task is None
+        if history:
+            add_history(context, check_history(history), now=self.running.clock.now())
+        if task is not None and task.deadline:
+            context.set_timer(TaskDeadline(task.deadline, task.seconds))
+        return context
+
+    def fresh(self) -> SessionContext:
+        """Create a session that serves one request; if a turn calls this, its session becomes the parent."""
+        asker = running_session()
+        owner = Sender("user") if asker is None else Sender(asker.agent, "agent")
+        return self.new(owner, parent=asker, is_transient=True)
+
+    async def create(
+        self,
+        owner: Sender | str,
+        description: Content = "",
+        *,
+        session_id: str | None = None,
+        deps: object = None,
+        parent: SessionContext | None = None,
+        system: str | None = None,
+        on_busy: OnBusy | None = None,
+        limits: Limits | None = None,
+        history: Iterable[ImportedMessage] = (),
+        notify: Sequence[str] = (),
+        asker: str = "",
+        metadata: Mapping[str, Any] | None = None,
+    ) -> SessionContext:
+        """Create a session, and accept its first message if `description` is not empty.
+
+        The arguments are those of `Agent.create_session`. In addition, `notify` and `asker` are stored in the first record,
+        and `metadata` is that of the first message.
+        """
+        if limits is not None:
+            check_session_limits(limits)
+        history = history if history == () else check_history(history)
+        owner = to_owner(owner)
+        if parent is not None:
+            check_parent(self.running.name, owner, parent)
+        if session_id is not None:
+            await self.wait_opened(session_id)
+        with _NOBODY_ELSE if session_id is None else self.opens(session_id):
+            if session_id is not None:
+                await self._check_unused(session_id)
+            context = self.new(
+                owner,
+                session_id=session_id,
+                parent=parent,
+                system=system,
+                on_busy=on_busy,
+                limits=limits,
+                deps=deps,
+                history=history,
+                notify=notify,
+                is_described=bool(description),
+                asker=asker,
+            )
+            if description or self.on_session or self.running.journal is not None:
+                await self._begin(context, description, metadata)
+            else:  # nothing happens in it, so only its caller's cancellation can take it back
+                try:
+                    await trio.lowlevel.checkpoint()
+                except BaseException:
+                    await self.withdraw(context)  # noqa: ASYNC102 - it shields what it must, with a time limit
+                    raise
+            return context
+
+    async def _begin(self, context: SessionContext, description: Content, metadata: Any) -> None:
+        """Call the `on_session` functions for a new session, and accept its first message."""
+        async with SessionInitializer(self, context):
+            if description:
+                await self.admission.accept_first(
+                    context, message_to(context, description, metadata=metadata)
+                )
+            elif context.log is not None:
+                await context.log.flush()
+
+    def single_message_block(self, context: SessionContext) -> "SessionInitializer":
+        """Return the block in which a new session receives its only message; the session ends after that message.
+
+        If the block fails, the session is removed.
+        """
+        return SessionInitializer(self, context, ends=True)
+
+    async def withdraw(self, context: SessionContext) -> None:
+        """Remove a session that was not returned to any caller, with its records; messages of its handlers finish first."""
+        if context.mailbox.pending:
+            if context.log is not None:
+                context.log.is_unused = True
+            self.running.lifecycle.unload_when_idle(context)
+            return
+        may_be_there = context.log is not None and context.log.withdraw()
+        self.running.lifecycle.discard(context)
+        if may_be_there:
+            opening = PendingOpen(erases=True, under=self._pending_opens.get(context.id))
+            if self.running.runner.start_soon(self._erase, context.id, opening):
+                self._pending_opens[context.id] = opening  # callers that open this id wait for it
+                with trio.move_on_after(ERASE_TIMEOUT_SECONDS, shield=True):
+                    await opening.done.wait()
+
+    async def _erase(self, session_id: str, opening: PendingOpen) -> None:
+        """Erase the records of a session that was not returned to any caller. If that fails, the next use of its id erases them."""
+        try:
+            await self._load(session_id)
+        except ActgentError as error:
+            _log.warning(
+                "agent %s: session %s, which no caller received, cannot be erased: %s",
+                self.running.name,
+                LogVariable(session_id),
+                error,
+            )
+        finally:
+            self._pending_opens.end(session_id, opening)
+
+    async def call_on_session(self, context: SessionContext) -> None:
+        """Call the functions registered with `Agent.on_session`, in their order."""
+        if not (self.on_session and self.runs_session_hooks(context)):
+            return
+        with self.running.lifecycle.eviction.cut(context.id):
+            for fn in tuple(self.on_session):
+                if fn in self.on_session:  # an earlier function may have removed it
+                    await _call_with(fn, context.public_session)
+        context.handlers.settle()
+
+    # --- those that are there --------------------------------------------------------------
+
+    async def open(
+        self, session_id: str, *, owner: Sender | str | None = None, deps: object = None
+    ) -> SessionContext:
+        """Return the open session with an id, loaded from the journal if necessary.
+
+        Raises:
+            SessionNotFound: No session has the id.
+            SessionClosed: The session was closed.
+            WrongOwner: `owner` is set, and the session has another owner.
+        """
+        wanted = None if owner is None else to_owner(owner)
+        if wanted is not None:
+            await self.wait_opened(session_id)
+            await check_owner_by_summary(self.running, session_id, wanted)
+        context = await self.find(session_id, deps=deps)
+        self._check_owner(context, wanted)
+        return context
+
+    def _check_owner(self, context: SessionContext, owner: Sender | None) -> None:
+        if owner is not None and context.owner != owner:
+            raise WrongOwner(self.running.name, context.id, owner.name)
+
+    async def find(self, session_id: str, *, deps: object = None) -> SessionContext:
+        """Return the session with this id without an owner check; loaded from the journal if necessary.
+
+        Raises:
+            SessionNotFound: No session has the id.
+            SessionClosed: The session was closed.
+        """
+        await self.wait_opened(session_id)
+        if self.running.journal is not None and session_id not in self.running.sessions:
+            with self.opens(session_id):
+                return await self.reopen(session_id, deps)
+        return await self._after_pause(self.running.sessions.find(session_id).public_session)
+
+    def find_loaded(self, session_id: str) -> SessionContext | None:
+        """Return a session if it is in memory and open, without waiting; None otherwise."""
+        context, left = (
+            self.running.sessions.get(session_id),
+            self.running.lifecycle.eviction.find(session_id),
+        )
+        is_free = left is None and session_id not in self._pending_opens
+        return context if is_free and context is not None and not context.closed else None
+
+    async def _after_pause(self, face: object) -> SessionContext:
+        """Return the session of a handle after a checkpoint; reload it if it was unloaded in the meantime."""
+        await trio.lowlevel.checkpoint()
+        return self.running.sessions.loaded(face)
+
+    @asynccontextmanager
+    async def loaded(self, session_id: str) -> AsyncGenerator[SessionContext, None]:
+        """Find a session, and keep it in memory for the block.
+
+        Raises:
+            SessionNotFound: No session has the id.
+            SessionClosed: The session was closed.
+        """
+        with self.running.lifecycle.kept(await self.find(session_id)) as context:
+            yield context
+
+    async def ensure(
+        self,
+        owner: Sender | str,
+        session_id: str,
+        *,
+        deps: object = None,
+        **new: Unpack[NewSession],
+    ) -> SessionContext:
+        """Return the open session with this id; create it with these options if it does not exist."""
+        check_new(new)
+        wanted = to_owner(owner)
+        await self.wait_opened(session_id)
+        with self.opens(session_id):
+            try:
+                await check_owner_by_summary(self.running, session_id, wanted)
+                context = await self.find(session_id, deps=deps)
+            except WrongOwner:
+                raise
+            except SessionNotFound:
+                check_id("session_id", session_id)
+                context = await _create_or_find(self, wanted, session_id, deps=deps, **new)
+        self._check_owner(context, wanted)
+        return context
+
+    async def ensure_child(
+        self, parent: SessionContext, name: str, *, history: Iterable[ImportedMessage] = ()
+    ) -> SessionContext:
+        """Return the child session with this name, owned by the parent's owner; create it with this history if it does not exist."""
+        plain = f"{parent.id}/{name}"
+        await self.wait_opened(plain)
+        with self.opens(plain):
+            session_id = await choose_id(
+                self.running, parent, plain, id_in_tree(self.running, parent, f"{parent.scope}/{name}")
+            )
+            try:
+                return await self.find(session_id)
+            except SessionNotFound:
+                return await _create_or_find(self, parent.owner, session_id, parent=parent, history=history)
+
+    async def _check_unused(self, session_id: str) -> None:
+        """Raise SessionExists if the journal has a session with this id."""
+        journal = self.running.journal
+        head = None if journal is None else await journal.head(self.running.name, session_id)
+        if head is not None and (not head.closed or await self._load(session_id)):
+            raise SessionExists(self.running.name, session_id)
+
+    async def _load(self, session_id: str) -> Sequence[Record]:
+        """Return the records of a session; empty if no caller received the session, whose records are then erased."""
+        journal = self.running.journal
+        records = () if journal is None else await journal.load(session_id, agent=self.running.name)
+        if journal is not None and is_unused(records):
+            await journal.delete(session_id, agent=self.running.name)
+            return ()
+        return records
+
+    async def wait_opened(self, session_id: str) -> None:
+        """Wait until a session has left this process, or its concurrent opening has finished. A task inside that opening does not wait."""
+        while (left := self.running.lifecycle.eviction.find(session_id)) is not None:
+            await left.wait()
+        await self._pending_opens.wait(session_id)
+
+    async def wait_loaded(self, session_id: str) -> None:
+        """Wait until a session that is being created or opened is in memory; its `on_session` handlers may still run."""
+        await self._pending_opens.wait_loaded(session_id)
+
+    def opens(self, session_id: str, *, erases: bool = False) -> AbstractContextManager[None]:
+        """Return a block in which the session is marked as being opened or erased; other tasks that open it wait until the block exits."""
+        return self._pending_opens.block(session_id, erases=erases)
+
+    def _enter(self, context: SessionContext) -> None:
+        """Add a session to memory."""
+        self.running.lifecycle.open(context)
+        self._pending_opens.note_loaded(context.id)
+
+    def pending_open_events(self, is_wanted: Callable[[str], bool]) -> list[trio.Event]:
+        """Return the completion events of all sessions that are being opened and match the predicate."""
+        wanted = [session_id for session_id in self._pending_opens if is_wanted(session_id)]
+        return [each.done for session_id in wanted for each in self._pending_opens.of(session_id)]
+
+    def may_erase(self, session_id: str) -> bool:
+        """Return True if no task opens or uses a session at this moment."""
+        context = self.running.sessions.find_any(session_id)
+        return session_id not in self._pending_opens and (context is None or context.is_quiescent)
+
+    async def reopen(self, session_id: str, deps: object = None) -> SessionContext:
+        """Load a session from the journal, call `on_session`, and resume its accepted messages."""
+        running, sessions = self.running, self.running.sessions
+        if (unloaded := sessions.find_unloaded(session_id)) is not None:
+            return await self._after_pause(unloaded)
+        assert running.journal is not None  # noqa: S101 - or there is nothing to be opened
+        epoch = running.lifecycle.eviction.epoch_of(session_id)
+        loaded = await load_tail(running, running.journal, session_id)
+        opened = loaded.opened
+        if opened is None:
+            raise SessionNotFound(running.name, session_id)
+        context = self._empty_context(session_id, opened)
+        restored = await restore_loaded(loaded, context, running.journal)
+        if restored.is_closed:
+            raise SessionClosed(session_id)
+        running.propagation.restore_all((context.mailbox.acceptances or {}).values())
+        due, grown = restored.due, len(loaded.records)
+        context.log = running.lifecycle.new_log(session_id, epoch, due=due, grown=grown)
+        mark_restored(context, opened, loaded.records)
+        await running.runner.turn_lifecycle.accounts.restore(context, running.name, restored)
+        opened = await with_parent_agent(running.journal, session_id, opened, agent=running.name)
+        root_owner = await find_root_owner(running.journal, context.key, opened)
+        if session_id in sessions:  # someone else was faster
+            return sessions.find(session_id)
+        if (unloaded := sessions.find_unloaded(session_id)) is not None:
+            return sessions.loaded(unloaded)
+        running.lifecycle.eviction.check_epoch(session_id, epoch)
+        self._find_parent(context, opened, restored.waiting, root_owner)
+        context.public_session, context.host = self.make_face(context, deps), running.lifecycle
+        self._enter(context)
+        self.start_phase.add_resumed(context)
+        if restored.waiting:
+            running.inbox.claim(session_id)  # new messages are queued after the restored ones
+        context.report_next_timer()
+        try:
+            # Kept even if it is closed meanwhile: its queued messages still have to end.
+            with running.lifecycle.kept(context):
+                if opened.transient and await is_orphan(context, running.journal):
+                    context.closed = True
+                running.lifecycle.openers[session_id] = trio.lowlevel.current_task()
+                await self.call_on_session(context)
+                check_deps(context, opened, self.deps_missing)
+                running.lifecycle.resume_restored(context, restored.waiting)
+        except BaseException:
+            running.lifecycle.drop(context, is_claimed=bool(restored.waiting))
+            raise
+        finally:
+            running.lifecycle.openers.pop(session_id, None)
+        if opened.transient:
+            running.lifecycle.unload_when_idle(context)
+        return context
+
+    async def read_only(self, session_id: str) -> SessionContext:
+        """Build a read-only session from its records. It is not added to the sessions in memory, and no turn of it starts.
+
+        Raises:
+            SessionNotFound: The journal has no session of this id.
+            SessionClosed: The session was closed.
+        """
+        assert self.running.journal is not None  # noqa: S101 - a session outside of memory is in the journal
+        loaded = await load_tail(self.running, self.running.journal, session_id)
+        if loaded.opened is None:
+            raise SessionNotFound(self.running.name, session_id)
+        context = self._empty_context(session_id, loaded.opened)
+        if (await restore_loaded(loaded, context, self.running.journal)).is_closed:
+            raise SessionClosed(session_id)
+        context.public_session = self.make_face(context, None)
+        return context
+
+    def _empty_context(self, session_id: str, opened: SessionCreatedRecord) -> SessionContext:
+        """Create a session context without records, to be filled by the session's records."""
+        return SessionContext(
+            session_id,
+            opened.owner,
+            SessionConversation(self.running.core.memory.open_view(), system=opened.system),
+            self.running.name,
+            is_former=not opened.agent,
+            mailbox=SessionMailbox(opened.on_busy or self.on_busy),
+            reducers=self.reducers,
+            state_check=self.state_check,
+        )
+
+    def _find_parent(
+        self,
+        context: SessionContext,
+        opened: SessionCreatedRecord,
+        waiting: Sequence[Message],
+        root_owner: str,
+    ) -> None:
+        """Attach a restored session to its parent, its task and its children."""
+        if opened.parent_id:
+            tree = context.open_tree()
+            tree.root_owner = root_owner
+            parent = tree.parent_key = SessionKey(opened.parent_agent, opened.parent_id)
+            tree.parent = self.trees.find(parent)
+            if context.parent is None:
+                self.trees.wait_for_parent(parent, context)
+        if (opened.parent_id or opened.asker) and opened.transient:
+            task = context.open_tree().task = restored_task(context, opened, self.running)
+            if opened.deadline and any(message.id == task.message_id for message in waiting):
+                context.set_timer(TaskDeadline(task.deadline, task.seconds))
+        self.trees.attach_children(context)
+
+
+@attrs.define(eq=False)
+class SessionInitializer:
+    """Block that initializes a new session: calls `on_session` on entry, and removes the session if the block fails.
+
+    It is a class because a generator would cost as much as the rest of a new session.
+    """
+
+    _opener: SessionOpener
+    _context: SessionContext
+    ends: bool = False
+    """True if the session ends after the messages of the block."""
+
+    async def __aenter__(self) -> SessionContext:
+        context = self._context
+        self._opener.running.lifecycle.pin(context)
+        try:
+            if self._opener.on_session:
+                await self._opener.call_on_session(context)
+            await trio.lowlevel.checkpoint()
+        except BaseException as error:
+            await self.__aexit__(type(error), error, None)  # noqa: ASYNC102 - it shields what it must, with a time limit
+            raise
+        if self.ends:
+            context.mailbox.is_transient = True
+        return context
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        opener, context = self._opener, self._context
+        opener.running.lifecycle.unpin(context)
+        if error is not None:
+            await opener.withdraw(context)  # noqa: ASYNC102 - it shields what it must, with a time limit
+        elif self.ends:
+            opener.running.lifecycle.unload_when_idle(context)
+
+
+async def _create_or_find(
+    opener: SessionOpener, owner: Sender, session_id: str, *, deps: object = None, **new: Unpack[NewSession]
+) -> SessionContext:
+    """Create a session, or return the session that a concurrent fork has created with this id."""
+    try:
+        return await opener.create(owner, session_id=session_id, deps=deps, **new)
+    except SessionExists:
+        await check_owner_by_summary(opener.running, session_id, owner)
+        return await opener.find(session_id, deps=deps)
+
+
+def _tree_of(parent: SessionContext | None, task: Task | None) -> SessionTree[SessionContext]:
+    return SessionTree(parent, None if parent is None else parent.key, task=task)
+
+
+async def _call_with(fn: OnSession, face: object) -> None:
+    """Call one function of `Agent.on_session`; its errors are converted as errors of user code."""
+    try:
+        awaitable = to_awaitable(fn(face))
+        if awaitable is not None:
+            await awaitable
+    except BaseException as raised:  # noqa: ASYNC103, BLE001 - the edge to foreign code
+        error = convert_user_error(raised, "on_session", name_of(fn))
+    else:
+        return
+    raise error

@@ -1,0 +1,84 @@
+"""Pages of session summaries, from the journal, or from memory if there is no journal."""
+
+from collections.abc import Iterable, Sequence
+from typing import get_args
+
+import trio
+
+from actgent.control.arguments import at_least_one
+from actgent.errors import ConfigurationError, nearest
+from actgent.journal.base import Journal, SessionSummary
+from actgent.journal.session_lists import Cursor, SessionFilter, State
+from actgent.messages import Sender
+from actgent.sessions.context import SessionContext
+from actgent.sessions.quota_accounts import is_holder
+
+
+def filter_of(owner: Sender | str | None, agent: str | None, state: State | None) -> SessionFilter:
+    """Build the filter for an owner, an agent and a state; None matches all.
+
+    Raises:
+        ConfigurationError: The state is unknown.
+    """
+    if state is not None and state not in get_args(State):
+        raise ConfigurationError(
+            f"state={state!r} is an unknown state: {nearest(str(state), get_args(State))}"
+        )
+    name = owner.name if isinstance(owner, Sender) else owner
+    return SessionFilter(owner=name, agent=agent, state=state)
+
+
+async def page_of(
+    journal: Journal | None,
+    contexts: Iterable[SessionContext],
+    wanted: SessionFilter,
+    *,
+    after: SessionSummary | Cursor | None,
+    limit: int,
+) -> Sequence[SessionSummary]:
+    """Return a page of sessions, sorted by their last change, newest first.
+
+    Raises:
+        ConfigurationError: The limit is below 1.
+        JournalError: The journal cannot be read.
+    """
+    at_least_one("limit", limit)
+    cursor = after.cursor if isinstance(after, SessionSummary) else after
+    if journal is not None:
+        return await _from_journal(journal, wanted, cursor, limit)
+    await trio.lowlevel.checkpoint()
+    known = [each for each in map(summary_of, contexts) if wanted.takes(each)]
+    known.sort(key=lambda each: each.cursor, reverse=True)
+    return [each for each in known if cursor is None or each.cursor < cursor][:limit]
+
+
+async def _from_journal(
+    journal: Journal, wanted: SessionFilter, cursor: Cursor | None, limit: int
+) -> Sequence[SessionSummary]:
+    """Return a page of session summaries, without the internal sessions that store owner quotas. An empty page is the end."""
+    while page := await journal.page(wanted, after=cursor, limit=limit):
+        if found := [each for each in page if not is_holder(each)]:
+            return found
+        cursor = page[-1].cursor
+    return []
+
+
+def summary_of(context: SessionContext) -> SessionSummary:
+    """Build the summary of a session in memory; its dates are those of its first and last message."""
+    messages, parent, root = context.conversation.messages, context.parent_key, context
+    while root.parent is not None:
+        root = root.parent
+    return SessionSummary(
+        session_id=context.id,
+        agent=context.agent,
+        owner=context.owner.name,
+        parent_id=None if parent is None else parent.session_id,
+        parent_agent=None if parent is None else parent.agent,
+        created_at=messages[0].created_at if messages else 0.0,
+        updated_at=messages[-1].created_at if messages else 0.0,
+        unfinished=context.mailbox.pending,
+        closed=context.closed,
+        suspended=context.suspension is not None,
+        root_agent=root.agent,
+        root_id=root.id,
+    )

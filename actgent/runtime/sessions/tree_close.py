@@ -1,0 +1,193 @@
+"""Closing of session trees, including sessions that are only in the journal after a restart or a migration."""
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
+
+import attrs
+import trio
+
+from actgent.errors import (
+    ActgentError,
+    Fenced,
+    JournalFailed,
+    JournalFull,
+    NotRunning,
+    SessionClosed,
+    SessionMoved,
+    SessionNotFound,
+)
+from actgent.journal.base import Journal
+from actgent.journal.session_lists import SessionKey
+from actgent.sessions.context import SessionContext, host_of
+from actgent.support.logs import LogVariable, logger_of
+
+from .lifecycle import write_end
+from .session_opener import SessionOpener
+
+RETRY_SECONDS = 1.0
+"""Seconds between attempts after a journal error."""
+CLOSE_TIMEOUT_SECONDS = 1.0
+"""Maximum seconds for closing child sessions while the agent stops."""
+_log = logger_of(__name__)
+
+
+async def close_tree(
+    context: SessionContext, journal: Journal | None, opener_of: Callable[[str], SessionOpener]
+) -> None:
+    """Close a session and all its descendants durably. Sessions in memory are closed immediately, before the first wait.
+
+    The session's own close is recorded last: after a crash before that, it is open and can be closed again. If the
+    journal fails or the caller is cancelled, closing continues in the background.
+
+    Raises:
+        JournalError: The sessions are closed in memory, but the journal could not record it.
+        SessionMoved: Another process owns the sessions.
+    """
+    if context.is_silent and journal is not None and not host_of(context).is_stopping:
+        await _close_unerased(context.key, journal, opener_of)
+        return
+    closing = _Closing(context, journal, opener_of)
+    with ExitStack() as keeping:
+        keeping.enter_context(host_of(context).kept(context))
+        try:
+            await closing.close_below()
+        except BaseException as error:
+            if not isinstance(error, SessionMoved | Fenced):
+                closing.go_on(keeping.pop_all())
+            raise
+    await write_end(context)
+
+
+@attrs.define(eq=False)
+class _Closing:
+    """A close in progress. The session stays in memory until all its descendants are closed; then its own close is recorded."""
+
+    _context: SessionContext
+    _journal: Journal | None
+    _opener_of: Callable[[str], SessionOpener]
+    _below: Sequence[SessionContext] = attrs.field(init=False)
+    """Descendants in memory, deepest first."""
+
+    def __attrs_post_init__(self) -> None:
+        self._below = self._context.family()[:0:-1]
+
+    async def close_below(self) -> None:
+        """Close the session in memory, and all its descendants durably. Raises the same errors as `close_tree`."""
+        await self._close_loaded()
+        if self._stored is not None:
+            await close_below(self._context.key, self._stored, self._opener_of)
+
+    @property
+    def _stored(self) -> Journal | None:
+        """The journal if it may have descendants that are not in memory; None otherwise."""
+        log = self._context.log
+        are_left = any(self._is_left(each) for each in self._below)
+        return self._journal if log is not None and (log.creation is None or are_left) else None
+
+    def _is_left(self, below: SessionContext) -> bool:
+        """Return True if a session belongs to another agent that has ended and may have been restarted."""
+        return below.host is not self._context.host and host_of(below).has_ended
+
+    async def _close_loaded(self) -> None:
+        await host_of(self._context).close(self._context)
+        for each in self._below:
+            if not self._is_left(each):
+                await write_end(each)
+
+    async def _close_before_stop(self, otherwise: ExitStack) -> None:
+        """Close the sessions in memory within a time limit while the agent stops. If all are closed, discard the `otherwise` callbacks."""
+        with trio.move_on_after(CLOSE_TIMEOUT_SECONDS, shield=True), suppress(ActgentError):
+            await self._close_loaded()
+            if self._stored is None or not await _open_below(self._context.key, self._stored):
+                otherwise.pop_all()
+
+    def go_on(self, keeping: ExitStack) -> None:
+        """Continue closing in the background after the caller was cancelled or the journal failed."""
+        with suppress(NotRunning):
+            if self._opener_of(self._context.agent).running.runner.start_soon(self._close_at_last, keeping):
+                return
+        with keeping:
+            self._unload_open()  # its agent is stopping
+
+    async def _close_at_last(self, keeping: ExitStack) -> None:
+        with keeping, ExitStack() as otherwise:
+            otherwise.callback(self._unload_open)
+            try:
+                await self._close_with_retries()
+            except ActgentError as error:
+                _log.warning(
+                    "the closed session %s stays open: %s",
+                    LogVariable(self._context.id),
+                    LogVariable(str(error)),
+                )
+                return
+            except BaseException:
+                await self._close_before_stop(otherwise)  # noqa: ASYNC102 - it shields itself, with a time limit
+                raise
+            otherwise.pop_all()
+
+    async def _close_with_retries(self) -> None:
+        """Close the descendants, and retry while the journal fails."""
+        while True:
+            with suppress(JournalFull, JournalFailed):
+                return await self.close_below()
+            await trio.sleep(RETRY_SECONDS)
+
+    def _unload_open(self) -> None:
+        """Unload the session without recording its close. It stays open in the journal, so a later owner can retry the close."""
+        if not self._context.has_moved:
+            host_of(self._context).discard(self._context)
+
+
+async def close_below(key: SessionKey, journal: Journal, opener_of: Callable[[str], SessionOpener]) -> None:
+    """Close all descendants of a closed session that are open in the journal. Raises the same errors as `close_tree`."""
+    waiting = [key]
+    while waiting:
+        below = await journal.children_of(waiting)
+        waiting = [head.key for head in below]
+        for head in below:
+            if not head.closed:
+                await _close_stored(head.key, journal, opener_of)
+
+
+async def _close_unerased(
+    key: SessionKey, journal: Journal, opener_of: Callable[[str], SessionOpener]
+) -> None:
+    """Close a session whose erasure may have failed, and its descendants, if the journal still has them."""
+    if (head := await journal.head(*key)) is not None:
+        await close_below(key, journal, opener_of)
+        if not head.closed:
+            await _close_stored(key, journal, opener_of)
+
+
+async def _open_below(key: SessionKey, journal: Journal) -> bool:
+    waiting, found = [key], False
+    while waiting and not found:
+        below = await journal.children_of(waiting)
+        waiting, found = [head.key for head in below], not all(head.closed for head in below)
+    return found
+
+
+async def _close_stored(key: SessionKey, journal: Journal, opener_of: Callable[[str], SessionOpener]) -> None:
+    """Load a session that is open in the journal and close it durably, so that its waiting callers are notified."""
+    try:
+        context = await opener_of(key.agent).find(key.session_id)
+    except (Fenced, JournalFull, JournalFailed):
+        raise
+    except (SessionClosed, SessionNotFound):
+        await journal.head(*key)  # the read waits until a concurrent close is written
+        return
+    except ActgentError as error:
+        _log.warning(
+            "session %s stays open, although its child sessions are closed: %s",
+            LogVariable(key.session_id),
+            LogVariable(str(error)),
+        )
+        return
+    except Exception:  # noqa: BLE001 - perhaps of a developer's `on_session`; the others are closed all the same
+        _log.exception(
+            "session %s stays open, although its child sessions are closed", LogVariable(key.session_id)
+        )
+        return
+    for closed in await host_of(context).close(context):
+        await write_end(closed)

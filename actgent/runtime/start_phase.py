@@ -1,0 +1,101 @@
+"""Start phase of a runtime: turns that resume from the journal wait for agents that the program has not started yet.
+
+The phase ends with `Runtime.ready`, with the end of `Runtime.starting`, or `START_PHASE_SECONDS` seconds after the last start of an
+agent. A call of a new session to an agent that is not running fails immediately.
+"""
+
+import math
+from collections.abc import Container
+from weakref import WeakSet
+
+import attrs
+import trio
+
+from actgent.sessions.context import SessionContext
+from actgent.sessions.turn import running_turn
+
+from .session_waits import releasing_slot
+
+START_PHASE_SECONDS = 10.0
+"""Seconds after the last start of an agent until the start phase ends."""
+
+
+@attrs.define(eq=False)
+class StartPhase:
+    """State of the runtime's start phase, with the resumed sessions that wait for missing agents."""
+
+    is_over: bool = False
+    blocks: int = 0
+    """Number of open `Runtime.starting` blocks."""
+    has_logged: bool = False
+    """True if the missing agents were logged."""
+    _ends_at: float = -math.inf
+    """End of the phase in seconds of `trio.current_time()`; minus infinity before the first start."""
+    _resumed_sessions: "WeakSet[SessionContext]" = attrs.field(factory=WeakSet)
+    """Sessions that were resumed during the phase."""
+    _changed: trio.Event = attrs.field(factory=trio.Event)
+
+    @property
+    def has_begun(self) -> bool:
+        """True if at least one agent was started."""
+        return self._ends_at > -math.inf
+
+    def note_start(self) -> None:
+        """Extend the phase after the start of an agent."""
+        self._ends_at = trio.current_time() + START_PHASE_SECONDS
+        self._tell()
+
+    def end(self) -> None:
+        """End the start phase and wake all waiting sessions."""
+        self.is_over = True
+        self._resumed_sessions.clear()
+        self._tell()
+
+    def add_resumed(self, context: SessionContext) -> None:
+        """Register a session that was resumed from the journal, so that its turns wait for missing agents."""
+        if self._is_open():
+            self._resumed_sessions.add(context)
+
+    async def wait_for(self, name: str, started: Container[str], context: SessionContext | None) -> None:
+        """Wait until the agent `name` is in `started` or the phase has ended, if `context` is a resumed session; else return at once."""
+        if name not in started and self._waits(context):
+            with releasing_slot():
+                while name not in started and self._is_open():
+                    await self._wait_change()
+
+    async def wait_all(self, context: SessionContext) -> None:
+        """Wait until the phase has ended, if `context` is a resumed session; else return at once."""
+        if self._waits(context):
+            with releasing_slot():
+                await self.wait_ended()
+
+    async def wait_ended(self) -> None:
+        """Wait until the phase has ended."""
+        while self._is_open():
+            await self._wait_change()
+
+    def _is_open(self) -> bool:
+        return not self.is_over and trio.current_time() < self._ends_at
+
+    def _waits(self, context: SessionContext | None) -> bool:
+        """Return True if the session or one of its parents was resumed during the phase."""
+        if not self._is_open():
+            return False
+        while context is not None and context not in self._resumed_sessions:
+            context = context.parent
+        return context is not None
+
+    async def _wait_change(self) -> None:
+        with trio.move_on_at(self._ends_at):
+            await self._changed.wait()
+
+    def _tell(self) -> None:
+        self._changed.set()
+        self._changed = trio.Event()
+
+
+async def wait_started(name: str) -> None:
+    """Wait until an agent is started or the start phase has ended, if the calling turn was resumed from the journal."""
+    turn = running_turn.get()
+    if turn is not None and turn.host is not None:
+        await turn.host.wait_started(name)

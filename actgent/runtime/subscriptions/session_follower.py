@@ -1,0 +1,352 @@
+"""Subscription to one session: its history and its new records as one gapless stream that resumes from a cursor.
+
+The feed is opened first, then the journal is read from the cursor. Feed records with numbers already read are dropped. A
+reader that falls behind the feed reads the journal again: it loses no record, and writers never wait for it.
+"""
+
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager
+
+import trio
+
+from actgent.errors import (
+    ConfigurationError,
+    CursorUnknown,
+    FeedLagged,
+    Fenced,
+    SessionMoved,
+    SessionNotFound,
+)
+from actgent.journal.base import Journal
+from actgent.journal.feed import Erased, FeedReader, Written
+from actgent.journal.records import AgentMessageRecord, MessageEndRecord, Record, SessionClosedRecord
+from actgent.journal.session_lists import SessionKey
+from actgent.messages import CallProgress
+from actgent.runtime.sessions.table import SessionTable
+from actgent.sessions.subscriptions import (
+    FollowedItem,
+    FollowedRecord,
+    LiveText,
+    PartialText,
+    TurnAssigner,
+    WakeableReader,
+    turn_at_end,
+)
+from actgent.support.misuse_hints import hints_for_readers
+
+MAX_STEP_RECORDS = 100
+"""Maximum number of records in a step that is received as a whole; the records of larger steps are received one by one."""
+PAGE_RECORDS = 500
+"""Maximum number of records per read of the journal."""
+FIRST_PAGE_RECORDS = 16
+"""Number of records in the first page of a backwards read; in most cases the running turn began within these records."""
+_ENDING = (MessageEndRecord, SessionClosedRecord, AgentMessageRecord)
+"""Records that end a partial answer, a turn or the session."""
+
+
+def page_ranges_before(number: int) -> Iterator[tuple[int, int]]:
+    """Yield page ranges that cover the records up to `number`, newest first: (number before the page, last number of the page).
+
+    Each page has twice the records of the page before it, from `FIRST_PAGE_RECORDS` to `PAGE_RECORDS`. A follower is opened for each event
+    stream; reading 500 records at once took most of the CPU of a followed message.
+    """
+    size = FIRST_PAGE_RECORDS
+    while number > 0:
+        begin = max(0, number - size)
+        yield begin, number
+        number, size = begin, min(2 * size, PAGE_RECORDS)
+
+
+@hints_for_readers
+class SessionFollower(trio.abc.ReceiveChannel[FollowedItem], WakeableReader):
+    """Reader of one session. It receives each record after its cursor once and in order, with partial answers and tool progress in between."""
+
+    def __init__(
+        self, journal: Journal, key: SessionKey, after: int, live: LiveText, *, has_ended: bool
+    ) -> None:
+        """Args: `has_ended` is True if the session is closed and the cursor is at its last record."""
+        self.cursor = after
+        """Number of the last received record."""
+        self._journal = journal
+        self._key = key
+        self._live = live
+        self._names: TurnAssigner | None = None
+        self._ready: deque[FollowedRecord] = deque()
+        self._is_behind = True
+        self._has_ended, self._is_closed = has_ended, False
+        self._shown: tuple[object, int] = (None, 0)
+        """Partial answer that was received last, and the number of its characters that were received."""
+        self._void = "" if live.is_growing else live.reply_id
+        """Id of the answer or turn that the newest received record has ended; its partial text is no longer received."""
+        self._progress: dict[str, CallProgress] = dict(live.progress)
+        self._feed: FeedReader
+
+    def listen(self, feed: FeedReader) -> None:
+        """Attach the feed of new records; call it once before reading."""
+        self._feed = feed
+
+    def start_idle(self, *, is_current: bool) -> None:
+        """Start where no turn is open; `is_current` is True if the cursor is at the last record, so the feed has the next one."""
+        self._names = TurnAssigner()
+        self._is_behind = not is_current
+
+    def wake(self) -> None:
+        self._feed.wake()
+
+    @property
+    def live(self) -> LiveText:
+        """Partial answer and tool progress of the session."""
+        return self._live
+
+    async def receive(self) -> FollowedItem:
+        """Wait for the next record; return new partial text or tool progress if no record is available.
+
+        Raises:
+            trio.EndOfChannel: The session is closed or erased, or the journal was closed, and everything was received.
+            trio.ClosedResourceError: The reader was closed.
+            SessionMoved: Another process owns the session now; a reader there resumes from `cursor`.
+            JournalError: The journal cannot be read.
+        """
+        await trio.lowlevel.checkpoint()
+        while (item := self.receive_ready()) is None:
+            await self.move_on()
+        return item
+
+    def receive_ready(self) -> FollowedItem | None:
+        """Return a buffered record, or partial text if no record is buffered; None if nothing is available.
+
+        Raises:
+            trio.EndOfChannel: The session is closed or erased, and everything was received.
+            trio.ClosedResourceError: The reader was closed.
+        """
+        if self._is_closed:
+            raise trio.ClosedResourceError
+        if self._ready:
+            return self._take()
+        if self._has_ended:
+            raise trio.EndOfChannel
+        return None if self._is_behind or self._feed.has_news else self._take_grown()
+
+    def receive_now(self) -> FollowedItem | None:
+        """Return the next item, also from the feed, without blocking; None if `move_on` has to be awaited first.
+
+        Raises:
+            trio.EndOfChannel: The session is closed or erased, and everything was received.
+            trio.ClosedResourceError: The reader was closed.
+        """
+        while (item := self.receive_ready()) is None:
+            if self._is_behind or not self._feed.has_news or (told := self._next_now()) is None:
+                return None
+            self._take_in(told)
+        return item
+
+    def receive_step(self) -> Written | None:
+        """Return the next journal step if the feed has all its records, and mark them as received; else None.
+
+        None does not mean that nothing is available: call `receive_now`.
+
+        Raises:
+            trio.EndOfChannel: The session is closed or erased, and everything was received.
+            trio.ClosedResourceError: The reader was closed.
+        """
+        if self._is_closed:
+            raise trio.ClosedResourceError
+        if self._ready or self._is_behind or self._has_ended or not self._feed.has_news:
+            return None
+        item, names = self._next_now(), self._names
+        is_next = isinstance(item, Written) and item.first == self.cursor + 1
+        if isinstance(item, Written) and is_next and names and 0 < len(item.records) <= MAX_STEP_RECORDS:
+            for record, turn in names.turns(item):
+                if type(record) in _ENDING:
+                    self._pass(record, turn)
+            self.cursor = item.last
+            return item
+        if item is not None:
+            self._take_in(item)
+        return None
+
+    def wake_for(self, woken_by: Callable[[Sequence[Record]], bool]) -> None:
+        """Set the filter for `move_on`: it wakes only for records that `woken_by` accepts, for a full feed buffer, or for partial text."""
+        self._feed.woken_by = woken_by
+
+    @property
+    def has_news(self) -> bool:
+        """True if `move_on` would return without waiting."""
+        return self._is_behind or self._feed.has_news
+
+    async def move_on(self) -> None:
+        """Wait for new records. Reads a page of the journal if the reader is behind the feed."""
+        if self._is_behind:
+            await self._read_on()
+        elif self._feed.has_news:
+            await self._read_feed()
+        else:
+            await self._feed.wait()
+
+    def _take(self) -> FollowedRecord:
+        item = self._ready.popleft()
+        self.cursor = item.number
+        self._pass(item.record, item.turn)
+        return item
+
+    def _pass(self, record: Record, turn: str) -> None:
+        """Update the reader's state after a record that ends an answer, a turn or the session."""
+        if type(record) is MessageEndRecord:
+            self._void = turn
+        elif type(record) is SessionClosedRecord:
+            self._has_ended = True
+        elif type(record) is AgentMessageRecord and record.stop:
+            self._void = record.message.id
+
+    async def _read_on(self) -> None:
+        """Read a page of records after the cursor. Records written during the read arrive in the feed."""
+        key = self._key
+        if self._names is None:
+            self._names = TurnAssigner(await self._find_turn())
+        steps = await self._journal.read_steps(
+            key.session_id, agent=key.agent, after=self.cursor, limit=PAGE_RECORDS
+        )
+        for step in steps:
+            self._ready.extend(self._names.name(step, self.cursor))
+        self._is_behind = bool(steps)
+
+    async def _find_turn(self) -> str:
+        """Return the id of the turn that is running at the cursor, from the records before the cursor; empty if no turn is running."""
+        key = self._key
+        for begin, end in page_ranges_before(self.cursor):
+            records = await self._journal.read(
+                key.session_id, agent=key.agent, after=begin, limit=end - begin
+            )
+            turn = turn_at_end(records[: end - begin])
+            if turn is not None:
+                return turn
+        return ""
+
+    async def _read_feed(self) -> None:
+        try:
+            self._take_in(await self._feed.receive())
+        except FeedLagged:
+            self._is_behind = True
+        except trio.EndOfChannel:
+            self._has_ended = True
+        except Fenced as error:
+            raise self._moved() from error
+
+    def _next_now(self) -> Written | Erased | None:
+        """Return the next item of the feed without blocking; None if the feed is empty or the reader has to read the journal."""
+        try:
+            return self._feed.receive_nowait()
+        except FeedLagged:
+            self._is_behind = True
+        except trio.EndOfChannel:
+            self._has_ended = True
+        except trio.WouldBlock:
+            pass
+        except Fenced as error:
+            raise self._moved() from error
+        return None
+
+    def _moved(self) -> SessionMoved:
+        return SessionMoved(self._key.agent, self._key.session_id)
+
+    def _take_in(self, item: Written | Erased) -> None:
+        last = self._ready[-1].number if self._ready else self.cursor
+        if isinstance(item, Erased):
+            self._has_ended = True
+        elif item.first > last + 1 or self._names is None or not item.records:
+            self._is_behind = True
+        elif item.last > last:
+            self._ready.extend(self._names.name(item, last))
+
+    def _take_grown(self) -> PartialText | CallProgress | None:
+        live = self._live
+        if live.reply_id and self._void not in (live.reply_id, live.turn):
+            answer, shown = self._shown
+            begin = shown if answer is live.answer else 0
+            if live.size > begin:
+                self._shown = (live.answer, live.size)
+                return PartialText(
+                    turn=live.turn,
+                    reply_id=live.reply_id,
+                    attempt=live.attempt,
+                    begin=begin,
+                    text=live.read(begin),
+                )
+        return self._take_progress() if live.progress else None
+
+    def _take_progress(self) -> CallProgress | None:
+        for call_id, progress in self._live.progress.items():
+            if self._progress.get(call_id) is not progress:
+                kept = {known: each for known, each in self._progress.items() if known in self._live.progress}
+                self._progress = {**kept, call_id: progress}
+                return progress
+        return None
+
+    def check_open(self) -> None:
+        """Raise `trio.ClosedResourceError` if the reader was closed."""
+        if self._is_closed:
+            raise trio.ClosedResourceError
+
+    def close(self) -> None:
+        """Close the reader."""
+        self._is_closed = True
+        self._feed.close()
+
+    async def aclose(self) -> None:
+        """Close the reader; same as `close`."""
+        self.close()
+        await trio.lowlevel.checkpoint()
+
+
+@asynccontextmanager
+async def follow_session(
+    journal: Journal | None,
+    table: SessionTable | None,
+    key: SessionKey,
+    *,
+    after: int | None,
+    thinks: bool = False,
+    is_idle: bool = False,
+) -> AsyncGenerator[SessionFollower, None]:
+    """Yield a reader of a session's records for the block.
+
+    Args:
+        journal: Journal of the runtime.
+        table: The agent's sessions in memory; None if the agent is not running in this process.
+        key: Agent and id of the session.
+        after: Record number after which the reader starts; None starts at the newest record.
+        thinks: True if partial thoughts are received too.
+        is_idle: True if no turn is open after record `after`. This saves the search for it, and the first read of the journal.
+
+    Raises:
+        ConfigurationError: The runtime has no journal.
+        SessionNotFound: The journal has no such session.
+        CursorUnknown: `after` is larger than the number of the last record.
+    """
+    if journal is None:
+        raise ConfigurationError(
+            "a session is followed by its journal, and this runtime has none: open_runtime(journal='memory:')"
+        )
+    async with journal.feed(key) as feed:
+        head = await journal.head(key.agent, key.session_id)
+        if head is None:
+            raise SessionNotFound(key.agent, key.session_id)
+        if after is not None and after > head.records:
+            raise CursorUnknown(key.session_id, after, head.records)
+        live = LiveText() if table is None else table.followed.setdefault(key.session_id, LiveText())
+        if table is not None and (context := table.get(key.session_id)) is not None:
+            live.attach(context)
+        cursor = head.records if after is None else after
+        has_ended = head.closed and cursor == head.records
+        follower = SessionFollower(journal, key, cursor, live, has_ended=has_ended)
+        follower.listen(feed)
+        if is_idle:
+            follower.start_idle(is_current=cursor == head.records)
+        live.add(follower, thinks=thinks)
+        try:
+            yield follower
+        finally:
+            follower.close()
+            if live.remove(follower) and table is not None and table.followed.get(key.session_id) is live:
+                del table.followed[key.session_id]

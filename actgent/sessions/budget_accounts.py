@@ -1,0 +1,288 @@
+"""Find and open the budget accounts of sessions, turns and owners."""
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from weakref import WeakValueDictionary
+
+import attrs
+
+from actgent.control.budget import NOTHING, Account, Amounts, Budget, Funding, gather, spent_in
+from actgent.errors import LimitReached
+from actgent.journal.base import Journal
+from actgent.journal.records import (
+    AccountKey,
+    DownstreamUsageRecord,
+    MessageAppendedRecord,
+    Record,
+    SessionCreatedRecord,
+    UsageRecord,
+)
+from actgent.journal.session_lists import SessionKey
+from actgent.messages import Message
+
+from .context import SessionContext
+from .quota_accounts import HOLDER, QuotaAccounts
+from .restore import RestoredSession
+from .session_log import SessionLog
+from .turn import Turn
+
+
+@attrs.define(eq=False)
+class BudgetAccounts:
+    """Budget accounts of one runtime. Each account exists once while it is in use."""
+
+    journal: Journal | None = None
+    """Journal of the runtime; None if it has none."""
+    owners: QuotaAccounts | None = None
+    """Accounts of the owners' quotas; None without quotas."""
+    _accounts: WeakValueDictionary[AccountKey, Account] = attrs.field(factory=WeakValueDictionary)
+    """Accounts in use, by key."""
+
+    def open(
+        self,
+        key: AccountKey,
+        limits: Mapping[str, float],
+        *,
+        log: SessionLog | None,
+        spent: Amounts = NOTHING,
+    ) -> Account:
+        """Return the account with this key. If it does not exist, create it with the amounts `spent` so far.
+
+        An account that was created before its session was loaded receives the session's log here.
+        """
+        if self.journal is None:  # without a journal no other session looks it up
+            return Account(key, limits, spent)
+        account = self._accounts.get(key)
+        if account is None:
+            account = self._accounts[key] = Account(key, limits, spent, log=log)
+        elif account.log is not None and log is not None:
+            account.log = log
+        return account
+
+    def forget(self, session: SessionKey) -> None:
+        """Disconnect the accounts of an erased session from its journal log, so that later usage is counted but not recorded."""
+        for account in list(self._accounts.values()):
+            if (account.key.agent, account.key.session_id) == session:
+                account.log = None
+
+    def leave(self, is_left: Callable[[str], bool]) -> None:
+        """Remove the accounts of sessions that another process owns now. Usage that is still counted here is not recorded."""
+        for key, account in list(self._accounts.items()):
+            if key.agent != HOLDER and is_left(key.session_id):
+                account.log = None
+                del self._accounts[key]
+
+    # --- sessions --------------------------------------------------------------------------
+
+    def open_session(
+        self, context: SessionContext, agent: str, limits: Mapping[str, float], *, spent: Amounts = NOTHING
+    ) -> None:
+        """Set the accounts of a session: its own, if the session has limits, and those of its parent sessions."""
+        above = () if context.parent is None else context.parent.accounts
+        own = []
+        if limits:
+            key = AccountKey(session_id=context.id, agent=agent)
+            own = [self.open(key, limits, log=context.log, spent=spent)]
+        context.open_tree().accounts = tuple(dict.fromkeys((*own, *context.accounts, *above)))
+
+    async def restore(self, context: SessionContext, agent: str, restored: RestoredSession) -> None:
+        """Set the accounts of a session that was loaded from the journal, and the budget sources of its queued messages."""
+        context.open_tree().accounts = await self.find_all(restored.opened.within)
+        self.open_session(context, agent, restored.opened.limits, spent=restored.spent)
+        for accepted in restored.bounded:
+            acceptance = context.mailbox.find(accepted.message.id)
+            assert acceptance is not None  # noqa: S101 - it was restored with its message
+            within = await self.find_all(accepted.within)
+            acceptance.funding = Funding(
+                accepted.limits or None, within, depth=accepted.depth, deepest=accepted.deepest
+            )
+
+    async def find_all(self, keys: Iterable[AccountKey]) -> tuple[Account, ...]:
+        """Return the accounts that exist among these keys, loading them from the journal if necessary."""
+        return tuple([account for key in keys if (account := await self.find(key)) is not None])
+
+    async def find(self, key: AccountKey) -> Account | None:
+        """Return the account with this key, from memory or from the journal.
+
+        Return None if the account's session was erased or moved to another process, or if the quota period is over.
+        """
+        if key.agent == HOLDER:
+            return None if self.owners is None else self.owners.find(key)
+        if key in self._accounts or self.journal is None:
+            return self._accounts.get(key)
+        if not self.journal.owns(key.session_id):
+            return None  # another process owns the tree of this session now
+        epoch = self.journal.epoch_of(key.session_id)
+        records = await self.journal.load(key.session_id, agent=key.agent or None)
+        if not records or key in self._accounts:
+            return self._accounts.get(key)
+        spent = spent_in(
+            [
+                each
+                for each in records
+                if isinstance(each, UsageRecord | DownstreamUsageRecord) and _is_of(each, key)
+            ]
+        )
+        log = SessionLog(key.session_id, key.agent, self.journal, epoch)
+        return self.open(key, _limits_in(records, key), log=log, spent=spent)
+
+    # --- turns -----------------------------------------------------------------------------
+
+    def begin(
+        self, context: SessionContext, turn: Turn, agent: str, *, fundings: Sequence[Funding | None]
+    ) -> None:
+        """Set the budget of a starting or resumed turn, if any limit applies. A resumed turn keeps its usage so far.
+
+        Args:
+            context: Session of the turn.
+            turn: The turn.
+            agent: Name of the session's agent.
+            fundings: Budget sources of the messages that the turn answers; the last one belongs to the turn's own
+                message.
+        """
+        limits_asked = None if (last := fundings[-1]) is None else last.limits
+        resume = turn.checkpoint
+        limits = turn.limits.shared if limits_asked is None else limits_asked
+        if resume is not None and resume.limits:
+            limits = resume.limits
+        accounts = [account for each in fundings if each is not None for account in each.accounts]
+        shared = context.accounts
+        if self.owners is not None:
+            shared = (*shared, *self.owners.of(context.quota_owner))
+        if resume is not None and resume.tree_limits:
+            key = AccountKey(session_id=context.id, turn=turn.message.id, agent=agent, tree=True)
+            tree = self.open(key, resume.tree_limits, log=context.log, spent=resume.tree_spent)
+            accounts.append(tree)
+        for each in filter(None, fundings):
+            turn.depth = max(turn.depth, each.depth)
+            turn.deepest = min(turn.deepest or each.deepest, each.deepest or turn.deepest)
+        if not (limits or accounts or shared):
+            return
+        spent = NOTHING
+        if resume is not None:
+            spent = attrs.evolve(
+                resume.spent, model_calls=max(resume.spent.model_calls, resume.progress.calls)
+            )
+        key = AccountKey(session_id=context.id, turn=turn.message.id, agent=agent)
+        own = self.open(key, limits, log=context.log, spent=spent)
+        own.is_of_call = limits_asked is not None
+        turn.budget = gather(own, shared, accounts)
+
+    def beside(self, context: SessionContext) -> Budget | None:
+        """Return the budget for work of a session outside of turns: accounts of the session, its parents and its owner.
+
+        Return None if no limit applies.
+        """
+        owners = () if self.owners is None else self.owners.of(context.quota_owner)
+        found = (*context.accounts, *owners)
+        return Budget(found) if found else None
+
+    # --- trees -----------------------------------------------------------------------------
+
+    def lead(self, context: SessionContext, turn: Turn, agent: str) -> Funding:
+        """Return the budget sources for a message that this turn sends to another session and waits for.
+
+        Raises:
+            LimitReached: The chain of agents that ask agents would exceed the maximum depth.
+        """
+        depth, deepest = turn.depth + 1, _deepest(turn)
+        if depth > deepest:
+            raise too_deep(deepest, agent, context.id)
+        budget = self._rooted(context, turn, agent)
+        return Funding(accounts=budget.accounts, depth=depth, deepest=deepest)
+
+    def fund_caused_turn(self, context: SessionContext, turn: Turn, agent: str) -> Funding:
+        """Return the budget sources for a message that this turn sends without waiting, such as a task or a schedule.
+
+        The turn of the message counts for the same tree of turns, at the same depth.
+
+        Raises:
+            LimitReached: The tree of turns has no model call left.
+        """
+        trees = self._rooted(context, turn, agent).trees
+        for tree in trees:
+            tree.check("model_calls", 1)
+        return Funding(accounts=trees, depth=turn.depth, deepest=_deepest(turn))
+
+    def _rooted(self, context: SessionContext, turn: Turn, agent: str) -> Budget:
+        """Return the budget of a turn that starts other turns, including an account for its tree of turns.
+
+        The tree account is created if no existing tree account has limits as tight. A turn that starts no other
+        turns needs none, because its own limits are tighter.
+        """
+        limits = {"model_calls": turn.limits.tree_model_calls, "tool_calls": turn.limits.tree_tool_calls}
+        budget = turn.budget or Budget(())
+        if any(_is_looser(budget.trees, name, bound) for name, bound in limits.items()):
+            budget.accounts = (*budget.accounts, self._plant(context, turn, agent, limits))
+            turn.budget = budget
+        return budget
+
+    def _plant(self, context: SessionContext, turn: Turn, agent: str, limits: Mapping[str, float]) -> Account:
+        """Create the account for a turn's tree of turns, with the usage of the turn so far."""
+        key = AccountKey(session_id=context.id, turn=turn.message.id, agent=agent, tree=True)
+        spent = Amounts(
+            model_calls=turn.progress.calls,
+            tool_calls=_tool_calls(context.conversation.messages, turn.message.id),
+        )
+        account = self.open(key, limits, log=context.log, spent=spent)
+        account.record(spent, turn.answer_id, limits)
+        return account
+
+
+def funding_of_result(child: SessionContext) -> Funding | None:
+    """Return the budget sources for the turn that a task's result starts: tree accounts of the delegating turn."""
+    turn = child.turn
+    if turn is None or turn.budget is None:
+        return None
+    own = (child.agent, child.id)
+    accounts = tuple(tree for tree in turn.budget.trees if (tree.key.agent, tree.key.session_id) != own)
+    return Funding(accounts=accounts, depth=turn.depth - 1, deepest=turn.deepest) if accounts else None
+
+
+def _deepest(turn: Turn) -> int:
+    """Return the maximum depth for turns that this turn starts, by its own limits and those of the turns before it."""
+    return int(min(turn.depth + turn.limits.depth, turn.deepest or math.inf))
+
+
+def too_deep(deepest: int, agent: str, session_id: str) -> LimitReached:
+    """Return the error for a call that exceeds the maximum depth of agents that ask agents."""
+    return LimitReached(
+        "levels of agents that ask agents",
+        deepest,
+        field="depth",
+        used={"levels": deepest},
+        agent=agent,
+        session_id=session_id,
+    )
+
+
+def _is_looser(trees: Sequence[Account], name: str, bound: float) -> bool:
+    """True if no tree account has a limit `name` of at most `bound`."""
+    return all(tree.limits.get(name, math.inf) > bound for tree in trees)
+
+
+def _tool_calls(record: Sequence[Message], turn: str) -> int:
+    """Count the tool calls in the answers of the running turn. Calls that a model wrote as text are counted by their results."""
+    calls = results = 0
+    for message in reversed(record):
+        if message.id == turn:
+            break
+        calls += len(message.tool_calls)
+        results += len(message.tool_results)
+    return max(calls, results)
+
+
+def _is_of(record: UsageRecord | DownstreamUsageRecord, key: AccountKey) -> bool:
+    return record.turn == key.turn and isinstance(record, DownstreamUsageRecord) == key.tree
+
+
+def _limits_in(records: Sequence[Record], key: AccountKey) -> Mapping[str, float]:
+    for record in records:
+        match record:
+            case SessionCreatedRecord() if not key.turn:
+                return record.limits
+            case MessageAppendedRecord() if record.message_id == key.turn and not key.tree:
+                return record.limits
+            case DownstreamUsageRecord() if record.limits and _is_of(record, key):
+                return record.limits
+    return {}

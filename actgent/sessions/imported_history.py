@@ -1,0 +1,205 @@
+"""Check and record `history=` of a new session: a conversation that comes from another session or program."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import attrs
+
+from actgent.errors import ConfigurationError
+from actgent.journal.records import AgentMessageRecord
+from actgent.messages import (
+    ChatMessage,
+    File,
+    Image,
+    Message,
+    Opaque,
+    Part,
+    Role,
+    Sender,
+    Text,
+    Thinking,
+    ToolCall,
+    ToolResult,
+    new_id,
+    to_parts,
+)
+
+from .context import SessionContext
+
+ImportedMessage = ChatMessage | Message | Mapping[str, object]
+"""Accepted item of `history=`: a `ChatMessage`, a `Message` of another session's history, or `{"role": "user",
+"content": "..."}`.
+"""
+_TOOLS = Sender("tools", "tool")
+_BY_KIND: Mapping[str, Role] = {
+    "user": "user",
+    "assistant": "assistant",
+    "agent": "assistant",
+    "tool": "tool",
+}
+_TAKEN: Mapping[Role, tuple[type, ...]] = {
+    "user": (Text, Image, File),
+    "assistant": (Text, Thinking, Opaque, ToolCall),
+    "tool": (ToolResult,),
+}
+"""Part classes that a message of each role may have."""
+
+
+def check_history(history: Iterable[ImportedMessage]) -> tuple[ChatMessage, ...]:
+    """Return the validated messages of `history=`.
+
+    Call ids are unique in the result: a repeated or empty call id is replaced, also in the call's result. All
+    results of a message's calls are in the one message after it. System messages of another session's history, such
+    as notices, are omitted.
+
+    Raises:
+        ConfigurationError: A message is invalid. The text has the index of the message, from 0, and the reason.
+    """
+    if isinstance(history, str | bytes | Mapping) or not isinstance(history, Iterable):
+        raise ConfigurationError(f"history= is a list of messages, not {history!r:.100}")
+    pairing = _CallPairing()
+    for place, given in enumerate(history):
+        if not _is_system(given):
+            for message in _read(place, given):
+                pairing.add(place, message)
+    return pairing.close()
+
+
+def add_history(context: SessionContext, history: Sequence[ChatMessage], *, now: float) -> None:
+    """Append the messages to a new session, and to the records of its next journal batch."""
+    senders = {"user": context.owner, "assistant": Sender(context.agent, "assistant"), "tool": _TOOLS}
+    for said in history:
+        message = Message(session_id=context.id, sender=senders[said.role], parts=said.parts, created_at=now)
+        context.conversation.append(message)
+        context.conversation.reserve_call_ids(call.id for call in message.tool_calls)
+        if context.log is not None:
+            context.log.add(AgentMessageRecord(message=message))
+
+
+def _is_system(given: ImportedMessage) -> bool:
+    return isinstance(given, Message) and given.sender.kind == "system"
+
+
+def _read(place: int, given: ImportedMessage) -> Iterator[ChatMessage]:
+    """Yield the messages of one history item, split so that each message has a role that fits its parts.
+
+    Anthropic's API puts tool results and the user's next text into one message. An assistant message without
+    content is skipped, because some providers send one before a message with calls.
+    """
+    role, content = _role_and_content(place, given)
+    try:
+        parts = to_parts(content)  # type: ignore[arg-type] # it tells what is wrong
+    except TypeError as error:
+        raise _wrong(place, str(error)) from None
+    if isinstance(given, Message) and given.cut:  # its calls never ran
+        parts = tuple(part for part in parts if not isinstance(part, ToolCall))
+    if role == "user" and any(isinstance(part, ToolResult) for part in parts):
+        results = tuple(part for part in parts if isinstance(part, ToolResult))
+        yield ChatMessage("tool", results)
+        parts = tuple(part for part in parts if not isinstance(part, ToolResult))
+        if not parts:
+            return
+    role = _known(place, role)
+    for part in parts:
+        if not isinstance(part, _TAKEN[role]):
+            raise _wrong(place, f"a message of the role {role} has no {type(part).__name__}")
+    if not any(_says_something(part) for part in parts):
+        if role == "assistant":
+            return
+        raise _wrong(place, "it says nothing")
+    yield ChatMessage(role, parts)
+
+
+def _known(place: int, role: object) -> Role:
+    for known in _TAKEN:
+        if role == known:
+            return known
+    hint = "; a system prompt is prompt= or system_prompt=" if role in ("system", "developer") else ""
+    raise _wrong(place, f"its role is {role!r:.50}, not one of {', '.join(_TAKEN)}{hint}")
+
+
+def _role_and_content(place: int, given: object) -> tuple[object, object]:
+    if isinstance(given, Message):
+        return _BY_KIND[given.sender.kind], given.parts
+    if isinstance(given, ChatMessage):
+        return given.role, given.parts
+    if isinstance(given, Mapping) and given.keys() == {"role", "content"}:
+        return given["role"], given["content"]
+    raise _wrong(
+        place, f"it is a ChatMessage, a Message or {{'role': ..., 'content': ...}}, not {given!r:.100}"
+    )
+
+
+def _says_something(part: Part) -> bool:
+    return bool(part.text.strip()) if isinstance(part, Text) else not isinstance(part, Thinking)
+
+
+@attrs.define
+class _CallPairing:
+    """Pairs tool calls with the results that follow them, and makes the call ids unique."""
+
+    _messages: list[ChatMessage] = attrs.field(factory=list)
+    _open: list[tuple[str, ToolCall]] = attrs.field(factory=list)
+    """Calls without a result yet, each with its id in the imported history."""
+    _ids: set[str] = attrs.field(factory=set)
+
+    def add(self, place: int, message: ChatMessage) -> None:
+        """Add the message at an index of `history=`.
+
+        Raises:
+            ConfigurationError: The message has a result for an unknown call, or precedes the results of open calls.
+        """
+        if message.role == "tool":
+            self._add_results(place, message)
+            return
+        if self._open:
+            raise self._unpaired(place, ())
+        self._messages.append(attrs.evolve(message, parts=tuple(map(self._unique, message.parts))))
+
+    def close(self) -> tuple[ChatMessage, ...]:
+        """Return all messages, after the last one was added.
+
+        Raises:
+            ConfigurationError: The last calls have no results.
+        """
+        if self._open:
+            ids = [recorded for recorded, _ in self._open]
+            empty = "; the id '' of a call is empty" if "" in ids else ""
+            raise ConfigurationError(f"history= ends with calls that have no results: {ids}{empty}")
+        return tuple(self._messages)
+
+    def _add_results(self, place: int, message: ChatMessage) -> None:
+        """Add tool results. Several messages of results after one message of calls become one message."""
+        results = [part for part in message.parts if isinstance(part, ToolResult)]
+        named = [self._answer(place, result, results) for result in results]
+        if self._messages and self._messages[-1].role == "tool":
+            named = [*self._messages.pop().parts, *named]
+        self._messages.append(ChatMessage("tool", tuple(named)))
+
+    def _answer(self, place: int, result: ToolResult, results: Iterable[ToolResult]) -> Part:
+        for index, (recorded, call) in enumerate(self._open):
+            if recorded == result.call_id:
+                del self._open[index]
+                if call.id == recorded:
+                    return result
+                return attrs.evolve(result, call_id=call.id, id=f"{call.id}/result")
+        raise self._unpaired(place, results)
+
+    def _unique(self, part: Part) -> Part:
+        if not isinstance(part, ToolCall):
+            return part
+        call = part
+        if not call.id or call.id in self._ids:
+            theirs = call.provider_id if call.provider_id is not None else call.id or None
+            call = attrs.evolve(call, id=new_id(), provider_id=theirs)
+        self._ids.add(call.id)
+        self._open.append((part.id, call))
+        return call
+
+    def _unpaired(self, place: int, results: Iterable[ToolResult]) -> ConfigurationError:
+        due = [recorded for recorded, _ in self._open]
+        came = [result.call_id for result in results]
+        return _wrong(place, f"results of the calls {due} are due here, and {came} came")
+
+
+def _wrong(place: int, why: str) -> ConfigurationError:
+    return ConfigurationError(f"history[{place}]: {why}")

@@ -1,0 +1,251 @@
+"""Messages from outside to a session: construction, busy rules, and repeated message ids.
+
+The busy rule says how a message is treated that is sent while its session is busy:
+
+    queue      waits for its turn
+    collect    waits, and is answered in one turn with other collected messages; all are in the history, the last is answered
+    interrupt  stops the running turn and is next; queued messages keep their order
+    reject     is not accepted: `SessionBusy`
+
+An interrupting message replaces earlier interrupting messages, started or not: the last one is answered. An URGENT message
+keeps its own rules, and a turn that answers one is not interrupted.
+
+A caller may repeat a message under its id, with `run(message_id=)`, to wait for its outcome:
+
+    sending       the repetition waits until the first one is accepted, or replaces it (see `MessageAdmission`)
+    queued        it receives the turn when it starts
+    running       it receives the rest of the turn
+    suspended     it gets `Suspended`, unless it also waits for approvals
+    ended         it gets the same reply or error
+
+A repetition is an additional listener; if it leaves, nothing is stopped.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, get_args
+
+from actgent.errors import (
+    AlreadyAnswered,
+    ConfigurationError,
+    SessionBusy,
+    SessionMoved,
+    meant,
+)
+from actgent.messages import (
+    NO_METADATA,
+    Message,
+    OnBusy,
+    Part,
+    Priority,
+    Reply,
+    Sender,
+    Text,
+    Thinking,
+    ToolCall,
+    ToolResult,
+    checked_metadata,
+    make_message,
+    make_text,
+    message_failure,
+    new_id,
+    to_parts,
+    traceparent,
+    valid_traceparent,
+)
+
+from .context import SessionContext
+from .pending.turn_future import Outcome, TurnFuture
+from .turn import Turn
+
+RULES: tuple[OnBusy, ...] = get_args(OnBusy)
+
+
+def check_rule(rule: object) -> OnBusy:
+    """Return the busy rule with this name.
+
+    Raises:
+        ConfigurationError: The rule is unknown.
+    """
+    for known in RULES:
+        if rule == known:
+            return known
+    raise ConfigurationError(
+        f"on_busy= takes {', '.join(RULES)}, not {rule!r:.200} {meant(rule, RULES)}".rstrip()
+    )
+
+
+def check_busy(context: SessionContext, message: Message) -> None:
+    """Raise if a message has the rule `reject` and its session is busy.
+
+    Raises:
+        SessionBusy: The session is busy.
+    """
+    if message.on_busy == "reject" and context.mailbox.pending and message.priority is not Priority.URGENT:
+        raise SessionBusy(context.id)
+
+
+def is_collected(message: Message) -> bool:
+    """Return True if one turn answers this message together with other collected messages."""
+    return message.on_busy == "collect" and message.priority is not Priority.URGENT
+
+
+Content = str | Part | Sequence[str | Part]
+"""Content of a message: a text, a part, or a sequence of texts and parts."""
+_NOT_SAID = (ToolCall, ToolResult, Thinking)
+"""Parts that only models and tools create. Providers reject them in other messages."""
+
+
+def message_parts(content: Content) -> tuple[Part, ...]:
+    """Return the content of a user's message as parts.
+
+    Raises:
+        TypeError: The content is neither text nor parts that a user may send.
+        ConfigurationError: The content is empty.
+    """
+    if type(content) is str and content and not content.isspace():  # the usual case, in a third of the time
+        return (make_text(content),)
+    parts = to_parts(content)
+    for part in parts:
+        if isinstance(part, _NOT_SAID):
+            raise TypeError(f"content is text or parts (Text, Image, File), not {type(part).__name__}")
+    if not any(not isinstance(part, Text) or part.text.strip() for part in parts):
+        raise ConfigurationError("the message is empty: no model answers one without text or other parts")
+    return parts
+
+
+def message_to(
+    context: SessionContext,
+    content: Content,
+    sender: Sender | str | None = None,
+    priority: Priority | str = Priority.NORMAL,
+    *,
+    message_id: str | None = None,
+    deadline: float | None = None,
+    on_busy: OnBusy | None = None,
+    metadata: Mapping[str, Any] | None = None,
+) -> Message:
+    """Create a message to a session. The default sender is the owner of the session, as a user.
+
+    Raises:
+        ConfigurationError: The content is empty, or an argument is invalid.
+    """
+    if sender is None:
+        owner = context.owner
+        sender = owner if owner.kind == "user" else Sender(owner.name)
+    elif isinstance(sender, str):
+        sender = Sender.named(sender)
+    elif not isinstance(sender, Sender):
+        raise ConfigurationError(f"sender= takes a name or a Sender, not {sender!r}")
+    trace = traceparent.get()
+    return make_message(
+        id=message_id or new_id(),
+        session_id=context.id,
+        sender=sender,
+        parts=message_parts(content),
+        priority=priority if type(priority) is Priority else Priority.named(priority),
+        deadline=deadline,
+        on_busy=context.mailbox.on_busy if on_busy is None else check_rule(on_busy),
+        traceparent=None if trace is None else valid_traceparent(trace),
+        metadata=NO_METADATA if metadata is None else checked_metadata(metadata),
+    )
+
+
+def question_to(
+    context: SessionContext,
+    content: Content,
+    sender: Sender | str | None = None,
+    priority: Priority | str = Priority.NORMAL,
+    message_id: str | None = None,
+    *,
+    metadata: Mapping[str, Any] | None = None,
+) -> Message:
+    """Create a message to a session whose sender waits for the outcome. Such a message is never collected with others."""
+    rule = context.mailbox.on_busy
+    on_busy: OnBusy = "queue" if rule == "collect" else rule
+    return message_to(
+        context, content, sender, priority, message_id=message_id, on_busy=on_busy, metadata=metadata
+    )
+
+
+MAX_REMEMBERED_OUTCOMES = 100
+"""Maximum number of outcomes that a session keeps in memory for repeated messages."""
+
+
+def remember_outcome(context: SessionContext, message_id: str, outcome: Outcome) -> None:
+    """Keep the outcome of a message, for callers that send the message again under its id."""
+    is_open = outcome.failure is not None and outcome.failure.may_continue
+    if is_open or not context.mailbox.has_accepted(message_id):
+        return
+    if context.mailbox.outcomes is None:
+        context.mailbox.outcomes = {}
+    context.mailbox.outcomes[message_id] = outcome
+    if len(context.mailbox.outcomes) > MAX_REMEMBERED_OUTCOMES:
+        del context.mailbox.outcomes[next(iter(context.mailbox.outcomes))]
+
+
+def remember_turn_outcome(context: SessionContext, turn: Turn, outcome: Outcome) -> None:
+    """Keep the outcome of a turn for each message that the turn answered."""
+    for message in (*turn.joined, turn.message):
+        remember_outcome(context, message.id, outcome)
+
+
+def finish_listeners(context: SessionContext, turn: Turn) -> None:
+    """Finish the futures of an ended turn. A future that joined too late receives the outcome first."""
+    told = next((each for each in turn.listeners if each.has_outcome), None)
+    failure = turn.failure
+    outcome = Outcome(None if told is None else told.answer(), failure)
+    if told is not None and failure is None:
+        remember_turn_outcome(context, turn, outcome)
+    for listener in turn.listeners:
+        if listener.is_joined and not listener.has_outcome:
+            _tell(listener, outcome)
+        else:
+            listener.finish()
+    turn.listeners = ()  # breaks a reference cycle, which only the garbage collector would free
+
+
+def add_joined_futures(turn: Turn, joined_futures: Iterable[TurnFuture]) -> None:
+    """Add the futures of callers that repeated a queued message, and still wait, as listeners of the message's turn."""
+    for guest in joined_futures:
+        if not guest.abandoned:
+            turn.add_listener(guest)
+
+
+def join(context: SessionContext, message_id: str, future: TurnFuture) -> None:
+    """Let a caller wait for the outcome of an accepted message with this id.
+
+    Raises:
+        AlreadyAnswered: The message has ended, and its outcome is no longer stored.
+        Suspended: The message's turn, or an earlier one, waits for approvals, and the caller does not.
+    """
+    future.is_joined = True
+    known = context.mailbox.outcomes.get(message_id) if context.mailbox.outcomes else None
+    turn, suspension = context.turn, context.suspension
+    if known is not None:
+        _tell(future, known)
+    elif turn is not None and any(each.id == message_id for each in (*turn.joined, turn.message)):
+        turn.add_listener(future)
+    elif suspension is not None and not future.is_patient and context.ledger().undecided:
+        future.suspend(context.ledger().suspended())
+    elif suspension is not None and suspension.message.id == message_id:
+        suspension.add_joined_future(future)
+    elif (acceptance := context.mailbox.find(message_id)) is not None:
+        acceptance.joined_futures = (*acceptance.joined_futures, future)
+    else:
+        raise AlreadyAnswered(message_id, context.id)
+
+
+def tell_moved(listeners: Iterable[TurnFuture], message_id: str, error: SessionMoved) -> None:
+    """Finish the futures with the error that another process owns the session of their message."""
+    for listener in listeners:
+        listener.detach()
+        _tell(listener, Outcome(failure=message_failure(message_id, "moved", error)))
+
+
+def _tell(future: TurnFuture, known: Outcome) -> None:
+    if known.failure is not None:
+        future.failure = known.failure
+    else:
+        future.reply = known.reply or Reply(text="")
+    future.receive_delivery(future.failure or future.reply)
+    future.finish()

@@ -1,0 +1,86 @@
+"""Create approvals of tool calls from a tool's question, and convert decisions to permissions."""
+
+from collections.abc import Iterable, Mapping
+
+import attrs
+
+from actgent.approvals import Approval, Edit, Grant, approval_id
+from actgent.errors import AskPerson
+from actgent.forms import to_form
+from actgent.messages import ToolCall
+from actgent.tools.caller_tools import AskCaller
+
+from .approval_ledger import ApprovalLedger
+
+
+def approval_for(
+    call: ToolCall,
+    question: AskPerson,
+    *,
+    session_id: str,
+    agent: str,
+    owner: str,
+    now: float,
+    timeout: float,
+    is_former: bool = False,
+) -> Approval:
+    """Create the approval of a tool call from the question that needs to be answered.
+
+    Args:
+        call: The tool call.
+        question: Question of the tool or of the approval rule.
+        session_id: Id of the session.
+        agent: Name of the session's agent.
+        owner: Name of the owner who is responsible for the session.
+        now: Current Unix time in seconds.
+        timeout: Default seconds until the approval expires.
+        is_former: True for sessions of the old journal format, whose approval ids have another form.
+    """
+    arguments = call.arguments if not isinstance(call.arguments, str) else {}
+    words = question.question or f"May the tool {call.name!r} run?"
+    return Approval(
+        id=approval_id(session_id, call.id, call.name, arguments, words, agent="" if is_former else agent),
+        session_id=session_id,
+        agent=agent,
+        owner=owner,
+        call_id=call.id,
+        tool_name=call.name,
+        arguments=arguments,
+        question=words,
+        form=to_form(question.form),  # type: ignore[arg-type] # it is checked where the tool asks
+        risk=question.risk,
+        state=question.state,
+        again=question.again,
+        created_at=now,
+        deadline=now + (timeout if question.timeout is None else question.timeout),
+        for_caller=isinstance(question, AskCaller),
+    )
+
+
+def question_of(approval: Approval) -> AskPerson:
+    """Return the question of an approval as `AskPerson`."""
+    if approval.for_caller:
+        return AskCaller()
+    return AskPerson(
+        approval.question,
+        form=approval.form,
+        again=approval.again,
+        risk=approval.risk,
+        state=approval.state,
+    )
+
+
+def grants_of(ledger: ApprovalLedger, calls: Iterable[ToolCall]) -> Mapping[str, Grant]:
+    """Return the decisions that allow calls to run, by call id. Calls without such a decision are omitted."""
+    verdicts = [(call.id, ledger.verdict(call.id)) for call in calls]
+    return {
+        call_id: verdict.grant
+        for call_id, verdict in verdicts
+        if verdict is not None and verdict.grant is not None
+    }
+
+
+def edited(call: ToolCall, grants: Mapping[str, Grant]) -> ToolCall:
+    """Return the call with the arguments of its `Edit` decision; the unchanged call if there is no such decision."""
+    grant = grants.get(call.id)
+    return attrs.evolve(call, arguments=grant.arguments) if isinstance(grant, Edit) else call

@@ -1,0 +1,323 @@
+"""`ApprovalLedger`: the open approvals of a session, and the decisions about them.
+
+An approval is open until its decision is in the journal. While a decision is being written, the approval is open
+but not `undecided`: a second decision waits until the first write succeeds or fails. When no approval of the turn
+is open, the turn resumes. Each decision then lets its call run, or is the result of the call.
+"""
+
+import json
+import math
+from collections.abc import Iterable, Mapping
+
+import attrs
+import trio
+
+from actgent.approvals import (
+    Approval,
+    Approve,
+    Decision,
+    Edit,
+    Expire,
+    FormAnswer,
+    Grant,
+    Reject,
+    Respond,
+    Withdraw,
+    decision_name,
+)
+from actgent.control.durable_timer import DurableTimer
+from actgent.errors import AlreadyDecided, ApprovalMismatch, ApprovalNotFound, NotSuspended, Suspended
+from actgent.journal.records import (
+    AgentMessageRecord,
+    ApprovalDecisionRecord,
+    ApprovalRequestRecord,
+    MessageEndRecord,
+    Record,
+    ResumptionRecord,
+    SuspensionRecord,
+)
+from actgent.messages import Message, ToolCall
+
+REMEMBERED = 1000
+"""Maximum number of decisions that a session remembers, to detect a second decision about an approval."""
+
+GUARDED = "guard/"
+"""Prefix of the call id in a guard's approval. Such an approval is about a message and not about a tool call."""
+
+DENIED = "User denied access to tool execution"
+"""Error text for the model if an approver rejected a call without a reason."""
+
+
+@attrs.frozen
+class PendingCalls:
+    """The tool calls of one answer, some of which wait for approvals."""
+
+    message: Message
+    """Outside message of the turn."""
+    calls: tuple[ToolCall, ...]
+    """All calls of the answer."""
+    stage: str | None
+    """Stage of the protocol; None if the protocol has no stages."""
+
+
+@attrs.frozen
+class PendingDecision:
+    """A decision about a tool call that has no result yet."""
+
+    approval: Approval
+    """The decided approval."""
+    decision: Decision
+    """The decision."""
+
+    @property
+    def grant(self) -> Grant | None:
+        """The decision if it allows the call to run; None if the decision itself is the result of the call."""
+        decision = self.decision
+        if isinstance(decision, Edit):
+            return decision
+        if not isinstance(decision, Approve) or not self.approval.again:
+            return None
+        if decision.content is None:
+            return decision
+        return FormAnswer(
+            decision.reason,
+            content=decision.content,
+            question=self.approval.question,
+            state=self.approval.state,
+        )
+
+    @property
+    def result(self) -> tuple[str, str | None]:
+        """Content and error text of a call that does not run, for the model."""
+        match self.decision:
+            case Approve(reason):
+                said = {"approved": True, "reason": reason} if reason else {"approved": True}
+                return json.dumps(said, ensure_ascii=False), None
+            case Respond(content):
+                return str(content), None
+            case Reject(reason):
+                return "", _denial(self.approval, reason)
+            case Expire() if self.approval.for_caller:
+                return "", "the caller sent no result in time"
+            case Expire():
+                return "", f"{DENIED}: nobody approved {self.approval.tool_name!r} in time, so it did not run"
+        return "", f"{DENIED}: it was withdrawn"
+
+
+def _denial(approval: Approval, reason: str) -> str:
+    if approval.for_caller:
+        return f"the caller did not run it: {reason}" if reason else "the caller did not run it"
+    because = f", because: {reason.strip().rstrip('.')}" if reason.strip() else ""
+    return (
+        f"{DENIED}. IMPORTANT: The user has REJECTED this call of {approval.tool_name!r}{because}. "
+        "It did not run; do not try to reach the same in another way."
+    )
+
+
+@attrs.define(eq=False)
+class ApprovalLedger:
+    """Approvals of one session, built from the approval records in its journal."""
+
+    open: dict[str, Approval] = attrs.field(factory=dict)
+    """Approvals without a recorded decision by approval id, oldest first."""
+    is_suspended: bool = False
+    """True if the turn is recorded as suspended."""
+    _writing: dict[str, trio.Event] = attrs.field(factory=dict)
+    """Events of the decisions that are being written, by approval id. An event is set when the write ends."""
+    _verdicts: dict[str, PendingDecision] = attrs.field(factory=dict)
+    """Decisions about calls without a result, by call id."""
+    _decisions: dict[str, Decision] = attrs.field(factory=dict)
+    """Remembered decisions by approval id, oldest first."""
+
+    def apply(
+        self, record: ApprovalRequestRecord | ApprovalDecisionRecord | SuspensionRecord | ResumptionRecord
+    ) -> None:
+        """Update the approvals from one record."""
+        match record:
+            case ApprovalRequestRecord(approval=approval):
+                self.open[approval.id] = approval
+                self._verdicts.pop(approval.call_id, None)  # it asks again
+            case ApprovalDecisionRecord(approval_id=known, decision=decision):
+                decided = self.open.pop(known, None) or self._decided(known)
+                self._end_writing(known)
+                if decided is not None:  # None if the approval was withdrawn
+                    self._verdicts[decided.call_id] = PendingDecision(decided, decision)
+                    self._remember(known, decision)
+            case SuspensionRecord() | ResumptionRecord():
+                self.is_suspended = isinstance(record, SuspensionRecord)
+
+    def _decided(self, approval_id: str) -> Approval | None:
+        """Return an approval whose decision is in the journal although its write reported a failure; None if there is none."""
+        each = (verdict.approval for verdict in self._verdicts.values())
+        return next((approval for approval in each if approval.id == approval_id), None)
+
+    def close(self, call_ids: Iterable[str]) -> None:
+        """Remove the open approvals of calls that have results, as withdrawn."""
+        closed = set(call_ids)
+        for call_id in closed:
+            self._verdicts.pop(call_id, None)
+        for approval in [each for each in self.open.values() if each.call_id in closed]:
+            del self.open[approval.id]
+            self._remember(approval.id, Withdraw())
+            self._end_writing(approval.id)
+
+    def close_guarded(self) -> bool:
+        """Remove the open approvals of guards at the end of their turn, as withdrawn. Return False if there were none."""
+        asked = {each.call_id for each in self.open.values()} | self._verdicts.keys()
+        guarded = [call_id for call_id in asked if call_id.startswith(GUARDED)]
+        self.close(guarded)
+        return bool(guarded)
+
+    def _remember(self, approval_id: str, decision: Decision) -> None:
+        self._decisions[approval_id] = decision
+        if len(self._decisions) > REMEMBERED:
+            del self._decisions[next(iter(self._decisions))]
+
+    # --- for snapshots -------------------------------------------------------
+
+    @property
+    def is_settled(self) -> bool:
+        """True if no approval is open, and no decided call lacks a result."""
+        return not (self.open or self._verdicts or self.is_suspended)
+
+    @property
+    def decisions(self) -> Mapping[str, Decision]:
+        """Remembered decisions by approval id, oldest first."""
+        return self._decisions
+
+    def restore_decisions(self, decisions: Mapping[str, Decision]) -> None:
+        """Set the remembered decisions from a snapshot of the session."""
+        self._decisions = dict(decisions)
+
+    # --- for turns -----------------------------------------------------------
+
+    @property
+    def has_open(self) -> bool:
+        """True if an approval has no recorded decision."""
+        return bool(self.open)
+
+    @property
+    def undecided(self) -> tuple[Approval, ...]:
+        """Open approvals for which no decision is being written."""
+        if not self._writing:
+            return tuple(self.open.values())
+        return tuple(approval for known, approval in self.open.items() if known not in self._writing)
+
+    @property
+    def is_deciding(self) -> bool:
+        """True if approvals are open and the decisions about all of them are being written."""
+        return bool(self._writing) and not self.undecided
+
+    def suspended(self) -> Suspended:
+        """Return the error for callers that do not wait for approvals: it names the open approvals."""
+        return Suspended(tuple(self.open), [approval.tool_name for approval in self.open.values()])
+
+    @property
+    def deadline(self) -> float:
+        """Earliest Unix time in seconds at which an undecided approval expires; infinite if none expires."""
+        return min((approval.deadline for approval in self.undecided), default=math.inf)
+
+    def expired(self, now: float) -> list[Approval]:
+        """Return the undecided approvals whose deadline is before the Unix time `now` (seconds)."""
+        return [approval for approval in self.undecided if approval.deadline <= now]
+
+    def open_of(self, call_id: str) -> Approval | None:
+        """Return the open approval of the call with this id; None if there is none."""
+        return next((each for each in self.open.values() if each.call_id == call_id), None)
+
+    def verdict(self, call_id: str) -> PendingDecision | None:
+        """Return the decision about the call with this id, if the call has no result yet; None otherwise."""
+        return self._verdicts.get(call_id)
+
+    def reuse_decision(self, approval_id: str) -> bool:
+        """Apply a remembered decision to its call again, because the call asked the same question again.
+
+        Return False if there is no decision about this approval.
+        """
+        for call_id, verdict in self._verdicts.items():
+            if verdict.approval.id == approval_id:
+                final = attrs.evolve(verdict.approval, again=False)
+                self._verdicts[call_id] = PendingDecision(final, verdict.decision)
+                return True
+        return False
+
+    # --- decisions ---------------------------------------------------------------------
+
+    def knows(self, approval_id: str) -> bool:
+        """Return True if an approval with this id is open, or is among the remembered decisions."""
+        return approval_id in self.open or approval_id in self._decisions
+
+    def find(self, asked: Approval | str, session_id: str) -> Approval:
+        """Return the open approval that a caller wants to decide, given as an approval or its id.
+
+        Raises:
+            NotSuspended: The session has no open approval, and the id is unknown.
+            ApprovalNotFound: The session has open approvals, but none with this id.
+            ApprovalMismatch: The approval object was altered.
+            AlreadyDecided: The approval was decided, withdrawn or expired.
+        """
+        known = asked if isinstance(asked, str) else asked.id
+        if (decision := self._decisions.get(known)) is not None:
+            raise AlreadyDecided(known, decision, decision_name(decision))
+        approval = self.open.get(known)
+        if approval is None:
+            raise (ApprovalNotFound(known, session_id) if self.has_open else NotSuspended(session_id))
+        if (
+            not isinstance(asked, Approval) or asked == approval
+        ):  # an approval redacted in the journal is not genuine
+            return approval
+        if not (asked.is_genuine and asked.call_id == approval.call_id):
+            raise ApprovalMismatch(known)
+        return approval
+
+    async def wait_written(self, approval_id: str) -> None:
+        """Wait until no decision about this approval is being written."""
+        while (writing := self._writing.get(approval_id)) is not None:
+            await writing.wait()
+
+    def begin(self, approval: Approval) -> None:
+        """Mark that a decision about the approval is being written. Other decisions about it wait until the write ends."""
+        self._writing[approval.id] = trio.Event()
+
+    def undo(self, approval: Approval) -> None:
+        """Allow other decisions about an approval, because the decision could not be written."""
+        self._end_writing(approval.id)
+
+    def _end_writing(self, approval_id: str) -> None:
+        if self._writing and (writing := self._writing.pop(approval_id, None)) is not None:
+            writing.set()
+
+    def check_not_withdrawn(self, approval: Approval) -> None:
+        """Check that the approval was not withdrawn while its decision was written.
+
+        Raises:
+            AlreadyDecided: The approval was withdrawn in the meantime.
+        """
+        if isinstance(decision := self._decisions.get(approval.id), Withdraw):
+            raise AlreadyDecided(approval.id, decision, decision_name(decision))
+
+
+APPROVAL_TIMER = "approvals"
+"""Timer id of `ApprovalDeadline`, in each session."""
+
+
+@attrs.frozen(eq=False)
+class ApprovalDeadline(DurableTimer):
+    """Durable timer that fires when the next open approval of a session expires."""
+
+    id: str = attrs.field(default=APPROVAL_TIMER, init=False)
+    is_delay: bool = attrs.field(default=True, init=False)
+
+
+def restore_ledger(records: Iterable[Record]) -> ApprovalLedger:
+    """Return the approval ledger of a session, built from all its records."""
+    ledger = ApprovalLedger()
+    for record in records:
+        match record:
+            case ApprovalRequestRecord() | ApprovalDecisionRecord() | SuspensionRecord() | ResumptionRecord():
+                ledger.apply(record)
+            case AgentMessageRecord(message=message):
+                ledger.close(result.call_id for result in message.tool_results)
+            case MessageEndRecord():
+                ledger.close_guarded()
+    return ledger

@@ -1,0 +1,374 @@
+"""The schedules of a session: set, removed, stored in snapshots and restored.
+
+`timer_handlers` sends the messages of due schedules.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import Context, copy_context
+from typing import Any, TypeVar
+
+import attrs
+import trio
+
+from actgent.control.budget import Account, Funding
+from actgent.control.durable_timer import DurableTimer
+from actgent.control.schedule import Schedule
+from actgent.errors import TooManySchedules, UsageError
+from actgent.journal.records import (
+    NOTHING,
+    AccountKey,
+    Record,
+    ScheduleFiredRecord,
+    ScheduleRecord,
+    ScheduleRemovedRecord,
+)
+from actgent.messages import traceparent, valid_traceparent
+from actgent.sessions.context import SessionContext
+from actgent.sessions.session_log import unless_written
+
+T = TypeVar("T")
+
+MAX_SCHEDULES = 100
+"""Maximum number of schedules of one session."""
+MAX_REMEMBERED_IDS = 1000
+"""Maximum number of schedule ids that a session remembers; setting a known id has no effect."""
+TREE_WINDOW_SECONDS = 60.0
+"""Schedules that a turn sets to fire within this number of seconds count for the turn's tree of turns.
+
+The value is the shortest interval of a cron expression. `Limits.tree_model_calls` thus bounds a chain of turns that
+schedule each other. Later schedules are bounded by time: an agent may schedule itself each hour for a year.
+"""
+
+
+def _of_schedule(value: Callable[[Schedule], T]) -> T:
+    """Return an attrs default that is computed from the timer's schedule."""
+    return attrs.Factory(lambda timer: value(timer.schedule), takes_self=True)
+
+
+@attrs.frozen(eq=False)
+class ScheduleTimer(DurableTimer):
+    """Durable timer for the next time of a schedule."""
+
+    schedule: Schedule
+    """The schedule."""
+    last_id: str = ""
+    """Id of the last message that the schedule sent; empty before the first."""
+    variables: Context | None = None
+    """Context variables of the code that set the schedule; None if the schedule was loaded from the journal."""
+    baggage: Mapping[str, Any] = NOTHING
+    """Context variables as stored in the journal."""
+    traceparent: str | None = None
+    """W3C Trace Context of the code that set the schedule; None without a trace."""
+    within: tuple[AccountKey, ...] = ()
+    """Keys of the budget accounts of the turn that set the schedule. The schedule's first turn draws on these accounts."""
+    depth: int = 0
+    """Number of turns in the chain of requests that led to the schedule."""
+    deepest: int = 0
+    """Maximum `depth` by the limits of those turns; 0 means unlimited."""
+    accounts: tuple[Account, ...] = ()
+    """Budget accounts with the keys `within`; empty if the schedule was loaded from the journal."""
+    id: str = attrs.field(init=False, default=_of_schedule(lambda schedule: _timer_id(schedule.id)))
+    at: float = attrs.field(init=False, default=_of_schedule(lambda schedule: schedule.at))
+    is_delay: bool = attrs.field(init=False, default=_of_schedule(lambda schedule: schedule.is_delay))
+
+
+def _timer_id(schedule_id: str) -> str:
+    return f"schedule {schedule_id}"
+
+
+def schedule_timers(context: SessionContext) -> dict[str, ScheduleTimer]:
+    """Return the timers of a session's schedules, by schedule id."""
+    timers = context.timers.values()
+    return {timer.schedule.id: timer for timer in timers if isinstance(timer, ScheduleTimer)}
+
+
+def schedules(context: SessionContext) -> tuple[Schedule, ...]:
+    """Return the schedules of a session, sorted by next time."""
+    return tuple(
+        sorted((each.schedule for each in schedule_timers(context).values()), key=lambda each: each.at)
+    )
+
+
+# --- setting and removing ----------------------------------------------------------------
+
+
+async def set_schedule(
+    context: SessionContext,
+    schedule: Schedule,
+    take: Callable[[Context], Mapping[str, Any]],
+    fund: Callable[[], Funding | None],
+) -> Schedule:
+    """Set a schedule, and return it. It is durable on return. If its id is known, return the existing schedule instead.
+
+    A concurrent call with the same id waits for the first call, and sets the schedule if the first call fails.
+
+    Args:
+        context: Session that will receive the message.
+        schedule: The schedule. Its message gets the context variables of the caller.
+        take: Returns the context variables that the journal stores.
+        fund: Returns the budget sources of the schedule's first turn.
+
+    Raises:
+        LimitReached: `fund` raised it.
+        TooManySchedules: The session has the maximum number of schedules.
+        UsageError: The session closes with the running turn.
+        JournalError: The schedule could not be written, and is not set.
+    """
+    schedules = context.schedules
+    while schedule.id in schedules.writing:
+        await schedules.writing[schedule.id].wait()
+    known = schedules.scheduled.get(schedule.id)
+    if known is not None:
+        await trio.lowlevel.checkpoint()
+        return known
+    _check_may(context)
+    funding = fund() or Funding()
+    variables = copy_context()
+    baggage = NOTHING if context.log is None else take(variables)
+    trace = valid_traceparent(traceparent.get())
+    timer = ScheduleTimer(
+        schedule,
+        variables=variables,
+        baggage=baggage,
+        traceparent=trace,
+        within=tuple(account.key for account in funding.accounts),
+        depth=funding.depth,
+        deepest=funding.deepest,
+        accounts=funding.accounts,
+    )
+    with _being_set(context, schedule.id):
+        await _set(context, timer)
+    return schedule
+
+
+async def _set(context: SessionContext, timer: ScheduleTimer) -> None:
+    enter(context, timer)
+    try:
+        await _write(context, _record(timer))
+    except BaseException:
+        context.drop_timer(timer.id)
+        context.schedules.scheduled.pop(timer.schedule.id, None)
+        if context.log is not None:  # after a cancellation the record may exist
+            context.log.add(ScheduleRemovedRecord(schedule_id=timer.schedule.id, withdrawn=True))
+            context.log.flush_soon()
+        raise
+
+
+async def is_set(context: SessionContext, timer: ScheduleTimer) -> bool:
+    """Return True if the schedule is set, after waiting for a running write of it."""
+    while (writing := context.schedules.writing.get(timer.schedule.id)) is not None:
+        await writing.wait()
+    return context.timers.get(timer.id) is timer
+
+
+@contextmanager
+def _being_set(context: SessionContext, schedule_id: str) -> Iterator[None]:
+    """Mark the schedule id as being written while the block runs. Concurrent calls with the id wait."""
+    writing = context.schedules.writing
+    done = writing[schedule_id] = trio.Event()
+    try:
+        yield
+    finally:
+        del writing[schedule_id]
+        done.set()
+
+
+def _check_may(context: SessionContext) -> None:
+    if context.mailbox.is_transient:
+        raise UsageError(
+            "a session without an id ends with its answer, so it cannot have schedules: use create_session()"
+        )
+    if len(schedule_timers(context)) >= MAX_SCHEDULES:
+        raise TooManySchedules(context.id, MAX_SCHEDULES)
+
+
+async def unset_schedule(context: SessionContext, schedule_id: str) -> bool:
+    """Remove a schedule. The removal is durable on return. Return False if the schedule is not set.
+
+    Raises:
+        JournalError: The removal could not be written, and the schedule is still set.
+    """
+    found = schedule_timers(context).get(schedule_id)
+    if found is None:
+        await trio.lowlevel.checkpoint()
+        return False
+    context.drop_timer(found.id)
+    try:
+        await _write(context, ScheduleRemovedRecord(schedule_id=schedule_id))
+    except trio.Cancelled:  # the record may be missing, so it is written again
+        if context.log is not None:
+            context.log.add(ScheduleRemovedRecord(schedule_id=schedule_id))
+            context.log.flush_soon()
+        raise
+    except Exception:
+        context.set_timer(found)
+        if context.log is not None:  # the record of the removal may exist
+            context.log.add(_record(found))
+            context.log.flush_soon()
+        raise
+    return True
+
+
+async def _write(context: SessionContext, record: ScheduleRecord | ScheduleRemovedRecord) -> None:
+    if context.log is None:
+        await trio.lowlevel.checkpoint()
+    else:
+        with unless_written():
+            await context.log.write(record)
+
+
+# --- in the journal ----------------------------------------------------------------------
+
+
+def _record(timer: ScheduleTimer) -> ScheduleRecord:
+    schedule = timer.schedule
+    return ScheduleRecord(
+        schedule_id=schedule.id,
+        description=schedule.description,
+        at=schedule.at,
+        cron=schedule.cron,
+        zone=schedule.zone,
+        priority=schedule.priority,
+        baggage=timer.baggage,
+        traceparent=timer.traceparent,
+        delay=schedule.is_delay,
+        within=timer.within,
+        depth=timer.depth,
+        deepest=timer.deepest,
+        metadata=schedule.metadata,
+        request=schedule.request,
+    )
+
+
+def restore_schedule(
+    context: SessionContext, record: ScheduleRecord | ScheduleFiredRecord | ScheduleRemovedRecord
+) -> None:
+    """Apply a schedule record to a session that is being restored."""
+    match record:
+        case ScheduleRecord():
+            enter(context, _timer(record))
+        case ScheduleFiredRecord():
+            apply_fired(context, record)
+        case ScheduleRemovedRecord():
+            context.drop_timer(_timer_id(record.schedule_id))
+            if record.withdrawn:
+                context.schedules.scheduled.pop(record.schedule_id, None)
+
+
+def schedules_in(records: Iterable[Record]) -> tuple[Schedule, ...]:
+    """Return the schedules that are set according to a session's records, sorted by next time."""
+    found: dict[str, Schedule] = {}
+    for record in records:
+        match record:
+            case ScheduleRecord(schedule_id=name):
+                found[name] = _schedule(record)
+            case ScheduleFiredRecord(schedule_id=name, following=at) if at and name in found:
+                found[name] = attrs.evolve(found[name], at=at)
+            case ScheduleFiredRecord(schedule_id=name) | ScheduleRemovedRecord(schedule_id=name):
+                found.pop(name, None)
+    return tuple(sorted(found.values(), key=lambda each: each.at))
+
+
+def is_over_by_time(records: Iterable[Record], schedule_id: str) -> bool:
+    """Return True if the last record of the schedule says that it fired for the last time."""
+    last: Record | None = None
+    for record in records:
+        match record:
+            case (
+                ScheduleRecord(schedule_id=name)
+                | ScheduleFiredRecord(schedule_id=name)
+                | ScheduleRemovedRecord(schedule_id=name)
+            ):
+                last = record if name == schedule_id else last
+    return isinstance(last, ScheduleFiredRecord)
+
+
+@attrs.frozen(kw_only=True)
+class SavedSchedule:
+    """A schedule in a session snapshot."""
+
+    record: ScheduleRecord
+    """Record that set the schedule, with the next time."""
+    last_id: str = ""
+    """Id of the last message that the schedule sent; empty before the first."""
+
+
+@attrs.frozen(kw_only=True)
+class SavedSchedules:
+    """The schedules of a session in a session snapshot."""
+
+    due: tuple[SavedSchedule, ...] = ()
+    """Schedules that are set."""
+    known: tuple[ScheduleRecord, ...] = ()
+    """Schedules whose ids are known and cannot be set again, oldest first."""
+
+
+def save_schedules(context: SessionContext) -> SavedSchedules:
+    """Return the schedules of a session for a snapshot."""
+    timers = schedule_timers(context).values()
+    known = context.schedules.scheduled.values()
+    return SavedSchedules(
+        due=tuple(SavedSchedule(record=_record(timer), last_id=timer.last_id) for timer in timers),
+        known=tuple(_record(ScheduleTimer(schedule)) for schedule in known),
+    )
+
+
+def restore_schedules(context: SessionContext, saved: SavedSchedules) -> None:
+    """Set the schedules of a session from a snapshot."""
+    for record in saved.known:
+        context.schedules.scheduled[record.schedule_id] = _schedule(record)
+    for each in saved.due:
+        context.set_timer(attrs.evolve(_timer(each.record), last_id=each.last_id))
+
+
+def _schedule(record: ScheduleRecord) -> Schedule:
+    return Schedule(
+        id=record.schedule_id,
+        description=record.description,
+        at=record.at,
+        cron=record.cron,
+        zone=record.zone,
+        priority=record.priority,
+        metadata=record.metadata,
+        request=record.request,
+        is_delay=record.delay,
+    )
+
+
+def _timer(record: ScheduleRecord) -> ScheduleTimer:
+    return ScheduleTimer(
+        _schedule(record),
+        baggage=record.baggage,
+        traceparent=record.traceparent,
+        within=record.within,
+        depth=record.depth,
+        deepest=record.deepest,
+    )
+
+
+def enter(context: SessionContext, timer: ScheduleTimer) -> None:
+    """Set the timer of a schedule in the session, and remember the schedule's id."""
+    known = context.schedules.scheduled
+    known[timer.schedule.id] = timer.schedule
+    if len(known) > MAX_REMEMBERED_IDS:
+        del known[next(iter(known))]
+    context.set_timer(timer)
+
+
+def apply_fired(context: SessionContext, fired: ScheduleFiredRecord) -> None:
+    """Set the next time of a schedule that fired; remove the schedule if there is none.
+
+    Its next turn starts a new tree of turns.
+    """
+    found = schedule_timers(context).get(fired.schedule_id)
+    if found is None:
+        return
+    if not fired.following:
+        context.drop_timer(found.id)
+        return
+    following = attrs.evolve(found.schedule, at=fired.following)
+    last_id = fired.message_id or found.last_id
+    context.set_timer(
+        attrs.evolve(found, schedule=following, last_id=last_id, within=(), accounts=(), depth=0, deepest=0)
+    )

@@ -1,0 +1,102 @@
+"""Tasks that a session delegates to other agents. Each task is a child session with one message.
+
+    ask       the turn waits for the answer, and stops the task if it is stopped
+    delegate  the turn does not wait; the answer is a message to the parent session, which starts a turn
+
+With a journal both survive restarts. The id of the child session is derived from the call, so a resumed turn finds the child or
+its answer. The outcome is recorded in the child's journal after the answer. The parent session accepts the report, under an id
+that is accepted once, before the child's message ends. So a report is neither lost nor duplicated.
+"""
+
+import hashlib
+
+import attrs
+import trio
+
+from actgent.control.durable_timer import DurableTimer
+from actgent.control.limits import WEEK_SECONDS
+
+from .turn_future import TurnFuture
+
+MAX_TASKS = 100
+"""Maximum number of open delegated tasks of one session."""
+TASK_DEADLINE_SECONDS = WEEK_SECONDS
+"""Default time limit of a delegated task, in seconds."""
+_MAX_ID = 200
+
+
+@attrs.define(eq=False)
+class Task:
+    """Task that a session works on for its parent session."""
+
+    message_id: str
+    """Id of the message that contains the task."""
+    future: TurnFuture
+    """Future of the task's outcome."""
+    parent_agent: str
+    """Name of the parent session's agent."""
+    parent_id: str
+    """Id of the parent session."""
+    reports: bool = False
+    """True if the outcome is sent to the parent session as a message."""
+    name: str = ""
+    """Task id that the parent session chose; empty uses the session id."""
+    is_unclaimed: bool = False
+    """True if the task was restored after a restart, and the parent's resumed turn has not requested it again yet."""
+    is_answered: bool = False
+    """True if the outcome was recorded before a restart, and the session has further messages."""
+    deadline: float = 0.0
+    """Unix time in seconds at which the task is stopped; 0 means no deadline."""
+    seconds: float = 0.0
+    """Time limit of the task in seconds."""
+    asker: str = ""
+    """Parent session in another pool, as `POOL/AGENT/ID`; empty for a parent in this pool."""
+
+    def tell_deadline(self, now: float) -> None:
+        """Limit the model calls of the task's turn to the remaining time. `now` is steady Unix time in seconds."""
+        if self.deadline:
+            self.future.wait_until(trio.current_time() + self.deadline - now)
+
+
+TASK_TIMER = "task"
+"""Timer id of `TaskDeadline`, in each session."""
+
+
+@attrs.frozen(eq=False)
+class TaskDeadline(DurableTimer):
+    """Durable timer that stops an unfinished task."""
+
+    seconds: float
+    """Time limit of the task in seconds, for the error text."""
+    id: str = attrs.field(default=TASK_TIMER, init=False)
+    is_delay: bool = attrs.field(default=True, init=False)
+
+
+def id_below(session_id: str, name: str) -> str:
+    """Return an id for a session in the tree of another session.
+
+    The part before the first `/` is the id of the topmost session.
+    """
+    return f"{session_id.partition('/')[0]}/{name}"
+
+
+def child_id_of(key: str) -> str:
+    """Return the session id for a key: the key itself, or a shortened key with a digest if the key is too long."""
+    if len(key) <= _MAX_ID:
+        return key
+    return (
+        f"{key[:_MAX_ID]}/{hashlib.blake2b(key.encode('utf-8', 'surrogatepass'), digest_size=8).hexdigest()}"
+    )
+
+
+def task_key(scope: str, task_id: str) -> str:
+    """Return the key of a delegated task: scope of the parent session and task id."""
+    return f"{scope}/%task/{task_id}"
+
+
+def report_id_of(name: str) -> str:
+    """Return the id of the message that reports a task's outcome.
+
+    `name` is the scope of the task's session (its id in old journals).
+    """
+    return f"{name}/result"

@@ -1,0 +1,153 @@
+"""`TurnCheckpoint`: the recorded progress of a turn, from which an interrupted or suspended turn resumes."""
+
+from collections.abc import Iterable, Mapping
+
+import attrs
+
+from actgent.control.budget import NOTHING, Amounts
+from actgent.control.loop_detection import is_same
+from actgent.journal.records import (
+    NO_LIMITS,
+    AgentMessageRecord,
+    ApprovalRequestRecord,
+    CallFinishedRecord,
+    CallsStartedRecord,
+    DeliveryRecord,
+    DownstreamUsageRecord,
+    GuardDecisionRecord,
+    OutcomeRecord,
+    UsageRecord,
+)
+from actgent.messages import NO_USAGE, Message, ToolCall, ToolResult, Usage
+
+
+@attrs.define(eq=False)
+class TurnProgress:
+    """Counters of a turn. A checkpoint contains them, so that a resumed turn continues counting."""
+
+    calls: int = 0
+    """Number of model calls so far."""
+    tool_calls: int = 0
+    """Number of finished tool calls so far."""
+    repairs: int = 0
+    """Number of consecutive answers that could not be parsed."""
+    usage: Usage = NO_USAGE
+    """Tokens and cost of the turn so far."""
+    last_call: ToolCall | None = None
+    """Last finished tool call; None before the first."""
+    identical: int = 0
+    """Number of consecutive tool calls that are identical to `last_call`."""
+    called: list[ToolCall] | None = None
+    """Recent finished tool calls in order, to detect cycles; None if there are none."""
+    counted: str = ""
+    """Id of the last answer whose tool calls were counted."""
+
+    def count_calls(self, calls: Iterable[ToolCall]) -> None:
+        """Count finished tool calls, and update the number of identical calls."""
+        for call in calls:
+            self.tool_calls += 1
+            self.identical = self.identical + 1 if is_same(call, self.last_call) else 1
+            self.last_call = call
+            self.remember((call,))
+
+    def remember(self, calls: Iterable[ToolCall]) -> None:
+        """Append tool calls to the recent calls."""
+        if self.called is None:
+            self.called = []
+        self.called.extend(calls)
+
+
+@attrs.define(eq=False)
+class TurnCheckpoint:
+    """Progress of an unfinished turn, read from its records."""
+
+    message_id: str
+    """Id of the outside message of the turn."""
+    joined: tuple[Message, ...] = ()
+    """Earlier messages that the turn answers together with that message."""
+    progress: TurnProgress = attrs.field(factory=TurnProgress)
+    """Counters of the turn."""
+    stop: str = ""
+    """Stop reason of the last answer; empty if the next step of the turn is a model call."""
+    state_number: int = 0
+    """Number of the session state at the last message of the turn."""
+    delivered: set[str] = attrs.field(factory=set)
+    """Ids of the outcomes that handlers have received."""
+    told: set[str] = attrs.field(factory=set)
+    """Ids of the outcomes that are recorded."""
+    started: set[str] = attrs.field(factory=set)
+    """Ids of the calls of the last answer that may have run."""
+    finished: dict[str, ToolResult] = attrs.field(factory=dict)
+    """Results of the last answer's calls, by call id."""
+    limits: Mapping[str, float] = NO_LIMITS
+    """Usage limits of the turn."""
+    spent: Amounts = NOTHING
+    """Usage that was recorded for the turn."""
+    tree_limits: Mapping[str, float] = NO_LIMITS
+    """Limits for the turn and all turns that it causes; empty if the turn caused no other turn."""
+    tree_spent: Amounts = NOTHING
+    """Recorded usage of the turn and all turns that it caused."""
+    charged: set[str] = attrs.field(factory=set)
+    """Ids of the answers whose tool calls are counted in the usage."""
+    guarded: dict[str, GuardDecisionRecord] = attrs.field(factory=dict)
+    """Decisions of the guards by answer id; the decision with the empty id is about the outcome of the turn."""
+    is_redacted: bool = False
+    """True if the journal has a redacted text of the turn's last message."""
+    _asked: tuple[ToolCall, ...] = ()
+    """Tool calls of the last answer."""
+
+    def say(self, said: AgentMessageRecord, *, state_number: int) -> None:
+        """Update the checkpoint from the record of an agent's message in this turn."""
+        progress = self.progress
+        self.state_number = state_number
+        self.stop, self.is_redacted = said.stop, said.redacted
+        progress.calls, progress.repairs = said.calls, said.repairs
+        progress.usage += said.usage
+        if said.stop:
+            self._asked = said.message.tool_calls
+        if said.message.tool_results:  # its calls are done with
+            self.started.clear()
+            self.finished.clear()
+            progress.count_calls(self._asked)
+            if said.last_call is not None:
+                progress.last_call, progress.identical = said.last_call, said.identical
+                progress.remember(said.called or (said.last_call,))
+
+    def pay(self, record: UsageRecord | DownstreamUsageRecord) -> None:
+        """Add recorded usage to `spent` or `tree_spent`."""
+        if record.of:
+            self.charged.add(record.of)
+        if isinstance(record, DownstreamUsageRecord):
+            self.tree_spent += Amounts.of(record)
+            self.tree_limits = record.limits or self.tree_limits
+        else:
+            self.spent += Amounts.of(record)
+
+    @property
+    def unsettled(self) -> set[str]:
+        """Ids of the calls that may have run and have no result."""
+        return self.started - self.finished.keys()
+
+    def apply(
+        self,
+        record: CallsStartedRecord
+        | CallFinishedRecord
+        | OutcomeRecord
+        | DeliveryRecord
+        | GuardDecisionRecord
+        | ApprovalRequestRecord,
+    ) -> None:
+        """Update the checkpoint from the record of a call, an outcome, a guard or an approval."""
+        match record:
+            case ApprovalRequestRecord(approval=approval):  # it has not started, or ended by asking
+                self.started.discard(approval.call_id)
+            case CallsStartedRecord(call_ids=call_ids):
+                self.started.update(call_ids)
+            case CallFinishedRecord(result=result):
+                self.finished[result.call_id] = result
+            case OutcomeRecord(id=outcome):
+                self.told.add(outcome)
+            case DeliveryRecord(ids=ids):
+                self.delivered.update(ids)
+            case GuardDecisionRecord(answer=answer):
+                self.guarded[answer] = record

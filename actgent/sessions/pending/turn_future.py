@@ -1,0 +1,294 @@
+"""`TurnFuture`: the outcome of one message for a waiting caller, and the options of a turn's model calls."""
+
+import math
+import typing
+from collections.abc import Sequence
+from typing import Any
+
+import attrs
+import trio
+
+from actgent.control.limits import Limits
+from actgent.errors import Suspended as SuspendedError
+from actgent.journal.records import TurnOptions
+from actgent.llm.base import Answer
+from actgent.messages import Event, Failure, Message, Reply, ToolCall, ToolSpec, message_failure
+from actgent.protocols.base import Protocol
+from actgent.tools.time_limits import TimeLimit, time_limits
+
+
+@attrs.frozen(kw_only=True)
+class CallOptions:
+    """Options of the model calls of one turn."""
+
+    protocol: Protocol
+    """Protocol of the turn: writes the prompt and parses the model's answers."""
+    model: str | None = None
+    """Role of the model for all calls of the turn; None lets the protocol choose."""
+    temperature: float | None = None
+    """Sampling temperature; None is the default of the provider."""
+    max_tokens: int | None = None
+    """Maximum tokens of one answer; None is the default of the client."""
+    system: str | None = None
+    """System prompt of the turn; None uses the system prompt of the session."""
+    tail: str = ""
+    """Text at the end of each prompt of the turn. It is not added to the history."""
+    limits: Limits | None = None
+    """Limits of the turn; None uses the limits of the agent."""
+    deps: Any = attrs.field(default=None, repr=False)
+    """Dependencies of the tools in this turn; None uses those of the session."""
+    tools: tuple[ToolSpec, ...] = ()
+    """Tools that the caller of the turn runs itself."""
+    journal_form: TurnOptions | None = None
+    """The options that were set for this turn only, as the journal stores them; None if there are none."""
+
+
+class AwaitedTurn(typing.Protocol):
+    """Interface of a turn, as the callers that wait for it use it."""
+
+    @property
+    def message(self) -> Message: ...
+    @property
+    def answer_id(self) -> str: ...
+    @property
+    def listeners(self) -> "tuple[TurnFuture, ...]": ...
+    @property
+    def over(self) -> float: ...
+    def leave(self, listener: "TurnFuture") -> None: ...
+    def remove_listener(self, listener: "TurnFuture") -> None: ...
+    def stop_with(self, error: Exception) -> None: ...
+
+
+class AskingSession(typing.Protocol):
+    """Interface of a session whose turn waits for another turn."""
+
+    @property
+    def turn(self) -> AwaitedTurn | None: ...
+
+
+class Stoppable(typing.Protocol):
+    """Interface of an agent that may be stopping."""
+
+    @property
+    def is_stopping(self) -> bool: ...
+
+
+@attrs.frozen
+class Outcome:
+    """Outcome of an ended message, kept for callers that send the message again."""
+
+    reply: Reply | None = None
+    """The reply; None if the message failed."""
+    failure: Failure | None = None
+    """The failure; None if there is a reply."""
+
+
+class TurnFuture:
+    """Outcome of one outside message, for one caller that waits for it."""
+
+    def __init__(self, options: CallOptions, *, is_patient: bool = False) -> None:
+        self.options = options
+        self.is_patient = is_patient
+        """True if it waits for people, too."""
+        self.done = trio.Event()
+        self.reply: Reply | None = None
+        self.event: Event | None = None
+        self.failure: Failure | None = None
+        self.turn: AwaitedTurn | None = None
+        self.abandoned = False
+        self.is_sent_away = False
+        """True if its message was taken out of the inbox again."""
+        self.is_guest = False
+        """True if it came when the turn waited for people already."""
+        self.is_joined = False
+        """True if it repeated a message that others said before, so that it stops nothing by leaving."""
+        self.suspended: SuspendedError | None = None
+        """Names what the turn waits for, where it was suspended."""
+        self._asker: AskingSession | None = None
+        self._limits: tuple[TimeLimit, ...] = ()
+        self._until = math.inf
+        """The deadline of who waits, where a scope of its own sets it."""
+        self._holds = 0
+        self._held: tuple[TurnFuture, ...] = ()
+        """Futures of the turn that waits here, held by this one."""
+
+    def abandon(self) -> None:
+        """Stop waiting for the outcome. If no other caller waits, the turn is stopped, now or when it starts."""
+        self.abandoned = True
+        self.detach()
+        if self.turn is not None:
+            self.turn.leave(self)
+
+    async def leave(self, host: Stoppable) -> None:
+        """Stop waiting after the waiting task was cancelled. If no other caller waits, the turn is stopped.
+
+        If the agent `host` of the waiting code is stopping, the turn is not stopped: the next start resumes it.
+        """
+        await trio.lowlevel.cancel_shielded_checkpoint()  # until it is known who is cancelled
+        if not host.is_stopping:
+            self.abandon()
+
+    def set_reply(self, delivery: object) -> None:
+        """Store a reply or an event of the turn. The last reply is the answer; without a reply, the last event is the answer."""
+        if isinstance(delivery, Reply):
+            self.reply = delivery
+        elif isinstance(delivery, Event):
+            self.event = delivery
+
+    def answer(self) -> Reply:
+        """Return the answer of the turn: its last reply, a reply made from its last event, or an empty reply."""
+        if self.reply is not None or self.event is None:
+            return self.reply or Reply(text="")
+        return Reply(id=self.event.id, text="", data=self.event.data, message_type=self.event.name)
+
+    @property
+    def has_outcome(self) -> bool:
+        """True if the turn has produced a reply, an event or a failure."""
+        return self.reply is not None or self.event is not None or self.failure is not None
+
+    def suspend(self, error: SuspendedError) -> None:
+        """Finish the wait with `error`, because the turn is suspended and this caller does not wait for approvals."""
+        self.suspended = error
+        self.turn = None
+        self.finish()
+
+    def send_away(self, message_id: str, error: SuspendedError) -> None:
+        """Finish the wait with `error`, because the message was withdrawn from the inbox of a session with a suspended turn."""
+        self.is_sent_away = True
+        self.failure = message_failure(message_id, "suspended", error, is_outcome=False)
+        self.finish()
+
+    def expire(self, error: Exception) -> None:
+        """End the wait at the caller's timeout with `error`. The turn is stopped if no other caller waits for it."""
+        if self.done.is_set():
+            return
+        turn = self.turn
+        if turn is not None and turn.listeners == (self,) and not self.is_joined:
+            turn.stop_with(error)
+            return
+        message_id = "" if turn is None else turn.message.id
+        self.failure = message_failure(message_id, "deadline", error, is_outcome=False)
+        self.receive_delivery(self.failure)
+        self.abandon()
+        self.finish()
+
+    def pause_tool_timeout(self, asker: AskingSession | None) -> None:
+        """Let suspensions of the awaited turn pause the tool timeouts of the calling code. `asker` is the caller's session."""
+        if self._holds:
+            for each in self._let_time_pass():
+                each.release()
+        self._asker = asker
+        self._limits = time_limits.get()
+        until = trio.current_effective_deadline()
+        self._until = until if all(until < limit.deadline for limit in self._limits) else math.inf
+        if self._holds:
+            for each in self._stop_time():
+                each.hold()
+
+    def wait_until(self, deadline: float) -> None:
+        """Set a latest time for the wait, on trio's clock. Suspensions for approvals do not extend this time."""
+        self._until = min(self._until, deadline)
+
+    def deadline(self) -> float:
+        """Return the time on trio's clock until which the caller waits.
+
+        The caller's own turn may have callers too: the time is not later than the latest of their deadlines.
+        """
+        until, above = math.inf, [self]
+        while len(above) == 1:  # a chain of any length
+            until, above = min(until, above[0].own_deadline), [*above[0].above()]
+        return min(until, max((each.deadline() for each in above), default=math.inf))
+
+    @property
+    def own_deadline(self) -> float:
+        """Time on trio's clock until which this caller waits, regardless of the callers that wait for its own turn."""
+        turn = self._asker.turn if self._asker is not None else None
+        over = math.inf if turn is None else turn.over
+        return min((self._until, over, *(limit.deadline for limit in self._limits)))
+
+    def hold(self) -> None:
+        """Pause the time limits of this caller and of all callers that wait for its turn: the awaited turn is suspended."""
+        held = [self]
+        while held:
+            held += held.pop().pause_own_timeouts()
+
+    def pause_own_timeouts(self) -> "tuple[TurnFuture, ...]":
+        """Pause the time limits of this caller. Return the futures of the callers that wait for its turn."""
+        self._holds += 1
+        return self._stop_time() if self._holds == 1 else ()
+
+    def release(self) -> None:
+        """Resume the time limits that `hold` paused, because the awaited turn resumes."""
+        released = [self]
+        while released:
+            released += released.pop().resume_own_timeouts()
+
+    def resume_own_timeouts(self) -> "tuple[TurnFuture, ...]":
+        """Resume the time limits of this caller. Return the futures of the callers that wait for its turn."""
+        if not self._holds:
+            return ()
+        self._holds -= 1
+        return () if self._holds else self._let_time_pass()
+
+    def detach(self) -> None:
+        """Stop waiting for the outcome, and resume all time limits that this future has paused."""
+        if self._holds:
+            self._holds = 0
+            for each in self._let_time_pass():
+                each.release()
+
+    def _stop_time(self) -> "tuple[TurnFuture, ...]":
+        """Pause this caller's time limits. Return the futures of the callers that wait for its turn."""
+        for limit in self._limits:
+            limit.hold()
+        self._held = self.above()
+        return self._held
+
+    def _let_time_pass(self) -> "tuple[TurnFuture, ...]":
+        """Resume this caller's time limits. Return the futures of the callers that waited for its turn at the pause."""
+        for limit in self._limits:
+            limit.release()
+        held, self._held = self._held, ()
+        return held
+
+    def above(self) -> "tuple[TurnFuture, ...]":
+        """Return the futures of the callers that wait for the turn of this caller."""
+        turn = self._asker.turn if self._asker is not None else None
+        return turn.listeners if turn is not None else ()
+
+    def outcome(self) -> Reply:
+        """Return the reply of the turn, or raise its error.
+
+        Raises:
+            Suspended: The turn waits for approvals.
+            ActgentError: The turn failed.
+        """
+        if self.failure is not None:
+            raise self.failure.error
+        if self.suspended is not None:
+            raise self.suspended
+        return self.answer()
+
+    def finish(self) -> None:
+        """Wake the waiting caller, because the turn has ended or is suspended."""
+        self.done.set()
+
+    @property
+    def wants_stream(self) -> bool:
+        """True if this caller also receives stream events (tokens, tool progress), not only the outcome."""
+        return False
+
+    def receive_delivery(self, delivery: object) -> None:
+        """Receive an outcome, tool result or stream event of the turn. Does nothing here; overridden by streams."""
+
+    async def wait_capacity(self) -> None:
+        """Wait until the caller can receive another token. Returns at once here; overridden by streams."""
+
+    async def receive_partial(self, text: str, attempt: int) -> None:
+        """Receive a piece of a streamed answer, if `wants_stream`. A new attempt discards the pieces of earlier attempts."""
+
+    def receive_answer(self, answer: Answer) -> None:
+        """Receive a complete answer of the model, after it was recorded and before it is processed."""
+
+    def receive_calls(self, calls: Sequence[ToolCall]) -> None:
+        """Receive the tool calls that are about to run. Their results have the same ids."""

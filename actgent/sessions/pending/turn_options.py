@@ -1,0 +1,63 @@
+"""Model options of one turn in the form that the journal stores, so that a resumed turn keeps them."""
+
+import json
+
+import attrs
+
+from actgent.journal.records import TurnOptions
+from actgent.messages import ToolSpec
+from actgent.protocols.base import Protocol, WithOutput
+from actgent.structured.output import Output, form_output
+
+from .turn_future import CallOptions
+
+
+def turn_options(
+    output: Output | None,
+    *,
+    model: str | None,
+    temperature: float | None,
+    max_tokens: int | None,
+    system: str | None,
+    tail: str,
+    deps: bool,
+    tools: tuple[ToolSpec, ...] = (),
+) -> TurnOptions | None:
+    """Return the record form of the options of one turn; None if no option is set. Of `deps`, only the presence is recorded."""
+    said = (output, model, temperature, max_tokens, system)
+    if said == (None, None, None, None, None) and not (tail or deps or tools):
+        return None
+    return TurnOptions(
+        model=model,
+        temperature=temperature,
+        max_tokens=max_tokens,
+        system=system,
+        tail=tail,
+        output=None if output is None else output.form,
+        output_name="" if output is None else output.name,
+        deps=deps,
+        tools=tools,
+    )
+
+
+def restored_options(base: CallOptions, form: TurnOptions) -> CallOptions:
+    """Return the agent's call options, changed by the recorded options of one turn.
+
+    Typed output is returned as plain JSON data.
+    """
+    return attrs.evolve(
+        base,
+        protocol=base.protocol if form.output is None else _with_form(base.protocol, form),
+        model=form.model,
+        temperature=base.temperature if form.temperature is None else form.temperature,
+        max_tokens=base.max_tokens if form.max_tokens is None else form.max_tokens,
+        system=form.system,
+        tail=form.tail,
+        tools=form.tools,
+        journal_form=form,
+    )
+
+
+def _with_form(protocol: Protocol, form: TurnOptions) -> Protocol:
+    plain = protocol.inner if isinstance(protocol, WithOutput) else protocol
+    return plain.with_output(form_output(form.output_name, json.loads(form.output or "{}")))

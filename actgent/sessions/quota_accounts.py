@@ -1,0 +1,123 @@
+"""Quota accounts of owners (see `Quotas`). All sessions of an owner draw on the owner's accounts.
+
+In the journal, each account is a session of a reserved agent. The session records the usage in one period, and is
+erased at the first start after the period. Quotas are therefore as durable and exact as the limits of sessions.
+"""
+
+import hashlib
+from collections.abc import Callable, Iterator
+
+import attrs
+
+from actgent.control.arguments import MAX_ID_CHARS
+from actgent.control.budget import NOTHING, Account, Amounts, spent_in
+from actgent.control.quotas import Period, Quotas, Unit
+from actgent.journal.base import Journal, SessionSummary
+from actgent.journal.records import AccountKey, NextTimerRecord, SessionCreatedRecord, UsageRecord
+from actgent.journal.session_lists import SessionFilter, SessionKey
+from actgent.messages import Sender
+
+from .session_log import SessionLog
+
+HOLDER = "quotas\n"
+"""Reserved agent name of quota accounts. It contains a newline, which names of real agents cannot contain."""
+WEBHOOKS = "webhooks\n"
+"""Reserved agent name of the sessions in which gateways record the progress of webhooks."""
+_PAGE = 500
+
+
+@attrs.define(eq=False)
+class QuotaAccounts:
+    """Quota accounts of all owners for the current periods."""
+
+    quotas: Quotas
+    """Configured quotas."""
+    journal: Journal | None
+    """Journal of the runtime; None if it has none."""
+    now: Callable[[], float]
+    """Function that returns Unix time in seconds."""
+    _periods: dict[Unit, Period] = attrs.field(factory=dict)
+    _accounts: dict[tuple[Unit, str], Account] = attrs.field(factory=dict)
+    """Accounts by unit and owner name."""
+    _spent: dict[str, Amounts] = attrs.field(factory=dict)
+    """Usage that earlier processes recorded, by session id of the account."""
+
+    async def load(self) -> None:
+        """Read the usage of the current periods from the journal, and erase the accounts of past periods."""
+        if self.journal is None:
+            return
+        running = {period.name for period in self._running()}
+        for summary in await self._held(self.journal):
+            if summary.session_id.partition(" ")[0] in running:
+                records = await self.journal.load(summary.session_id, agent=HOLDER)
+                self._spent[summary.session_id] = spent_in(
+                    [record for record in records if isinstance(record, UsageRecord)]
+                )
+            else:
+                await self.journal.delete(summary.session_id, agent=HOLDER)
+
+    async def _held(self, journal: Journal) -> list[SessionSummary]:
+        found: list[SessionSummary] = []
+        while True:
+            after = found[-1].cursor if found else None
+            page = await journal.page(SessionFilter(agent=HOLDER), after=after, limit=_PAGE)
+            if not page:
+                return found
+            found += page
+
+    def of(self, owner: str) -> tuple[Account, ...]:
+        """Return the quota accounts of an owner for the current day and month."""
+        name = _name_in_ids(owner)
+        return tuple([self._account(period, name, owner) for period in self._running()])
+
+    def find(self, key: AccountKey) -> Account | None:
+        """Return the account with this key; None if the account's period is over or has no limits any more."""
+        period_name, _, name = key.session_id.partition(" ")
+        for period in self._running():
+            if period.name == period_name:
+                return self._account(period, name, name)
+        return None
+
+    def _running(self) -> Iterator[Period]:
+        now = self.now()
+        for unit in self.quotas.limits:
+            period = self._periods.get(unit)
+            if period is None or self.quotas.period(unit, now) != period:
+                period = self._periods[unit] = self.quotas.period(unit, now)
+                self._accounts = {key: each for key, each in self._accounts.items() if key[0] != unit}
+            yield period
+
+    def _account(self, period: Period, name: str, owner: str) -> Account:
+        account = self._accounts.get((period.unit, name))
+        if account is None:
+            account = self._accounts[period.unit, name] = self._open(period, name, owner)
+        return account
+
+    def _open(self, period: Period, name: str, owner: str) -> Account:
+        key = AccountKey(session_id=f"{period.name} {name}", agent=HOLDER)
+        limits = self.quotas.limits[period.unit].shared
+        known = self._spent.pop(key.session_id, None)
+        log = None
+        if self.journal is not None:
+            log = SessionLog(key.session_id, HOLDER, self.journal, self.journal.epoch_of(key.session_id))
+            if known is None:
+                # A date to come keeps it from leaving as an old session before its period is over.
+                log.add(
+                    SessionCreatedRecord(
+                        owner=Sender(name), agent=HOLDER, created_at=self.now(), limits=limits
+                    ),
+                    NextTimerRecord(at=period.ends_at),
+                )
+        return Account(key, limits, known or NOTHING, log=log, owner=owner, period=period.unit)
+
+
+def _name_in_ids(owner: str) -> str:
+    """Return an owner's name as part of a session id. A long or unprintable name is replaced by a digest."""
+    if len(owner) <= MAX_ID_CHARS and owner.isprintable():
+        return owner
+    return "\n" + hashlib.sha256(owner.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def is_holder(session: SessionKey | SessionSummary) -> bool:
+    """Return True for an internal session of actgent: a quota account, or the progress of a webhook."""
+    return session.agent in (HOLDER, WEBHOOKS)

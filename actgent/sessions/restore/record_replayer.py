@@ -1,0 +1,315 @@
+"""Apply journal records to a session one after another, to restore the session.
+
+Earlier versions recorded the end of a turn whose journal had failed without the results of its calls, and providers
+reject such a conversation. The missing results are added when the session is restored, the same each time, so the
+journal stays unchanged.
+"""
+
+from collections.abc import Iterable, Sequence
+from contextvars import Context
+
+import attrs
+
+from actgent.control.budget import NOTHING, Amounts
+from actgent.errors import JournalDamaged
+from actgent.journal.records import (
+    NOT_KEPT,
+    REFUSED,
+    ActionFailureRecord,
+    AgentMessageRecord,
+    ApprovalDecisionRecord,
+    ApprovalRequestRecord,
+    CallFinishedRecord,
+    CallsStartedRecord,
+    CancellationRecord,
+    DeliveryRecord,
+    DownstreamUsageRecord,
+    FailureRecord,
+    GuardDecisionRecord,
+    MessageAcceptedRecord,
+    MessageAppendedRecord,
+    MessageEndRecord,
+    NextTimerRecord,
+    OutcomeRecord,
+    Record,
+    ResumptionRecord,
+    ScheduleFiredRecord,
+    ScheduleRecord,
+    ScheduleRemovedRecord,
+    SessionClosedRecord,
+    SessionCreatedRecord,
+    StateChangeRecord,
+    StateRollbackRecord,
+    SuspensionRecord,
+    SystemPromptRecord,
+    UsageRecord,
+)
+from actgent.messages import Message, Sender, ToolCall
+from actgent.sessions.context import SessionContext
+from actgent.sessions.mailbox import QueuedMessage
+from actgent.sessions.pending.schedules import restore_schedule
+from actgent.sessions.pending.turn_checkpoint import TurnCheckpoint
+from actgent.sessions.turn import can_resume
+from actgent.tools.execution import Batch
+from actgent.tools.registry import ToolRegistry
+
+TOOLS = Sender("tools", "tool")
+
+
+def close_calls(answer: Message, calls: Iterable[ToolCall], turn: TurnCheckpoint) -> Message:
+    """Return a message with results for the unanswered calls of an answer.
+
+    A recorded result is used; otherwise the result says whether the call may have run.
+    """
+    batch = Batch(tuple(calls), ToolRegistry())
+    for place, call in enumerate(batch.calls):
+        if call.id in turn.finished or call.id in turn.started:
+            batch.set_result(place, turn.finished.get(call.id))
+    return Message(
+        id=f"{answer.id}/results",
+        session_id=answer.session_id,
+        sender=TOOLS,
+        parts=batch.results(),
+        priority=answer.priority,
+        correlation_id=answer.correlation_id,
+        causation_id=answer.causation_id,
+        created_at=answer.created_at,
+    )
+
+
+@attrs.frozen
+class RestoredSession:
+    """Facts about a session that was restored from its records."""
+
+    opened: SessionCreatedRecord
+    """First record of the session."""
+    owner: Sender
+    """Owner of the session."""
+    parent_id: str | None
+    """Id of the parent session; None if there is none."""
+    waiting: tuple[Message, ...]
+    """Accepted messages that have not ended, in the order of their turns. The turn of the first message may have started."""
+    is_closed: bool
+    """True if the session was closed."""
+    due: float
+    """Unix time in seconds of the next timer; see `SessionLog.due`."""
+    spent: Amounts
+    """Usage that counts for the whole session."""
+    bounded: tuple[MessageAcceptedRecord, ...]
+    """Records of the waiting messages that have own limits or budget accounts."""
+
+
+def is_unused(records: Sequence[Record]) -> bool:
+    """Return True if the session was withdrawn before any caller received it."""
+    return any(isinstance(record, SessionClosedRecord) and record.unused for record in reversed(records))
+
+
+def owner_of(records: Sequence[Record]) -> SessionCreatedRecord | None:
+    """Return the record that created the session; None if it is missing."""
+    return next((record for record in records if isinstance(record, SessionCreatedRecord)), None)
+
+
+class RecordReplayer:
+    """Applies the records of a session, in order, to the session's context."""
+
+    def __init__(self, context: SessionContext) -> None:
+        self.context = self._context = context
+        self._waiting: dict[str, MessageAcceptedRecord] = {}
+        self._turn: TurnCheckpoint | None = None
+        self._unkept: TurnCheckpoint | None = None
+        """The last turn, if the journal failed for it."""
+        self._asking: Message | None = None
+        """The answer whose calls have no results yet."""
+        self._is_closed = self._is_described = False
+        self.due = 0.0
+        self.number = 0
+        """Of the record that is read, or was last."""
+        self.spent = NOTHING
+        self.failed: dict[str, FailureRecord] = {}
+        """Recorded failures of messages that have not ended, by their ids."""
+        self._bounded: dict[str, MessageAcceptedRecord] = {}
+
+    @property
+    def is_between_turns(self) -> bool:
+        """True if the session is open and no turn is unfinished after the records read so far."""
+        goes_on = self._turn is not None or self._unkept is not None or self._asking is not None
+        if goes_on or self._is_closed:
+            return False
+        return self._context.approvals is None or self._context.approvals.is_settled
+
+    @property
+    def accepted(self) -> tuple[MessageAcceptedRecord, ...]:
+        """Records of the accepted messages that have not ended."""
+        return tuple(self._waiting.values())
+
+    def read(self, record: Record) -> None:
+        """Apply the next record to the context.
+
+        Raises:
+            JournalDamaged: An earlier record that this record refers to is missing.
+        """
+        self.number += 1
+        match record:
+            case MessageAcceptedRecord():
+                self._accept(record)
+            case MessageAppendedRecord(message_id=message_id, again=True):
+                self._turn = self._unkept or TurnCheckpoint(message_id)
+                self._unkept = None
+            case MessageAppendedRecord(message_id=message_id, joins=joins):
+                self._unkept = None
+                joined = self._joined() if joins else ()
+                self._turn = TurnCheckpoint(message_id, joined, limits=record.limits)
+                self._context.conversation.append(self._accepted(message_id), answered=True)
+            case AgentMessageRecord():
+                self._say(record)
+            case StateChangeRecord() | ActionFailureRecord() | StateRollbackRecord():
+                self._context.state.restore(record)
+            case MessageEndRecord(message_id=message_id, failed=failed):
+                self._end(message_id, failed)
+            case FailureRecord():
+                self._fail(record)
+            case UsageRecord() | DownstreamUsageRecord():
+                self._pay(record)
+            case (
+                CallsStartedRecord()
+                | CallFinishedRecord()
+                | OutcomeRecord()
+                | DeliveryRecord()
+                | GuardDecisionRecord()
+            ) if self._turn is not None:
+                self._turn.apply(record)
+            case _:
+                self._read_aside(record)
+
+    def _read_aside(self, record: Record) -> None:
+        """Apply a record that belongs to no turn."""
+        match record:
+            case ApprovalRequestRecord() | ApprovalDecisionRecord() | SuspensionRecord() | ResumptionRecord():
+                self._read_approval(record)
+            case SystemPromptRecord(system=system):
+                self._context.conversation.system = system
+            case NextTimerRecord(at=at):
+                self.due = at
+            case SessionCreatedRecord(is_described=is_described):
+                self._is_described = is_described
+            case ScheduleRecord() | ScheduleFiredRecord() | ScheduleRemovedRecord():
+                restore_schedule(self._context, record)
+            case CancellationRecord(message_id=message_id, reason=reason):
+                self._context.mailbox.cancel_on_arrival(message_id, reason)
+            case SessionClosedRecord():
+                self._is_closed = True
+
+    def _read_approval(
+        self, record: ApprovalRequestRecord | ApprovalDecisionRecord | SuspensionRecord | ResumptionRecord
+    ) -> None:
+        self._context.ledger().apply(record)
+        if isinstance(record, ApprovalRequestRecord) and self._turn is not None:
+            self._turn.apply(record)
+
+    def _joined(self) -> tuple[Message, ...]:
+        """Return the messages that the turn answers together with the message that was just appended."""
+        if self._turn is None:
+            return ()
+        return (*self._turn.joined, self._accepted(self._turn.message_id))
+
+    def _accepted(self, message_id: str) -> Message:
+        """Return the accepted message with this id."""
+        if (accepted := self._waiting.get(message_id)) is None:
+            reason = f"the turn of message {message_id!r} starts without a record of the message"
+            raise JournalDamaged(reason, session_id=self._context.id, record=self.number)
+        return accepted.message
+
+    def _accept(self, record: MessageAcceptedRecord) -> None:
+        message = record.message
+        self._waiting[message.id] = record
+        if self._is_described:
+            self._context.conversation.describe(message)
+            self._is_described = False
+        self._context.mailbox.add_accepted_id(message.id)
+        if record.limits or record.within or record.depth:
+            self._bounded[message.id] = record
+        acceptance = QueuedMessage(message, Context())
+        acceptance.options, acceptance.baggage, acceptance.is_in = record.options, record.baggage, True
+        self._context.mailbox.restore_message(acceptance)
+
+    def _end(self, message_id: str, failed: str | None) -> None:
+        self.failed.pop(message_id, None)
+        if self._waiting.pop(message_id, None) is not None:
+            may_return = failed in (REFUSED, NOT_KEPT)
+            self._context.mailbox.forget(message_id, is_refused=may_return)
+            if not may_return:
+                self._context.mailbox.drop_cancellation(message_id)
+        self._bounded.pop(message_id, None)
+        if self._turn is not None and self._turn.message_id == message_id:
+            self._close_calls(self._turn)
+            if self._context.approvals is not None:
+                self._context.approvals.close_guarded()
+            goes_on = failed == NOT_KEPT and can_resume(self._context.conversation.messages, message_id)
+            self._unkept = self._turn if goes_on else None
+            self._turn = None
+
+    def _fail(self, record: FailureRecord) -> None:
+        """Store the failure of a message that has not ended: its handlers may not have received the failure."""
+        acceptance = self._context.mailbox.find(record.message_id)
+        if acceptance is not None:
+            acceptance.failed = record
+            self.failed[record.message_id] = record
+
+    def _close_calls(self, turn: TurnCheckpoint) -> None:
+        """Append results for the unanswered calls of an ended turn."""
+        if self._asking is not None:
+            results = close_calls(self._asking, self._asking.tool_calls, turn)
+            self._asking = None
+            turn.stop = ""
+            self._take(results)
+
+    def _pay(self, record: UsageRecord | DownstreamUsageRecord) -> None:
+        if isinstance(record, UsageRecord) and not record.turn:
+            self.spent += Amounts.of(record)
+        elif self._turn is not None and self._turn.message_id == record.turn:
+            self._turn.pay(record)
+
+    def _say(self, said: AgentMessageRecord) -> None:
+        message = said.message if said.last_call is None else said.with_text_calls()
+        if not message.is_note:
+            self._asking = message if message.tool_calls and not message.cut else None
+        if said.fitting is not None:  # later requests are cut in the same way
+            for share in said.fitting.shares:
+                self._context.conversation.view.shrink(share)
+        if said.stop:
+            self._context.conversation.last_answer = said
+        self._take(message)
+        self._context.conversation.usage += said.usage
+        if self._turn is not None:
+            self._turn.say(said, state_number=self._context.state_number)
+
+    def _take(self, message: Message) -> None:
+        """Append a message of the agent to the conversation."""
+        self._context.conversation.append(message)
+        # Calls that stood in text are known by their results alone; those of an open answer are read again.
+        self._context.conversation.reserve_call_ids(call.id for call in message.tool_calls)
+        self._context.conversation.reserve_call_ids(result.call_id for result in message.tool_results)
+        if self._context.approvals is not None:
+            self._context.approvals.close(result.call_id for result in message.tool_results)
+
+    def result(self, opened: SessionCreatedRecord) -> RestoredSession:
+        """Finish the restore after the last record, and return its facts."""
+        if self._context.approvals is not None:
+            self._context.update_approval_timer()
+        turn, self._context.mailbox.unwritten_turn = self._turn, self._unkept
+        order = [accepted.message for accepted in self._waiting.values()]
+        if turn is not None and turn.message_id in self._waiting:
+            first = self._waiting[turn.message_id].message
+            begun = {first.id, *(message.id for message in turn.joined)}
+            order = [first, *(message for message in order if message.id not in begun)]
+            self._context.checkpoint = turn
+        return RestoredSession(
+            opened,
+            opened.owner,
+            opened.parent_id,
+            tuple(order),
+            is_closed=self._is_closed,
+            due=self.due,
+            spent=self.spent,
+            bounded=tuple(self._bounded.values()),
+        )

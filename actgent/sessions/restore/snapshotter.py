@@ -1,0 +1,168 @@
+"""Create snapshots of long sessions in the background, from their journal records."""
+
+from collections.abc import Callable
+from typing import Any
+
+import attrs
+import trio
+
+from actgent.errors import Fenced
+from actgent.errors.printable import shown
+from actgent.journal.base import Journal, Snapshot
+from actgent.journal.records import MessageEndRecord, SessionCreatedRecord
+from actgent.journal.session_lists import SessionKey
+from actgent.memory.base import Memory
+from actgent.messages import Sender
+from actgent.sessions.context import SessionContext
+from actgent.sessions.conversation import RecordedMessages, SessionConversation
+from actgent.sessions.session_log import SessionLog
+from actgent.support.logs import LogVariable, logger_of
+from actgent.support.user_code import convert_user_error
+from actgent.tools.outputs.result_text import error_text
+
+from .record_replayer import RecordReplayer
+from .session_loader import begin, read_beginning
+from .snapshot import BEGINNING, RECENT, Mark, encode_snapshot, take
+
+MARK_MESSAGES = 256
+"""Minimum number of messages between two marks of a snapshot."""
+PAGE = 3_000
+"""Number of records per read. One row of a journal has up to about 700 records."""
+SLICE = 300
+"""Number of records that are applied between two checkpoints of the event loop, about 2 ms."""
+SLACK = 2_000
+"""Maximum number of newest records that a snapshot may leave out, so that it ends between two turns."""
+SMALL = 1_000
+"""Number of messages from which a snapshot is encoded in a worker thread."""
+_log = logger_of(__name__)
+
+
+@attrs.define(eq=False)
+class SessionSnapshotter:
+    """Creates snapshots of one agent's long sessions in the background, one at a time."""
+
+    journal: Journal
+    """Journal of the sessions."""
+    agent: str
+    """Name of the agent."""
+    memory: Memory
+    """Memory of the agent, whose view becomes part of a snapshot."""
+    start_soon: Callable[..., bool]
+    """Function that starts a background task; it returns False if the agent is stopping."""
+    _making: set[str] = attrs.field(factory=set)
+    _one: trio.Semaphore = attrs.field(factory=lambda: trio.Semaphore(1))
+
+    def keep_soon(self, log: SessionLog) -> None:
+        """Start the creation of a snapshot for a session whose log has grown. The next one is due after the same growth."""
+        if log.session_id not in self._making and self.start_soon(self._keep, log):
+            self._making.add(log.session_id)
+
+    async def _keep(self, log: SessionLog) -> None:
+        try:
+            async with self._one:
+                grown, log.grown = log.grown, 0
+                epoch = self.journal.epoch_of(log.session_id)
+                maker = SnapshotBuilder(self.journal, SessionKey(self.agent, log.session_id), self.memory)
+                await maker.make(slack=min(grown // 4, SLACK), epoch=epoch)
+        except Fenced:
+            pass  # another process owns the session and makes its snapshots
+        except BaseException as raised:  # noqa: ASYNC103, BLE001 - may come from a memory of the program; a snapshot is optional
+            error = convert_user_error(raised, "memory", type(self.memory).__name__)
+            _log.warning(
+                "agent %s: the snapshot of session %s failed, so loading the session takes longer: %s",
+                self.agent,
+                LogVariable(log.session_id),
+                shown(error_text(error)),
+            )
+        finally:
+            self._making.discard(log.session_id)
+
+
+class SnapshotBuilder:
+    """Reads the records of a session after its last snapshot, and stores the next snapshot."""
+
+    def __init__(self, journal: Journal, key: SessionKey, memory: Memory) -> None:
+        self._journal = journal
+        self._key = key
+        self._memory = memory
+        view = memory.open_view()
+        conversation = SessionConversation(view, RecordedMessages(0, ()))
+        self._reader = RecordReplayer(
+            SessionContext(key.session_id, Sender("nobody"), conversation, key.agent)
+        )
+        self._opened: SessionCreatedRecord | None = None
+        self._marks: list[Mark] = []
+        self._number = 0
+
+    async def make(self, *, slack: int, epoch: int) -> bool:
+        """Create and store a snapshot that leaves out at most `slack` newest records. Return False if no snapshot can be made.
+
+        Raises:
+            JournalError: The journal cannot be read or written.
+        """
+        if self._memory.open_view().save() is None:
+            return False
+        head = await self._journal.head(self._key.agent, self._key.session_id)
+        if head is None or head.closed:
+            return False
+        await self._begin()
+        made = await self._read_until(head.records, slack)
+        now = await self._journal.head(self._key.agent, self._key.session_id)
+        if now is None or now.created_at != head.created_at:  # the session was recreated
+            return False
+        return made is not None and await self._journal.keep_snapshot(
+            self._key.session_id, made, agent=self._key.agent, epoch=epoch
+        )
+
+    async def _begin(self) -> None:
+        """Continue from the last snapshot, if there is one."""
+        kept = await self._journal.find_snapshot(self._key.session_id, agent=self._key.agent)
+        beginning = None if kept is None else await read_beginning(kept, self._memory)
+        if beginning is not None:
+            begin(self._reader, beginning, self._journal, self._key)
+            self._opened, self._marks = beginning.taken.opened, list(beginning.taken.marks)
+            self._number = beginning.records
+
+    async def _read_until(self, last: int, slack: int) -> Snapshot | None:
+        """Read records up to a position between two turns, near record `last`. Return the snapshot at that position."""
+        while self._number < last:
+            page = await self._journal.read(
+                self._key.session_id, agent=self._key.agent, after=self._number, limit=PAGE
+            )
+            if not page:
+                return None
+            for number, record in enumerate(page):
+                if isinstance(record, SessionCreatedRecord):
+                    self._opened = record
+                self._reader.read(record)
+                self._number += 1
+                if type(record) is MessageEndRecord and self._reader.is_between_turns:
+                    self._mark()
+                    if self._number >= last - slack:
+                        return await self._take()
+                if number % SLICE == SLICE - 1:
+                    await trio.lowlevel.checkpoint()
+            self._messages.forget(RECENT)
+        return None
+
+    @property
+    def _messages(self) -> Any:
+        return self._reader.context.conversation.messages
+
+    def _mark(self) -> None:
+        """Add a mark at the current position, if enough messages follow the last mark."""
+        messages = len(self._messages)
+        since = messages - (self._marks or [BEGINNING])[-1].messages
+        if since >= MARK_MESSAGES and not self._reader.accepted:
+            self._marks.append(Mark(messages=messages, records=self._number))
+
+    async def _take(self) -> Snapshot | None:
+        if self._opened is None or self._opened.transient:
+            return None
+        if len(self._messages) < SMALL:
+            return self._taken(self._opened)
+        return await trio.to_thread.run_sync(self._taken, self._opened)
+
+    def _taken(self, opened: SessionCreatedRecord) -> Snapshot | None:
+        taken = take(self._reader, opened, tuple(self._marks))
+        return None if taken is None else encode_snapshot(taken, self._number)

@@ -1,0 +1,104 @@
+"""Relations of a session to others: parent, children, task, budget accounts, and node in the wait graph."""
+
+import typing
+from typing import Generic, TypeVar
+
+import attrs
+
+from actgent.actors.wait_graph import WaitNode
+from actgent.control.budget import Account
+from actgent.journal.session_lists import SessionKey
+
+from .pending.tasks import Task
+
+
+class Child(typing.Protocol):
+    """Interface of a child session, as `Children` uses it."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def key(self) -> SessionKey: ...
+    @property
+    def task(self) -> Task | None: ...
+
+
+C = TypeVar("C", bound=Child)
+
+
+class Children(dict[SessionKey, C], Generic[C]):
+    """Open child sessions of a session by key, in order of creation, with indexes of the children that need attention."""
+
+    __slots__ = ("asking", "reporting", "unclaimed")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reporting: set[SessionKey] = set()
+        """Children whose tasks are to report what they came to."""
+        self.unclaimed: dict[SessionKey, C] = {}
+        """Children that an earlier process asked, and this one did not ask again when it was last looked."""
+        self.asking: dict[SessionKey, C] = {}
+        """Children that may ask something of people, themselves or in sessions below them; see `open_approvals`."""
+
+    def add(self, child: C) -> None:
+        self[child.key] = child
+        if child.task is None:
+            return
+        if child.task.reports:
+            self.reporting.add(child.key)
+        elif child.task.is_unclaimed:
+            self.unclaimed[child.key] = child
+
+    def drop(self, child: C) -> None:
+        """Remove a child from the table and its indexes; an unknown child is ignored."""
+        self.pop(child.key, None)
+        self.reporting.discard(child.key)
+        self.unclaimed.pop(child.key, None)
+        self.asking.pop(child.key, None)
+
+    def mark_asking(self, child: C) -> bool:
+        """Mark a child that may have open approvals. Return False if the child is marked already or unknown."""
+        is_known = child.key in self.asking or self.get(child.key) is not child
+        if not is_known:
+            self.asking[child.key] = child
+        return not is_known
+
+    def tasks(self, task_id: str) -> list[C]:
+        """Return the children that work on the task with this id. Several agents may work on one task."""
+        tasks = ((child, child.task) for child in self.values())
+        return [child for child, task in tasks if task is not None and (task.name or child.id) == task_id]
+
+    def stop_report(self, child: C) -> None:
+        """Mark that the outcome of a child's task is no longer reported to this session."""
+        if child.task is not None:
+            child.task.reports = False
+        self.reporting.discard(child.key)
+
+    def pop_unclaimed(self) -> list[C]:
+        """Remove and return the children whose tasks were restored, and that no resumed turn has requested again."""
+        self.unclaimed = {key: child for key, child in self.unclaimed.items() if _is_unclaimed(child)}
+        return list(self.unclaimed.values())
+
+
+def _is_unclaimed(child: Child) -> bool:
+    return child.task is not None and child.task.is_unclaimed
+
+
+@attrs.define(eq=False)
+class SessionTree(Generic[C]):
+    """Relations of a session to other sessions. Created only for sessions that have such relations."""
+
+    parent: C | None = None
+    """Parent session, if it is in memory; None otherwise."""
+    parent_key: SessionKey | None = None
+    """Key of the parent session, in memory or not; None without a parent."""
+    root_owner: str = ""
+    """Owner of the topmost parent session, from the journal. Used while the parent is not in memory."""
+    children: Children[C] | None = None
+    """Open child sessions; None if the session never had any."""
+    task: Task | None = None
+    """Task that the session works on for its parent; None without a task."""
+    accounts: tuple[Account, ...] = ()
+    """Budget accounts of the session's own limits and of its parents' limits."""
+    wait_node: WaitNode | None = None
+    """Node of the session in the wait graph; None if it neither waits nor is waited for."""

@@ -1,0 +1,34 @@
+"""Subscriptions to a session: records, partial answers, observations, and message search."""
+
+from .followed_records import (
+    FollowedItem,
+    FollowedRecord,
+    LiveText,
+    PartialText,
+    TurnAssigner,
+    WakeableReader,
+    turn_at_end,
+)
+from .message_search import MessageFilter, MessageLinks, find_links, read_matching
+from .observations import ObservationView, Observed, ObservedType, growing_thoughts, thoughts_id
+from .recent_record_reader import RecentHistory
+
+__all__ = [
+    "FollowedItem",
+    "FollowedRecord",
+    "LiveText",
+    "MessageFilter",
+    "MessageLinks",
+    "ObservationView",
+    "Observed",
+    "ObservedType",
+    "PartialText",
+    "RecentHistory",
+    "TurnAssigner",
+    "WakeableReader",
+    "find_links",
+    "growing_thoughts",
+    "read_matching",
+    "thoughts_id",
+    "turn_at_end",
+]

@@ -1,0 +1,259 @@
+"""Records and partial answers, as followers of a session receive them.
+
+Records have numbers: a reader continues after the last number that it has read. Partial answers are for display
+only, and the final record replaces them. A reader stores only the length of the shown text, so a late or slow
+reader receives all missing text at once.
+"""
+
+import io
+import itertools
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+
+import attrs
+
+from actgent.journal.feed import Written
+from actgent.journal.records import MessageAcceptedRecord, MessageAppendedRecord, MessageEndRecord, Record
+from actgent.messages import CallProgress, Token
+from actgent.protocols.partial_answers import PartialAnswer
+from actgent.sessions.context import SessionContext
+from actgent.sessions.handlers import HandlerRegistration
+from actgent.support.quick_init import quick_init
+
+
+@quick_init
+@attrs.frozen(kw_only=True)
+class FollowedRecord:
+    """A record of a session, with its number and turn, as followers receive it."""
+
+    number: int
+    """Number of the record, from 1: the cursor of a reader that has processed the record."""
+    at: float | None
+    """Unix time in seconds at which the record was written; None for records of earlier versions."""
+    turn: str
+    """Id of the outside message whose turn the record belongs to; empty if it belongs to no turn."""
+    record: Record
+    """The record."""
+
+
+@attrs.frozen(kw_only=True)
+class PartialText:
+    """New text of a partial answer, for display. It has no record number; the record of the final answer replaces it."""
+
+    turn: str
+    """Id of the outside message whose turn produces the answer. The turn's records may arrive later."""
+    reply_id: str
+    """Id of the answer that the text belongs to."""
+    attempt: int = 0
+    """Number of the attempt, from 0. A new attempt discards the text of earlier attempts."""
+    begin: int = 0
+    """Length in characters of the text that was sent before; 0 at the start of an attempt."""
+    text: str
+    """The new text."""
+
+
+FollowedItem = FollowedRecord | PartialText | CallProgress
+"""Items that a follower of a session receives."""
+
+
+def _nowhere() -> None:
+    """Return None. Placeholder for the weak reference to a session that is not in memory."""
+
+
+@attrs.define(eq=False)
+class LiveText:
+    """Partial answer and tool progress of a session, shared by all followers of the session."""
+
+    turn: str = ""
+    """Id of the outside message of the running turn."""
+    reply_id: str = ""
+    """Id of the partial answer."""
+    attempt: int = 0
+    """Number of the attempt, from 0."""
+    progress: dict[str, CallProgress] = attrs.field(factory=dict)
+    """Latest progress report of each running tool call, by call id."""
+    _growth: PartialAnswer | None = None
+    _text: io.StringIO = attrs.field(factory=io.StringIO)
+    _wakers: "list[WakeableReader]" = attrs.field(factory=list)
+    _thinkers: "list[WakeableReader]" = attrs.field(factory=list)
+    """Readers that are also woken for reasoning."""
+    _context: Callable[[], SessionContext | None] = _nowhere
+    """Weak reference to the session, so that followers do not keep the session in memory."""
+    _attached: list[HandlerRegistration] = attrs.field(factory=list)
+
+    @property
+    def answer(self) -> object:
+        """Object that identifies the current attempt at an answer; a new attempt has another object."""
+        return self._text
+
+    @property
+    def is_growing(self) -> bool:
+        """True while an answer is being received. The record of a complete answer may arrive later."""
+        context = self._context()
+        turn = None if context is None else context.turn
+        return turn is not None and self._growth is not None and turn.growth is self._growth
+
+    @property
+    def size(self) -> int:
+        """Number of received characters."""
+        return self._text.tell()
+
+    def read(self, begin: int) -> str:
+        """Return the received text from character index `begin` on."""
+        self._text.seek(begin)
+        return self._text.read()
+
+    # --- its readers ---------------------------------------------------------------------
+
+    def add(self, waker: "WakeableReader", *, thinks: bool = False) -> None:
+        """Add a reader that is woken for new text; with `thinks` also for new reasoning."""
+        self._wakers.append(waker)
+        if thinks:
+            self._thinkers.append(waker)
+
+    def remove(self, waker: "WakeableReader") -> bool:
+        """Remove a reader. Return True if no reader remains."""
+        self._wakers.remove(waker)
+        if waker in self._thinkers:
+            self._thinkers.remove(waker)
+        if not self._wakers:
+            self._detach()
+        return not self._wakers
+
+    def _detach(self) -> None:
+        context, self._context = self._context(), _nowhere
+        if context is not None:
+            context.handlers.drop(self._attached)
+
+    # --- its session ---------------------------------------------------------------------
+
+    def attach(self, context: SessionContext) -> None:
+        """Subscribe to the partial answers of a session in memory, starting with the text received so far."""
+        if context is self._context():
+            return
+        self._detach()
+        self._context = weakref.ref(context)
+        tokens = context.handlers.add("token", self._take)
+        growing = context.handlers.add("growing", self._grow)
+        self._attached = [tokens, growing, context.handlers.add("tool_progress", self._take_progress)]
+        turn = context.turn
+        if turn is not None and context.log is not None:
+            context.log.flush_soon(is_urgent=True)  # the start of the turn may wait for the first answer
+        if turn is not None and turn.growth is not None:
+            self._begin(context, turn.answer_id, 0)
+            self._text.write(turn.growth.visible)
+
+    def _take(self, token: Token) -> None:
+        context = self._context()
+        turn = None if context is None else context.turn
+        if context is None or turn is None:
+            return
+        if turn.growth is not self._growth:
+            self._begin(context, token.reply_id, token.attempt)
+        self._text.seek(0, io.SEEK_END)
+        self._text.write(token.text)
+        self._wake()
+
+    def _begin(self, context: SessionContext, reply_id: str, attempt: int) -> None:
+        turn = context.turn
+        assert turn is not None  # noqa: S101 - something of it grows
+        self.turn, self.reply_id, self.attempt = turn.message.id, reply_id, attempt
+        self._growth, self._text = turn.growth, io.StringIO()
+        self.progress.clear()  # the calls of the answer before have their results
+
+    @property
+    def whole(self) -> "tuple[str, str, str]":
+        """Turn id, answer id and raw text of the partial answer; empty texts if no answer is being received."""
+        context = self._context()
+        turn = None if context is None else context.turn
+        if turn is None or turn.growth is None or turn.gate is not None:
+            return "", "", ""
+        return turn.message.id, turn.answer_id, turn.growth.text.whole
+
+    def _grow(self, _attempt: int) -> None:
+        for waker in self._thinkers:
+            waker.wake()
+
+    def _take_progress(self, progress: CallProgress) -> None:
+        self.progress[progress.call_id] = progress
+        self._wake()
+
+    def _wake(self) -> None:
+        for waker in self._wakers:
+            waker.wake()
+
+
+class WakeableReader:
+    """A reader that can be woken when new items arrive."""
+
+    def wake(self) -> None:
+        """Wake the reader, so that it checks for new items."""
+        raise NotImplementedError
+
+
+class TurnAssigner:
+    """Finds the turn of each record, from the records before it."""
+
+    def __init__(self, turn: str = "") -> None:
+        """Args: `turn` is the id of the turn that is open before the first record; empty if none is open."""
+        self._turn = turn
+        self._messages = {turn}
+        """Those that it answers."""
+
+    def name(self, step: Written, after: int) -> Iterator[FollowedRecord]:
+        """Yield the records of a written step after record number `after`, each with its turn."""
+        for number, (record, turn) in enumerate(self.turns(step), step.first):
+            if number > after:
+                yield FollowedRecord(number=number, at=step.at, turn=turn, record=record)
+
+    def turns(self, step: Written) -> list[tuple[Record, str]]:
+        """Return the records of a written step, each with the id of its turn."""
+        records, found = step.records, list[tuple[Record, str]]()
+        for place, record in enumerate(records, 1):
+            if type(record) is MessageAppendedRecord:
+                self._begin(record, records[place:])
+            turn = (
+                self._turn_of(record)
+                if type(record) in (MessageAcceptedRecord, MessageEndRecord)
+                else self._turn
+            )
+            found.append((record, turn))
+        return found
+
+    def _turn_of(self, record: Record) -> str:
+        match record:
+            case MessageAcceptedRecord(message=message):
+                return message.id
+            case MessageEndRecord(message_id=message_id) if message_id not in self._messages:
+                return message_id
+            case MessageEndRecord(message_id=message_id) if message_id == self._turn:
+                self._turn = ""
+                return message_id
+        return self._turn
+
+    def _begin(self, record: MessageAppendedRecord, behind: Iterable[Record]) -> None:
+        """Start a turn, named by the last of the messages that it answers."""
+        joins = itertools.takewhile(
+            lambda each: isinstance(each, MessageAppendedRecord) and each.joins, behind
+        )
+        ids = [
+            record.message_id,
+            *(each.message_id for each in joins if isinstance(each, MessageAppendedRecord)),
+        ]
+        self._messages = {*ids, *self._messages} if record.joins else {*ids}
+        self._turn = ids[-1]
+
+
+def turn_at_end(records: Iterable[Record]) -> str | None:
+    """Return the id of the turn that is open after these records.
+
+    Return an empty text if no turn is open, and None if the records do not show it.
+    """
+    turn: str | None = None
+    for record in records:
+        match record:
+            case MessageAppendedRecord(message_id=message_id):
+                turn = message_id
+            case MessageEndRecord(message_id=message_id) if turn in (None, message_id):
+                turn = ""
+    return turn

@@ -1,0 +1,96 @@
+"""Read the recent records that a session without a journal keeps in memory."""
+
+from actgent.journal.feed import Written
+from actgent.journal.records import (
+    AgentMessageRecord,
+    DeliveryRecord,
+    MessageAppendedRecord,
+    MessageEndRecord,
+    OutcomeRecord,
+    Record,
+)
+from actgent.messages import Event, Message, Reply, Route
+from actgent.sessions.recent_records import Entry, RecentRecords
+from actgent.tools.outputs.result_text import to_json_text
+
+from .followed_records import FollowedRecord, TurnAssigner
+
+
+class RecentHistory:
+    """Converts the entries of `RecentRecords` to numbered records with their turns, in order."""
+
+    def __init__(self, recent: RecentRecords) -> None:
+        self._recent = recent
+        self._number = recent.dropped
+        """The number of the entry that was read last."""
+        self._names = TurnAssigner()
+        self._answer: Message | None = None
+        """The last answer of the model."""
+        self._at: float | None = None
+
+    def read(self) -> list[FollowedRecord]:
+        """Return the next records: usually one, or several if one turn answered several messages. Empty if no entry is left."""
+        recent = self._recent
+        self._number = max(self._number, recent.dropped)
+        records: list[Record] = []
+        for entry in recent[self._number - recent.dropped :]:
+            record = self._record_of(entry, joins=bool(records))
+            if records and not isinstance(record, MessageAppendedRecord):
+                break
+            records.append(record)
+            if not isinstance(record, MessageAppendedRecord):
+                break
+        if not records:
+            return []
+        step = Written(
+            session_id="",
+            agent="",
+            first=self._number + 1,
+            count=len(records),
+            at=self._at,
+            records=tuple(records),
+        )
+        self._number = step.last
+        return list(self._names.name(step, 0))
+
+    def _record_of(self, entry: Entry, *, joins: bool) -> Record:
+        if isinstance(entry, Message):
+            self._at = entry.created_at
+            return self._record_of_message(entry, joins=joins)
+        if isinstance(entry, Reply | Event | Route):
+            return self._record_of_told(entry)
+        if isinstance(entry, str):
+            return MessageEndRecord(message_id=entry)
+        self._at, record = entry
+        return record
+
+    def _record_of_message(self, message: Message, *, joins: bool) -> Record:
+        if message.correlation_id is None:
+            is_outside = message.causation_id is None and message.sender.kind != "assistant"
+            return (
+                MessageAppendedRecord(message_id=message.id, joins=joins)
+                if is_outside
+                else AgentMessageRecord(message=message)
+            )
+        if message.sender.kind not in ("assistant", "agent"):
+            return AgentMessageRecord(message=message)
+        self._answer = message
+        return AgentMessageRecord(message=message, stop="end")
+
+    def _record_of_told(self, told: Reply | Event | Route) -> Record:
+        if isinstance(told, Event):
+            return OutcomeRecord(id=told.id, kind="event", name=told.name, data=to_json_text(told.data))
+        if isinstance(told, Route):
+            return OutcomeRecord(id=told.id, kind="route", name=told.action, data=to_json_text(told.data))
+        answer = self._answer
+        is_plain = told.data is None and told.message_type is None and told.reasoning is None
+        if is_plain and answer is not None and (told.id, told.text) == (answer.id, answer.text):
+            return DeliveryRecord(ids=(told.id,))
+        return OutcomeRecord(
+            id=told.id,
+            kind="reply",
+            name=told.message_type or "",
+            text=told.text,
+            data=to_json_text(told.data),
+            reasoning=to_json_text(told.reasoning),
+        )

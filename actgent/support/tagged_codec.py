@@ -1,0 +1,193 @@
+"""Serialization of objects to bytes: tagged unions, converted by the hooks of `codec_hooks` and packed by msgpack.
+
+A `TaggedCodec` is built from tables of tags, one for each union of classes. A tag is a short word that never changes, so stored
+bytes can be read after classes and modules were renamed. Values are not coerced, and unknown tags or fields are rejected.
+
+An object is encoded as `[tag, {field: value}]`; fields with their default value are omitted. Fields of type Any hold plain
+data: None, bool, int and float of any size, str, bytes, lists, tuples, mappings and aware datetimes.
+"""
+
+import functools
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
+from enum import Enum
+from functools import partial
+from typing import Any
+
+import msgpack  # type: ignore[import-untyped]
+
+from actgent.errors import NotSerializable, WireError
+from actgent.errors.printable import shown
+
+SCHEMA_VERSION = 1
+"""Of everything that a `TaggedCodec` writes: to be raised with a changed default, a changed name, a changed meaning."""
+
+_DATETIME, _TUPLE, _INTEGER = 1, 2, 3
+"""Extension types of msgpack; 0 to 127 belong to the application."""
+
+MAX_TUPLES = 64
+"""Tuples in one another. Each one takes 50 KB of the C stack while it is read, so 160 of them end the interpreter."""
+_SHOWN = 500
+_KEPT = 1 << 17
+"""Bytes that a value may take in the memory that each msgpack packer has from the beginning."""
+
+
+class Packers:
+    """Pool of reusable msgpack packers: creating a packer takes as long as packing three small values.
+
+    A caller has exclusive use of its packer, so packers may be used in several threads, and while another value is being packed.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        """Args: `options` are those of `msgpack.Packer`."""
+        self._options = options
+        self._free: list[Any] = []
+
+    def pack(self, value: object) -> bytes:
+        """Encode a value as msgpack bytes. Raises the errors of `msgpack.packb`."""
+        try:
+            packer = self._free.pop()
+        except IndexError:
+            packer = msgpack.Packer(**self._options)
+        packed: bytes = packer.pack(value)  # one that raises is not used again
+        if len(packed) <= _KEPT:  # nor one that would hold on to much memory
+            self._free.append(packer)
+        return packed
+
+
+class TaggedCodec:
+    """Writes and reads the objects of some unions; made once, safe to share.
+
+    Args:
+        unions: for each union its members by tag; a union that others hold stands before them.
+    """
+
+    def __init__(self, unions: Mapping[Any, Mapping[str, type]]) -> None:
+        self._unions = unions
+
+    @functools.cached_property
+    def _hooks(self) -> tuple[Mapping[Any, Callable[[Any], Any]], Mapping[Any, Callable[[Any, Any], Any]]]:
+        """Functions that write and that read the objects of each union, made with the first object."""
+        from .codec_hooks import make_hooks  # noqa: PLC0415 - takes 70 ms, which agents without a journal save
+
+        return make_hooks(self._unions)
+
+    def encode(self, values: Iterable[Any], union: Any) -> bytes:
+        """Encode objects of one union as bytes.
+
+        Raises:
+            NotSerializable: A value is not plain data; the text names its field and key.
+        """
+        write = self._hooks[0][union]
+        plain = [write(value) for value in values]
+        try:
+            return _pack(plain)
+        except (TypeError, ValueError, OverflowError, RecursionError):
+            return _pack_slowly(plain)
+
+    def decode(self, data: bytes, union: Any) -> tuple[Any, ...]:
+        """Decode the objects that `encode` encoded.
+
+        Raises:
+            WireError: The bytes are malformed, or were written by a newer version.
+        """
+        read = self._hooks[1][union]
+        try:
+            return tuple([read(value, union) for value in _unpack_list(data)])
+        except WireError:
+            raise
+        except Exception as error:  # whatever foreign bytes lead to in msgpack, in cattrs or in a validator
+            raise WireError(f"not what this version of actgent reads: {shown(error, _SHOWN)}") from error
+
+
+# --- plain data --------------------------------------------------------------------------
+
+
+def _unpack_list(data: bytes) -> list[Any]:
+    plain = _unpack(data)
+    if type(plain) is list:
+        return plain
+    raise WireError(f"a value of type {type(plain).__name__} where a list belongs")
+
+
+def _unpack(data: bytes, depth: int = 0) -> Any:
+    """Decode msgpack; msgpack itself refuses more than 1,024 arrays and maps in one another."""
+    return msgpack.unpackb(
+        data, ext_hook=_EXTENSION_HOOKS[depth], strict_map_key=False, unicode_errors="surrogatepass"
+    )
+
+
+_nesting = threading.local()
+"""`depth`: tuples that this thread is packing, in one another."""
+
+
+def _extend(value: object) -> object:
+    """Encode values that msgpack does not support. Tuples stay tuples, and datetimes keep their UTC offset."""
+    if type(value) is tuple:
+        depth = getattr(_nesting, "depth", 0)
+        if depth >= MAX_TUPLES:
+            raise ValueError(f"more than {MAX_TUPLES} tuples in one another")
+        _nesting.depth = depth + 1
+        try:
+            return msgpack.ExtType(_TUPLE, _pack(list(value)))
+        finally:
+            _nesting.depth = depth
+    if type(value) is datetime and value.tzinfo is not None:
+        return msgpack.ExtType(_DATETIME, value.isoformat().encode())
+    if isinstance(value, Mapping):
+        return dict(value)
+    if _is_text(value):
+        return str.__str__(value)
+    raise TypeError(f"a value of type {type(value).__name__}")
+
+
+def _is_text(value: object) -> bool:
+    """Return True for text of a subclass of str, e.g. a `MessageId`, which is read back as str. Members of enums are refused."""
+    return isinstance(value, str) and not isinstance(value, Enum)
+
+
+_pack = Packers(default=_extend, strict_types=True, unicode_errors="surrogatepass").pack
+pack_plain = _pack
+"""Plain data as bytes: equal for values that are read back equal, with their types and the order of their keys."""
+
+
+def _reduce(depth: int, code: int, data: bytes) -> object:
+    match code:
+        case 1:
+            return datetime.fromisoformat(data.decode())
+        case 2:
+            if depth >= MAX_TUPLES:
+                raise WireError(f"more than {MAX_TUPLES} tuples in one another")
+            return tuple(_unpack(data, depth + 1))
+        case 3:
+            return int.from_bytes(data, "big", signed=True)
+    raise WireError(f"unknown extension type {code}: a newer version of actgent wrote it")
+
+
+_EXTENSION_HOOKS = [partial(_reduce, depth) for depth in range(MAX_TUPLES + 1)]
+"""By the number of tuples around the data."""
+
+
+def _pack_slowly(plain: list[Any]) -> bytes:
+    """Encode values that msgpack rejected: box integers above 64 bits, and raise an error that names values that are not plain data."""
+    try:
+        return _pack([_boxed(value, "") for value in plain])
+    except (ValueError, RecursionError) as error:
+        raise NotSerializable("a value", f"too large or too deep ({error})") from error
+
+
+def _boxed(value: Any, path: str) -> Any:
+    if isinstance(value, Mapping):
+        return {_boxed(key, f"{path} (a key)"): _boxed(item, f"{path}.{key}") for key, item in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(_boxed(item, path) for item in value)
+    if type(value) is int and not -(2**63) <= value < 2**64:
+        return msgpack.ExtType(_INTEGER, value.to_bytes(value.bit_length() // 8 + 1, "big", signed=True))
+    if value is None or type(value) in (bool, int, float, str, bytes):
+        return value
+    if type(value) is datetime and value.tzinfo is not None:
+        return value
+    if _is_text(value):
+        return str.__str__(value)
+    raise NotSerializable(path.lstrip("."), f"a value of type {type(value).__name__}")

@@ -1,0 +1,112 @@
+"""Rules of all provider APIs for conversations. Each rule yields its errors as text."""
+
+import itertools
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import attrs
+
+Problems = Iterator[str]
+"""Error texts of one rule."""
+
+TOOL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+"""Pattern of a valid tool name."""
+
+
+@attrs.frozen
+class TranscriptTurn:
+    """Role, calls and results of one message, for pairing calls with results."""
+
+    where: str
+    """Location of the message for error texts."""
+    role: str
+    """Role of the turn's messages."""
+    calls: tuple[str, ...] = ()
+    """Ids of the calls in the message."""
+    results: tuple[str, ...] = ()
+    """Call ids of the results in the message."""
+
+
+_NOBODY = TranscriptTurn("the end", "")
+
+
+def merged(turns: Iterable[TranscriptTurn], *, roles: Sequence[str]) -> list[TranscriptTurn]:
+    """Return the turns with consecutive turns of the same role merged, for the given roles."""
+    whole: list[TranscriptTurn] = []
+    for turn in turns:
+        if whole and turn.role == whole[-1].role and turn.role in roles:
+            last = whole.pop()
+            turn = TranscriptTurn(last.where, last.role, last.calls + turn.calls, last.results + turn.results)  # noqa: PLW2901
+        whole.append(turn)
+    return whole
+
+
+def adjacent_pairs(turns: Sequence[TranscriptTurn]) -> Problems:
+    """Check that every call has exactly one result, in the next turn."""
+    for before, turn in itertools.pairwise([_NOBODY, *turns, _NOBODY]):
+        if missing := [key for key in before.calls if key not in turn.results]:
+            yield f"{before.where}: no result right after it for {', '.join(missing)}"
+        if unasked := [key for key in turn.results if key not in before.calls]:
+            yield f"{turn.where}: a result for {', '.join(unasked)}, which the message before it does not call"
+        for key in repeated(turn.results):
+            yield f"{turn.where}: two results for the call {key}"
+        for key in repeated(turn.calls):
+            yield f"{turn.where}: two calls with the id {key}"
+
+
+def unique_calls(turns: Iterable[TranscriptTurn]) -> Problems:
+    """Check that every call id is unique in the conversation."""
+    for key in repeated(key for turn in turns for key in turn.calls):
+        yield f"messages: call ids must be unique, {key} stands twice"
+
+
+def no_prefill(turns: Sequence[TranscriptTurn]) -> Problems:
+    """Check that the last message is not the model's, unless it contains calls."""
+    if turns and turns[-1].role == "assistant" and not turns[-1].calls:
+        yield f"{turns[-1].where}: the conversation ends with an assistant message (prefill); it must end with user or tool"
+
+
+def tool_name(where: str, name: object) -> Problems:
+    """Check that a tool name is valid for all providers."""
+    if not isinstance(name, str) or not TOOL_NAME.fullmatch(name):
+        yield f"{where}: the tool name {name!r} does not match ^{TOOL_NAME.pattern}$"
+
+
+def unique_names(names: Iterable[object]) -> Problems:
+    """Check that all tool names are different."""
+    for name in repeated(str(name) for name in names):
+        yield f"tools: tool names must be unique, {name} stands twice"
+
+
+def in_range(body: Mapping[str, object], field: str, low: float, high: float) -> Problems:
+    """Check that an optional number is between two bounds, inclusive."""
+    value = body.get(field)
+    if isinstance(value, (int, float)) and not low <= value <= high:
+        yield f"{field}: {value:g} is not between {low:g} and {high:g}"
+
+
+def required(body: Mapping[str, object], *fields: str) -> Problems:
+    """Check that the fields are present and not empty."""
+    for field in fields:
+        if body.get(field) in (None, ""):
+            yield f"{field}: field required"
+
+
+def repeated(keys: Iterable[str]) -> list[str]:
+    """Return the keys that occur more than once."""
+    given = list(keys)
+    if len(given) == len(set(given)):
+        return []
+    return [key for key, count in Counter(given).items() if count > 1]
+
+
+def objects(where: str, value: object) -> tuple[list[tuple[str, Mapping[str, object]]], list[str]]:
+    """Return the objects of a list with their locations, and the errors of the list."""
+    if not isinstance(value, list):
+        return [], [f"{where}: an array is required"]
+    if not value:
+        return [], [f"{where}: empty array, at least one element is required"]
+    places = [(f"{where}[{index}]", item) for index, item in enumerate(value)]
+    wrong = [f"{place}: an object is required" for place, item in places if not isinstance(item, dict)]
+    return [(place, item) for place, item in places if isinstance(item, dict)], wrong

@@ -1,0 +1,148 @@
+"""Store results that exceed the model's limit in the session state, and let the model read them by `read_result`.
+
+The conversation contains only the beginning of such a result. The state is durable if the session has a journal. A
+result
+that memory truncated later is read from the session record.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from actgent.errors import ToolError
+from actgent.messages import ToolCall
+from actgent.tools.base import Effect, StateSource, Tool, ToolContext, unwrap_tool
+from actgent.tools.registry import READ_RESULT, ToolRegistry
+
+from .result_text import truncate
+
+MAX_PIECE_CHARACTERS = 20_000
+"""Maximum number of characters that one call of `read_result` returns."""
+MAX_SEARCH_HITS = 20
+"""Maximum number of search hits that one call returns."""
+_CONTEXT_CHARACTERS = 150
+"""Characters shown before and after each search hit."""
+_KEY_PREFIX = "_result/"
+_TOTAL_KEY = "_results"
+
+
+class ReadResult(Tool):
+    """The `read_result` tool: reads or searches a result of which the model has only the beginning. Added to agents with tools."""
+
+    name = READ_RESULT
+    description = "Read more of a long result that was shortened, or search it for a text."
+    effect: Effect = "pure"
+    inline = True
+    outside = True  # the stored result may be untrusted
+    in_every_mode = True
+    parameters: Mapping[str, Any] = {
+        "type": "object",
+        "properties": {
+            "id": {"type": "string", "description": "The id of the result."},
+            "start": {"type": "integer", "minimum": 0, "description": "The first character; 0 by default."},
+            "length": {"type": "integer", "minimum": 1, "maximum": MAX_PIECE_CHARACTERS},
+            "search": {
+                "type": "string",
+                "minLength": 1,
+                "description": "A text to search for, beginning at start.",
+            },
+        },
+        "required": ["id"],
+        "additionalProperties": False,
+    }
+
+    async def execute(self, arguments: Mapping[str, Any], context: ToolContext) -> object:
+        state = context.state
+        text = None if state is None else state.get(f"{_KEY_PREFIX}{arguments['id']}")
+        if not isinstance(text, str):
+            text = await _text_from_record(context.session, arguments["id"])
+        if not text:
+            raise ToolError(
+                f"the session has no text result with the id {arguments['id'][:80]!r}: use the id at the end of a shortened "
+                "result; pictures and files are never shortened"
+            )
+        start = arguments.get("start", 0)
+        if "search" in arguments:
+            return _search(text, arguments["search"], start)
+        piece = text[start : start + arguments.get("length", MAX_PIECE_CHARACTERS // 2)]
+        return f"[characters {start} to {start + len(piece)} of {len(text)}]\n{piece}"
+
+
+_READ_RESULT = ReadResult()
+"""Shared by all agents: its schema is constant, and each object would compile it again."""
+
+
+def offer_read_result(registry: ToolRegistry) -> None:
+    """Add `read_result` as the last tool of a registry that has tools, unless it has a tool of that name."""
+    has_tools = registry.has_toolsets or bool(registry.specs())
+    if has_tools and registry.get(ReadResult.name) is None:
+        registry.add(_READ_RESULT, last=True)
+
+
+def has_read_result(registry: ToolRegistry) -> bool:
+    """Return True if the registry's tool named `read_result` is the built-in one."""
+    tool = registry.get(ReadResult.name)
+    return tool is not None and isinstance(unwrap_tool(tool), ReadResult)
+
+
+def store_oversized(source: StateSource, call: ToolCall, text: str, limit: int, *, session_limit: int) -> str:
+    """Store a result that exceeds `limit` characters, and return its beginning with a note on how to read the rest.
+
+    Args:
+        source: Session whose state stores the text.
+        call: The call that returned the result; its id is the key.
+        text: The whole result.
+        limit: Maximum length of the returned text, in characters.
+        session_limit: Characters that a session may store in total. Beyond it, the result is only truncated.
+    """
+    if not store_text(source.state, call.id, text, session_limit=session_limit):
+        return truncate(text, limit)
+    rest = f'of {len(text)} characters; read_result with id "{call.id}" reads on, and searches]'
+    shown = max(0, limit - len(rest) - len(f"\n[the first {limit} "))
+    return f"{text[:shown]}\n[the first {shown} {rest}"
+
+
+def store_text(state: Any, name: str, text: str, *, session_limit: int) -> bool:
+    """Store a text for `read_result` under an id; return False if the session would exceed `session_limit` characters."""
+    size = state.get(_TOTAL_KEY, 0) + len(text)
+    if size > session_limit:
+        return False
+    # `once`: a call that is repeated after a crash may have stored the text before.
+    state.dispatch([(f"{_KEY_PREFIX}{name}", text), (_TOTAL_KEY, size)], once=f"{name}/kept")
+    return True
+
+
+def stored_text(state: Mapping[str, Any], name: str) -> str | None:
+    """Return the result text stored under an id; None if the id is unknown."""
+    text = state.get(f"{_KEY_PREFIX}{name}")
+    return text if isinstance(text, str) else None
+
+
+async def _text_from_record(session: Any, call_id: str) -> str | None:
+    """Return the untruncated result of a call from the session record; None if the record has no such call."""
+    before: int | None = None
+    while session is not None and before != 0:
+        page = await session.messages(before=before)
+        for message in reversed(page.messages):
+            for result in message.tool_results:
+                if result.call_id == call_id:
+                    return "\n".join(filter(None, (result.error, result.content)))
+        before = page.first
+    return None
+
+
+def _search(text: str, query: str, start: int) -> str:
+    """Return the occurrences of `query` from index `start`, each with its position and surrounding text."""
+    hits: list[int] = []
+    while len(hits) < MAX_SEARCH_HITS and (hit := text.find(query, start)) >= 0:
+        hits.append(hit)
+        start = hit + len(query)
+    if not hits:
+        return f"{query[:200]!r} was not found"
+    excerpts = (
+        f"[at {hit}] {text[max(0, hit - _CONTEXT_CHARACTERS) : hit + len(query) + _CONTEXT_CHARACTERS]}"
+        for hit in hits
+    )
+    more = (
+        "\n[there may be more hits: search again with a later start]" if len(hits) == MAX_SEARCH_HITS else ""
+    )
+    return "\n".join(excerpts) + more

@@ -1,0 +1,304 @@
+"""Convert values and exceptions of tools to text that a model reads."""
+
+import base64
+import dataclasses
+import datetime as dt
+import decimal
+import enum
+import fractions
+import ipaddress
+import json
+import math
+import pathlib
+import re
+import types
+import uuid
+from collections import OrderedDict
+from collections.abc import AsyncIterable, Callable, Collection, Coroutine, Iterator, Mapping
+from types import NoneType
+from typing import Any
+
+import attrs
+import msgspec
+
+from actgent.errors import ToolError, UnusableResult
+from actgent.messages import Media
+from actgent.support.user_code import advice_for, convert_user_error, explained_text, leaves, type_name
+
+_TEXTUAL = (
+    uuid.UUID,
+    pathlib.PurePath,
+    decimal.Decimal,
+    fractions.Fraction,
+    complex,
+    dt.tzinfo,
+    ipaddress.IPv4Address,
+    ipaddress.IPv6Address,
+    ipaddress.IPv4Network,
+    ipaddress.IPv6Network,
+    ipaddress.IPv4Interface,
+    ipaddress.IPv6Interface,
+)
+_BINARY = (bytes, bytearray, memoryview)
+_CONTROL_CHARACTERS = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
+"""Control characters except tab, line feed and carriage return; terminals and databases interpret them."""
+_REPLACEMENTS = {
+    code: 0x2400 + code if code < 0x7F else 0xFFFD  # noqa: PLR2004 - DEL
+    for code in (*range(0x20), *range(0x7F, 0xA0))
+}
+"""Visible replacement of each control character by code point: the pictures of U+2400, or U+FFFD from DEL on."""
+for _allowed in "\t\n\r":
+    del _REPLACEMENTS[ord(_allowed)]
+_EXPORT_METHODS = ("model_dump", "tolist")
+"""Methods by which values such as pydantic models and numpy arrays export plain data."""
+
+
+def _simplify(value: object) -> Any:
+    """Convert a value that JSON does not support to a simpler value, one level deep."""
+    if isinstance(value, Media):
+        raise TypeError(
+            f"{type(value).__name__} cannot be nested in other data: return it alone, or in a list such as [text, {type(value).__name__}(...)]"
+        )
+    for kinds, write in _CONVERTERS:
+        if isinstance(value, kinds):
+            return write(value)
+    if not isinstance(value, type) and (fields := _field_values(value)) is not None:
+        return fields
+    return _collection_items(value)
+
+
+def _bytes_text(value: bytes) -> str:
+    """Return bytes as text if they are UTF-8 without control characters, else as base64."""
+    try:
+        text = value.decode()
+    except UnicodeDecodeError:
+        return base64.b64encode(value).decode()
+    return base64.b64encode(value).decode() if _CONTROL_CHARACTERS.search(text) else text
+
+
+def _field_values(value: Any) -> Any:
+    if attrs.has(type(value)):
+        return attrs.asdict(value, recurse=False)
+    if dataclasses.is_dataclass(value):
+        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    if isinstance(value, msgspec.Struct):
+        return msgspec.structs.asdict(value)
+    if hasattr(value, "__pydantic_serializer__") and hasattr(value, "model_dump"):
+        return value.model_dump(mode="json")
+    export = next(filter(None, (getattr(value, name, None) for name in _EXPORT_METHODS)), None)
+    return None if export is None else export()
+
+
+def _collection_items(value: object) -> Any:
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, (set, frozenset)):
+        return _sort_if_possible(value)
+    if isinstance(value, Collection):
+        return list(value)
+    raise TypeError(f"{type(value).__name__} is not a JSON value: {_remedy(value)}")
+
+
+def _remedy(value: object) -> str:
+    if isinstance(value, Coroutine):
+        value.close()  # prevents Python's warning about a coroutine that was never awaited
+        return "await it in the tool"
+    if isinstance(value, AsyncIterable):
+        return "collect it in a list first"
+    if isinstance(value, Iterator):
+        return "return a list"
+    return "return text, a number, a list, a dict, or a dataclass"
+
+
+def _sort_if_possible(value: Collection[Any]) -> list[Any]:
+    try:
+        return sorted(value)
+    except TypeError:
+        return list(value)
+
+
+_CONVERTERS: tuple[tuple[type | tuple[type, ...], Callable[[Any], Any]], ...] = (
+    ((dt.date, dt.time), lambda value: value.isoformat()),
+    (enum.Enum, lambda value: value.value),
+    (_TEXTUAL, str),
+    (dt.timedelta, msgspec.to_builtins),  # ISO 8601, as parameters are read
+    (_BINARY, lambda value: _bytes_text(bytes(value))),
+    (BaseException, lambda value: describe(value)),  # noqa: PLW0108 - defined below
+    (re.Pattern, lambda value: value.pattern),
+    (
+        re.Match,
+        lambda value: {
+            "match": value[0],
+            "span": value.span(),
+            "groups": value.groupdict() or value.groups(),
+        },
+    ),
+    (types.SimpleNamespace, vars),
+)
+"""Conversions of standard library types to plain data, so that the work of a tool that returns one is not lost."""
+_encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, default=_simplify).encode
+_MAX_LEVELS = 100
+
+
+def _with_text_keys(value: Any, level: int = 0) -> Any:
+    """Return a value whose keys (dates, tuples), NaN and Infinity are replaced by text, which JSON requires."""
+    if level > _MAX_LEVELS:
+        raise RecursionError(f"nested deeper than {_MAX_LEVELS} levels")
+    if isinstance(value, Mapping):
+        return {_key(key): _with_text_keys(item, level + 1) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_with_text_keys(item, level + 1) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if isinstance(value, (str, int, float, NoneType)):
+        return value
+    return _with_text_keys(_simplify(value), level + 1)
+
+
+def _key(key: Any) -> str:
+    if isinstance(key, str):
+        return str.__str__(key)
+    plain = key if isinstance(key, (int, float, tuple, NoneType)) else _simplify(key)
+    return plain if isinstance(plain, str) else to_text(plain)
+
+
+def to_text(value: object) -> str:
+    """Return text unchanged and any other value as JSON.
+
+    Characters that UTF-8 cannot encode become `?`. Control characters in text, except tabs and line ends, become
+    visible
+    symbols; JSON escapes them. Instances of attrs and dataclasses, msgspec structs, pydantic models, enums, dates and
+    sets are
+    converted to their fields or elements.
+
+    Raises:
+        UnusableResult: The value contains itself, or has no data: a function, a generator, a lock.
+    """
+    try:
+        if isinstance(value, str):
+            return replace_control_characters(str.__str__(value))
+        if isinstance(value, _BINARY):
+            return replace_control_characters(_bytes_text(bytes(value)))
+        if isinstance(value, BaseException):
+            return describe(value)
+        if type(value) is int:  # the usual small result; the encoder takes ten times as long
+            return str(value)
+        return _json_text(value)
+    except BaseException as raised:  # noqa: ASYNC103, BLE001 - the value's own methods may raise anything
+        error = convert_user_error(raised, "result", type_name(value))
+    raise UnusableResult(f"the result cannot be converted to JSON: {describe(error)}") from error
+
+
+def _json_text(value: object) -> str:
+    try:
+        return _replace_surrogates(_encode(value))
+    except (TypeError, ValueError) as error:
+        if not str(error).startswith(("keys must be", "Out of range float")):
+            raise
+        return _replace_surrogates(_encode(_with_text_keys(value)))
+
+
+def to_result_text(value: object) -> str:
+    """Return the text of a tool's result: like `to_text`, or `str(value)` if JSON cannot represent the value.
+
+    Never raises, so a tool that completed is not reported as failed.
+    """
+    try:
+        return to_text(value)
+    except UnusableResult:
+        return fallback_text(value)
+
+
+def fallback_text(value: object) -> str:
+    """Return `str(value)`, or a sentence with the value's type if `str()` raises."""
+    try:
+        return replace_control_characters(str.__str__(str(value)))
+    except BaseException as raised:  # noqa: ASYNC103, BLE001 - of the value's own method
+        error = convert_user_error(raised, "result", type_name(value))
+    return (
+        f"[the tool ran and returned a value of the type {type_name(value)} without readable text: "
+        f"str() raised {type_name(next(leaves(error)))}]"
+    )
+
+
+def to_json_text(data: object) -> str | None:
+    """Return data as JSON text; None if the data is None or JSON cannot represent it."""
+    if data is None:
+        return None
+    try:
+        return json.dumps(data, ensure_ascii=False) if isinstance(data, str) else to_text(data)
+    except UnusableResult:
+        return None
+
+
+def replace_control_characters(text: str) -> str:
+    """Return text with visible symbols for control characters, and `?` for characters that UTF-8 cannot encode."""
+    text = _replace_surrogates(text)
+    # Not `re.sub`: it creates one object per match, 90 MB for a megabyte of NUL.
+    return text if _CONTROL_CHARACTERS.search(text) is None else text.translate(_REPLACEMENTS)
+
+
+def _replace_surrogates(text: str) -> str:
+    if text.isascii():
+        return text
+    return text.encode("utf-8", "replace").decode("utf-8")
+
+
+def truncate(text: str, limit: int) -> str:
+    """Truncate a text to `limit` characters, ending with a notice of the full length."""
+    if len(text) <= limit:
+        return text
+    notice = f"\n[truncated: the text has {len(text)} characters; request less at a time]"
+    return text[: limit - len(notice)] + notice if limit > len(notice) else text[:limit]
+
+
+def describe(error: BaseException) -> str:
+    """Return an exception as text for a model: a `ToolError` as its text, others with class and text; groups are flattened."""
+    return replace_control_characters("; ".join(dict.fromkeys(map(_with_advice, leaves(error)))))
+
+
+def _with_advice(error: BaseException) -> str:
+    advice = advice_for(error)
+    return f"{error_text(error)} ({advice})" if advice else error_text(error)
+
+
+def error_text(error: BaseException) -> str:
+    """Return the text of one exception, without the exceptions in a group; other classes than `ToolError` with their name."""
+    kind = type(error).__name__
+    if (text := explained_text(error)) is None:
+        return f"{kind} (its text is not readable)"
+    text = text.strip()
+    if isinstance(error, ToolError):
+        return text or kind
+    return f"{kind}: {text}" if text else kind
+
+
+def canonical_json(arguments: Mapping[str, Any]) -> str:
+    """Return arguments as JSON with sorted keys: equal for equal arguments, different for 1, 1.0 and true."""
+    return json.dumps(arguments, sort_keys=True, separators=(",", ":"))
+
+
+@attrs.define
+class ResultCache:
+    """Least recently used cache of result texts."""
+
+    capacity: int
+    """Maximum number of cached texts."""
+    _texts: OrderedDict[str, str] = attrs.field(factory=OrderedDict, init=False, repr=False)
+
+    def get(self, key: str) -> str | None:
+        """Return the text of a key and mark it as used; None if the key is not cached."""
+        if key not in self._texts:
+            return None
+        self._texts.move_to_end(key)
+        return self._texts[key]
+
+    def put(self, key: str, text: str) -> None:
+        """Store a text, and evict the least recently used text if the cache is full."""
+        self._texts[key] = text
+        self._texts.move_to_end(key)
+        if len(self._texts) > self.capacity:
+            self._texts.popitem(last=False)
+
+    def __len__(self) -> int:
+        return len(self._texts)

@@ -1,0 +1,35 @@
+"""Schemas of approval forms as plain JSON."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from actgent.errors import ConfigurationError, ParseError
+from actgent.support.strict_json import loads
+
+
+def plain_form(form: Mapping[str, Any] | None, *, owner: str) -> dict[str, Any] | None:
+    """Return the schema of an approval form as a plain JSON dict after validating it; None for None.
+
+    Raises:
+        ConfigurationError: The schema is invalid or is not JSON.
+    """
+    if form is None:
+        return None
+    from .json_schema import compile_schema  # noqa: PLC0415 - loads a library, and few agents have forms
+
+    compile_schema(form, owner=owner)
+    try:
+        plain: dict[str, Any] = loads(json.dumps(form, allow_nan=False, default=_plain_mapping))
+    except ParseError as error:
+        raise ConfigurationError(f"the JSON Schema of {owner} is not JSON: {error.reason}") from None
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ConfigurationError(f"the JSON Schema of {owner} is not JSON: {error}") from None
+    return plain
+
+
+def _plain_mapping(value: object) -> dict[Any, Any]:
+    """Return a mapping as a dict, for `json.dumps`."""
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise TypeError(f"a value of type {type(value).__name__}")

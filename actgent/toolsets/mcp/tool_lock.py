@@ -1,0 +1,104 @@
+"""Lock file with digests of the approved tools and prompts of MCP servers.
+
+A server may change its tools at any time. The lock has a digest of each tool's name, description, schema and hints,
+and of each
+prompt's name, description and arguments. A tool or prompt with another digest is withheld until it is locked again.
+Results of
+tools and contents of prompts are not locked.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from actgent.errors import ConfigurationError
+from actgent.support.files import write_whole
+from actgent.support.strict_json import load_document
+
+VERSION = 1
+LOCK = "mcp.lock.json"
+"""Name of the lock file, in the folder of the servers file."""
+
+
+@attrs.frozen
+class ToolLock:
+    """Digests of tools and prompts, by server and name."""
+
+    servers: Mapping[str, Mapping[str, str]] = attrs.field(factory=dict)
+    """Digests of tools, by server and tool name."""
+    prompts: Mapping[str, Mapping[str, str]] = attrs.field(factory=dict)
+    """Digests of prompts, by server and prompt name."""
+
+    @classmethod
+    def read(cls, path: Path) -> "ToolLock":
+        """Read a lock file.
+
+        Raises:
+            ConfigurationError: The file does not exist or is not a lock file.
+        """
+        try:
+            data = load_document(path.read_text(encoding="utf-8"))
+            if data["version"] != VERSION:
+                raise ConfigurationError(f"{path}: a newer actgent wrote this lock")
+            return cls(_by_server(data["servers"]), _by_server(data.get("prompts", {})))
+        except FileNotFoundError as error:
+            raise ConfigurationError(
+                f"the lock file {path} does not exist: `actgent mcp lock` creates it"
+            ) from error
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ConfigurationError(
+                f"{path} is not a lock file of MCP tools: `actgent mcp lock` creates a new one"
+            ) from error
+
+    def write(self, path: Path) -> None:
+        """Write the lock file atomically, with sorted keys for readable diffs. Call it inside `file_change(path)`."""
+        data = {
+            "version": VERSION,
+            "servers": _by_server(self.servers),
+            "prompts": _by_server({name: each for name, each in self.prompts.items() if each}),
+        }
+        write_whole(path, json.dumps(data, indent=2, sort_keys=True, ensure_ascii=False) + "\n")
+
+    def of(self, server: str) -> tuple[Mapping[str, str], Mapping[str, str]]:
+        """Return two mappings for a server: digests by tool name, and digests by prompt name."""
+        return self.servers.get(server, {}), self.prompts.get(server, {})
+
+    def withheld_reason(self, server: str, tool: str, digest: str) -> str | None:
+        """Return why a tool is withheld; None if its digest matches the lock."""
+        return _why_withheld(self.servers.get(server, {}).get(tool), digest)
+
+    def prompt_withheld_reason(self, server: str, prompt: Mapping[str, Any]) -> str | None:
+        """Return why a prompt, as listed by `MCPServer.prompts`, is withheld; None if its digest matches the lock."""
+        return _why_withheld(self.prompts.get(server, {}).get(prompt["name"]), prompt_digest(prompt))
+
+
+def _by_server(digests: Mapping[str, Mapping[str, str]]) -> dict[str, dict[str, str]]:
+    return {server: dict(each) for server, each in digests.items()}
+
+
+def _why_withheld(locked: str | None, digest: str) -> str | None:
+    if locked is None:
+        return "it is not in the lock: `actgent mcp lock` adds it"
+    changed = "it has changed since it was locked: `actgent mcp lock` accepts the change"
+    return None if locked == digest else changed
+
+
+def tool_digest(listed: Any) -> str:
+    """Return the digest of a tool's texts, schema and effect hints."""
+    hints = listed.annotations
+    effects = [] if hints is None else [hints.read_only_hint, hints.idempotent_hint]
+    said = [listed.name, listed.title, listed.description, listed.input_schema]
+    return _digest([*said, effects] if any(effects) else said)
+
+
+def prompt_digest(listed: Mapping[str, Any]) -> str:
+    """Return the digest of a prompt's name, description and arguments, as `MCPServer.prompts` lists them."""
+    return _digest([listed["name"], listed["description"], listed["arguments"]])
+
+
+def _digest(said: Any) -> str:
+    return hashlib.sha256(json.dumps(said, sort_keys=True).encode("utf-8", "surrogatepass")).hexdigest()

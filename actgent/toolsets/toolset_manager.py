@@ -1,0 +1,340 @@
+"""Run the toolsets of a runtime: one task per toolset, from its first agent to its last.
+
+A toolset is `connecting`, then `connected` or `lost`. Lost toolsets are reconnected after growing delays. Published
+tools go to
+the registries of all agents that use the toolset.
+
+A ConfigurationError before the first connection ends the toolset, because a retry cannot fix it; starting its agents
+raises
+the error.
+"""
+
+import contextvars
+import math
+from collections.abc import Sequence
+
+import attrs
+import trio
+
+from actgent.errors import ConfigurationError, ToolsetUnavailable
+from actgent.errors.printable import shown
+from actgent.events import EventStream, ToolsetConnected, ToolsetLost
+from actgent.support.logs import logger_of
+from actgent.support.user_code import convert_user_error, leaves, readable_text
+from actgent.tools.base import Tool
+from actgent.tools.outputs.result_text import error_text
+from actgent.tools.registry import ToolRegistry
+
+from .toolset import Toolset
+
+OPTIONAL_WAIT_SECONDS = 0.45
+"""Time that an agent's start waits for the next optional toolset after one has connected. Half a second in total."""
+MIN_RETRY_DELAY_SECONDS = 1.0
+"""Delay before the first reconnection; doubles with each failure."""
+MAX_RETRY_DELAY_SECONDS = 60.0
+"""Maximum delay before a reconnection."""
+STABLE_SECONDS = 60.0
+"""Duration of a connection after which the delay starts at its minimum again."""
+
+_log = logger_of(__name__)
+
+
+@attrs.define(eq=False)
+class _AgentToolset:
+    """A toolset as one agent uses it: the tools of a source, or tools derived from them."""
+
+    toolset: Toolset
+    """The toolset that was passed to the agent."""
+    registry: ToolRegistry
+    """Tool registry of the agent."""
+    error: Exception | None = None
+    """The exception of the last derivation; None if it succeeded."""
+    is_started: bool = False
+    """True after the agent has started; errors of the toolset are then only logged."""
+
+    def publish(self, tools: Sequence[Tool]) -> None:
+        """Derive the agent's tools from the published tools, and put them in the registry."""
+        try:
+            derived = self.toolset.tools_from(tools)
+            self.registry.publish(self.toolset.name, derived, outside=self.toolset.source.outside)
+        except BaseException as raised:  # noqa: ASYNC103, BLE001 - derivation functions are user code
+            self.error = convert_user_error(raised, "toolset", self.toolset.name)
+            _log.exception("toolset %s: deriving its tools failed", shown(self.toolset.name))
+            self.mark_unavailable(readable_text(self.error) or type(self.error).__name__)
+        else:
+            self.error = None
+
+    def mark_unavailable(self, reason: str) -> None:
+        """Make calls of the toolset's tools fail with a reason."""
+        self.registry.mark_unavailable(self.toolset.name, reason)
+
+    def mark_settled(self) -> None:
+        """Wake calls that wait for the toolset: it has connected or failed."""
+        self.registry.mark_settled(self.toolset.name)
+
+
+@attrs.define(eq=False)
+class _ToolsetState:
+    """State of a running source toolset."""
+
+    source: Toolset
+    """Toolset whose connection this object manages."""
+    uses: list[_AgentToolset] = attrs.field(factory=list)
+    """The agents' toolsets that get their tools from this source."""
+    tools: tuple[Tool, ...] | None = None
+    """Tools that were published last; None before the first connection."""
+    reason: str = "it has not connected yet"
+    """Reason for models why the toolset is not connected; empty while it is connected."""
+    detail: str = ""
+    """The same reason for developers, with the text of the error."""
+    error: Exception | None = None
+    """Exception that ended the last connection; None after a connection or a timeout."""
+    config_error: ConfigurationError | None = None
+    """Configuration error that ended the toolset before its first connection; None if there was no error."""
+    is_settled: bool = False
+    """True if the toolset has connected or failed at least once."""
+    changed: trio.Event = attrs.field(factory=trio.Event)
+    """Set when the toolset connects or fails; replaced by a new event each time."""
+    failures: int = 0
+    """Number of failures since the last stable connection."""
+    scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
+    """Cancel scope of the toolset's task."""
+    connecting: trio.CancelScope = attrs.field(factory=trio.CancelScope)
+    """Cancel scope of the current connection attempt; its deadline is lifted after publishing."""
+    run_token: object = None
+    """Token of the current connection run; results of earlier runs are discarded. None if the source is not running."""
+    is_closed: bool = False
+    """True after the last agent has stopped using the toolset."""
+
+    def add(self, use: _AgentToolset) -> None:
+        """Attach an agent's toolset. It receives the current tools, or the reason why no tools are available."""
+        self.uses.append(use)
+        if self.tools is not None:
+            use.publish(self.tools)
+        if self.reason:
+            use.mark_unavailable(self.reason)
+        if not self.is_settled:
+            use.registry.mark_connecting(use.toolset.name)
+
+    def notify(self) -> None:
+        """Wake the waiters after the toolset has connected or failed."""
+        self.is_settled = True
+        for use in self.uses:
+            use.mark_settled()
+        self.changed.set()
+        self.changed = trio.Event()
+
+
+class ToolsetManager:
+    """Runs the toolsets of one runtime block."""
+
+    def __init__(self, nursery: trio.Nursery, events: EventStream) -> None:
+        self._nursery = nursery
+        self._events = events
+        self._loop = trio.lowlevel.current_trio_token()
+        self._states: dict[Toolset, _ToolsetState] = {}
+
+    async def open(self, registry: ToolRegistry, toolsets: Sequence[Toolset]) -> None:
+        """Add the tools of toolsets to a registry, and wait for the toolsets to connect.
+
+        Required toolsets are awaited up to their `connect_timeout`. For optional toolsets, wait until one has
+        connected, and then for
+        each further one as long as it connects within half a second. Later tools reach sessions by a notice.
+
+        Raises:
+            ToolsetUnavailable: A required toolset did not connect. None of the toolsets is added.
+            ConfigurationError: The configuration of a toolset is wrong, or a derivation does not match its tools.
+        """
+        uses = [_AgentToolset(toolset, registry) for toolset in toolsets]
+        try:
+            states = [self._acquire(use) for use in uses]
+            async with trio.open_nursery() as nursery:
+                for use, state in zip(uses, states, strict=True):
+                    if use.toolset.required:
+                        nursery.start_soon(_wait_required, state)
+                await _wait_optional(states)
+            _check_configured(uses, states)
+            for use in uses:
+                use.is_started = True
+        except BaseExceptionGroup as group:
+            self.close(registry)
+            raise next(leaves(group)) from None
+        except BaseException:
+            self.close(registry)
+            raise
+
+    def close(self, registry: ToolRegistry) -> None:
+        """Remove a registry from all toolsets, and stop toolsets without a registry; their tasks close their connections."""
+        for state in list(self._states.values()):
+            for use in state.uses:
+                if use.registry is registry:
+                    use.mark_settled()
+            state.uses = [use for use in state.uses if use.registry is not registry]
+            if not state.uses:
+                del self._states[state.source]
+                state.scope.cancel()
+                state.is_closed = True
+                state.notify()  # wakes tasks that wait for a connection that will not come
+
+    def _acquire(self, use: _AgentToolset) -> _ToolsetState:
+        """Return the state of the toolset's source, and start its task on first use."""
+        source = use.toolset.source
+        state = self._states.get(source)
+        if state is None:
+            state = self._states[source] = _ToolsetState(source)
+            # A new context, so that the connection does not inherit the context of the current request.
+            contextvars.Context().run(self._start_task, state)
+        state.add(use)
+        return state
+
+    def _start_task(self, state: _ToolsetState) -> None:
+        """Start the task of a toolset."""
+        self._nursery.start_soon(self._run, state, name=f"toolset {state.source.name}")
+
+    async def _run(self, state: _ToolsetState) -> None:
+        """Connect a toolset repeatedly until it is closed or its configuration is wrong."""
+        with state.scope:
+            while True:
+                begun = trio.current_time()
+                error = await self._connect(state)
+                if state.tools is None and (config_error := _configuration_error_in(error)) is not None:
+                    self._fail_configuration(state, config_error)
+                    return
+                if trio.current_time() - begun > STABLE_SECONDS:
+                    state.failures = 0
+                pause = min(MIN_RETRY_DELAY_SECONDS * 2**state.failures, MAX_RETRY_DELAY_SECONDS)
+                state.failures += 1
+                self._handle_disconnect(state, error, pause)
+                await trio.sleep(pause)
+
+    async def _connect(self, state: _ToolsetState) -> Exception | None:
+        """Run a toolset until its connection ends, and return the exception; None if it did not publish within `connect_timeout`."""
+        toolset = state.source
+        run = state.run_token = object()
+        with trio.move_on_after(toolset.connect_timeout) as state.connecting:
+            try:
+                await toolset.run(lambda tools: self._publish(state, run, tools))
+            except BaseException as raised:  # noqa: ASYNC103, BLE001 - toolsets are user code
+                error = convert_user_error(raised, "toolset", toolset.name)
+            else:
+                error = ConnectionResetError("its connection ended")
+            finally:
+                state.run_token = None
+            return error
+        return None
+
+    def _publish(self, state: _ToolsetState, run: object, tools: Sequence[Tool]) -> None:
+        """Give all agents the tools of a source. Tools of an ended run are ignored.
+
+        Raises:
+            RuntimeError: The caller is in another thread.
+        """
+        if not trio.lowlevel.in_trio_run() or trio.lowlevel.current_trio_token() is not self._loop:
+            raise RuntimeError(
+                f"toolset {state.source.name!r} called publish() from another thread: "
+                "use trio.from_thread.run_sync(publish, tools)"
+            )
+        if run is not state.run_token:
+            return
+        state.tools = tuple(tools)
+        state.connecting.deadline = math.inf
+        state.reason, state.error = "", None
+        for use in state.uses:
+            use.publish(state.tools)
+        if self._events.watched:
+            self._events.publish(ToolsetConnected(toolset=state.source.name, tools=len(state.tools)))
+        state.notify()
+
+    def _fail_configuration(self, state: _ToolsetState, config_error: ConfigurationError) -> None:
+        """Stop a toolset whose configuration is wrong. Agents that have started only get a log entry."""
+        name = state.source.name
+        state.config_error = config_error
+        state.reason = "its configuration is wrong"
+        for use in state.uses:
+            use.mark_unavailable(state.reason)
+        if any(use.is_started for use in state.uses):
+            _log.error("the configuration of toolset %s is wrong: %s", shown(name), shown(str(config_error)))
+        state.notify()
+
+    def _handle_disconnect(self, state: _ToolsetState, error: Exception | None, pause: float) -> None:
+        """Mark a toolset as unavailable, and log and publish the reason."""
+        name = state.source.name
+        state.error = error
+        silent = f"it did not answer within {state.source.connect_timeout:g} s"
+        state.reason = silent if error is None else "its connection failed"
+        state.detail = detail = silent if error is None else _leaf_text(error)
+        _log.warning(
+            "toolset %s is not available: %s; next attempt in %g s", shown(name), shown(detail), pause
+        )
+        for use in state.uses:
+            use.mark_unavailable(state.reason)
+        if self._events.watched:
+            kind = "silent" if error is None else type(next(leaves(error))).__name__
+            self._events.publish(ToolsetLost(toolset=name, error=kind, delay=pause))
+        state.notify()
+
+
+def _configuration_error_in(error: Exception | None) -> ConfigurationError | None:
+    """Return the configuration error that ended a connection, without the groups around it; None if it is another error."""
+    leaf = None if error is None else next(leaves(error))
+    return leaf if isinstance(leaf, ConfigurationError) else None
+
+
+def _check_configured(uses: Sequence[_AgentToolset], states: Sequence[_ToolsetState]) -> None:
+    """Raise the configuration or derivation error of the first toolset that has one."""
+    for use, state in zip(uses, states, strict=True):
+        if (error := state.config_error or use.error) is not None:
+            raise error
+
+
+async def _wait_required(state: _ToolsetState) -> None:
+    """Wait for a required toolset to connect.
+
+    Raises:
+        ToolsetUnavailable: The toolset did not connect within its `connect_timeout`, or its agent was stopped.
+        ConfigurationError: The configuration of the toolset is wrong.
+    """
+    with trio.move_on_after(state.source.connect_timeout):
+        while state.tools is None and state.config_error is None and not state.is_closed:
+            await state.changed.wait()
+    if state.config_error is not None:
+        raise state.config_error
+    if state.tools is None:
+        silent = f"it did not answer within {state.source.connect_timeout:g} s"
+        reason = "its agent was stopped" if state.is_closed else silent
+        raise ToolsetUnavailable(state.source.name, state.detail or reason) from state.error
+
+
+async def _wait_optional(states: Sequence[_ToolsetState]) -> None:
+    """Wait until each toolset has connected or failed, at most `OPTIONAL_WAIT_SECONDS` after the last connection."""
+    deadline = math.inf
+    while waiting := [state for state in states if not state.is_settled]:
+        known = _connected(states)
+        with trio.move_on_at(deadline) as scope:
+            await _wait_any(waiting)
+        if scope.cancelled_caught:
+            return
+        if _connected(states) > known:
+            deadline = trio.current_time() + OPTIONAL_WAIT_SECONDS
+
+
+def _connected(states: Sequence[_ToolsetState]) -> int:
+    """Return the number of connected toolsets, without static ones."""
+    return sum(state.tools is not None and state.source.may_change for state in states)
+
+
+async def _wait_any(states: Sequence[_ToolsetState]) -> None:
+    """Wait until one of the toolsets connects or fails."""
+    async with trio.open_nursery() as nursery:
+
+        async def wait(event: trio.Event) -> None:
+            await event.wait()
+            nursery.cancel_scope.cancel()
+
+        for state in states:
+            nursery.start_soon(wait, state.changed)
+
+
+def _leaf_text(error: Exception) -> str:
+    """Return the text of the first exception in an error, without groups."""
+    return error_text(next(leaves(error)))

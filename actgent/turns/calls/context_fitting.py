@@ -1,0 +1,219 @@
+"""Fitting of model requests into the model's context window: drop old messages, then shorten long tool results."""
+
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+
+import attrs
+
+from actgent.errors import BadRequest, ContextOverflow
+from actgent.errors.printable import counted
+from actgent.journal.records import Fitting
+from actgent.llm import context_window as window
+from actgent.llm.base import LLM, Answer, Chat
+from actgent.memory.base import ModelView
+from actgent.memory.token_budget import largest
+from actgent.messages import ChatMessage, Part, ToolCall, ToolResult
+from actgent.sessions.context import SessionContext
+from actgent.sessions.conversation import SessionConversation
+from actgent.sessions.turn import Turn
+from actgent.support.logs import logger_of
+from actgent.support.token_estimate import estimate_tokens
+from actgent.support.user_code import convert_user_error
+from actgent.tools.outputs.oversized_results import ReadResult, store_oversized
+from actgent.tools.outputs.result_text import truncate
+
+TARGET_SHARE = 0.515
+"""Target share of the context window after a cut. Cutting this far makes cuts rare: measured requests then use 0.5 in the median."""
+MAX_SHARE = 0.9
+"""Maximum share of the conversation's messages that a cut keeps."""
+RESULT_LENGTHS_CHARS = (10_000, 1_000)
+"""Lengths in characters to which tool results are truncated; they are tried in order until the request fits."""
+
+_ADVICE = (
+    "the largest parts are: {}. Send less, let tools return less (Limits(result_characters=...)), ask for a shorter answer "
+    "(max_tokens=), or take a model with a larger window; where context_window= says how large it is, look whether it is right"
+)
+_log = logger_of(__name__)
+
+Assemble = Callable[[], Sequence[ChatMessage]]
+"""Rebuilds the messages of a request after messages were dropped from its view."""
+
+
+@attrs.define(eq=False)
+class ContextFitter:
+    """Fits model requests into context windows. It caches the last token count that the provider returned for each conversation."""
+
+    _counted: "weakref.WeakKeyDictionary[SessionConversation, window.CountedRequest]" = attrs.field(
+        factory=weakref.WeakKeyDictionary
+    )
+
+    def note(self, context: SessionContext, llm: LLM, chat: Chat, answer: Answer) -> None:
+        """Store the prompt token count that the provider returned with an answer."""
+        if llm.context_window is None:
+            return
+        if counted := window.count_answered(llm, chat, answer, self._counted.get(context.conversation)):
+            self._counted[context.conversation] = counted
+
+    async def fit(
+        self, context: SessionContext, turn: Turn, llm: LLM, chat: Chat, assemble: Assemble
+    ) -> Chat:
+        """Return the request, shortened if it exceeds the model's context window.
+
+        Old messages are dropped first, then long tool results are truncated. If the estimate is inconclusive, the provider
+        counts the tokens, if it offers that.
+
+        Raises:
+            ContextOverflow: The request does not fit, even when shortened.
+        """
+        if llm.context_window is None:
+            return chat
+        turn.fitting = None
+        before = self._counted.get(context.conversation) or self._recorded(context, llm, chat)
+        room = llm.context_window - window.reserved_answer_tokens(llm, chat, llm.context_window)
+        if window.upper_bound(llm, chat, before) <= room:  # the usual case
+            return chat
+        if llm.counts_tokens and window.lower_bound(llm, chat, before) <= room:
+            counted = await self._count(context, turn, llm, chat)
+            if counted is not None and counted <= room:
+                return chat
+        return self._cut(context, turn, llm, chat, assemble, room=room)
+
+    def _recorded(self, context: SessionContext, llm: LLM, chat: Chat) -> window.CountedRequest | None:
+        """Rebuild the token count of the last request from the journal after a restart, so that requests are cut as without the restart."""
+        said = context.conversation.last_answer
+        if said is None:
+            return None
+        context.conversation.last_answer = None
+        answers = [place for place, each in enumerate(chat.messages) if each.role == "assistant"]
+        is_shortened = said.fitting is not None and said.fitting.shortened
+        is_other = said.model and not said.model.startswith(llm.name)
+        if not answers or is_shortened or is_other:
+            return None
+        request = attrs.evolve(chat, messages=chat.messages[: answers[-1]])
+        answer = Answer(parts=chat.messages[answers[-1]].parts, usage=said.usage)
+        if counted := window.count_answered(llm, request, answer):
+            self._counted[context.conversation] = counted
+        return counted
+
+    async def _count(self, context: SessionContext, turn: Turn, llm: LLM, chat: Chat) -> int | None:
+        """Return the token count of a request from the provider's counting endpoint; None if it cannot count. Interruptible."""
+        turn.expose()
+        try:
+            counted = await llm.count_tokens(chat)
+        except BaseException as raised:  # noqa: ASYNC103, BLE001 - the edge to foreign code
+            _log.info("a request is estimated: %r", convert_user_error(raised, "model", llm.name))
+            counted = None
+        finally:
+            turn.cover()
+        turn.check()
+        if counted is not None:
+            self._counted[context.conversation] = window.count_unsent(
+                llm, chat, counted, self._counted.get(context.conversation)
+            )
+        return counted
+
+    def compact(
+        self, context: SessionContext, turn: Turn, llm: LLM, chat: Chat, assemble: Assemble
+    ) -> Chat | None:
+        """Return a request of half the size after its provider rejected it as too long; None if it cannot be shortened."""
+        size = window.upper_bound(llm, chat, self._counted.get(context.conversation))
+        try:
+            return self._cut(context, turn, llm, chat, assemble, room=size // 2)
+        except ContextOverflow:
+            return None
+
+    def _cut(
+        self, context: SessionContext, turn: Turn, llm: LLM, chat: Chat, assemble: Assemble, *, room: int
+    ) -> Chat:
+        size_of = partial(window.upper_bound, llm, before=self._counted.get(context.conversation))
+        size, view = size_of(chat), context.conversation.view
+        fitting = turn.fitting or Fitting(tokens=size, room=room)
+        counted = self._counted.get(context.conversation)
+        rate = counted.rate if counted is not None and counted.model == llm.name else 1.0
+        shorten = partial(with_short_results, context, turn)
+        for limit in (0, *RESULT_LENGTHS_CHARS):
+            if limit and size > room:
+                fitting = attrs.evolve(fitting, shortened=limit)
+                chat = attrs.evolve(chat, messages=shorten(chat, limit))
+                size = size_of(chat)
+            while size > room and view.shrink(share := _share(view, chat, room * TARGET_SHARE / rate)):
+                fitting = attrs.evolve(fitting, shares=(*fitting.shares, share))
+                chat = attrs.evolve(chat, messages=assemble())
+                if limit:
+                    chat = attrs.evolve(chat, messages=shorten(chat, limit))
+                size = size_of(chat)
+                if not limit:  # a long result is shortened before the newest rounds are cut
+                    break
+        if size > room:
+            raise _overflow(llm, chat, size, room)
+        turn.fitting = attrs.evolve(fitting, room=room)
+        return chat
+
+
+def _share(view: ModelView, chat: Chat, wanted: float) -> float:
+    """Return the share of a view's messages to keep so that the request takes `wanted` estimated tokens."""
+    shown = window.conversation_tokens(view.messages())
+    others = window.estimate_request(chat) - shown
+    return min(max((wanted - others) / shown, 0.0), MAX_SHARE) if shown else 0.0
+
+
+def with_short_results(context: SessionContext, turn: Turn, chat: Chat, limit: int) -> list[ChatMessage]:
+    """Return the messages with tool results cut to `limit` characters; the full results stay readable for the model."""
+    can_read = any(tool.name == ReadResult.name for tool in chat.tools)
+
+    def shortened(part: Part) -> Part:
+        if not isinstance(part, ToolResult) or len(part.content) <= limit:
+            return part
+        if can_read and part.native:
+            call = ToolCall(part.tool_name, {}, part.call_id)
+            return attrs.evolve(
+                part,
+                content=store_oversized(
+                    context, call, part.content, limit, session_limit=turn.limits.kept_characters
+                ),
+            )
+        return attrs.evolve(part, content=truncate(part.content, limit))
+
+    return [
+        attrs.evolve(said, parts=tuple(map(shortened, said.parts))) if said.role == "tool" else said
+        for said in chat.messages
+    ]
+
+
+def fitter_for(models: Iterable[LLM]) -> ContextFitter | None:
+    """Return a fitter if a model has a context window, or its provider may reject a long request; None otherwise."""
+    needs = any(model.context_window is not None or model.refuses_length for model in models)
+    return ContextFitter() if needs else None
+
+
+def overflow_of(llm: LLM, chat: Chat, refused: BadRequest) -> ContextOverflow:
+    """Return the ContextOverflow error of a shortened request that its provider still rejects as too long."""
+    size, parts = int(window.estimate_request(chat)), _largest(chat)
+    text = (
+        "the provider finds the request too long, also after what can be left out was left out: "
+        f"{refused}; {_ADVICE.format(_named(parts))}"
+    )
+    return ContextOverflow(text, parts=parts, tokens=size, budget=llm.context_window or 0)
+
+
+def _overflow(llm: LLM, chat: Chat, size: int, room: int) -> ContextOverflow:
+    """Return the ContextOverflow error of a request that does not fit, even when shortened."""
+    parts = _largest(chat)
+    text = (
+        f"the request would take about {size:,} tokens, and of the context window of {llm.name} "
+        f"({llm.context_window or 0:,} tokens) {room:,} are left for it beside the answer; {_ADVICE.format(_named(parts))}"
+    )
+    return ContextOverflow(text, parts=parts, tokens=size, budget=room)
+
+
+def _largest(chat: Chat) -> list[tuple[str, int]]:
+    others = [
+        ("the system prompt", int(estimate_tokens(chat.system))),
+        (f"the descriptions of {counted(len(chat.tools), 'tool')}", int(window.tool_tokens(chat.tools))),
+    ]
+    return largest(chat.messages, others)
+
+
+def _named(parts: Sequence[tuple[str, int]]) -> str:
+    return ", ".join(f"{words} ({tokens:,})" for words, tokens in parts)

@@ -1,0 +1,62 @@
+"""Delivery of tool progress: tools report from any thread, one task publishes the latest progress of each call."""
+
+from collections.abc import Awaitable, Callable
+
+import attrs
+import trio
+
+from actgent.messages import CallProgress
+
+
+@attrs.define(eq=False)
+class ProgressPublisher:
+    """Publishes the progress of tool calls. Only the latest unpublished progress of each call is kept, so a tool never waits."""
+
+    _tell: Callable[[CallProgress], Awaitable[object]]
+    _latest: dict[str, CallProgress] = attrs.field(factory=dict, init=False)
+    _wake: trio.Event = attrs.field(factory=trio.Event, init=False)
+    _loop: trio.lowlevel.TrioToken = attrs.field(factory=trio.lowlevel.current_trio_token, init=False)
+    _is_closed: bool = attrs.field(default=False, init=False)
+
+    def put(self, progress: CallProgress) -> None:
+        """Store a progress report of a tool call; replaces an unpublished older report of the same call. Callable from any thread."""
+        if self._is_closed:
+            return
+        self._latest[progress.call_id] = progress
+        if trio.lowlevel.in_trio_task():
+            self._wake.set()
+        else:
+            self._loop.run_sync_soon(self._set, idempotent=True)
+
+    def _set(self) -> None:
+        self._wake.set()
+
+    async def run(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Await `work()` while a background task publishes progress. Return after all stored progress is published."""
+        failed: Exception | None = None
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._publish_all)
+            try:
+                await work()
+            except Exception as error:  # noqa: BLE001 - raised below, without the nursery's group
+                failed = error
+            finally:
+                self._is_closed = True
+                self._wake.set()
+        if failed is not None:
+            raise failed
+
+    async def _publish_all(self) -> None:
+        while True:
+            await self._publish_latest()
+            if self._is_closed:
+                return
+            await self._wake.wait()
+            self._wake = trio.Event()
+
+    async def _publish_latest(self) -> None:
+        """Publish all stored progress. Shielded from cancellation: handlers end at their own timeout."""
+        with trio.CancelScope(shield=True):
+            while self._latest:
+                for call_id in list(self._latest):
+                    await self._tell(self._latest.pop(call_id))

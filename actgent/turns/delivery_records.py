@@ -1,0 +1,77 @@
+"""Journal records of a turn's deliveries that differ from the text of the answer.
+
+A text that is part of the recorded answer is stored as its position in the answer.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+
+from actgent.journal.records import OutcomeRecord
+from actgent.messages import Delivery, Event, Message, Reply, Route
+from actgent.tools.outputs.result_text import to_json_text
+
+MIN_POSITION_CHARS = 24
+"""Minimum length in characters of a text that is stored as a position in the answer."""
+
+
+def is_plain_reply(deliveries: Sequence[Delivery], answer: Message) -> bool:
+    """Return True if the only delivery is a reply with exactly the text of the answer."""
+    if len(deliveries) > 1:
+        return False
+    (reply,) = deliveries
+    if type(reply) is not Reply or reply.data is not None or reply.message_type is not None:
+        return False
+    return reply.text == answer.text and reply.reasoning is None
+
+
+def delivery_records(deliveries: Sequence[Delivery], answer: Message) -> Iterator[OutcomeRecord]:
+    """Yield the journal records of an answer's deliveries."""
+    for delivery in deliveries:
+        match delivery:
+            case Reply():
+                name = delivery.message_type or ""
+                yield _told(delivery, "reply", name, answer, text=delivery.text)
+            case Event():
+                yield _told(delivery, "event", delivery.name, answer)
+            case Route():
+                yield _told(delivery, "route", delivery.action, answer)
+
+
+def remote_reply_record(reply: Reply) -> OutcomeRecord:
+    """Return the journal record of a reply that another agent gave."""
+    name = reply.message_type or ""
+    return OutcomeRecord(
+        id=reply.id,
+        kind="reply",
+        name=name,
+        text=reply.text,
+        data=to_json_text(reply.data),
+        reasoning=to_json_text(reply.reasoning),
+    )
+
+
+def _told(
+    delivery: Reply | Event | Route, kind: str, name: str, answer: Message, *, text: str | None = None
+) -> OutcomeRecord:
+    said, data = answer.text, to_json_text(delivery.data)
+    quoted = "" if text is None else json.dumps(text, ensure_ascii=False)[1:-1]
+    plain_at = _place_of(text, said)
+    text_at, data_at = plain_at or _place_of(quoted, said), _place_of(data, said)
+    return OutcomeRecord(
+        id=delivery.id,
+        kind=kind,
+        name=name,
+        text=None if text_at else text,
+        data=None if data_at else data,
+        answer=answer.id if text_at or data_at else "",
+        text_at=text_at,
+        data_at=data_at,
+        is_quoted=bool(text_at and not plain_at),
+        reasoning=to_json_text(delivery.reasoning) if isinstance(delivery, Reply) else None,
+    )
+
+
+def _place_of(text: str | None, said: str) -> tuple[int, ...]:
+    """Return the start and end of a text in an answer; empty if the text is missing or short."""
+    begin = -1 if text is None or len(text) < MIN_POSITION_CHARS else said.find(text)
+    return () if text is None or begin < 0 else (begin, begin + len(text))

@@ -1,0 +1,218 @@
+"""Log records about failures that no handler or caller receives, with advice and the traceback of the user's code.
+
+If the runtime redacts texts (`open_runtime(redact=...)`), errors are logged by class and source location only.
+"""
+
+import os
+import pathlib
+from collections.abc import Callable
+from types import TracebackType
+
+import attrs
+
+from actgent.approvals import Approval
+from actgent.errors import (
+    ConfigurationError,
+    ForeignExit,
+    HandlerFailed,
+    Interrupted,
+    ModelError,
+    ToolError,
+    UnusableResult,
+    UsageError,
+)
+from actgent.messages import Failure, ToolCall
+from actgent.sessions.context import SessionContext
+from actgent.sessions.handlers import Handler, HandlerKind, name_of
+from actgent.sessions.pending.turn_future import TurnFuture
+from actgent.sessions.turn import Turn
+from actgent.support.logs import LogVariable, logger_of
+from actgent.support.user_code import advice_for, source_location
+from actgent.tools.outputs.result_text import error_text
+
+_log = logger_of(__name__)
+
+_PACKAGE = str(pathlib.Path(__file__).parents[1]) + os.sep
+_Traced = tuple[type[BaseException], BaseException, TracebackType]
+_HOW: dict[str, str] = {
+    "conversation": "read session.history for what was said",
+    "event": "they stand in session.history",
+    "tool_result": "they stand in session.history",
+    "routing": "they are not told again",
+}
+
+
+@attrs.define(eq=False)
+class FailureLogger:
+    """Logs unhandled failures, late handlers and tool errors of one agent."""
+
+    agent: str
+    debug: bool = False
+    """True if failures that handlers or callers receive are also logged, with tracebacks."""
+    is_redacted: bool = False
+    asks_elsewhere: Callable[[], bool] = bool
+    """Returns True if approvals are also requested outside of handlers, e.g. over HTTP."""
+
+    # --- handlers ------------------------------------------------------------------------
+
+    def log_handler_error(self, context: SessionContext, handler: Handler, error: BaseException) -> None:
+        """Log the error of a handler or hook in a session without other failure handlers."""
+        own = not isinstance(error, HandlerFailed)
+        _log.error(
+            "agent %s, session %s: handler %s failed: %s",
+            self.agent,
+            LogVariable(context.id),
+            name_of(handler),
+            LogVariable(self._words(error)),
+            exc_info=self._trace(error) if own else None,
+        )
+
+    def warn_late_handler(self, context: SessionContext, kind: HandlerKind) -> None:
+        """Warn that the first handler of a kind was attached after deliveries of that kind were dropped."""
+        _log.warning(
+            "agent %s, session %s: on_%s was attached after something had been delivered to nobody: attach it before "
+            "chat() and wait_idle(), or in agent.on_session; %s",
+            self.agent,
+            LogVariable(context.id),
+            kind,
+            _HOW[kind],
+        )
+
+    # --- turns ---------------------------------------------------------------------------
+
+    def log_unheard_failure(self, context: SessionContext, failure: Failure) -> None:
+        """Log the failure of a message that reaches neither a handler nor a caller."""
+        if failure.kind == "stopped":
+            return
+        if isinstance(failure.error, Interrupted):  # a thousand at once are one record, and their number
+            _log.warning(
+                "agent %s: a message ended without an answer, since an urgent one or interrupt() stopped its turn; "
+                "attach session.on_exception to hear of each",
+                self.agent,
+            )
+            return
+        _log.warning(
+            "agent %s, session %s: message %s ended as %s failure: %s; attach session.on_exception to deal with it",
+            self.agent,
+            LogVariable(context.id),
+            LogVariable(failure.message_id),
+            failure.kind,
+            LogVariable(self._words(failure.error)),
+            exc_info=None if _is_of_provider(failure.error) else self._trace(failure.error),
+        )
+
+    def log_heard_failure(self, context: SessionContext, failure: Failure) -> None:
+        """Log a failure that a handler or caller also receives; called if `debug` is True."""
+        _log.warning(
+            "agent %s, session %s: message %s ended as %s failure: %s",
+            self.agent,
+            LogVariable(context.id),
+            LogVariable(failure.message_id),
+            failure.kind,
+            LogVariable(self._words(failure.error)),
+            exc_info=self._trace(failure.error),
+        )
+
+    def warn_unanswered_stream(self, context: SessionContext, future: TurnFuture) -> None:
+        """Warn that a fully read stream ended without an answer and without an exception."""
+        failure = future.failure
+        if failure is not None:
+            if failure.kind not in ("stopped", "interrupted") and not context.handlers.any_of("exception"):
+                _log.warning(
+                    "agent %s, session %s: a stream ended as %s failure: %s; it is the stream's last delivery: raise the "
+                    "error of each Failure, or attach session.on_exception",
+                    self.agent,
+                    LogVariable(context.id),
+                    failure.kind,
+                    LogVariable(self._words(failure.error)),
+                    exc_info=None if _is_of_provider(failure.error) else self._trace(failure.error),
+                )
+        elif (error := future.suspended) is not None and not context.handlers.any_of("approval"):
+            _log.warning(
+                "agent %s: a stream ended without an answer, since a call of tool %s waits for a person: decide with "
+                "agent.answer(approval, Approve()) inside of agent.follow(session), which reads on, or with agent.resume()",
+                self.agent,
+                ", ".join(error.tools),
+            )
+
+    def warn_unheard_approval(self, context: SessionContext, turn: Turn, approval: Approval) -> None:
+        """Warn if an approval request reaches neither a handler, nor a caller, nor a parent session's handler."""
+        if self.asks_elsewhere() or any(not each.is_patient for each in turn.listeners):
+            return
+        above: SessionContext | None = context
+        while above is not None:
+            if above.handlers.any_of("approval"):
+                return
+            above = above.parent
+        _log.warning(
+            "agent %s: a call of tool %s waits for a person, and nobody was asked: attach session.on_approval and decide with "
+            "session.answer(approval, Approve()) or Reject(); agent.approvals() lists all that wait",
+            self.agent,
+            approval.tool_name,
+        )
+
+    # --- tools ---------------------------------------------------------------------------
+
+    def log_tool_error(self, context: SessionContext, call: ToolCall, error: Exception) -> None:
+        """Log the error of a tool, with traceback if the tool's author did not word it for the model.
+
+        A `ToolError` is worded for the model and logged only if `debug` is True.
+        """
+        is_mistake = _is_mistake(error)
+        if not (is_mistake or self.debug):
+            return
+        _log.warning(
+            "agent %s, session %s: tool %s failed; the model reads the error: %s",
+            self.agent,
+            LogVariable(context.id),
+            call.name,
+            LogVariable(self._words(error)),
+            exc_info=None if isinstance(error, UnusableResult) else self._trace(error),
+        )
+
+    def log_unusable_result(self, context: SessionContext, call: ToolCall, error: UnusableResult) -> None:
+        """Log that a tool result cannot be serialized to JSON. The call succeeded, and the model receives `str(value)`."""
+        _log.warning(
+            "agent %s, session %s: tool %s returned a value that is not JSON, so the model reads str() of it: %s",
+            self.agent,
+            LogVariable(context.id),
+            call.name,
+            LogVariable(self._words(error)),
+        )
+
+    # --- words ---------------------------------------------------------------------------
+
+    def _words(self, error: BaseException) -> str:
+        if self.is_redacted:
+            error = _raised_by_program(error)
+            return f"{type(error).__name__} at {source_location(error)}"
+        words = error_text(error)
+        named = words if words.startswith(type(error).__name__) else f"{type(error).__name__}: {words}"
+        advice = advice_for(error)
+        return f"{named} ({advice})" if advice else named
+
+    def _trace(self, error: BaseException) -> _Traced | None:
+        """Return the error with its traceback, starting at the first frame outside of actgent; None if no frame is outside."""
+        error = _raised_by_program(error)
+        trace = None if self.is_redacted else error.__traceback__
+        while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_PACKAGE):
+            trace = trace.tb_next
+        return None if trace is None else (type(error), error, trace)
+
+
+def _raised_by_program(error: BaseException) -> BaseException:
+    """Return the user's exception behind an actgent wrapper error; the error itself if it wraps none."""
+    is_wrapper = isinstance(error, ForeignExit) or (isinstance(error, ModelError) and error.client_error)
+    return error.__cause__ if is_wrapper and error.__cause__ is not None else error
+
+
+def _is_of_provider(error: BaseException) -> bool:
+    """Return True for a model error that was not raised by user code, so that a traceback explains nothing."""
+    return isinstance(error, ModelError) and not error.client_error
+
+
+def _is_mistake(error: Exception) -> bool:
+    if isinstance(error, ToolError):
+        return isinstance(error, UnusableResult)
+    is_ours = type(error).__module__.partition(".")[0] == "actgent"
+    return not is_ours or isinstance(error, (ForeignExit, ModelError, ConfigurationError, UsageError))

@@ -1,0 +1,296 @@
+"""Access control of sessions: a caller may access the sessions of its owner and their child sessions; an admin all sessions.
+
+A child session has the owner of the root of its tree. Requests for another owner's session get the same error as requests for
+an unknown session, after the same journal reads, so that neither text nor timing shows whether the session exists.
+"""
+
+import base64
+import binascii
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any
+
+import attrs
+import orjson
+
+from actgent.actors.inbox import InboxStatistics
+from actgent.agents.session import Session, face_of
+from actgent.approvals import Approval
+from actgent.errors import ConfigurationError, NotRunning
+from actgent.journal.base import Journal, SessionSummary
+from actgent.journal.session_lists import Cursor, SessionFilter, SessionKey
+from actgent.messages import Priority, message_bytes
+from actgent.runtime.approval_decisions import approvals_of
+from actgent.runtime.introspection import AgentStatistics
+from actgent.runtime.runtime import Runtime
+from actgent.runtime.sessions.session_opener import SessionOpener
+from actgent.sessions.quota_accounts import is_holder
+
+from .problems import Problem, missing
+from .tokens import Caller
+
+_SUSPENDED = SessionFilter(state="suspended")
+
+
+@attrs.frozen(kw_only=True)
+class ListPage:
+    """One page of a list."""
+
+    items: Sequence[Any]
+    following: str | None
+    """Cursor of the next page; None on the last page."""
+
+
+@attrs.frozen
+class AccessFilter:
+    """Finds and lists the sessions of a runtime that a caller may access."""
+
+    runtime: Runtime
+    journal: Journal
+
+    async def head(self, caller: Caller, session_id: str, agent: str | None = None) -> SessionSummary:
+        """Return the summary of the session with this id. `agent` is needed if several agents have a session with the id.
+
+        Raises:
+            Problem: The session does not exist, belongs to another owner, or several agents have a session with this id.
+        """
+        named = await self._named(session_id, agent)
+        heads = [head for head in named if await self.sees(caller, head)]
+        if not heads:
+            raise missing()
+        if len(heads) > 1:
+            agents = sorted(head.agent for head in heads)
+            raise Problem(
+                "ambiguous", "several agents have a session with this id: add ?agent=NAME", agents=agents
+            )
+        return heads[0]
+
+    async def _named(self, session_id: str, agent: str | None) -> list[SessionSummary]:
+        """Return the summaries of all sessions with an id. An unknown id costs the same journal read as a known id."""
+        agents = [agent] if agent is not None else await self.journal.agents_with_session(session_id) or [""]
+        journal = self.journal
+        found = [
+            journal.cached_head(each, session_id) or await journal.head(each, session_id) for each in agents
+        ]
+        return [head for head in found if head is not None and not is_holder(head)]
+
+    async def sees(self, caller: Caller, head: SessionSummary) -> bool:
+        """True if the caller may access a session: its root session has the caller's owner, or the caller is an admin."""
+        if head.parent_id is None:
+            return caller.is_admin or head.owner == caller.owner
+        root = await self.journal.head(*head.root)
+        return caller.is_admin or (root is not None and root.owner == caller.owner)
+
+    async def session(self, caller: Caller, session_id: str, agent: str | None = None) -> Session:
+        """Open the session with this id. `agent` is needed if several agents have a session with the id.
+
+        Raises:
+            Problem: The session does not exist, belongs to another owner, or several agents have a session with this id.
+            SessionClosed: The session was closed.
+            NotRunning: The agent of the session is not running.
+        """
+        return await self.opened(await self.head(caller, session_id, agent))
+
+    async def opened(self, head: SessionSummary) -> Session:
+        """Open the session of a summary, without an access check.
+
+        Raises:
+            SessionClosed: The session was closed.
+            NotRunning: The agent of the session is not running.
+        """
+        opener = self.opener(head.agent)
+        return face_of(opener.find_loaded(head.session_id) or await opener.find(head.session_id))
+
+    async def readable(self, head: SessionSummary) -> Session:
+        """Return a session for reading, without starting its turn: a session with an open turn that is not in memory is not loaded.
+
+        Raises:
+            SessionClosed: The session was closed.
+            NotRunning: The agent of the session is not running.
+        """
+        opener = self.opener(head.agent)
+        loaded = opener.find_loaded(head.session_id)
+        if loaded is None and head.state in ("working", "suspended"):
+            loaded = await opener.read_only(head.session_id)
+        return face_of(loaded or await opener.find(head.session_id))
+
+    def statistics(self, caller: Caller) -> list[AgentStatistics]:
+        """Return statistics of each agent. Without the scope `metrics` they count only the caller's own sessions."""
+        found = self.runtime.statistics()
+        if caller.allows("metrics") and caller.owner == caller.token.owner:
+            return list(found)
+        return [self._own_statistics(each, caller.owner) for each in found]
+
+    def _own_statistics(self, known: AgentStatistics, owner: str) -> AgentStatistics:
+        contexts = self.runtime.agents.opener(known.agent).running.sessions.values()
+        own = [each for each in contexts if each.quota_owner == owner]
+        waiting = [message for each in own for message in each.mailbox.waiting]
+        urgent = sum(message.priority is Priority.URGENT for message in waiting)
+        inbox = InboxStatistics(
+            waiting=len(waiting) - urgent,
+            urgent=urgent,
+            bytes=sum(map(message_bytes, waiting)),
+            claimed=sum(each.turn is not None for each in own),
+            senders=0,
+            sessions=sum(each.mailbox.pending > 0 for each in own),
+        )
+        suspended = sum(each.suspension is not None for each in own)
+        return attrs.evolve(known, inbox=inbox, sessions=len(own), suspended=suspended)
+
+    def opener(self, agent: str) -> SessionOpener:
+        """Return the session opener of an agent.
+
+        Raises:
+            NotRunning: The agent is not running.
+        """
+        return self.runtime.agents.opener(agent)
+
+    def known_opener(self, agent: str) -> SessionOpener:
+        """Return the session opener of an agent that a client named.
+
+        Raises:
+            Problem: No agent of this name is running.
+        """
+        try:
+            return self.runtime.agents.opener(agent)
+        except NotRunning:
+            hosted = sorted(self.runtime.agents)
+            raise Problem(
+                "not-found", "no agent with this name runs on this server", agent=agent, agents=hosted
+            ) from None
+
+    async def page(self, caller: Caller, query: Mapping[str, Any], most: int) -> ListPage:
+        """Return a page of the sessions that match a query, the last changed first. `most` is the maximum page size.
+
+        Raises:
+            Problem: The query names another owner without the scope `admin`, or its cursor is invalid.
+        """
+        wanted = await self._filter(caller, query)
+        limit, after = min(query.get("limit", 100), most), parse_session_cursor(query.get("after"))
+        found: list[SessionSummary] = []
+        while len(found) < limit:
+            rows = await self.journal.page(wanted, after=after, limit=limit - len(found))
+            if not rows:
+                break
+            found += [row for row in rows if not is_holder(row)]
+            after = rows[-1].cursor
+        following = encode_cursor(found[-1].cursor) if len(found) == limit else None
+        return ListPage(items=found, following=following)
+
+    async def _filter(self, caller: Caller, query: Mapping[str, Any]) -> SessionFilter:
+        owner = query.get("owner") if caller.is_admin else caller.owner
+        if not caller.is_admin and query.get("owner", owner) != owner:
+            raise Problem(
+                "forbidden",
+                "owner= requires the scope admin: without it, a token lists only the sessions of its owner",
+            )
+        agent, parent = query.get("agent"), query.get("parent")
+        state, prefix = query.get("state"), query.get("q", "")
+        if parent is not None:
+            above = await self.head(caller, parent, agent)
+            return SessionFilter(parent=above.key, state=state, prefix=prefix)
+        return SessionFilter(agent=agent, owner=owner, state=state, prefix=prefix, roots=not caller.is_admin)
+
+
+MAX_SUSPENDED_SEARCHED = 10_000
+"""Maximum number of suspended sessions that are searched for approvals, the last changed sessions first."""
+
+
+class ApprovalList:
+    """Lists open approvals, the oldest first. The approvals of a session are cached until the session has new records."""
+
+    def __init__(self, access: AccessFilter) -> None:
+        self.access = access
+        self._known: dict[SessionKey, tuple[int, Sequence[Approval]]] = {}
+
+    async def page(
+        self, caller: Caller, *, agent: str | None, after: tuple[float, str], limit: int
+    ) -> list[Approval]:
+        """Return at most `limit` open approvals that the caller may access, the oldest first.
+
+        Args:
+            caller: Authenticated caller.
+            agent: Name of the agent; None for all agents.
+            after: Creation time and id of the last approval of the previous page.
+            limit: Maximum number of approvals.
+        """
+        known: dict[SessionKey, tuple[int, Sequence[Approval]]] = {}
+        async for head in self._suspended():
+            seen = self._known.get(head.key)
+            if seen is None or seen[0] != head.records:
+                running = self.access.runtime.agents.opener(head.agent).running
+                seen = head.records, await approvals_of(running, head.session_id)
+            known[head.key] = seen
+        self._known = known
+        waiting = [
+            each for _, approvals in known.values() for each in approvals if agent in (None, each.agent)
+        ]
+        waiting.sort(key=lambda each: (each.created_at, each.id))
+        found: list[Approval] = []
+        for each in waiting:
+            if (each.created_at, each.id) > after and await self._sees(caller, each):
+                found.append(each)
+                if len(found) == limit:
+                    break
+        return found
+
+    async def _suspended(self) -> AsyncIterator[SessionSummary]:
+        """Yield the suspended sessions of the agents in this process."""
+        journal, agents = self.access.journal, self.access.runtime.agents
+        after, left = None, MAX_SUSPENDED_SEARCHED
+        while left and (rows := await journal.page(_SUSPENDED, after=after, limit=min(left, 500))):
+            for row in rows:
+                if row.agent in agents and not is_holder(row):
+                    yield row
+            after, left = rows[-1].cursor, left - len(rows)
+
+    async def _sees(self, caller: Caller, approval: Approval) -> bool:
+        head = await self.access.journal.head(approval.agent, approval.session_id)
+        return head is not None and await self.access.sees(caller, head)
+
+
+# --- cursors -----------------------------------------------------------------------------
+
+
+def encode_cursor(parts: Sequence[Any]) -> str:
+    """Encode the position of a list item as a cursor for clients."""
+    return base64.urlsafe_b64encode(orjson.dumps(list(parts))).decode("ascii").rstrip("=")
+
+
+def parse_cursor(text: str, *kinds: type) -> list[Any]:
+    """Decode a cursor of `encode_cursor` whose values have the given types.
+
+    Raises:
+        Problem: The cursor was not made by `encode_cursor` or has values of other types.
+    """
+    try:
+        given = orjson.loads(base64.urlsafe_b64decode(text.encode("ascii") + b"=" * (-len(text) % 4)))
+    except (ValueError, UnicodeEncodeError, binascii.Error):
+        given = None
+    parts: list[Any] = given if isinstance(given, list) else []
+    has_zero = any(isinstance(part, str) and "\x00" in part for part in parts)
+    if has_zero or [type(part) for part in parts] != list(kinds):
+        raise Problem("invalid", "after= must be the `next` value of an earlier page")
+    return parts
+
+
+def parse_session_cursor(text: str | None) -> Cursor | None:
+    """Decode the cursor of a session list. Return None if `text` is None, which is the first page.
+
+    Raises:
+        Problem: The cursor is invalid.
+    """
+    return None if text is None else Cursor(*parse_cursor(text, float, str, str))
+
+
+def require_journal(runtime: Runtime) -> Journal:
+    """Return the journal of a runtime. A gateway needs one, because clients use its record numbers as cursors.
+
+    Raises:
+        ConfigurationError: The runtime has no journal.
+    """
+    if runtime.journal is None:
+        raise ConfigurationError(
+            "a gateway needs a journal, because clients resume event streams by its record numbers: "
+            'open_runtime(journal="memory:") keeps one in memory'
+        )
+    return runtime.journal

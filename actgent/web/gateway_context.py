@@ -1,0 +1,84 @@
+"""Objects that all endpoints of a gateway share: access filter, limits, event streams, metrics and webhooks."""
+
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import attrs
+import trio
+
+from .access_control import AccessFilter, ApprovalList
+from .gateway_limits import GatewayLimits, Meters, OpenMessages
+from .metrics import Metrics
+from .streaming.broadcast import Broadcasts
+from .streaming.sse import StreamCounts
+from .tokens import Logins
+from .webhooks.outbox import Outbox
+from .webhooks.webhook import Webhook
+
+
+@attrs.define(eq=False)
+class KeyLocks:
+    """Serializes requests of one owner with the same `Idempotency-Key`."""
+
+    _locks: dict[tuple[str, str], tuple[trio.Lock, int]] = attrs.field(factory=dict)
+    """Lock and number of its users (holders and waiters), by owner and key."""
+
+    @asynccontextmanager
+    async def held(self, owner: str, key: str) -> AsyncGenerator[None, None]:
+        """Hold the lock of an owner's `Idempotency-Key` inside the block. An empty key locks nothing."""
+        if not key:
+            yield
+            return
+        lock, users = self._locks.get((owner, key), (trio.Lock(), 0))
+        self._locks[owner, key] = lock, users + 1
+        try:
+            async with lock:
+                yield
+        finally:
+            lock, users = self._locks[owner, key]
+            if users == 1:
+                del self._locks[owner, key]
+            else:
+                self._locks[owner, key] = lock, users - 1
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class GatewayContext:
+    """State of one gateway, used by its endpoints after authentication."""
+
+    access: AccessFilter
+    limits: GatewayLimits
+    meters: Meters
+    messages: OpenMessages
+    broadcasts: Broadcasts
+    streams: StreamCounts = attrs.field(factory=StreamCounts)
+    logins: Logins
+    nursery: trio.Nursery
+    """Runs tasks until the gateway closes."""
+    document: Callable[[], Mapping[str, Any]]
+    """Returns the OpenAPI document."""
+    comparing: trio.CapacityLimiter
+    """Limits the number of concurrent session replays (`POST /v1/sessions/{id}/compare`)."""
+    metrics: Metrics
+    outboxes: Sequence[Outbox] = ()
+    """Outboxes of the configured webhooks."""
+    keys: KeyLocks = attrs.field(factory=KeyLocks)
+    """Locks of `Idempotency-Key` values."""
+    approvals: ApprovalList = attrs.field(init=False)
+    closing: trio.Event = attrs.field(factory=trio.Event)
+    """Set when the gateway closes, which ends all streams."""
+
+    @approvals.default
+    def _approvals(self) -> ApprovalList:
+        return ApprovalList(self.access)
+
+    @property
+    def session_webhook(self) -> Webhook | None:
+        """The webhook that sends to URLs set by clients (`url=None`); None if it is not configured."""
+        return next((each.webhook for each in self.outboxes if each.webhook.url is None), None)
+
+    @property
+    def is_closing(self) -> bool:
+        """True if the gateway is closing and rejects new requests."""
+        return self.closing.is_set()

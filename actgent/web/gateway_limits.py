@@ -1,0 +1,269 @@
+"""Limits of a gateway per token and in total. A request above a limit is rejected at once and never waits."""
+
+import ipaddress
+from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import attrs
+import trio
+
+from actgent.control.arguments import at_least_one, check_seconds
+from actgent.errors.printable import counted
+from actgent.journal.base import Journal
+from actgent.journal.session_lists import SessionKey
+
+from .problems import Problem
+
+MAX_METERS = 10_000
+"""Maximum number of tokens whose request rate is tracked; the longest idle token is dropped first."""
+
+
+def _count(_: object, field: "attrs.Attribute[int]", value: int) -> None:
+    at_least_one(field.name, value)
+
+
+def _count_if_any(_: object, field: "attrs.Attribute[Any]", value: int | None) -> None:
+    if value is not None:
+        at_least_one(field.name, value)
+
+
+def _seconds(_: object, field: "attrs.Attribute[float]", value: float) -> None:
+    check_seconds(field.name, value)
+
+
+@attrs.frozen(kw_only=True)
+class GatewayLimits:
+    """Limits of a gateway.
+
+    Raises:
+        ConfigurationError: A count is below 1, or a number of seconds is negative.
+    """
+
+    header_bytes: int = attrs.field(default=32_768, validator=_count)
+    """Maximum size of the request line and headers in bytes."""
+    header_seconds: float = attrs.field(default=10.0, validator=_seconds)
+    """Timeout in seconds for receiving the headers of a request."""
+    body_bytes: int = attrs.field(default=1_000_000, validator=_count)
+    """Maximum size of a request body in bytes."""
+    parts_bytes: int = attrs.field(default=10_000_000, validator=_count)
+    """Maximum size in bytes of the body of a message, which may contain images and files."""
+    body_seconds: float = attrs.field(default=30.0, validator=_seconds)
+    """Timeout in seconds for receiving a request body."""
+    send_seconds: float = attrs.field(default=10.0, validator=_seconds)
+    """Timeout in seconds for sending data to a client; after it the connection is closed."""
+    idle_seconds: float = attrs.field(default=30.0, validator=_seconds)
+    """Seconds after which a connection without a request is closed."""
+    connections: int = attrs.field(default=10_000, validator=_count)
+    """Maximum number of open connections."""
+    requests: int = attrs.field(default=64, validator=_count)
+    """Maximum number of concurrent requests of one token, without streams."""
+    streams: int = attrs.field(default=1000, validator=_count)
+    """Maximum number of open streams of one token. The default is high, because a back end may use one token for many users."""
+    wrong_tokens: int = attrs.field(default=100, validator=_count)
+    """Maximum number of unknown tokens and login keys from one address per minute; further requests get status 429."""
+    messages: int | None = attrs.field(default=100, validator=_count_if_any)
+    """Maximum number of unfinished messages of one token; None disables the limit."""
+    rate: float = attrs.field(default=20.0, validator=_seconds)
+    """Requests per second of one token."""
+    burst: int = attrs.field(default=100, validator=_count)
+    """Maximum number of requests that one token may send at once after a pause."""
+    page: int = attrs.field(default=500, validator=_count)
+    """Maximum number of items on a page of a list."""
+    comparisons: int = attrs.field(default=2, validator=_count)
+    """Maximum number of sessions that are replayed with the current code at a time."""
+    compare_seconds: float = attrs.field(default=60.0, validator=_seconds)
+    """Timeout in seconds of one replay."""
+    grace: float = attrs.field(default=10.0, validator=_seconds)
+    """Seconds that running requests have to finish when the gateway closes."""
+
+
+@attrs.define(eq=False)
+class TokenMeter:
+    """Token bucket, running requests and open streams of one access token."""
+
+    tokens: float
+    """Number of requests in the token bucket at time `filled`."""
+    filled: float
+    """Time at which the bucket was last filled, by trio's clock."""
+    running: int = 0
+    """Number of running requests of the token, without streams."""
+    streams: int = 0
+    """Number of open streams of the token."""
+
+    @property
+    def is_busy(self) -> bool:
+        """True if a request is running or a stream is open."""
+        return bool(self.running or self.streams)
+
+
+class Meters:
+    """Request rates, concurrent requests and open streams of all access tokens."""
+
+    def __init__(self, limits: GatewayLimits) -> None:
+        self._limits = limits
+        self._meters: OrderedDict[str, TokenMeter] = OrderedDict()
+        self._wrong: OrderedDict[str, TokenMeter] = OrderedDict()
+        """Token buckets for unknown tokens, by client address or IPv6 network."""
+
+    @contextmanager
+    def entered(self, digest: str, *, now: float, is_stream: bool = False) -> Iterator[None]:
+        """Open a `with` block during which a request of a token counts as running.
+
+        Args:
+            digest: Digest of the access token.
+            now: Current time by trio's clock.
+            is_stream: True if the response is a stream.
+
+        Raises:
+            Problem: The token exceeds its request rate, concurrent requests or open streams.
+        """
+        meter = self._meter_of(digest, now)
+        self._check_rate(meter, now)
+        if is_stream:
+            _check_below(meter.streams, self._limits.streams, "streams", "stream")
+            meter.streams += 1
+        else:
+            _check_below(meter.running, self._limits.requests, "requests", "request")
+            meter.running += 1
+        try:
+            yield
+        finally:
+            if is_stream:
+                meter.streams -= 1
+            else:
+                meter.running -= 1
+
+    def count_unknown_token(self, address: str, *, now: float) -> None:
+        """Count an unknown token from a client address. Known tokens from the address are not limited, because it may be a proxy.
+
+        Raises:
+            Problem: The address sent more than `GatewayLimits.wrong_tokens` unknown tokens in a minute.
+        """
+        most, key = self._limits.wrong_tokens, _network_of(address)
+        meter = self._wrong.setdefault(key, TokenMeter(most, now))
+        self._wrong.move_to_end(key)
+        if len(self._wrong) > MAX_METERS:
+            self._wrong.popitem(last=False)
+        meter.tokens = min(most, meter.tokens + (now - meter.filled) * most / 60)
+        meter.filled = now
+        if meter.tokens < 1:
+            raise Problem(
+                "too-many-requests",
+                f"this address has sent more than {counted(most, 'unknown token')} in one minute",
+                limit="wrong_tokens",
+                value=most,
+                retry_after=max(1, round(60 / most)),
+            )
+        meter.tokens -= 1
+
+    def _meter_of(self, digest: str, now: float) -> TokenMeter:
+        if (meter := self._meters.get(digest)) is None:
+            meter = self._meters[digest] = TokenMeter(self._limits.burst, now)
+        self._meters.move_to_end(digest)
+        while len(self._meters) > MAX_METERS and not next(iter(self._meters.values())).is_busy:
+            self._meters.popitem(last=False)
+        return meter
+
+    def _check_rate(self, meter: TokenMeter, now: float) -> None:
+        rate, burst = self._limits.rate, self._limits.burst
+        meter.tokens = min(burst, meter.tokens + (now - meter.filled) * rate)
+        meter.filled = now
+        if meter.tokens < 1:
+            seconds = max(1, round((1 - meter.tokens) / rate)) if rate else 60
+            raise Problem(
+                "too-many-requests",
+                f"this token exceeds {rate:g} requests per second",
+                limit="rate",
+                value=rate,
+                retry_after=seconds,
+            )
+        meter.tokens -= 1
+
+
+def _check_below(number: int, most: int, limit: str, word: str) -> None:
+    """Raise if a number of requests or streams has reached its maximum.
+
+    Raises:
+        Problem: `number` is `most` or more; `limit` and `word` name the limit in the error.
+    """
+    if number >= most:
+        words = f"this token may have {counted(most, word)} open: close one"
+        raise Problem("too-many-requests", words, limit=limit, value=most)
+
+
+def _network_of(address: str) -> str:
+    """Return the key under which a client address is counted: the /64 network of an IPv6 address, else the address."""
+    try:
+        parsed = ipaddress.ip_address(address)
+    except ValueError:
+        return address
+    return str(ipaddress.ip_network((parsed, 64), strict=False)) if parsed.version == 6 else address  # noqa: PLR2004 - IPv6
+
+
+@attrs.define(eq=False)
+class _Sent:
+    """Upper bound of the unfinished messages of one token, by session."""
+
+    counts: dict[SessionKey, int] = attrs.field(factory=dict)
+    total: int = 0
+    """Sum of the counts of all sessions."""
+    recounting: trio.Lock = attrs.field(factory=trio.Lock)
+    """Held by the request that recounts the messages; concurrent requests wait for its result."""
+
+    def add(self, key: SessionKey) -> None:
+        self.counts[key] = self.counts.get(key, 0) + 1
+        self.total += 1
+
+    def drop(self, key: SessionKey, ended: int) -> None:
+        """Subtract `ended` finished messages of a session from its count."""
+        sent = self.counts.pop(key, 0)
+        left = max(0, sent - ended)
+        self.total -= sent - left
+        if left:
+            self.counts[key] = left
+
+
+class OpenMessages:
+    """Limits the number of unfinished messages of each token.
+
+    Each sent message is counted, but the end of its turn is not tracked. When the count reaches the limit, it is corrected
+    from the journal. Messages from other senders to the same sessions are then also counted.
+    """
+
+    def __init__(self, most: int | None) -> None:
+        self._most = most
+        self._sent: dict[str, _Sent] = {}
+
+    def count(self, digest: str, key: SessionKey) -> None:
+        """Count a message that a token sent to a session."""
+        if self._most is not None:
+            self._sent.setdefault(digest, _Sent()).add(key)
+
+    async def check(self, digest: str, journal: Journal) -> None:
+        """Raise if a token has reached its limit of unfinished messages.
+
+        Raises:
+            Problem: The token has too many unfinished messages.
+        """
+        sent = self._sent.get(digest)
+        if self._most is None or sent is None or sent.total < self._most:
+            return
+        async with sent.recounting:
+            if sent.total >= self._most:
+                await _recount(sent, journal)
+        if sent.total >= self._most:
+            raise Problem(
+                "too-many-requests",
+                f"{counted(self._most, 'message of this token has', 'messages of this token have')} not finished: wait until one has finished",
+                limit="messages",
+                value=self._most,
+            )
+
+
+async def _recount(sent: _Sent, journal: Journal) -> None:
+    """Lower the counts of unfinished messages of a token to the numbers that the journal has."""
+    for key, count in list(sent.counts.items()):
+        head = journal.cached_head(*key) or await journal.head(*key)
+        sent.drop(key, count if head is None else max(0, count - head.unfinished))

@@ -1,0 +1,223 @@
+"""Endpoints of approvals of tool calls, and of the modes of sessions."""
+
+from typing import Any
+
+from starlette.responses import Response
+
+from actgent.agents.session import Session, context_of, face_of
+from actgent.approvals import Approve, Decision, Edit, Reject, Respond, session_of
+from actgent.errors import AlreadyDecided, NotRunning, SessionClosed
+from actgent.messages import Sender
+from actgent.tools.outputs.result_text import to_text
+from actgent.web.access_control import encode_cursor, parse_cursor
+from actgent.web.problems import Problem, missing
+
+from .endpoints import JSON, Endpoint, HTTPCall
+from .schemas import AFTER, AGENT, DECISIONS, LIMIT
+from .views import mode_of, of_approval, of_caller_call
+
+_DECISION = {
+    "type": "object",
+    "properties": {
+        "approve": {
+            "type": "object",
+            "description": "Values of the form; empty if the approval has no form.",
+        },
+        "reject": {"type": "string", "description": "Reason, which the model receives."},
+        "edit": {"type": "object", "description": "New arguments of the tool call."},
+        "respond": {"description": "Result of the tool call; the tool does not run."},
+        "reason": {"type": "string", "maxLength": 2000, "description": "Reason for approve or edit."},
+    },
+    "oneOf": [{"required": [word]} for word in DECISIONS],
+    "additionalProperties": False,
+}
+_RESULT = {
+    "type": "object",
+    "properties": {
+        "respond": {"description": "Result of the call."},
+        "reject": {"type": "string", "maxLength": 2000, "description": "Reason, which the model receives."},
+    },
+    "oneOf": [{"required": ["respond"]}, {"required": ["reject"]}],
+    "additionalProperties": False,
+}
+_MODE = {
+    "type": "object",
+    "properties": {
+        "mode": {"type": "string", "minLength": 1},
+        "reason": {"type": "string", "maxLength": 500},
+        "force": {
+            "type": "boolean",
+            "description": "Switch without checking the mode's rules; requires the scope admin.",
+        },
+    },
+    "required": ["mode"],
+    "additionalProperties": False,
+}
+
+
+async def get_approvals(call: HTTPCall) -> Response:
+    """List open approvals, the oldest first."""
+    limit = min(call.query.get("limit", 100), call.gateway.limits.page)
+    at, approval_id = parse_cursor(call.query["after"], float, str) if "after" in call.query else (0.0, "")
+    found = await call.gateway.approvals.page(
+        call.caller, agent=call.query.get("agent"), after=(at, approval_id), limit=limit
+    )
+    following = encode_cursor((found[-1].created_at, found[-1].id)) if len(found) == limit else None
+    return JSON({"items": [of_approval(each) for each in found], "next": following})
+
+
+async def list_of_session(call: HTTPCall) -> Response:
+    """List the open approvals of a session and its child sessions."""
+    head = await call.head()
+    try:
+        found = () if head.closed else (await call.gateway.access.readable(head)).approvals
+    except (NotRunning, SessionClosed):
+        found = ()
+    return JSON({"items": [of_approval(each) for each in found], "next": None})
+
+
+async def post_decision(call: HTTPCall) -> Response:
+    """Decide an approval."""
+    approval_id = call.path["id"]
+    session = await _session_of(call, approval_id)
+    await _decide(session, approval_id, _decision_of(call.body), by=call.caller.owner)
+    return Response(status_code=204)
+
+
+async def _decide(session: Session, approval_id: str, decision: Decision, *, by: str) -> None:
+    try:
+        await session.answer(approval_id, decision, by=Sender(by))
+    except AlreadyDecided as decided:
+        known: dict[str, Any] = {}
+        if decided.decision is not None:
+            known["as_asked"] = _is_same(decided.decision, decision)
+        raise Problem("already-decided", str(decided), approval_id=approval_id, **known) from decided
+
+
+async def get_calls(call: HTTPCall) -> Response:
+    """List the open calls of the caller's own tools in a session, the oldest first."""
+    head = await call.head()
+    try:
+        found = () if head.closed else (await call.gateway.access.readable(head)).caller_calls
+    except (NotRunning, SessionClosed):
+        found = ()
+    return JSON({"items": [of_caller_call(each) for each in found], "next": None})
+
+
+async def answer_call(call: HTTPCall) -> Response:
+    """Send the result of a call of the caller's own tool, or reject the call."""
+    approval_id, session = call.path["call"], await call.session()
+    decision = _decision_of(call.body)
+    asked = context_of(session).ledger().open.get(approval_id)
+    # Without the scope approve nothing else is decided here, nor an approval of a child session.
+    if session_of(approval_id) != session.id or (asked is not None and not asked.for_caller):
+        raise missing()
+    await _decide(session, approval_id, decision, by=call.caller.owner)
+    return Response(status_code=204)
+
+
+def _is_same(made: object, asked: Decision) -> bool:
+    """True if the recorded decision equals the requested one, so the request is a retry."""
+    match made, asked:
+        case Approve(), Approve():
+            return (made.reason, dict(made.content or {})) == (asked.reason, dict(asked.content or {}))
+        case Edit(), Edit():  # the earlier decision also contains default values
+            return (made.reason, dict(made.arguments)) == (
+                asked.reason,
+                {**made.arguments, **asked.arguments},
+            )
+        case Respond(), Respond():
+            return bool(made.content == to_text(asked.content))
+    return bool(made == asked)
+
+
+async def _session_of(call: HTTPCall, approval_id: str) -> Session:
+    """Return the session of an open or decided approval."""
+    access, session_id = call.gateway.access, session_of(approval_id)
+    candidates: list[Session] = []
+    for agent in await access.journal.agents_with_session(session_id) or [""]:
+        head = await access.journal.head(agent, session_id)
+        if head is not None and await access.sees(call.caller, head):
+            candidates.append(face_of(await access.opener(agent).find(session_id)))
+    asked = [each for each in candidates if any(known.id == approval_id for known in each.approvals)]
+    if not candidates:
+        raise missing()
+    return (asked or candidates)[0]
+
+
+def _decision_of(body: Any) -> Decision:
+    reason = body.get("reason", "")
+    if "approve" in body:
+        return Approve(reason, content=body["approve"] or None)
+    if "edit" in body:
+        return Edit(body["edit"], reason)
+    if reason:
+        raise Problem(
+            "invalid",
+            "reason is allowed only with approve and edit; for reject, write the reason as the value of reject",
+        )
+    return Reject(body["reject"]) if "reject" in body else Respond(body["respond"])
+
+
+async def put_mode(call: HTTPCall) -> Response:
+    """Set the mode of a session."""
+    body, force = call.body, call.body.get("force", False)
+    if force and not call.caller.is_admin:
+        raise Problem("forbidden", "force requires the scope admin")
+    session = await call.session()
+    if mode_of(session) is None:
+        raise Problem("invalid", "the agent of this session has no modes")
+    await session.set_mode(
+        body["mode"], by="admin" if force else "user", reason=body.get("reason", ""), force=force
+    )
+    return JSON({"mode": session.mode})
+
+
+ENDPOINTS = (
+    Endpoint(
+        verb="GET",
+        path="/approvals",
+        answer=get_approvals,
+        scope="read",
+        query={"agent": AGENT, "after": AFTER, "limit": LIMIT},
+    ),
+    Endpoint(
+        verb="GET",
+        path="/sessions/{id}/approvals",
+        answer=list_of_session,
+        scope="read",
+        query={"agent": AGENT},
+    ),
+    Endpoint(
+        verb="POST",
+        path="/approvals/{id}/decision",
+        answer=post_decision,
+        scope="approve",
+        body=_DECISION,
+        statuses=(204,),
+    ),
+    Endpoint(
+        verb="GET",
+        path="/sessions/{id}/calls",
+        answer=get_calls,
+        scope="read",
+        query={"agent": AGENT},
+    ),
+    Endpoint(
+        verb="POST",
+        path="/sessions/{id}/calls/{call}",
+        answer=answer_call,
+        scope="chat",
+        query={"agent": AGENT},
+        body=_RESULT,
+        statuses=(204,),
+    ),
+    Endpoint(
+        verb="PUT",
+        path="/sessions/{id}/mode",
+        answer=put_mode,
+        scope="chat",
+        query={"agent": AGENT},
+        body=_MODE,
+    ),
+)

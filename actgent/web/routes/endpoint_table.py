@@ -1,0 +1,20 @@
+"""The table of all endpoints. The router searches it in order, so endpoints with the most requests come first."""
+
+from . import agents, approvals, chat, events, introspection, login, media, schedules, sessions, time_travel
+
+ENDPOINTS = tuple(
+    endpoint
+    for module in (
+        chat,
+        events,
+        sessions,
+        approvals,
+        schedules,
+        media,
+        time_travel,
+        introspection,
+        agents,
+        login,
+    )
+    for endpoint in module.ENDPOINTS
+)

@@ -1,0 +1,50 @@
+"""Endpoints of the browser login: exchange the one-time key from the terminal for a token, and show the token's scopes."""
+
+import trio
+from starlette.responses import Response
+
+from actgent.web.problems import Problem
+from actgent.web.tokens import SCOPES
+
+from .endpoints import JSON, Endpoint, HTTPCall
+from .views import to_date
+
+_LOGIN = {
+    "type": "object",
+    "properties": {"key": {"type": "string", "minLength": 1, "maxLength": 500}},
+    "required": ["key"],
+    "additionalProperties": False,
+}
+
+
+async def exchange_key(call: HTTPCall) -> Response:
+    """Exchange a one-time key for a token that is valid for 12 hours. A key works once, in the process that printed it."""
+    gateway = call.gateway
+    found = gateway.logins.exchange(call.body["key"], now=gateway.access.runtime.clock.now())
+    if found is None:
+        gateway.meters.count_unknown_token(call.client, now=trio.current_time())
+        raise Problem(
+            "unauthorized",
+            "the login key was already used, or another process printed it: sign in with a token",
+        )
+    secret, token = found
+    return JSON({"token": secret, "owner": token.owner, "expires_at": to_date(token.expires or 0.0)})
+
+
+async def get_me(call: HTTPCall) -> Response:
+    """Return owner, scopes and expiry of the request's token."""
+    caller = call.caller
+    return JSON(
+        {
+            "name": caller.token.name,
+            "owner": caller.owner,
+            "scopes": [each for each in SCOPES if caller.allows(each)],
+            "expires_at": to_date(caller.token.expires or 0.0),
+        }
+    )
+
+
+ENDPOINTS = (
+    Endpoint(verb="POST", path="/login", answer=exchange_key, scope=None, body=_LOGIN),
+    Endpoint(verb="GET", path="/me", answer=get_me, scope="read"),
+)

@@ -1,0 +1,231 @@
+"""Endpoints of schedules, and of tasks that a session delegates to other agents."""
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from starlette.responses import Response
+
+from actgent.agents.session import Session, context_of, has_fired, schedule_in, was_task_told
+from actgent.journal.records import MessageAcceptedRecord
+from actgent.messages import Message, to_parts
+from actgent.runtime.delegation.task_delegation import child_ids
+from actgent.runtime.sessions.session_opener import SessionOpener
+from actgent.sessions.context import SessionContext
+from actgent.web.problems import Problem, missing
+
+from .chat import CONTENT, to_content
+from .endpoints import JSON, Endpoint, HTTPCall
+from .idempotency import key_for, key_of, key_reused, request_digest
+from .schemas import AGENT, ID, IDEMPOTENCY, METADATA, PRIORITY, SECONDS
+from .views import of_schedule
+
+_ONE = {"agent": AGENT}
+FIRST_RECORDS = 10
+"""Number of first records of a task's session that are searched for the task's message."""
+_SCHEDULE = {
+    "type": "object",
+    "properties": {
+        "description": {"type": "string", "minLength": 1},
+        "after": SECONDS,
+        "at": {
+            "type": "string",
+            "format": "date-time",
+            "description": "RFC 3339 time; without an offset it is a time in `zone`.",
+        },
+        "cron": {"type": "string"},
+        "zone": {"type": "string"},
+        "key": ID,
+        "priority": PRIORITY,
+        "metadata": METADATA,
+    },
+    "required": ["description"],
+    "oneOf": [{"required": [name]} for name in ("after", "at", "cron")],
+    "additionalProperties": False,
+}
+_TASK = {
+    "type": "object",
+    "properties": {
+        "agent": {"type": "string", "minLength": 1},
+        "task": CONTENT,
+        "task_id": ID,
+        "deadline": SECONDS,
+        "metadata": METADATA,
+    },
+    "required": ["agent", "task"],
+    "additionalProperties": False,
+}
+
+
+async def list_schedules(call: HTTPCall) -> Response:
+    """List the schedules of a session, ordered by due time."""
+    session = await call.readable_session()
+    return JSON({"items": [of_schedule(each) for each in session.schedules], "next": None})
+
+
+async def schedule(call: HTTPCall) -> Response:
+    """Schedule a message to a session. A repeated `key` or `Idempotency-Key` creates no second schedule."""
+    body, session = call.body, await call.session()
+    digest = request_digest(call) if key_of(call) else ""
+    made = await schedule_in(
+        session,
+        body["description"],
+        after=body.get("after"),
+        at=_date_of(body.get("at")),
+        cron=body.get("cron"),
+        zone=body.get("zone"),
+        key=key_for(call, "key"),
+        priority=body.get("priority", "normal"),
+        metadata=body.get("metadata"),
+        request=digest,
+    )
+    if digest and made.request != digest:
+        raise key_reused()
+    return JSON(of_schedule(made), status_code=201)
+
+
+def _date_of(text: str | None) -> datetime | None:
+    try:
+        return None if text is None else datetime.fromisoformat(text)
+    except ValueError:
+        raise Problem(
+            "invalid", "at must be a date and time of RFC 3339, such as 2027-01-31T12:00:00Z"
+        ) from None
+
+
+async def unschedule(call: HTTPCall) -> Response:
+    """Delete a schedule."""
+    session = await call.session()
+    if not await session.unschedule(call.path["s"]):
+        raise _gone(session, is_otherwise=await has_fired(session, call.path["s"]))
+    return Response(status_code=204)
+
+
+async def list_tasks(call: HTTPCall) -> Response:
+    """List the tasks that a session has delegated."""
+    context = context_of(await call.readable_session())
+    below = (context.children or {}).values()
+    found = [_of_task(child) for child in below if child.task is not None and child.task.reports]
+    return JSON({"items": found, "next": None})
+
+
+def _of_task(child: Any) -> dict[str, Any]:
+    return {
+        "id": child.task.name or child.id,
+        "agent": child.agent,
+        "session_id": child.id,
+        "state": child.status,
+    }
+
+
+async def delegate(call: HTTPCall) -> Response:
+    """Delegate a task to another agent. Its result is sent to this session as a message."""
+    body, session = call.body, await call.session()
+    call.gateway.access.known_opener(body["agent"])
+    given = {name: body[name] for name in ("deadline", "metadata") if name in body}
+    named, key = key_for(call, "task_id"), key_of(call)
+    async with call.gateway.keys.held(call.caller.owner, key):
+        if key:
+            await _check_same_task(call, context_of(session), key)
+        task_id = await session.delegate(body["agent"], to_content(body["task"]), task_id=named, **given)
+    return JSON({"id": task_id, "agent": body["agent"]}, status_code=202)
+
+
+async def _check_same_task(call: HTTPCall, asker: SessionContext, key: str) -> None:
+    """Check that an idempotency key was not used for a different task, of any agent.
+
+    Raises:
+        Problem: The key was used for another task.
+    """
+    access, body = call.gateway.access, call.body
+    for session_id in child_ids(access.opener(asker.agent), asker, key):
+        for agent in await access.journal.agents_with_session(session_id):
+            head = await access.journal.head(agent, session_id)
+            if head is None or head.parent != asker.key:
+                continue
+            records = await access.journal.read(session_id, agent=agent, limit=FIRST_RECORDS)
+            first = next((each.message for each in records if isinstance(each, MessageAcceptedRecord)), None)
+            if (
+                agent != body["agent"]
+                or first is None
+                or not _is_same_task(first, body, access.opener(agent))
+            ):
+                raise key_reused()
+
+
+def _is_same_task(given: Message, body: Mapping[str, Any], opener: SessionOpener) -> bool:
+    """True if a task was created by a request with this body. With input guards only the metadata is compared."""
+    content = to_content(body["task"])
+    is_said = given.parts == to_parts(content) or bool(opener.running.core.guards.inputs)
+    return is_said and dict(given.metadata) == body.get("metadata", {})
+
+
+async def cancel_task(call: HTTPCall) -> Response:
+    """Cancel a task."""
+    session = await call.session()
+    if not await session.cancel_task(call.path["t"]):
+        raise _gone(session, is_otherwise=await was_task_told(session, call.path["t"]))
+    return Response(status_code=204)
+
+
+def _gone(session: Session, *, is_otherwise: bool) -> Exception:
+    """Return the error for a missing schedule or task. `is_otherwise=True` means: it fired or completed, and was not removed."""
+    context = context_of(session)
+    if context.has_moved:
+        return context.refusal
+    return missing(as_asked=False) if is_otherwise else missing()
+
+
+ENDPOINTS = (
+    Endpoint(
+        verb="GET",
+        path="/sessions/{id}/schedules",
+        answer=list_schedules,
+        scope="read",
+        query=_ONE,
+    ),
+    Endpoint(
+        verb="POST",
+        path="/sessions/{id}/schedules",
+        answer=schedule,
+        scope="chat",
+        query=_ONE,
+        headers=IDEMPOTENCY,
+        body=_SCHEDULE,
+        statuses=(201,),
+    ),
+    Endpoint(
+        verb="DELETE",
+        path="/sessions/{id}/schedules/{s}",
+        answer=unschedule,
+        scope="chat",
+        query=_ONE,
+        statuses=(204,),
+    ),
+    Endpoint(
+        verb="GET",
+        path="/sessions/{id}/tasks",
+        answer=list_tasks,
+        scope="read",
+        query=_ONE,
+    ),
+    Endpoint(
+        verb="POST",
+        path="/sessions/{id}/tasks",
+        answer=delegate,
+        scope="chat",
+        query=_ONE,
+        headers=IDEMPOTENCY,
+        body=_TASK,
+        has_parts=True,
+        statuses=(202,),
+    ),
+    Endpoint(
+        verb="DELETE",
+        path="/sessions/{id}/tasks/{t}",
+        answer=cancel_task,
+        scope="chat",
+        query=_ONE,
+        statuses=(204,),
+    ),
+)

@@ -1,0 +1,268 @@
+"""Endpoints of records, past states, forks, replays with the current code, and exported sessions."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from typing import Any, TypeVar
+
+import attrs
+import trio
+from starlette.responses import Response
+
+from actgent.agents.upgrading import ShownRequest, compare_session, show_next_request
+from actgent.errors import SessionExists
+from actgent.journal.base import SessionSummary
+from actgent.journal.records import DECISION_TAGS, RECORD_TAGS
+from actgent.journal.transfer import SessionExport
+from actgent.messages import PART_TAGS
+from actgent.runtime.introspection import fork_session
+from actgent.web.problems import Problem, missing
+from actgent.web.streaming.sse import StreamedFile, unless_gone
+
+from .endpoints import JSON, Endpoint, HTTPCall
+from .idempotency import asker_of, check_asker, first_record, fork_id, key_of
+from .schemas import AGENT, ID, IDEMPOTENCY, LIMIT, NUMBER
+from .views import of_head, of_message, of_parts, of_usage, to_date
+
+T = TypeVar("T")
+_ONE = {"agent": AGENT}
+_TAGS = {cls: tag for tags in (RECORD_TAGS, PART_TAGS, DECISION_TAGS) for tag, cls in tags.items()}
+
+
+def as_plain_json(value: Any) -> Any:
+    """Convert a record, or a value in a record, to JSON types. Objects get their tag as the field `type`."""
+    if attrs.has(type(value)):
+        tag = _TAGS.get(type(value))
+        fields = {
+            field.name: as_plain_json(getattr(value, field.name)) for field in attrs.fields(type(value))
+        }
+        return fields if tag is None else {"type": tag, **fields}
+    if isinstance(value, Mapping):
+        return {str(name): as_plain_json(each) for name, each in value.items()}
+    return [as_plain_json(each) for each in value] if isinstance(value, list | tuple) else value
+
+
+async def get_records(call: HTTPCall) -> Response:
+    """List the records of a session."""
+    head, after = await call.head(), call.query.get("after", 0)
+    limit = min(call.query.get("limit", 100), call.gateway.limits.page)
+    steps = await call.gateway.access.journal.read_steps(
+        head.session_id, agent=head.agent, after=min(after, head.records), limit=limit
+    )
+    items = [
+        {"number": number, "at": to_date(step.at or 0.0), "record": as_plain_json(record)}
+        for step in steps
+        for number, record in enumerate(step.records, step.first)
+    ]
+    last = steps[-1].last if steps else after
+    return JSON({"items": items, "next": last if last < head.records else None})
+
+
+async def _number_of(call: HTTPCall) -> int:
+    """Return the record number in the path.
+
+    Raises:
+        Problem: The session has no record of this number.
+    """
+    head, text = await call.head(), call.path["n"]
+    if not (text.isascii() and text.isdigit() and len(text) < 16 and 1 <= int(text) <= head.records):  # noqa: PLR2004 - below 2**53
+        raise missing()
+    return int(text)
+
+
+async def get_past(call: HTTPCall) -> Response:
+    """Return history, state and digest of a session after a record."""
+    head, number = await call.head(), await _number_of(call)
+    found = await call.gateway.access.runtime.rebuild(head.session_id, agent=head.agent, to=number)
+    return JSON(
+        {
+            "number": found.step,
+            "history": [of_message(message, shows_foreign=True) for message in found.history],
+            "waiting": [of_message(message) for message in found.waiting],
+            "state": as_plain_json(found.state),
+            "usage": of_usage(found.usage),
+            "digest": found.digest,
+        }
+    )
+
+
+async def get_state(call: HTTPCall) -> Response:
+    """Return the state of a session, now or after a record."""
+    head = await call.head()
+    number = call.query.get("at", head.records)
+    if not 1 <= number <= head.records:
+        raise Problem("invalid", f"at= must be a record number from 1 to {head.records}")
+    found = await call.gateway.access.runtime.rebuild(head.session_id, agent=head.agent, to=number)
+    return JSON({"number": found.step, "state": as_plain_json(found.state)})
+
+
+async def post_compare(call: HTTPCall) -> Response:
+    """Replay a session with the current code of its agent and the recorded answers. Return the first difference."""
+    head = await call.head()
+    number = call.body.get("at", head.records)
+    if not 1 <= number <= head.records:
+        raise Problem("invalid", f"at must be a record number from 1 to {head.records}")
+    comparing = partial(
+        compare_session, call.gateway.access.runtime, head.session_id, agent=head.agent, to=number
+    )
+    found = await _replayed(call, comparing)
+    return JSON({"number": number, "difference": None if found is None else attrs.asdict(found)})
+
+
+async def get_request(call: HTTPCall) -> Response:
+    """Return the model request for the next answer at or after a record, built by the current code of the agent."""
+    head, number = await call.head(), await _number_of(call)
+    asking = partial(
+        show_next_request, call.gateway.access.runtime, head.session_id, agent=head.agent, at=number
+    )
+    found = await _replayed(call, asking)
+    return JSON({"number": number, "request": None if found is None else _of_request(found)})
+
+
+def _of_request(shown: ShownRequest) -> dict[str, Any]:
+    chat = shown.chat
+    return {
+        "answer": shown.step,
+        "system": chat.system,
+        "messages": [
+            {"role": each.role, "parts": of_parts(each.parts, shows_foreign=True)} for each in chat.messages
+        ],
+        "tools": [{"name": each.name, "description": each.description} for each in chat.tools],
+        "tokens": shown.estimate,
+        "of_messages": shown.messages,
+        "memory": shown.memory,
+        "is_same_prompt": shown.is_same_prompt,
+    }
+
+
+async def _replayed(call: HTTPCall, work: Callable[[], Awaitable[T]]) -> T | None:
+    """Run a replay with a concurrency limit and a timeout. It is cancelled if the client disconnects.
+
+    Raises:
+        Problem: Too many replays are running, or the replay exceeded `GatewayLimits.compare_seconds`.
+    """
+    limits = call.gateway.limits
+    try:
+        call.gateway.comparing.acquire_on_behalf_of_nowait(call)
+    except trio.WouldBlock:
+        raise Problem("too-many-requests", "too many comparisons are running") from None
+    try:
+        with trio.move_on_after(limits.compare_seconds) as limit:
+            return await unless_gone(call.receive, work)
+    finally:
+        call.gateway.comparing.release_on_behalf_of(call)
+    if limit.cancelled_caught:
+        words = f"the comparison took longer than {limits.compare_seconds:g} s: compare fewer records with at"
+        raise Problem("unavailable", words)
+    return None
+
+
+async def post_fork(call: HTTPCall) -> Response:
+    """Copy a session as it was after a record. An open turn resumes in the copy, then `message` is processed."""
+    head, body, access = await call.head(), call.body, call.gateway.access
+    key = key_of(call)
+    number = body.get("at", head.records)
+    wanted = body.get("session_id") or (fork_id(call, key) if key else None)
+    if not 1 <= number <= head.records:
+        raise Problem("invalid", f"at must be a record number from 1 to {head.records}")
+    if head.parent_id is not None and head.owner != call.caller.owner:
+        raise Problem("conflict", "child sessions cannot be forked: fork the parent session")
+    made = await _forked(call, head, number, wanted, asker=asker_of(call, key))
+    is_open = made.unfinished and access.journal.owns(made.session_id)  # its own process starts the others
+    if is_open or "message" in body:
+        session = await access.session(call.caller, made.session_id, made.agent)
+        if "message" in body:
+            await session.chat(body["message"], message_id=f"{made.session_id}/{key}" if key else None)
+        made = await access.head(call.caller, made.session_id, made.agent)
+    return JSON(of_head(made), status_code=201, headers={"location": f"/v1/sessions/{made.session_id}"})
+
+
+async def _forked(
+    call: HTTPCall, head: SessionSummary, number: int, wanted: str | None, *, asker: str
+) -> SessionSummary:
+    """Write the copy of a session, or find the copy that an earlier try of the same request has written."""
+    access = call.gateway.access
+    runtime = access.runtime
+    try:
+        return await fork_session(
+            access.journal,
+            head.key,
+            number,
+            wanted,
+            remote_sessions=runtime.remote_sessions,
+            agents=runtime.agents,
+            asker=asker,
+        )
+    except SessionExists:
+        known = await access.head(call.caller, str(wanted), head.agent)  # of another owner it is not there
+        opened = await first_record(call, known)
+        if asker and opened is not None and check_asker(opened.asker, asker):
+            return known
+        raise
+
+
+async def get_export(call: HTTPCall) -> Response:
+    """Download a session in the format of `actgent journal export`."""
+    export = await SessionExport.of(call.gateway.access.journal, await call.head())
+    return StreamedFile(export.write, export.size)
+
+
+ENDPOINTS = (
+    Endpoint(
+        verb="GET",
+        path="/sessions/{id}/records",
+        answer=get_records,
+        scope="journal",
+        query={**_ONE, "after": NUMBER, "limit": LIMIT},
+    ),
+    Endpoint(verb="GET", path="/sessions/{id}/at/{n}", answer=get_past, scope="journal", query=_ONE),
+    Endpoint(
+        verb="GET",
+        path="/sessions/{id}/at/{n}/request",
+        answer=get_request,
+        scope="journal",
+        query=_ONE,
+    ),
+    Endpoint(
+        verb="GET", path="/sessions/{id}/state", answer=get_state, scope="read", query={**_ONE, "at": NUMBER}
+    ),
+    Endpoint(
+        verb="POST",
+        path="/sessions/{id}/compare",
+        answer=post_compare,
+        scope="journal",
+        query=_ONE,
+        body={
+            "type": "object",
+            "properties": {
+                "at": {"type": "integer", "minimum": 1, "description": "Up to this record; all without it."}
+            },
+            "additionalProperties": False,
+        },
+    ),
+    Endpoint(
+        verb="POST",
+        path="/sessions/{id}/fork",
+        answer=post_fork,
+        scope="chat",
+        query=_ONE,
+        headers=IDEMPOTENCY,
+        body={
+            "type": "object",
+            "properties": {
+                "at": {"type": "integer", "minimum": 1},
+                "session_id": ID,
+                "message": {"type": "string", "minLength": 1},
+            },
+            "additionalProperties": False,
+        },
+        statuses=(201,),
+    ),
+    Endpoint(
+        verb="GET",
+        path="/sessions/{id}/export",
+        answer=get_export,
+        scope="journal",
+        query=_ONE,
+        gives="application/octet-stream",
+    ),
+)

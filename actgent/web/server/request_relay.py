@@ -1,0 +1,509 @@
+"""Relaying of a gateway's requests to the cluster nodes that own the sessions.
+
+The gateway authenticates the caller, and sends the caller's identity with the request. A request is retried until the caller's
+patience ends. Reads are always safe to retry; a request with an effect is retried with the same id, which the gateway adds if
+it has none. If a stream breaks, the client's stream ends too; the client reconnects with its last record number, and resumes at
+the current owner. A message for a session without an owner is stored for the next owner, and acknowledged.
+"""
+
+import math
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Protocol, runtime_checkable
+
+import attrs
+import orjson
+import trio
+from starlette.responses import Response
+from starlette.types import Receive, Scope as ASGIScope, Send
+
+from actgent.approvals import session_of
+from actgent.client.http.http_request import (
+    BREAKS_HEADER,
+    EVENTS_ALONG_HEADER,
+    EVENTS_HEADER,
+    PATIENCE_HEADER,
+    REPEATED_HEADER,
+    HTTPRequest,
+)
+from actgent.client.request_sender import (
+    LONG_POLL_SECONDS,
+    MAX_BROKEN_CONNECTIONS,
+    RetryBackoff,
+    minimum_pause,
+)
+from actgent.client.transport import ConnectionLost
+from actgent.errors import Fenced, SessionClosed, SessionMoved
+from actgent.messages import new_secret
+from actgent.web.problems import Problem
+from actgent.web.routes import media, time_travel
+from actgent.web.routes.chat import ENDPOINTS as CHAT, accepted, get_feedback, say, wait_of
+from actgent.web.routes.endpoints import Endpoint, HTTPCall
+from actgent.web.routes.idempotency import fork_id, id_of_key, key_for
+from actgent.web.routes.sessions import post_session
+from actgent.web.streaming.sse import unless_gone
+from actgent.web.tokens import SCOPES
+
+MAX_PATIENCE_SECONDS = 30.0
+"""Maximum time in seconds for which a request is retried until a node serves its session. Clients can request less."""
+WANTS_HEADERS = "actgent-headers"
+"""Header of a relayed request that asks the node to send the headers of its answer."""
+RELAYED_ANSWER_HEADERS = frozenset(
+    {
+        "content-type",
+        "location",
+        "etag",
+        "retry-after",
+        "content-disposition",
+        "content-security-policy",
+        "x-accel-buffering",
+    }
+)
+"""Headers of a node's answer that are relayed to the client. They describe the content, not the connection."""
+_RELAYED_REQUEST_HEADERS = (
+    "accept",
+    "content-type",
+    "idempotency-key",
+    "if-none-match",
+    "last-event-id",
+    "traceparent",
+    EVENTS_HEADER,
+    EVENTS_ALONG_HEADER,
+)
+"""Headers of a client's request that are relayed to the owner."""
+_JOURNAL_ENDPOINTS = frozenset(
+    {
+        time_travel.get_records,
+        time_travel.get_past,
+        time_travel.get_request,
+        time_travel.get_state,
+        time_travel.post_compare,
+        time_travel.get_export,
+        media.get_medium,
+        get_feedback,
+    }
+)
+"""Endpoints that only read the journal, so any node answers them for any session."""
+_ID_FIELDS = {"say": "message_id", "schedule": "key", "delegate": "task_id", "post_fork": "session_id"}
+"""Body fields with the id that makes a retry idempotent, by endpoint."""
+_DONE_STATUS = {"post_decision": 409, "unschedule": 404, "cancel_task": 404, "erase": 404}
+"""HTTP status of a retry whose first try succeeded, by endpoint. The client gets a success instead."""
+_OTHER_CAUSE = b'"as_asked":false'
+"""Part of an error answer that means: another request caused the current state, so the retry did not succeed."""
+_RETRY_MARKS = (b'"/errors/busy"', b'"moved":true')
+"""Parts of an error answer that mean: the request had no effect, and is retried."""
+_HELD_MARK = b'"held":true'
+"""Part of an error answer of a node that holds the session back. It is sent on to clients that count broken connections."""
+_GET_MESSAGE = next(each for each in CHAT if each.answer.__name__ == "get_message")
+HOLD_SECONDS = 1.0
+"""Seconds for which a request of a client that counts broken connections waits for a session that is held back.
+
+Such a client retries the request later. A request that waits longer would be open during further crashes of nodes.
+"""
+MAX_PAUSE_SECONDS = 1.0
+"""Maximum pause in seconds between two tries."""
+_OK, _ACCEPTED, _NO_CONTENT, _FIRST_ERROR = 200, 202, 204, 400
+
+
+class NoOwner(ConnectionLost):
+    """No live node owns the partition of the session at the moment; the request was not sent."""
+
+    def __init__(self) -> None:
+        super().__init__("no node serves this session at the moment", was_sent=False)
+
+
+@attrs.frozen(kw_only=True)
+class RelayedAnswer:
+    """Answer of another node: HTTP status, headers, and the body as a stream of chunks."""
+
+    status: int
+    headers: Mapping[str, str]
+    pieces: AsyncGenerator[bytes, None]
+
+    @property
+    def is_stream(self) -> bool:
+        """True if the body is an event stream, whose chunks are sent to the client as they arrive."""
+        return not self.headers.get("content-type", "").startswith(
+            ("application/json", "application/problem")
+        )
+
+
+@runtime_checkable
+class OwnerClient(Protocol):
+    """Sends requests to the owners of sessions, each of them once."""
+
+    def relay(
+        self, form: HTTPRequest, *, session_id: str, owner: str, scopes: tuple[str, ...], seconds: float
+    ) -> AbstractAsyncContextManager[RelayedAnswer]:
+        """Send a request to the owner of a session, or to any node if the session id is empty.
+
+        Raises:
+            NoOwner: No live node owns the session.
+            ConnectionLost: The connection failed before the answer, or while its body is read.
+        """
+
+    async def store(
+        self, form: HTTPRequest, *, session_id: str, message_id: str, owner: str, scopes: tuple[str, ...]
+    ) -> bool:
+        """Store a message for the node that will own its session. Return False if a node owns the session by now.
+
+        Raises:
+            JournalFailed: The database does not answer. It is unknown whether the message was stored.
+        """
+
+
+class WaitReleased(Protocol):
+    """Waits until a session of this process is not held back, neither by the quarantine nor by pending messages."""
+
+    async def __call__(self, session_id: str, seconds: float = ..., /) -> None:
+        """Wait for at most `seconds`.
+
+        Raises:
+            Problem: The session is still held back.
+        """
+
+
+@attrs.frozen(kw_only=True)
+class Relay:
+    """Decides whether a gateway answers a request itself or relays it to the node that owns the session."""
+
+    way: OwnerClient
+    is_ours: Callable[[str], bool]
+    """Returns True for the id of a session that this process owns and serves now."""
+    is_draining: Callable[[str], bool]
+    """Returns True for the id of a session whose partition this process is draining."""
+    wait_released: WaitReleased
+    calm_seconds: Callable[[], float]
+    """Returns the seconds for which no node of the cluster has crashed."""
+
+    async def answer(self, endpoint: Endpoint, call: HTTPCall) -> Response:
+        """Answer a request in this process, or return a response that relays it to the owner of its session."""
+        session_id = _session_of(call)
+        if session_id and endpoint.answer not in _JOURNAL_ENDPOINTS:
+            if not (
+                self.is_ours(session_id)
+                or (is_freeing(endpoint.verb, call.address) and self.is_draining(session_id))
+            ):
+                return RelayedResponse(self, endpoint, call, None)
+            seconds = _patience_of(call)
+            is_counting = counts_breaks(call)
+            await self.wait_released(session_id, min(seconds, HOLD_SECONDS) if is_counting else seconds)
+        try:
+            return await endpoint.answer(call)
+        except Fenced as moved:
+            return RelayedResponse(self, endpoint, call, moved)
+
+
+def is_freeing(verb: str, path: str) -> bool:
+    """True if the request interrupts or closes a session, decides an approval, or reads a session's status.
+
+    A draining node answers these requests, because they help its turns to end.
+    """
+    above, _, last = path.rpartition("/")
+    return last in ("interrupt", "close", "decision") or (verb == "GET" and above.endswith("/sessions"))
+
+
+def _session_of(call: HTTPCall) -> str:
+    """Return the id of the session in a request's path; empty if the path names none."""
+    if "id" not in call.path:
+        return ""
+    is_approval = call.address.startswith("/v1/approvals/")
+    return session_of(call.path["id"]) if is_approval else call.path["id"]
+
+
+class RelayedResponse(Response):
+    """A response that relays the request to the session's owner, and sends that node's answer."""
+
+    def __init__(self, relay: Relay, endpoint: Endpoint, call: HTTPCall, moved: Fenced | None) -> None:
+        super().__init__()
+        self._relay, self._way = relay, relay.way
+        self._endpoint, self._call, self._moved = endpoint, call, moved
+        self._name = endpoint.answer.__name__
+        self._body = dict(call.body)
+        self._sent: dict[str, str] = {
+            name: value for name in _RELAYED_REQUEST_HEADERS if (value := call.header(name))
+        }
+        self._sent[WANTS_HEADERS] = "true"
+        self._wait = wait_of(call)
+        self._may_be_done = False
+        """True once a try may have had its effect."""
+        self._patience = _patience_of(call)
+        """Seconds for which the request is retried."""
+        self._breaks = _breaks_of(call)
+        """Connections that broke before an answer began, including those that the client reports."""
+        self._is_counted = counts_breaks(call) and self._is_repeatable
+        """True if the client counts such breaks itself, and retries with the same ids."""
+
+    async def __call__(self, scope: ASGIScope, receive: Receive, send: Send) -> None:
+        async def work() -> None:
+            if not (self._is_repeatable or await self._name_turn()):
+                await Response(status_code=_NO_CONTENT)(scope, receive, send)
+                return
+            form, session_id = self._build_request(), self._target_session()
+            if self._endpoint.answer is say and self._wait:
+                await self._send_and_poll(form, session_id, send)
+            else:
+                await self._relay_with_retries(form, session_id, self._wait, send)
+
+        await unless_gone(receive, work)
+
+    # --- the relayed request -------------------------------------------------------------
+
+    def _build_request(self) -> HTTPRequest:
+        """Return the request to relay. It gets an id if it has none, so that retries are idempotent."""
+        call, verb = self._call, self._endpoint.verb
+        name, key = _ID_FIELDS.get(self._name), self._sent.get("idempotency-key")
+        if not key and ((name and not self._body.get(name)) or self._endpoint.answer is post_session):
+            self._is_counted = False  # a retry of the client would get another id here
+        if name and not key:
+            self._body.setdefault(name, new_secret())
+        if self._endpoint.answer is post_session:
+            self._sent.setdefault("idempotency-key", new_secret())
+        if self._wait and self._endpoint.answer is not say:
+            self._sent["prefer"] = f"wait={self._wait:.0f}"
+        return HTTPRequest(
+            verb=verb,
+            path=call.address.removeprefix("/v1"),
+            query=call.search,
+            headers=self._sent,
+            body=None if verb in ("GET", "DELETE") else orjson.dumps(self._body),
+        )
+
+    async def _name_turn(self) -> bool:
+        """Add the id of the running turn's message to an interrupt request. Return False if no turn is running.
+
+        Without that id, a retried interrupt could stop a later turn.
+
+        Raises:
+            Problem: No node answered which turn is running; no turn was interrupted.
+        """
+        place, kept = self._call.address.removesuffix("/interrupt"), _BufferedAnswer()
+        await self._relay_with_retries(self._poll_request(place, 0), self._target_session(), 0, kept.send)
+        known = orjson.loads(kept.data) if kept.status == _OK else {}
+        if "turn" not in known:  # session closed or agent not running: the owner answers with the error
+            return True
+        if known["turn"] is not None:
+            self._body["message_id"] = known["turn"]["message_id"]
+        return known["turn"] is not None
+
+    def _target_session(self) -> str:
+        """Return the id of the session whose owner gets the request."""
+        if self._endpoint.answer is post_session:
+            return id_of_key(self._call, self._sent["idempotency-key"])
+        if self._endpoint.answer is time_travel.post_fork:  # it writes only the copy
+            return str(self._body.get("session_id") or fork_id(self._call, self._sent["idempotency-key"]))
+        return self._moved.session_id if isinstance(self._moved, SessionMoved) else _session_of(self._call)
+
+    @property
+    def _is_repeatable(self) -> bool:
+        return self._name != "interrupt" or bool(
+            self._body.get("message_id") or self._body.get("drop_queued")
+        )
+
+    # --- the answer ----------------------------------------------------------------------
+
+    async def _relay_with_retries(self, form: HTTPRequest, session_id: str, wait: float, send: Send) -> None:
+        """Relay the request, with retries, and send the answer to the client.
+
+        Raises:
+            Problem: No node answered within the client's patience.
+        """
+        patience = min(self._patience, 2 * HOLD_SECONDS) if self._is_counted else self._patience
+        backoff, until = RetryBackoff(max_pause=MAX_PAUSE_SECONDS), trio.current_time() + patience
+        seconds = wait + float(self._body.get("deadline", 0))
+        while not await self._try(form, session_id, seconds, until, send):
+            left = until - trio.current_time()
+            if left <= 0:
+                fields: dict[str, Any] = {"may_be_done": True} if self._may_be_done else {}
+                raise Problem("unavailable", "no node answered for this session: retry the request", **fields)
+            pause = backoff.next_pause(minimum_pause(self._breaks, self._relay.calm_seconds()))
+            await trio.sleep(min(pause, left))
+
+    async def _try(
+        self, form: HTTPRequest, session_id: str, seconds: float, until: float, send: Send
+    ) -> bool:
+        """Relay the request once, and send the answer to the client. Return False if the request has to be retried.
+
+        Raises:
+            Problem: The connection was lost, and the request must not be sent again.
+        """
+        has_begun, is_read, begun = False, form.verb == "GET", trio.current_time()
+        try:
+            async with self._way.relay(form, **self._relay_arguments(session_id, seconds)) as answer:
+                if answer.is_stream and answer.status < _FIRST_ERROR:
+                    has_begun = True
+                    await _stream(answer, send)
+                data = b"".join([each async for each in answer.pieces])  # empty after a stream
+        except ConnectionLost as lost:
+            self._may_be_done |= lost.was_sent and not is_read
+            if not has_begun:
+                if lost.was_sent and not (is_read or self._is_repeatable):
+                    words = "the connection was lost: this may have been done"
+                    raise Problem("unavailable", words, may_be_done=True) from lost
+                is_polling = "prefer" in form.headers and trio.current_time() - begun > LONG_POLL_SECONDS
+                if lost.is_broken and not is_polling:
+                    self._count_break(lost)
+                is_stored = isinstance(lost, NoOwner) and self._endpoint.answer is say and not self._breaks
+                return is_stored and await self._store(form, session_id, send)
+        if has_begun:  # a broken stream ends normally for the client, which reconnects
+            await _send(send, b"", is_last=True)
+            return True
+        marks = _RETRY_MARKS if self._is_counted else (*_RETRY_MARKS, _HELD_MARK)
+        is_retryable = answer.status >= _FIRST_ERROR and any(each in data for each in marks)
+        if is_retryable and trio.current_time() < until - 1:
+            return False
+        await self._send_whole(answer, data, send)
+        return True
+
+    def _count_break(self, lost: ConnectionLost) -> None:
+        """Count a broken connection, so that a request that crashes its node does not crash node after node.
+
+        Raises:
+            Problem: The client counts breaks itself, or `MAX_BROKEN_CONNECTIONS` connections broke.
+        """
+        fields: dict[str, Any] = {"may_be_done": True} if self._may_be_done else {}
+        if self._is_counted:
+            words = "the connection to the node broke before it answered"
+            raise Problem("unavailable", words, broken=True, retry_after=0, **fields) from lost
+        self._breaks += 1
+        if self._breaks >= MAX_BROKEN_CONNECTIONS:
+            words = (
+                f"{self._breaks} connections to nodes broke while this request was under way: "
+                "it may end each node that serves it"
+            )
+            raise Problem("poison", words, **fields) from lost
+
+    async def _store(self, form: HTTPRequest, session_id: str, send: Send) -> bool:
+        """Store a message for the next owner, and acknowledge it. Return False if the session has an owner by now.
+
+        Raises:
+            Problem: The caller may not access the session.
+            SessionClosed: The session was closed.
+        """
+        call = self._call
+        head = await call.head()
+        if head.state == "closed":
+            raise SessionClosed(session_id)
+        message_id = key_for(call, "message_id") or str(self._body["message_id"])
+        caller, scopes = call.caller.owner, self._scopes
+        self._may_be_done = True
+        if not await self._way.store(
+            form, session_id=session_id, message_id=message_id, owner=caller, scopes=scopes
+        ):
+            return False
+        response = accepted(call, head, message_id)
+        headers = {name.decode(): value.decode("latin-1") for name, value in response.raw_headers}
+        await _begin(send, response.status_code, headers)
+        await _send(send, bytes(response.body), is_last=True)
+        return True
+
+    @property
+    def _scopes(self) -> tuple[str, ...]:
+        return tuple(each for each in SCOPES if self._call.caller.allows(each))
+
+    def _relay_arguments(self, session_id: str, seconds: float) -> dict[str, Any]:
+        """Return the arguments of `OwnerClient.relay`: session, owner, scopes, and the timeout in seconds."""
+        owner = self._call.caller.owner
+        return {"session_id": session_id, "owner": owner, "scopes": self._scopes, "seconds": seconds}
+
+    async def _send_whole(self, answer: RelayedAnswer, data: bytes, send: Send) -> None:
+        """Send a complete answer to the client. A retry whose first try had its effect is answered as success."""
+        status = answer.status
+        if self._may_be_done and status == _DONE_STATUS.get(self._name) and _OTHER_CAUSE not in data:
+            status, data = _NO_CONTENT, b""
+        headers = {**answer.headers, "content-length": str(len(data))}
+        if status == _NO_CONTENT:
+            headers = {}
+        if self._may_be_done:
+            headers[REPEATED_HEADER] = "true"
+        await _begin(send, status, headers)
+        await _send(send, data, is_last=True)
+
+    async def _send_and_poll(self, form: HTTPRequest, session_id: str, send: Send) -> None:
+        """Relay a message, and poll its outcome with a second request.
+
+        The first request does not wait for the outcome, so that it ends soon.
+        """
+        over = trio.current_time() + self._wait
+        kept = _BufferedAnswer()
+        await self._relay_with_retries(form, session_id, 0, kept.send)
+        left = math.ceil(over - trio.current_time())
+        if kept.status != _ACCEPTED or left < 1:
+            await kept.forward(send)
+            return
+        found = _BufferedAnswer()
+        await self._relay_with_retries(
+            self._poll_request(kept.headers["location"], left), session_id, left, found.send
+        )
+        if found.status == _OK:
+            is_over = orjson.loads(found.data)["status"] in ("answered", "failed")
+            found.status = _OK if is_over else _ACCEPTED
+            found.headers["location"] = kept.headers["location"]
+        await found.forward(send)
+
+    def _poll_request(self, place: str, seconds: int) -> HTTPRequest:
+        """Return a GET request for the path of a message or session, with a long-poll time in seconds."""
+        headers = {**self._sent, "prefer": f"wait={seconds}"}
+        path = place.removeprefix("/v1")
+        return HTTPRequest(
+            verb=_GET_MESSAGE.verb, path=path, query=self._call.search, headers=headers, body=None
+        )
+
+
+def counts_breaks(call: HTTPCall) -> bool:
+    """True if the client counts broken connections itself, and retries requests."""
+    return call.header(BREAKS_HEADER) != ""
+
+
+def _breaks_of(call: HTTPCall) -> int:
+    """Return the number of broken connections that the client of a request has counted; 0 if it does not count."""
+    counted = call.header(BREAKS_HEADER) or ""
+    return int(counted) if counted.isascii() and counted.isdigit() else 0
+
+
+def _patience_of(call: HTTPCall) -> float:
+    """Return the seconds for which a client waits until a node accepts its request; at most `MAX_PATIENCE_SECONDS`."""
+    try:
+        seconds = float(call.header(PATIENCE_HEADER) or MAX_PATIENCE_SECONDS)
+    except ValueError:
+        return MAX_PATIENCE_SECONDS
+    return min(max(seconds, 0.0), MAX_PATIENCE_SECONDS) if math.isfinite(seconds) else MAX_PATIENCE_SECONDS
+
+
+@attrs.define
+class _BufferedAnswer:
+    """Buffers an answer, so that the relay can inspect it before it is sent."""
+
+    status: int = 0
+    headers: dict[str, str] = attrs.field(factory=dict)
+    data: bytes = b""
+
+    async def send(self, message: Any) -> None:
+        """Buffer an ASGI message of a response."""
+        await trio.lowlevel.checkpoint()
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            self.headers = {name.decode(): value.decode("latin-1") for name, value in message["headers"]}
+        else:
+            self.data += message.get("body", b"")
+
+    async def forward(self, send: Send) -> None:
+        """Send the buffered answer."""
+        await _begin(send, self.status, self.headers)
+        await _send(send, self.data, is_last=True)
+
+
+async def _stream(answer: RelayedAnswer, send: Send) -> None:
+    """Send the status and headers of an answer, then the chunks of its body as they arrive."""
+    await _begin(send, answer.status, answer.headers)
+    async for piece in answer.pieces:
+        await _send(send, piece)
+
+
+async def _begin(send: Send, status: int, headers: Mapping[str, str]) -> None:
+    raw = [(name.encode(), value.encode("latin-1")) for name, value in headers.items()]
+    await send({"type": "http.response.start", "status": status, "headers": raw})
+
+
+async def _send(send: Send, data: bytes, *, is_last: bool = False) -> None:
+    await send({"type": "http.response.body", "body": data, "more_body": not is_last})

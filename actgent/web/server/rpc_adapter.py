@@ -1,0 +1,243 @@
+"""Calls the gateway's endpoints for relayed requests of other nodes, which have already authenticated the caller.
+
+Path, scope, query and body are checked as for a request over HTTP. No HTTP server is involved: a complete answer is sent as one
+piece, and only a stream is written with ASGI messages.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache, partial
+from typing import Any, Protocol, TypeVar
+
+import attrs
+import orjson
+import trio
+from starlette.responses import Response
+from starlette.routing import compile_path
+
+from actgent.messages import new_id
+from actgent.runtime.runtime import Runtime
+from actgent.web.app import (
+    ALWAYS,
+    NOBODY,
+    PREFIX,
+    by_path,
+    check_scope,
+    continue_trace,
+    decode_segments,
+    log_and_convert,
+    no_address,
+    not_allowed,
+    problem_response,
+)
+from actgent.web.gateway_context import GatewayContext
+from actgent.web.gateway_limits import GatewayLimits
+from actgent.web.routes.endpoint_table import ENDPOINTS
+from actgent.web.routes.endpoints import (
+    Endpoint,
+    HTTPCall,
+    check_media,
+    has_no_body,
+    most_of,
+    read_query,
+    to_body,
+    too_large,
+)
+from actgent.web.server.request_parser import PLAIN
+from actgent.web.server.request_relay import RELAYED_ANSWER_HEADERS, WANTS_HEADERS
+from actgent.web.streaming.sse import Streamed
+from actgent.web.tokens import AccessToken, Caller
+
+RELAY_SENDER = "cluster"
+"""Token name of relayed requests."""
+UNLIMITED = 1_000_000_000
+"""Value of limits that are never reached."""
+LIMITS = GatewayLimits(requests=UNLIMITED, messages=None, rate=float(UNLIMITED), burst=UNLIMITED)
+"""Limits for relayed requests: the gateway that received them from the client has applied its limits already."""
+CACHE_SIZE = 4096
+"""Cache size: number of paths, and of callers, whose lookup is cached."""
+_UNAVAILABLE = 503
+_ALWAYS_RELAYED = {name: value for name, value in ALWAYS.items() if name in RELAYED_ANSWER_HEADERS}
+
+
+class SendChunk(Protocol):
+    """Sends the answer to a relayed request, in chunks."""
+
+    async def __call__(self, status: int, data: bytes, is_last: bool, headers: Mapping[str, str], /) -> None:  # noqa: FBT001 - read as a sentence
+        """Send a chunk of an answer: HTTP status, data, True if it is the last chunk, and the headers to relay."""
+
+    def now(self, data: bytes) -> bool:
+        """Send another chunk of a stream if that is possible without waiting. Return False if it was not sent."""
+
+
+Place = tuple[Mapping[str, Endpoint], Mapping[str, str]]
+"""The endpoints of a path by verb, and the values of its variable segments."""
+
+
+@attrs.frozen(kw_only=True)
+class RelayedRequest:
+    """A request that another node relays, with its authenticated caller."""
+
+    verb: str
+    path: str
+    """Path below `/v1`."""
+    query: str
+    headers: Mapping[str, str]
+    """Headers by lower-case name."""
+    body: bytes
+    owner: str
+    """Owner for whom the caller acts."""
+    scopes: tuple[str, ...]
+    """Scopes of the caller."""
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class RelayApplication:
+    """Answers relayed requests with the gateway's endpoints."""
+
+    context: GatewayContext
+    find: Callable[[str], Place]
+    """Returns the endpoints of a path; raises `Problem` if the path has none."""
+
+    async def answer(self, request: RelayedRequest, tell: SendChunk, gone: trio.Event) -> None:
+        """Answer a request, and send the answer with `tell`. Stop if `gone` is set, which means that the sender disconnected."""
+        answer = _Answer(request, tell, gone)
+        try:
+            response = await self._respond(request, answer)
+            await answer.say(response)
+        except Exception as error:  # every error is answered as a problem
+            if answer.has_begun:
+                raise
+            problem = log_and_convert(error, answer.id, is_forwarded=True)
+            await answer.say(problem_response(problem, answer.id))
+        finally:
+            self.context.metrics.requests[answer.route, answer.status] += 1
+
+    async def _respond(self, request: RelayedRequest, answer: "_Answer") -> Response:
+        """Find and validate the endpoint of a request, call it, and return its response."""
+        endpoints, path = self.find(request.path)
+        endpoint = endpoints.get(request.verb)
+        if endpoint is None:
+            raise not_allowed(endpoints)
+        answer.route = PREFIX + endpoint.path
+        caller = NOBODY if endpoint.scope is None else _caller(request.owner, request.scopes)
+        check_scope(endpoint, caller)
+        continue_trace(request.headers)
+        call = HTTPCall(
+            gateway=self.context,
+            caller=caller,
+            headers=request.headers,
+            receive=answer.receive,
+            address=PREFIX + request.path,
+            search=request.query,
+            id=answer.id,
+            client="",
+            path=path,
+            query=read_query(endpoint, request.query),
+            body=_body_of(endpoint, request, self.context.limits),
+        )
+        return await endpoint.answer(call)
+
+
+def _body_of(endpoint: Endpoint, request: RelayedRequest, limits: GatewayLimits) -> Mapping[str, Any]:
+    """Return the validated JSON body of a relayed request.
+
+    Raises:
+        Problem: The body is invalid, or too large for its endpoint.
+    """
+    check_media(request.verb, request.headers)
+    if has_no_body(endpoint, request.verb):
+        return {}
+    if len(request.body) > (most := most_of(endpoint, limits)):
+        raise too_large(most)
+    return to_body(endpoint, request.body)
+
+
+@lru_cache(maxsize=CACHE_SIZE)
+def _caller(owner: str, scopes: tuple[str, ...]) -> Caller:
+    token = AccessToken(name=RELAY_SENDER, owner=owner, scopes=scopes, digest=RELAY_SENDER)
+    return Caller(token=token, owner=owner)
+
+
+class _Answer:
+    """Sends one response with `tell`, and stores its HTTP status."""
+
+    def __init__(self, request: RelayedRequest, tell: SendChunk, gone: trio.Event) -> None:
+        self.id = new_id()
+        self.has_begun = False
+        self.is_cut = False
+        self.status = 0
+        self.route = "none"
+        """Path template of the endpoint, for metrics; `none` if the path is unknown."""
+        self._verb, self._tell, self._gone = request.verb, tell, gone
+        self._wants_headers = WANTS_HEADERS in request.headers
+        self._headers: Mapping[str, str] = {}
+
+    async def say(self, response: Response) -> None:
+        """Send a response: a stream chunk by chunk, any other response in one chunk."""
+        if isinstance(response, Streamed):
+            scope = {"type": "http", "http_version": "2", "method": self._verb, "state": {PLAIN: self}}
+            await response(scope, self.receive, self._send)
+        else:
+            self._begin(response.status_code, response)
+            await self._tell(self.status, bytes(response.body), True, self._headers)  # noqa: FBT003 - as `SendChunk`
+
+    def _begin(self, status: int, response: Response) -> None:
+        self.has_begun, self.status = True, status
+        if self._wants_headers:
+            self._headers = _relayed_headers(response.raw_headers)
+
+    # --- methods of `DirectConnection`, for streams
+
+    def send_now(self, data: bytes) -> int:
+        return len(data) if self._tell.now(data) else 0
+
+    async def send_all(self, data: bytes) -> None:
+        await self._tell(self.status, data, False, self._headers)  # noqa: FBT003 - as `SendChunk`
+
+    async def receive(self) -> dict[str, Any]:
+        """Wait until the sender disconnects, and return the ASGI message `http.disconnect`. The body was read before."""
+        await self._gone.wait()
+        return {"type": "http.disconnect"}
+
+    async def _send(self, message: Any) -> None:
+        if message["type"] == "http.response.start":
+            self.has_begun, self.status = True, message["status"]
+            self._headers = _relayed_headers(message["headers"]) if self._wants_headers else {}
+        else:
+            is_last = not message.get("more_body", False)
+            await self._tell(self.status, message.get("body", b""), is_last, self._headers)
+
+
+def _relayed_headers(headers: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
+    """Return the headers of an answer that are relayed to the client."""
+    known = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in headers}
+    return _ALWAYS_RELAYED | {name: value for name, value in known.items() if name in RELAYED_ANSWER_HEADERS}
+
+
+def has_moved(status: int, data: bytes) -> bool:
+    """True if the answer says that another node owns the session."""
+    return status == _UNAVAILABLE and bool(orjson.loads(data).get("moved"))
+
+
+# --- addresses ---------------------------------------------------------------------------
+
+
+def finder_of(endpoints: Iterable[Endpoint]) -> Callable[[str], Place]:
+    """Return a cached function that finds the endpoints of a path. It raises `Problem` for unknown paths."""
+    table = [(compile_path(path)[0], verbs) for path, verbs in by_path(endpoints).items()]
+    return lru_cache(maxsize=CACHE_SIZE)(partial(_find, table))
+
+
+def _find(table: Sequence[tuple[Any, Mapping[str, Endpoint]]], path: str) -> Place:
+    for pattern, endpoints in table:
+        if (found := pattern.match(path)) is not None:
+            return endpoints, decode_segments(found.groupdict())
+    raise no_address()
+
+
+W = TypeVar("W", bound=RelayApplication)
+
+
+def relay_application(_: Runtime, context: GatewayContext, *, kind: type[W], **more: Any) -> W:
+    """Return an application of class `kind` with all endpoints of the gateway; `more` are its further fields."""
+    return kind(context=context, find=finder_of(ENDPOINTS), **more)

@@ -1,0 +1,402 @@
+"""Broadcasts session events to any number of readers: one journal reader per session, and each event is encoded once.
+
+A reader first reads the journal after its cursor. Then it becomes live and reads the journal once more, because records may
+have been written in between. An event that arrives twice has a number that was sent before, and is dropped.
+"""
+
+import itertools
+from collections.abc import AsyncGenerator, Collection, Iterator, Sequence, Set as AbstractSet
+from contextlib import asynccontextmanager, suppress
+from functools import partial
+
+import attrs
+import trio
+
+from actgent.errors import ActgentError, Fenced
+from actgent.journal.base import Journal
+from actgent.journal.feed import Written
+from actgent.journal.records import Record, SessionClosedRecord
+from actgent.journal.session_lists import SessionKey
+from actgent.messages import CallProgress
+from actgent.runtime.runtime import Runtime
+from actgent.runtime.subscriptions import SessionFollower
+from actgent.sessions.subscriptions import FollowedRecord, PartialText
+from actgent.support.logs import LogVariable, logger_of
+
+from .session_events import PAGE_SIZE, EventEncoder, SessionEvent, encoder_at, event_names
+from .sse import (
+    ALIVE_INTERVAL_SECONDS,
+    MAX_FRAMES,
+    MAX_QUEUED_BYTES,
+    RETRY_MILLISECONDS,
+    FrameBatch,
+    FrameQueue,
+    StreamWriter,
+    bye,
+    frame,
+)
+
+BATCH_WINDOW_SECONDS = 0.05
+"""Time in seconds for which events are collected before they are sent together."""
+IDLE_CHECK_SECONDS = 2.5
+"""Interval in seconds between two searches for streams that need a keep-alive comment."""
+READERS_PER_CHECKPOINT = 100
+"""Number of readers that are served before other tasks may run."""
+_log = logger_of(__name__)
+
+
+def to_frames(events: Sequence[SessionEvent]) -> Iterator[tuple[int, bytes]]:
+    """Yield the number and the encoded events of each record. Only the last event of a record carries its number as id."""
+    for number, of_record in itertools.groupby(events, key=lambda each: each.number):
+        yield number, encode_record(list(of_record))
+
+
+def encode_record(events: Sequence[SessionEvent]) -> bytes:
+    """Return the encoded events of one record. Only the last event carries the record number as id."""
+    *others, last = events
+    data = frame(last.name, last.data, number=last.number)
+    return b"".join([frame(each.name, each.data) for each in others]) + data if others else data
+
+
+@attrs.define(eq=False)
+class SessionBroadcast:
+    """Distributes new events of one session to its readers."""
+
+    key: SessionKey
+    shows_foreign: bool = False
+    """True to include the messages of exceptions raised by user code or libraries."""
+    readers: set[FrameQueue] = attrs.field(factory=set)
+    ready: trio.Event = attrs.field(factory=trio.Event)
+    """Set when the broadcast receives new records."""
+    scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
+
+    flushed_at: float = -BATCH_WINDOW_SECONDS
+    """Time of the last flush, by trio's clock."""
+    partial_answer: PartialText | None = None
+    """Text of the unfinished answer so far; None if the model is not answering."""
+    is_over: bool = False
+    """True if the session was closed."""
+    _waiting: list[tuple[int | None, bytes]] = attrs.field(factory=list)
+    """Record numbers and frames that the next flush sends."""
+    _size: int = 0
+    """Bytes of the waiting frames."""
+    _is_urgent: bool = False
+    """True if a reader wants one of the waiting frames without delay."""
+    _is_changed: bool = True
+    """True if readers joined or left since `_wanted` and `_accepted` were computed."""
+    _wanted: AbstractSet[str] | None = None
+    """Names of the events that any reader wants without delay; None means all."""
+    _accepted: AbstractSet[str] | None = None
+    """Names of the events that any reader accepts; None means all."""
+
+    def add_delta(self, item: PartialText | CallProgress) -> None:
+        """Queue new text of the answer, or the progress of a tool call, if a reader wants it.
+
+        The whole text so far is kept for readers that join later.
+        """
+        if isinstance(item, PartialText):
+            shown = (
+                ""
+                if self.partial_answer is None or self.partial_answer.reply_id != item.reply_id
+                else self.partial_answer.text
+            )
+            self.partial_answer = attrs.evolve(item, text=shown[: item.begin] + item.text, begin=0)
+            if self._is_wanted(["token"]):
+                self._add(frame("token", attrs.asdict(item)), None)
+        elif self._is_wanted(["progress"]):
+            known = {"done": item.done, "total": item.total, "text": item.text}
+            self._add(frame("progress", {"call_id": item.call_id, "tool": item.tool_name, **known}), None)
+
+    def add(self, encoder: EventEncoder, first: int, records: Sequence[Record], at: float) -> None:
+        """Queue the events of records that a reader accepts. `first` is the number of the first record."""
+        if self._is_changed:
+            self._update_names()
+        wanted, accepted = self._wanted, self._accepted
+        for number, record in enumerate(records, first):
+            names = event_names(record)
+            if accepted is not None and accepted.isdisjoint(names):
+                encoder.skip(number, record)
+            elif events := encoder.encode(number, record, at):
+                self._add(encode_record(events), number)
+            else:
+                continue
+            if "answer" in names or "ended" in names:
+                self.partial_answer = None
+            self.is_over = self.is_over or "closed" in names
+            self._is_urgent = self._is_urgent or wanted is None or not wanted.isdisjoint(names)
+
+    def _add(self, data: bytes, number: int | None) -> None:
+        self._waiting.append((number, data))
+        self._size += len(data)
+        self._is_urgent = self._is_urgent or number is None
+
+    def _is_wanted(self, names: Collection[str]) -> bool:
+        """True if a reader wants one of these events without delay."""
+        if self._is_changed:
+            self._update_names()
+        return self._wanted is None or not self._wanted.isdisjoint(names)
+
+    def _update_names(self) -> None:
+        self._is_changed = False
+        self._wanted = _union([each.wanted for each in self.readers])
+        self._accepted = _union([each.accepted for each in self.readers])
+
+    def subscribe(self, reader: FrameQueue) -> None:
+        """Add a reader. It receives frames from the next flush on."""
+        self.readers.add(reader)
+        self._is_changed = True
+
+    def unsubscribe(self, reader: FrameQueue) -> None:
+        """Remove a reader."""
+        self.readers.discard(reader)
+        self._is_changed = True
+
+    @property
+    def is_due(self) -> bool:
+        """True if the waiting frames must be sent now: one is urgent, they are large, or the session was closed."""
+        return self._is_urgent or self.is_over or self.is_large
+
+    @property
+    def is_large(self) -> bool:
+        """True if the waiting frames reach half of the queue limits of a connection."""
+        return 2 * self._size > MAX_QUEUED_BYTES or 2 * len(self._waiting) > MAX_FRAMES
+
+    async def flush_if_due(self, now: float) -> None:
+        """Send the waiting frames if they are due, and start the next batch window."""
+        self.flushed_at = now
+        if self.is_due:
+            await self.flush(now)
+
+    async def flush(self, now: float) -> None:
+        """Send the waiting frames to each reader. Readers whose queue is closed are removed."""
+        if not self._waiting:
+            return
+        batch = FrameBatch(self._waiting)
+        self._waiting, self._size, self._is_urgent = [], 0, False
+        for number, reader in enumerate(tuple(self.readers), 1):
+            if not reader.put(batch, now):
+                self.unsubscribe(reader)
+            if number % READERS_PER_CHECKPOINT == 0:
+                await trio.lowlevel.checkpoint()
+
+    def is_woken_by(self, records: Sequence[Record]) -> bool:
+        """True if one of these records becomes an event that a reader wants without delay."""
+        if self._is_changed:
+            self._update_names()
+        wanted = self._wanted
+        for each in records:  # called for each step of each session
+            if (
+                wanted is None
+                or type(each) is SessionClosedRecord
+                or not wanted.isdisjoint(event_names(each))
+            ):
+                return True
+        return False
+
+    def close(self, last: bytes) -> None:
+        """Close the queue of each reader after a last frame."""
+        for reader in self.readers:
+            reader.close(last)
+
+
+def _union(sets: Sequence[AbstractSet[str] | None]) -> AbstractSet[str] | None:
+    """Return the union of sets of event names. None, which means all names, if one of the sets is None."""
+    return None if None in sets else frozenset().union(*filter(None, sets))
+
+
+class Broadcasts:
+    """Broadcasts of a gateway: one for each session that has readers."""
+
+    def __init__(self, runtime: Runtime, journal: Journal, nursery: trio.Nursery) -> None:
+        self._runtime = runtime
+        self._journal = journal
+        self._nursery = nursery
+        self._broadcasts: dict[tuple[SessionKey, bool], SessionBroadcast] = {}
+        self._is_closed = False
+        self._sends_keep_alives = False
+
+    def __len__(self) -> int:
+        return len(self._broadcasts)
+
+    def close(self) -> None:
+        """Send `bye` to each reader and close its stream."""
+        self._is_closed = True
+        for broadcast in self._broadcasts.values():
+            for reader in broadcast.readers:
+                reader.close(bye())
+
+    @asynccontextmanager
+    async def subscribed(
+        self, key: SessionKey, frames: FrameQueue, *, shows_foreign: bool = False
+    ) -> AsyncGenerator[SessionBroadcast, None]:
+        """Open an `async with` block during which a connection's queue receives the events of a session."""
+        if not self._sends_keep_alives:
+            self._sends_keep_alives = True
+            self._nursery.start_soon(self._send_keep_alives)
+        broadcast = self._broadcasts.get((key, shows_foreign))
+        if broadcast is None:
+            broadcast = self._broadcasts[key, shows_foreign] = SessionBroadcast(key, shows_foreign)
+            self._nursery.start_soon(self._follow, broadcast)
+        if self._is_closed:
+            frames.close(bye())
+        broadcast.subscribe(frames)
+        try:
+            await broadcast.ready.wait()
+            yield broadcast
+        finally:
+            broadcast.unsubscribe(frames)
+            if not broadcast.readers:
+                self._drop(broadcast)
+
+    async def _send_keep_alives(self) -> None:
+        """Send keep-alive comments to idle streams until no session has readers."""
+        while self._broadcasts:
+            await trio.sleep(IDLE_CHECK_SECONDS)
+            now = trio.current_time()
+            before = now - ALIVE_INTERVAL_SECONDS + IDLE_CHECK_SECONDS
+            quiet = [
+                each
+                for broadcast in self._broadcasts.values()
+                for each in broadcast.readers
+                if each.sent_at <= before
+            ]
+            for number, reader in enumerate(quiet, 1):
+                reader.keep_alive(now)
+                if number % READERS_PER_CHECKPOINT == 0:
+                    await trio.lowlevel.checkpoint()
+        self._sends_keep_alives = False
+
+    def _drop(self, broadcast: SessionBroadcast) -> None:
+        index = broadcast.key, broadcast.shows_foreign
+        if self._broadcasts.get(index) is broadcast:
+            del self._broadcasts[index]
+        broadcast.scope.cancel()
+
+    async def _follow(self, broadcast: SessionBroadcast) -> None:
+        """Broadcast new records of a session until it has no readers. An error closes all readers, which then reconnect."""
+        with broadcast.scope:
+            try:
+                async with self._runtime.follow(
+                    broadcast.key.session_id, agent=broadcast.key.agent, after=None
+                ) as follower:
+                    await self._broadcast_new(broadcast, follower)
+            except Fenced as moved:  # the readers reconnect and reach the new owner of the session
+                _log.debug(
+                    "session %s moved to another node, which now sends its events: %s",
+                    LogVariable(broadcast.key.session_id),
+                    moved,
+                )
+            except ActgentError as error:
+                _log.warning(
+                    "session %s: its event streams were closed after an error: %s",
+                    LogVariable(broadcast.key.session_id),
+                    error,
+                )
+            finally:
+                broadcast.ready.set()
+                broadcast.close(frame("lagged", {}))
+                self._drop(broadcast)
+
+    async def _broadcast_new(self, broadcast: SessionBroadcast, follower: SessionFollower) -> None:
+        encoder = await encoder_at(
+            self._journal, broadcast.key, follower.cursor, shows_foreign=broadcast.shows_foreign
+        )
+        broadcast.ready.set()
+        follower.wake_for(broadcast.is_woken_by)
+        with suppress(trio.EndOfChannel):
+            while broadcast.readers:  # empty if all were closed because they read too slowly
+                has_grown = _collect(broadcast, encoder, follower)
+                if not (has_grown or broadcast.is_due):
+                    await follower.move_on()
+                    continue
+                now = trio.current_time()
+                if (early := broadcast.flushed_at + BATCH_WINDOW_SECONDS - now) > 0:
+                    await trio.sleep(early)  # events of one window are sent as one batch
+                    now = trio.current_time()
+                    _collect(broadcast, encoder, follower)
+                await broadcast.flush_if_due(now)
+                if broadcast.is_over:
+                    broadcast.close(b"")
+        await broadcast.flush(trio.current_time())
+
+
+def _collect(broadcast: SessionBroadcast, encoder: EventEncoder, follower: SessionFollower) -> bool:
+    """Queue all available records and deltas of a session without waiting. Return True if there were deltas.
+
+    Raises:
+        trio.EndOfChannel: The follower is closed and has no more records.
+    """
+    has_grown = False
+    while not broadcast.is_large:
+        if (step := follower.receive_step()) is not None:
+            broadcast.add(encoder, step.first, step.records, step.at or 0.0)
+        elif (item := follower.receive_now()) is None:
+            break
+        elif isinstance(item, FollowedRecord):
+            broadcast.add(encoder, item.number, (item.record,), item.at or 0.0)
+        else:
+            has_grown = True
+            broadcast.add_delta(item)
+    return has_grown
+
+
+# --- one reader --------------------------------------------------------------------------
+
+
+@attrs.frozen(kw_only=True)
+class SessionEventStream:
+    """Stream of the events of one session for one client, starting after a record number."""
+
+    journal: Journal
+    broadcasts: Broadcasts
+    key: SessionKey
+    after: int
+    wanted: AbstractSet[str] | None = None
+    """Names of the events that are sent without delay; None means all. `token` and `progress` are sent only if listed."""
+    along: AbstractSet[str] | None = None
+    """Names of the events that are sent together with the next wanted event; None means all others."""
+    shows_foreign: bool = False
+    """True to include the messages of exceptions raised by user code or libraries."""
+
+    async def run(self, wire: StreamWriter) -> None:
+        """Write the events after the record number from the journal, then new events until the session closes."""
+        frames = FrameQueue(wire, self.wanted, self.along)
+        async with self.broadcasts.subscribed(
+            self.key, frames, shows_foreign=self.shows_foreign
+        ) as broadcast:
+            await wire(f"retry: {RETRY_MILLISECONDS}\n\n".encode())
+            frames.seen = self.after
+            head = await self.journal.head(*self.key)
+            if head is not None and self.after > head.records:  # an older backup of the journal was restored
+                frames.seen = head.records
+                await wire(frame("resync", {"records": head.records}, number=head.records))
+            encoder = await encoder_at(self.journal, self.key, frames.seen, shows_foreign=self.shows_foreign)
+            catch_up = partial(self._catch_up, frames, encoder, wire)
+            is_over = await catch_up()
+            frames.is_live = True
+            if is_over or await catch_up():
+                return
+            if broadcast.partial_answer is not None and frames.wants(["growing"]):
+                frames.put_first(frame("growing", attrs.asdict(broadcast.partial_answer)))
+            await frames.write_all()
+
+    async def _catch_up(self, frames: FrameQueue, encoder: EventEncoder, wire: StreamWriter) -> bool:
+        """Write the events in the journal that were not written yet. Return True if the session was closed."""
+        while steps := await self.journal.read_steps(
+            self.key.session_id, agent=self.key.agent, after=frames.seen, limit=PAGE_SIZE
+        ):
+            events = [each for step in steps for each in _encode_step(step, encoder, frames)]
+            frames.seen = steps[-1].last
+            await wire(b"".join(data for _, data in to_frames(events)))
+            if any(each.name == "closed" for each in events):
+                return True
+        return False
+
+
+def _encode_step(step: Written, encoder: EventEncoder, frames: FrameQueue) -> Iterator[SessionEvent]:
+    """Yield the events of a journal step that the client accepts."""
+    for number, record in enumerate(step.records, step.first):
+        if frames.accepts(event_names(record)):
+            yield from encoder.encode(number, record, step.at or 0.0)
+        else:
+            encoder.skip(number, record)

@@ -1,0 +1,466 @@
+"""Events of a session for clients, converted from its journal records, and the status of one message.
+
+Most records become one event with the number of the record. Records that only serve recovery become no event. Events name
+the turn that they belong to, so a reader that starts after a cursor needs an encoder from `encoder_at`.
+"""
+
+import json
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import attrs
+
+from actgent.approvals import Approval, decision_name
+from actgent.journal.base import Journal
+from actgent.journal.records import (
+    REFUSED,
+    ActionFailureRecord,
+    AgentMessageRecord,
+    ApprovalDecisionRecord,
+    ApprovalRequestRecord,
+    CallFinishedRecord,
+    CallsStartedRecord,
+    DeliveryRecord,
+    MessageAcceptedRecord,
+    MessageAppendedRecord,
+    MessageEndRecord,
+    OutcomeRecord,
+    RatingRecord,
+    Record,
+    ResumptionRecord,
+    ScheduleFiredRecord,
+    ScheduleRecord,
+    ScheduleRemovedRecord,
+    SessionClosedRecord,
+    StateChangeRecord,
+    StateRollbackRecord,
+    SuspensionRecord,
+)
+from actgent.journal.session_lists import SessionKey
+from actgent.messages import NO_USAGE, Message, ToolResult, Usage
+from actgent.runtime.subscriptions import page_ranges_before
+from actgent.support.quick_init import quick_init
+from actgent.web.routes.views import (
+    MAX_CONTENT,
+    MediaIds,
+    media_ids,
+    of_approval,
+    of_call,
+    of_caller_call,
+    of_message,
+    of_rating,
+    of_result,
+    of_usage,
+    to_date,
+)
+
+PAGE_SIZE = 200
+"""Number of records read from the journal at a time."""
+Data = dict[str, Any]
+
+
+@quick_init
+@attrs.frozen(kw_only=True)
+class SessionEvent:
+    """One event of a session's stream."""
+
+    number: int
+    """Number of the record that the event was made from; clients resume after it."""
+    name: str
+    data: Data
+
+
+@attrs.define
+class EventEncoder:
+    """Converts the records of one session to events. Records must be passed in their order."""
+
+    turn: str | None = None
+    """Id of the message that started the current turn; None between turns."""
+    is_whole: bool = False
+    """True to send tool results in full. False truncates them to `MAX_CONTENT` characters."""
+    shows_foreign: bool = False
+    """True to include the messages of exceptions raised by user code or libraries."""
+    _answer: Message | None = None
+    """Last answer of the model in the current turn; None before the first."""
+    _encoded: set[str] = attrs.field(factory=set)
+    """Ids of the replies, events, routes and tool calls whose results were encoded in the current turn."""
+
+    def encode(self, number: int, record: Record, at: float = 0.0) -> list[SessionEvent]:
+        """Return the events of the record with this number. The list is empty if the record only serves recovery.
+
+        `at` is the time at which the record was written, as Unix time in seconds; 0 if unknown.
+        """
+        if type(record) is MessageAppendedRecord and not record.joins:
+            self.turn = record.message_id
+        rows = self._rows_of(record, number)
+        written_at = (
+            record.at if type(record) is MessageAppendedRecord and record.at else at or _time_of(record)
+        )
+        data = {"turn": self.turn, "at": to_date(written_at)}
+        if type(record) is MessageEndRecord:
+            self._end(record)
+        if len(rows) == 1:  # nearly always
+            name, more = rows[0]
+            return [SessionEvent(number=number, name=name, data={**data, **more})]
+        return [SessionEvent(number=number, name=name, data={**data, **more}) for name, more in rows]
+
+    def skip(self, number: int, record: Record) -> None:
+        """Update the current turn from a record without returning its events."""
+        if type(record) is MessageEndRecord:
+            self._end(record)
+        elif type(record) is not MessageAcceptedRecord:  # no later event depends on it
+            self.encode(number, record)
+
+    def _end(self, record: MessageEndRecord) -> None:
+        if record.message_id == self.turn:
+            self.turn, self._answer = None, None
+            self._encoded.clear()
+
+    def encode_all(self, first: int, records: Iterable[Record], at: float = 0.0) -> list[SessionEvent]:
+        """Return the events of consecutive records. `first` is the number of the first record."""
+        return [
+            each for number, record in enumerate(records, first) for each in self.encode(number, record, at)
+        ]
+
+    def _rows_of(self, record: Record, number: int) -> list[tuple[str, Data]]:
+        if type(record) is AgentMessageRecord:
+            return self._rows_of_said(record, number)
+        if type(record) is MessageAcceptedRecord:
+            return [("message", of_message(record.message, media_ids(number, record)))]
+        if type(record) is DeliveryRecord:
+            return self._rows_of_delivered(record)
+        if type(record) is OutcomeRecord:
+            self._encoded.add(record.id)
+        elif type(record) is CallFinishedRecord:
+            self._encoded.add(record.result.call_id)
+            return [("result", self._result(record.result, media_ids(number, record)))]
+        row = _ROWS.get(type(record))
+        return [] if row is None else [row(record)]
+
+    def _rows_of_said(self, record: AgentMessageRecord, number: int) -> list[tuple[str, Data]]:
+        """Return the events of a model answer, or of tool results that have no separate record."""
+        message = record.message
+        if message.sender.kind == "assistant":
+            self._answer = message
+            return [_answer_row(record)]
+        new = [each for each in message.tool_results if each.call_id not in self._encoded]
+        return [("result", self._result(each, media_ids(number, record))) for each in new]
+
+    def _result(self, result: ToolResult, ids: MediaIds) -> Data:
+        most = sys.maxsize if self.is_whole else MAX_CONTENT
+        return of_result(result, ids, most=most, shows_foreign=self.shows_foreign)
+
+    def _rows_of_delivered(self, record: DeliveryRecord) -> list[tuple[str, Data]]:
+        """Return the reply event of a plain text answer, which has no `OutcomeRecord` record."""
+        answer = self._answer
+        if answer is None or answer.id not in record.ids or answer.id in self._encoded:
+            return []
+        self._encoded.add(answer.id)
+        no_data = {"data": None, "message_type": None, "reasoning": None}
+        return [("reply", {"id": answer.id, "text": answer.text, **no_data})]
+
+
+def _time_of(record: Record) -> float:
+    if isinstance(record, MessageAcceptedRecord | AgentMessageRecord):
+        return record.message.created_at
+    return record.at if isinstance(record, ApprovalDecisionRecord) else 0.0
+
+
+def _answer_row(record: AgentMessageRecord) -> tuple[str, Data]:
+    message = record.message
+    data = {
+        "message_id": message.id,
+        "text": message.text,
+        "calls": [of_call(call) for call in message.tool_calls],
+        "stop": record.stop,
+        "model": record.model,
+        "usage": of_usage(record.usage),
+        "seconds": record.seconds,
+        "cut": message.cut,
+    }
+    return "answer", data
+
+
+def _told_row(record: OutcomeRecord) -> tuple[str, Data]:
+    """Return the event of a reply, an application event or a route."""
+    data = None if record.data is None else json.loads(record.data)
+    if record.kind == "reply":
+        return "reply", {
+            "id": record.id,
+            "text": record.text,
+            "data": data,
+            "message_type": record.name or None,
+            "reasoning": None if record.reasoning is None else json.loads(record.reasoning),
+        }
+    name_field = "name" if record.kind == "event" else "action"
+    return record.kind, {"id": record.id, name_field: record.name, "data": data}
+
+
+def _ended_row(record: MessageEndRecord) -> tuple[str, Data]:
+    error = {"class": record.error, "words": record.words} if record.error else None
+    return "ended", {"message_id": record.message_id, "failed": record.failed, "error": error}
+
+
+def _decision_row(record: ApprovalDecisionRecord) -> tuple[str, Data]:
+    return "decision", {"id": record.approval_id, "word": decision_name(record.decision), "by": record.by}
+
+
+def _schedule_row(record: ScheduleRecord) -> tuple[str, Data]:
+    data = {"description": record.description, "due": to_date(record.at), "cron": record.cron or None}
+    return "schedule", {"action": "set", "id": record.schedule_id, **data}
+
+
+def _fired_row(record: ScheduleFiredRecord) -> tuple[str, Data]:
+    data = {"message_id": record.message_id or None, "following": to_date(record.following)}
+    return "schedule", {"action": "fired", "id": record.schedule_id, **data}
+
+
+_ROWS: Mapping[type, Callable[[Any], tuple[str, Data]]] = {
+    MessageAppendedRecord: lambda record: (
+        "turn",
+        {"phase": "started", "message_id": record.message_id, "joins": record.joins},
+    ),
+    SuspensionRecord: lambda record: ("turn", {"phase": "suspended", "waits_for": list(record.ids)}),
+    ResumptionRecord: lambda record: ("turn", {"phase": "resumed", "came": list(record.ids)}),
+    OutcomeRecord: _told_row,
+    CallsStartedRecord: lambda record: ("tools", {"call_ids": list(record.call_ids)}),
+    ApprovalRequestRecord: lambda record: (
+        ("call", of_caller_call(record.approval))
+        if record.approval.for_caller
+        else ("approval", of_approval(record.approval))
+    ),
+    ApprovalDecisionRecord: _decision_row,
+    StateChangeRecord: lambda record: ("state", {"changes": dict(record.changes), "action": record.action}),
+    StateRollbackRecord: lambda record: ("state", {"rolled_back_to": record.number}),
+    ActionFailureRecord: lambda record: ("state", {"action": record.action, "failed": True}),
+    ScheduleRecord: _schedule_row,
+    ScheduleFiredRecord: _fired_row,
+    ScheduleRemovedRecord: lambda record: ("schedule", {"action": "removed", "id": record.schedule_id}),
+    MessageEndRecord: _ended_row,
+    RatingRecord: lambda record: ("feedback", of_rating(record)),
+    SessionClosedRecord: lambda _: ("closed", {}),
+}
+
+
+_ONLY_ENDED, _FAILED = ("ended",), ("ended", "failed")
+_ANSWER, _RESULT = ("answer",), ("result",)
+_APPROVAL, _CALL = ("approval",), ("call",)
+_NAMES: Mapping[type, tuple[str, ...]] = {
+    MessageAcceptedRecord: ("message",),
+    DeliveryRecord: ("reply",),
+    CallFinishedRecord: ("result",),
+    MessageAppendedRecord: ("turn",),
+    SuspensionRecord: ("turn",),
+    ResumptionRecord: ("turn",),
+    CallsStartedRecord: ("tools",),
+    ApprovalDecisionRecord: ("decision",),
+    StateChangeRecord: ("state",),
+    StateRollbackRecord: ("state",),
+    ActionFailureRecord: ("state",),
+    ScheduleRecord: ("schedule",),
+    ScheduleFiredRecord: ("schedule",),
+    ScheduleRemovedRecord: ("schedule",),
+    RatingRecord: ("feedback",),
+    SessionClosedRecord: ("closed",),
+}
+
+
+def event_names(record: Record) -> tuple[str, ...]:
+    """Return the names of the events that a record may become. The end of a failed message is both `ended` and `failed`."""
+    kind = type(record)  # called for each record of each session that is read, so it avoids function calls
+    if kind in _NAMES:
+        return _NAMES[kind]
+    if type(record) is AgentMessageRecord:
+        return _ANSWER if record.message.sender.kind == "assistant" else _RESULT
+    if type(record) is MessageEndRecord:
+        return _ONLY_ENDED if record.failed is None else _FAILED
+    if type(record) is ApprovalRequestRecord:
+        return _CALL if record.approval.for_caller else _APPROVAL
+    return (record.kind,) if type(record) is OutcomeRecord else ()
+
+
+def to_event(record: Record) -> tuple[str, Data]:
+    """Return name and data of the event of a record that needs no turn: an approval request, a decision or an end.
+
+    Raises:
+        KeyError: Records of this type need an `EventEncoder`.
+    """
+    return _ROWS[type(record)](record)
+
+
+async def encoder_at(
+    journal: Journal, key: SessionKey, number: int, *, shows_foreign: bool = False
+) -> EventEncoder:
+    """Return an encoder for the records after `number`. It has already read the records of the turn that is open there."""
+    encoder = EventEncoder(shows_foreign=shows_foreign)
+    for start, last in page_ranges_before(number):
+        records = await journal.read(key.session_id, agent=key.agent, after=start, limit=last - start)
+        known = records[: last - start]  # the journal returns whole steps, so possibly more
+        begins = [
+            place
+            for place, each in enumerate(known)
+            if type(each) is MessageAppendedRecord and not each.joins
+        ]
+        if not begins and start:
+            continue
+        first = start + (begins[-1] if begins else 0)
+        rest: Sequence[Record] = known[first - start :]
+        if last < number:
+            rest = await journal.read(key.session_id, agent=key.agent, after=first, limit=number - first)
+        for each in rest:
+            first += 1
+            if first <= number:
+                encoder.encode(first, each)
+        break
+    return encoder
+
+
+# --- status of a message -------------------------------------------------------------------
+
+
+@attrs.define
+class MessageProgress:
+    """Status, reply and usage of one message, computed from the records of its session."""
+
+    message_id: str
+    status: str = "waiting"
+    reply: Data = attrs.field(factory=dict)
+    """Data of the last reply, or id and text of the last model answer; empty before the first."""
+    ended: MessageEndRecord | None = None
+    number: int = 0
+    """Number of the record that accepted the message; 0 if that record was not read yet."""
+    accepted: MessageAcceptedRecord | None = None
+    usage: Usage = NO_USAGE
+    """Tokens used so far by the turn of the message."""
+    last: int = 0
+    """Number of the last record that was applied."""
+    _turn: str = ""
+    _asked: dict[str, Approval] = attrs.field(factory=dict)
+    """Approvals and calls of the caller's tools, by id."""
+    _waits_for: tuple[str, ...] = ()
+    """Ids of the undecided approvals and calls that the turn is suspended for."""
+
+    def apply(self, number: int, record: Record) -> None:
+        """Update the status from a record. A record that was applied before is ignored."""
+        if number <= self.last:
+            return
+        self.last = number
+        if isinstance(record, MessageAcceptedRecord) and record.message.id == self.message_id:
+            self.number, self.accepted, self.status, self.ended = number, record, "waiting", None
+        elif isinstance(record, MessageAppendedRecord):
+            self._begin(record)
+        elif isinstance(record, MessageEndRecord) and record.message_id == self.message_id:
+            self._end(record)
+        elif self.is_mine:
+            self._apply_in_turn(record)
+
+    def _end(self, record: MessageEndRecord) -> None:
+        if record.failed == REFUSED:  # never accepted, and the sender got the error: it may be sent again
+            self.number, self.accepted, self.status = 0, None, "waiting"
+        else:
+            self.status, self.ended = ("answered" if record.failed is None else "failed"), record
+
+    @property
+    def is_over(self) -> bool:
+        """True if the message was answered or failed."""
+        return self.status in ("answered", "failed")
+
+    @property
+    def is_settled(self) -> bool:
+        """True if the message has ended, or is suspended until an approval is decided."""
+        return self.is_over or self.status == "suspended"
+
+    @property
+    def is_mine(self) -> bool:
+        """True if the current turn of the session processes the message."""
+        return self._turn != "" and not self.is_over
+
+    def _begin(self, record: MessageAppendedRecord) -> None:
+        if not record.joins and not record.again:
+            self._turn = ""
+        if record.message_id == self.message_id:
+            self._turn, self.status = self.message_id, "working"
+        elif record.joins and self._turn:
+            self._turn = record.message_id
+
+    def _apply_in_turn(self, record: Record) -> None:
+        if isinstance(record, ApprovalRequestRecord):
+            self._asked[record.approval.id] = record.approval
+        elif isinstance(record, SuspensionRecord):
+            self._wait_for(record.ids)
+        elif isinstance(record, ApprovalDecisionRecord):
+            self._wait_for(tuple(each for each in self._waits_for if each != record.approval_id))
+        elif isinstance(record, ResumptionRecord):
+            self._wait_for(())
+        elif isinstance(record, AgentMessageRecord):
+            self._apply_said(record)
+        elif isinstance(record, OutcomeRecord) and record.kind == "reply":
+            self.reply = _told_row(record)[1]
+
+    def _apply_said(self, said: AgentMessageRecord) -> None:
+        self.usage += said.usage
+        if said.message.sender.kind == "assistant":
+            self.reply = {"id": said.message.id, "text": said.message.text}
+
+    def _wait_for(self, ids: tuple[str, ...]) -> None:
+        self._waits_for = ids
+        self.status = "suspended" if ids else "working"
+
+    def document(self, key: SessionKey) -> Data:
+        """Return the message's status as the JSON document that clients receive."""
+        outcome = None
+        if self.ended is not None:
+            reply = self.reply if self.ended.failed is None else {}
+            fields = {name: reply.get(name) for name in ("id", "text", "data", "message_type", "reasoning")}
+            outcome = {
+                **fields,
+                "usage": of_usage(self.usage),
+                "failed": self.ended.failed,
+                "error": _ended_row(self.ended)[1]["error"],
+            }
+        return {
+            "message_id": self.message_id,
+            "session_id": key.session_id,
+            "agent": key.agent,
+            "status": self.status,
+            "cursor": max(0, self.number - 1),
+            "waits_for": [self._waiting(each) for each in self._waits_for],
+            "outcome": outcome,
+        }
+
+    def _waiting(self, approval_id: str) -> Data:
+        """Return what the turn waits for: an approval, or a call of a tool of the caller with its arguments."""
+        asked = self._asked.get(approval_id)
+        if asked is not None and asked.for_caller:
+            return {**of_caller_call(asked), "for_caller": True}
+        return {"id": approval_id, "tool": "" if asked is None else asked.tool_name}
+
+
+async def find_message(
+    journal: Journal, key: SessionKey, message_id: str, last: int
+) -> MessageProgress | None:
+    """Return the progress of a message, or None if the session never accepted the message or rejected it.
+
+    Args:
+        journal: Journal with the records of the session.
+        key: Agent and id of the session.
+        message_id: Id of the message.
+        last: Number of the session's last record; the search goes backwards from it.
+    """
+    pages: list[tuple[int, Sequence[Record]]] = []
+    for start, number in page_ranges_before(last):
+        records = await journal.read(key.session_id, agent=key.agent, after=start, limit=number - start)
+        pages.append((start + 1, records[: number - start] if pages else records))
+        if any(isinstance(each, MessageAcceptedRecord) and each.message.id == message_id for each in records):
+            progress = _progress_from(message_id, pages)
+            return None if progress.accepted is None else progress
+    return None
+
+
+def _progress_from(message_id: str, pages: Sequence[tuple[int, Sequence[Record]]]) -> MessageProgress:
+    progress = MessageProgress(message_id)
+    for first, records in reversed(pages):
+        for number, record in enumerate(records, first):
+            progress.apply(number, record)
+    return progress

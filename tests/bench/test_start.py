@@ -1,0 +1,49 @@
+"""What the first agent of a program imports: it is the same on each run, so a slower start shows in CI."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+FIRST_AGENT = """
+import json, sys
+from actgent import BareAgent, ScriptedLLM
+
+agent = BareAgent("tutor", role="a maths tutor", llm=ScriptedLLM(["Hello."]))
+assert agent.run_sync("Hi").text == "Hello."
+print(json.dumps(sorted(sys.modules)))
+"""
+MODULES = 275
+"""Modules of the package after the first answer. Change it together with the cause, and name the cause in the commit."""
+LIBRARIES = {
+    "attr",
+    "attrs",
+    "cronsim",
+    "jiter",
+    "msgpack",
+    "msgspec",
+    "orjson",
+    "outcome",
+    "sortedcontainers",
+    "trio",
+}
+"""Libraries that the first agent needs. Each further one takes 2 to 20 ms."""
+INDIRECT = {"cython_runtime", "idna", "sniffio", "typing_extensions"}
+
+
+@pytest.fixture(scope="module")
+def imported():
+    done = subprocess.run([sys.executable, "-c", FIRST_AGENT], stdout=subprocess.PIPE, text=True, check=True)
+    return json.loads(done.stdout)
+
+
+def test_the_first_agent_imports_as_many_modules_as_before(imported):
+    """3 % more modules of the package are a failure, and 3 % fewer are a new figure to keep."""
+    assert len([name for name in imported if name.startswith("actgent")]) == pytest.approx(MODULES, rel=0.03)
+
+
+def test_the_first_agent_imports_no_further_library(imported):
+    """Schemas, templates, SDKs, databases and converters of journals are imported when they are used."""
+    roots = {name.split(".")[0] for name in imported} - set(sys.stdlib_module_names)
+    assert {root for root in roots if not root.startswith("_")} - INDIRECT - {"actgent"} == LIBRARIES

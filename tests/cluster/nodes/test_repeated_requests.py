@@ -1,0 +1,181 @@
+"""Requests that a node relays again after a connection between nodes broke, and what a turn costs in pieces of answers."""
+
+import pytest
+import trio
+
+from actgent import LLM, Answer, BareAgent, SessionClosed, SessionExists, Text
+from actgent.cluster.relay_client import NodeTransport, _Exchange
+from actgent.cluster.relay_server import RelayServer
+from actgent.web.streaming import broadcast
+from actgent.web.streaming.sse import FrameQueue
+
+from .pairs import PATIENCE, open_pair, wait_balanced
+
+TURNS = 3
+
+
+def gateway_of_one(pair):
+    """Return the address of the gateway of the pair's first node."""
+    return f"http://127.0.0.1:{pair.cluster.balancer.ports[0]}"
+
+
+@pytest.fixture
+async def pair(open_cluster):
+    async with open_pair(open_cluster) as opened:
+        yield opened
+
+
+@pytest.fixture
+def break_creation(monkeypatch):
+    """`break_creation()` breaks the connection of the next creation of a session after it had its effect; returns those broken."""
+    answer, wanted, broken = RelayServer._answer, [], []
+
+    async def tell_nothing(status, data, is_last, headers):
+        await trio.lowlevel.checkpoint()
+
+    async def answer_or_break(self, request, body, telling, gone):
+        if request.verb != "PUT" or len(broken) >= len(wanted):
+            await answer(self, request, body, telling, gone)
+            return
+        broken.append(request.session_id)
+        tell_nothing.is_open = False
+        tell_nothing.now = telling.now
+        await answer(self, request, body, tell_nothing, gone)
+        raise trio.BrokenResourceError
+
+    def break_next():
+        wanted.append(True)
+        return broken
+
+    monkeypatch.setattr(RelayServer, "_answer", answer_or_break)
+    return break_next
+
+
+async def test_a_session_whose_creation_is_relayed_again_belongs_to_its_creator(pair, break_creation):
+    """Its handlers hear all of it. Another creation of the same id is refused, also if that is relayed again."""
+    url, session_id = gateway_of_one(pair), pair.id_at(pair.two)
+    with trio.fail_after(PATIENCE):
+        async with (
+            pair.cluster.connect(url=url, patience=PATIENCE) as client,
+            pair.cluster.connect(url=url, patience=PATIENCE) as other,
+        ):
+            broken, heard = break_creation(), []
+            session = await client.agent("clerk").create_session("ada", "hello", session_id=session_id)
+            assert broken == [session_id]
+            session.on_conversation(lambda reply: heard.append(reply.text))
+            await session.wait_idle()
+            assert heard == ["you said: hello"]
+
+            break_creation()
+            with pytest.raises(SessionExists):
+                await other.agent("clerk").create_session("ada", session_id=session_id)
+            assert len(broken) == 2
+            with pytest.raises(SessionExists):
+                await client.agent("clerk").create_session("ada", session_id=session_id)
+            break_creation()
+            found = await other.agent("clerk").ensure_session("ada", session_id)
+            assert (found.id, len(broken)) == (session_id, 3)
+            assert (await session.messages()).total == 2
+
+
+async def test_a_stop_where_nothing_runs_is_not_sent(pair, monkeypatch):
+    """Relayed again, it would stop what runs by then. The owner of a closed session says that it is closed."""
+    relay, asked = NodeTransport.relay, []
+
+    def note(self, form, **given):
+        asked.append((form.verb, form.path.rpartition("/")[2]))
+        return relay(self, form, **given)
+
+    with trio.fail_after(PATIENCE):
+        async with pair.cluster.connect(url=gateway_of_one(pair), patience=PATIENCE) as client:
+            session_id = pair.id_at(pair.two)
+            session = await client.agent("clerk").create_session("ada", session_id=session_id)
+            await session.chat("hello")
+            await session.wait_idle()
+            monkeypatch.setattr(NodeTransport, "relay", note)
+            await session.interrupt()
+            assert asked == [("GET", session_id)]
+            await session.interrupt(drop_queued=True)
+            await session.interrupt(message_id="m9")
+            assert asked[1:] == [("POST", "interrupt")] * 2
+            await session.aclose()
+            with pytest.raises(SessionClosed):
+                await session.interrupt()
+
+
+class Talking(LLM):
+    """Answers word by word, once it is let go."""
+
+    name = "talking"
+
+    def __init__(self):
+        self.may_go = trio.Event()
+
+    async def complete(self, chat, on_text=None):
+        await self.may_go.wait()
+        self.may_go = trio.Event()
+        for word in ("one", " two", " three"):
+            await on_text(word, 0)
+            await trio.lowlevel.checkpoint()
+        return Answer(parts=(Text("one two three"),))
+
+
+@pytest.fixture
+def pieces(monkeypatch):
+    """The pieces of answers that one node gets from the other; events that come later come in others."""
+    found, read = [], _Exchange.pieces
+
+    async def note(self):
+        async for piece in read(self):
+            found.append(piece)
+            yield piece
+
+    monkeypatch.setattr(_Exchange, "pieces", note)
+    monkeypatch.setattr(broadcast, "BATCH_WINDOW_SECONDS", 0)
+    return found
+
+
+@pytest.fixture
+def live(monkeypatch):
+    """Set when a stream tells what comes, and no more of what was before: that may come in any number of pieces."""
+    begun, write_all = trio.Event(), FrameQueue.write_all
+
+    async def begin(self):
+        begun.set()
+        await write_all(self)
+
+    monkeypatch.setattr(FrameQueue, "write_all", begin)
+    return begun
+
+
+async def test_a_turn_is_two_pieces_to_a_client_that_hears_replies(open_cluster, pieces, live):
+    """The answer to its request, and the reply together with the events that it is made of, and nothing else."""
+    heard, model = [], Talking()
+
+    async def talk(number):
+        pieces.clear()
+        await session.chat(f"message {number}")
+        model.may_go.set()
+        await replies.receive()
+        return [each for each in pieces if b"event: answer" in each and b"event: reply" in each]
+
+    with trio.fail_after(PATIENCE):
+        async with (
+            open_cluster() as cluster,
+            cluster.node(BareAgent("clerk", llm=model), node="one") as one,
+            cluster.node(BareAgent("clerk", llm=model), node="two") as two,
+            cluster.connect(url=f"http://127.0.0.1:{cluster.balancer.ports[0]}") as client,
+        ):
+            await wait_balanced(one, two)
+            session_id = two.journal.new_session_id()
+            session = await client.agent("clerk").create_session("ada", session_id=session_id)
+            send, replies = trio.open_memory_channel(1)
+            session.on_conversation(heard.append)
+            session.on_conversation(send.send)
+            await live.wait()
+            for number in range(TURNS):
+                assert len(await talk(number)) == 1
+                assert len(pieces) == 2
+                assert not [each for each in pieces if b"event: message" in each or b"event: ended" in each]
+            await session.wait_idle()
+            assert [each.text for each in heard] == ["one two three"] * TURNS

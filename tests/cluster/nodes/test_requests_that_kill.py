@@ -1,0 +1,89 @@
+"""Requests that kill each node which serves them: reads, lists, and messages that are not accepted yet."""
+
+import pytest
+import trio
+
+from actgent import ServerUnreachable
+
+from .pairs import PATIENCE
+
+NAMES = ("one", "two", "three", "four")
+
+
+def running(nodes):
+    """Return the number of nodes whose process runs."""
+    return sum(nodes.running[name].poll() is None for name in NAMES)
+
+
+async def start_all(nodes):
+    for name in NAMES:
+        await nodes.start(name)
+
+
+async def test_a_list_that_kills_its_node_kills_three(nodes):
+    """Its sender gets an error and does not ask again; the fourth node answers other requests."""
+    with trio.fail_after(2 * PATIENCE):
+        await start_all(nodes)
+        async with nodes.cluster.connect(patience=PATIENCE) as client:
+            clerk = client.agent("clerk")
+            session = await clerk.create_session("ada", session_id="s1")
+            with pytest.raises(
+                ServerUnreachable, match="3 connections broke during the request 'list_sessions'"
+            ) as error:
+                await client.sessions(prefix="kill")
+            assert error.value.was_sent
+            assert running(nodes) in {1, 2}
+            assert [each.session_id for each in await client.sessions(prefix="s")] == [session.id]
+            assert (await clerk.run("hello", session=session)).text == "you said: hello"
+
+
+async def read_history(clerk, session):
+    await session.history()
+
+
+async def stream_answer(clerk, session):
+    async with clerk.stream("hello", session=session) as deliveries:
+        async for _ in deliveries:
+            pass
+
+
+@pytest.mark.parametrize("read", [read_history, stream_answer])
+async def test_a_read_that_kills_its_node_kills_three(nodes, read):
+    """The fourth node answers for other sessions and reads them."""
+    with trio.fail_after(3 * PATIENCE):
+        await start_all(nodes)
+        async with nodes.cluster.connect(patience=PATIENCE) as client:
+            clerk = client.agent("clerk")
+            session = await clerk.create_session("ada", session_id="kill-1")
+            other = await clerk.create_session("ada", session_id="s1")
+            with pytest.raises(ServerUnreachable, match="3 connections broke") as error:
+                await read(clerk, session)
+            assert error.value.was_sent
+            assert running(nodes) in {1, 2}
+            assert (await clerk.run("hello", session=other)).text == "you said: hello"
+            assert len(await other.history()) == 2
+
+
+async def test_a_message_that_kills_its_node_before_it_is_accepted_kills_three(nodes, monkeypatch):
+    """It is not stored for the next owner; sent again to a corrected node under its id, it is answered once."""
+    with trio.fail_after(3 * PATIENCE):
+        await start_all(nodes)
+        async with nodes.cluster.connect(patience=PATIENCE) as client:
+            clerk = client.agent("clerk")
+            session, other = await clerk.create_session("ada"), await clerk.create_session("bob")
+            with pytest.raises(
+                ServerUnreachable, match="3 connections broke during the request 'say'"
+            ) as error:
+                await session.chat("hello", message_id="kill-1")
+            assert error.value.was_sent
+            assert running(nodes) in {1, 2}
+            assert await nodes.count("pending_messages") == 0
+            assert (await clerk.run("hello", session=other)).text == "you said: hello"
+
+            monkeypatch.setenv("ACTGENT_MENDED", "1")
+            await nodes.start("corrected")
+            for name in NAMES:
+                nodes.kill(name)
+            assert (await clerk.run("hello", session=session, message_id="kill-1")).text == "you said: hello"
+            history = await session.history()
+            assert [each.id for each in history if each.sender.kind == "user"] == ["kill-1"]

@@ -1,0 +1,67 @@
+"""Requests for a session that its node holds back after deaths of nodes."""
+
+import httpx2
+import pytest
+import trio
+
+pytest.importorskip("psycopg", reason="the extra `postgres` is not installed")
+
+from actgent.client.http.http_request import BREAKS_HEADER, PATIENCE_HEADER
+from actgent.web.server.request_relay import HOLD_SECONDS
+from tests.cluster.nodes.pairs import PATIENCE, open_pair
+from tests.clusters import TOKEN
+
+SLACK = 5.0
+"""Seconds for which a slow machine may answer later."""
+
+
+async def get(url, path, headers):
+    """Return the status and the body of an answer, and the seconds until it arrived."""
+    began = trio.current_time()
+    async with httpx2.AsyncClient(headers={"authorization": f"Bearer {TOKEN}", **headers}) as client:
+        answer = await client.get(f"{url}/v1{path}", timeout=PATIENCE)
+    return answer.status_code, answer.json(), trio.current_time() - began
+
+
+@pytest.mark.parametrize("gateway", ["of the owner", "of another node"])
+async def test_a_request_for_a_held_session_waits_as_its_client_retries(open_cluster, gateway):
+    """A client that counts broken connections is asked to retry after a moment; for another one the gateway waits."""
+    with trio.fail_after(PATIENCE):
+        async with open_pair(open_cluster) as pair, pair.cluster.connect(patience=PATIENCE) as client:
+            owner = pair.two if gateway == "of another node" else pair.one
+            quarantine = owner.membership.node.quarantine
+            session_id = pair.id_at(owner)
+            session = await client.agent("clerk").create_session("ada", session_id=session_id)
+            await client.agent("clerk").run("hello", session=session)
+            quarantine._withheld[session_id] = trio.Event()
+            url, path = f"http://127.0.0.1:{pair.cluster.balancer.ports[0]}", f"/sessions/{session_id}"
+            path += "?agent=clerk"
+            counting = {BREAKS_HEADER: "0", PATIENCE_HEADER: "30"}
+            status, problem, seconds = await get(url, path, counting)
+            assert (status, problem["held"], problem["retry_after"]) == (503, True, 1)
+            assert seconds < HOLD_SECONDS + SLACK
+            status, problem, seconds = await get(url, path, {PATIENCE_HEADER: "3"})
+            assert (status, problem["held"]) == (503, True)
+            assert 1.5 < seconds < 3 + SLACK
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(release_later, quarantine, session_id)
+                assert (await get(url, path, {}))[0] == 200
+            assert (await session.status()) == "idle"
+
+
+async def release_later(quarantine, session_id):
+    await trio.sleep(2 * HOLD_SECONDS)
+    quarantine._release(session_id)
+
+
+async def test_a_node_tells_for_how_long_no_node_has_died(open_cluster):
+    """Its start counts as well, as it may have been started after its death."""
+    with trio.fail_after(PATIENCE):
+        async with open_pair(open_cluster) as pair:
+            url = f"http://127.0.0.1:{pair.cluster.balancer.ports[0]}"
+            figures = pair.one.membership.node.figures
+            _, known, _ = await get(url, "/health/live", {})
+            assert 0 < known["calm_seconds"] <= trio.current_time() - figures.calm_since
+            figures.calm_since -= 1000
+            _, known, _ = await get(url, "/health/live", {})
+            assert known["calm_seconds"] > 1000

@@ -1,0 +1,79 @@
+"""Messages that were stored while their session had no owner, and end each node that delivers them."""
+
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+
+from actgent.client.http.http_request import to_http
+from actgent.client.transport import RemoteRequest
+from actgent.cluster.pending import PendingMessages, PendingRequest, encode_pending
+from actgent.journal.postgres import read_dead
+
+from .nodes.pairs import PATIENCE, Echo, make_clerk
+
+
+@asynccontextmanager
+async def open_with_pending(open_cluster, model, *, deliveries):
+    """A cluster, its node, and a session with a message in the table of pending messages that was delivered so often."""
+    async with (
+        open_cluster() as cluster,
+        cluster.node(make_clerk(model), node="one") as one,
+        cluster.connect(patience=PATIENCE) as client,
+    ):
+        while len(one.journal.owned) < one.journal.count:  # noqa: ASYNC110 - it is asked
+            await trio.sleep(0.02)
+        session = await client.agent("clerk").create_session("ada")
+        table, directory = one.journal.pending_messages, one.membership.node.directory
+        body = {"content": "hello", "message_id": "m1"}
+        form = to_http(RemoteRequest(operation="say", agent="clerk", session_id=session.id, body=body))
+        request = encode_pending(PendingRequest(form=form, caller="user", scopes=("admin",)))
+        owner = directory.owner_of(session.id)
+        with pytest.MonkeyPatch.context() as patched:  # the notification comes before the deaths are noted
+            patched.setattr(one.membership.node, "_deliver", wait_forever)
+            words = {"session_id": session.id, "message_id": "m1", "request": request}
+            assert await table.store(owner.partition, owner.epoch, **words)
+            (stored,) = await table.select([owner.partition], one.journal.count)
+            await table.count_delivery(stored, deliveries)
+            await trio.sleep(0.5)
+        yield cluster, one, session, owner.partition
+
+
+async def wait_forever(_):
+    await trio.lowlevel.checkpoint()
+
+
+async def test_a_message_that_killed_three_nodes_is_given_up(open_cluster):
+    """It is on the list of dead messages, no model sees it, and the session answers other messages."""
+    model = Echo()
+    with trio.fail_after(PATIENCE):
+        async with open_with_pending(open_cluster, model, deliveries=3) as (cluster, one, session, partition):
+            await one.membership.node._deliver_pending([partition])
+            await session.chat("later")
+            await session.wait_idle()
+            assert model.asked == ["later"]
+            (dead,) = await read_dead(cluster.journal)
+            assert (dead.session_id, dead.message_id) == (session.id, "m1")
+            assert "3 nodes died" in dead.reason
+            assert await one.journal.pending_messages.select([partition], one.journal.count) == []
+
+
+async def test_a_delivery_that_does_not_end_is_counted(open_cluster, monkeypatch):
+    """It is noted before it begins; one that ends without acceptance is no death."""
+    model, seen, deliver = Echo(), [], PendingMessages._deliver
+
+    async def refuse_once(self, message):
+        (now,) = await self._table.select(
+            [self._journal.partition_of(message.session_id)], self._journal.count
+        )
+        seen.append(now.deliveries)
+        return len(seen) > 1 and await deliver(self, message)
+
+    monkeypatch.setattr(PendingMessages, "_deliver", refuse_once)
+    with trio.fail_after(PATIENCE):
+        async with open_with_pending(open_cluster, model, deliveries=2) as (_, one, session, partition):
+            await one.membership.node._deliver_pending([partition])
+            await session.chat("later")
+            await session.wait_idle()
+            assert seen == [3, 3]
+            assert model.asked == ["hello", "later"]

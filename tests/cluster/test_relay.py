@@ -1,0 +1,218 @@
+"""Requests between nodes: what a relay listener refuses, and what it answers for sessions of other owners."""
+
+from itertools import islice
+
+import attrs
+import pytest
+import trio
+
+from actgent.client.http.http_request import HTTPRequest
+from actgent.cluster.relay_http import (
+    EPOCH,
+    MAX_HEAD_BYTES,
+    VALID_SECONDS,
+    MalformedMessage,
+    MessageReader,
+    decode_answer,
+    decode_request,
+    encode_answer,
+    encode_chunk,
+    encode_request,
+)
+from actgent.cluster.relay_server import MISDIRECTED
+from tests.cluster.nodes.pairs import PATIENCE, Echo, make_clerk, open_pair
+
+KEY, NOW = b"k" * 32, 1000.0
+FORM = HTTPRequest(
+    verb="POST", path="/sessions/s/messages", query="agent=a", headers={"prefer": "wait=1"}, body=b'{"a":1}'
+)
+
+
+def request(form=FORM, **given):
+    words = {
+        "session_id": "s",
+        "owner": "ada ö\r\n",
+        "scopes": ("chat", "read"),
+        "epoch": 3,
+        "key": KEY,
+        "now": NOW,
+    }
+    return encode_request(form, **{**words, **given})
+
+
+def head_of(data):
+    return data.partition(b"\r\n\r\n")[0]
+
+
+def test_a_request_is_read_as_it_was_signed():
+    """Verb, path, query, headers, caller and scopes, also of an owner with line breaks in its name."""
+    read = decode_request(head_of(request()), key=KEY, now=NOW)
+    assert (read.verb, read.path, read.query) == ("POST", "/sessions/s/messages", "agent=a")
+    assert (read.owner, read.scopes) == ("ada ö\r\n", ("chat", "read"))
+    assert (read.headers["prefer"], read.headers[EPOCH], read.length) == ("wait=1", "3", 7)
+    read.check_body(FORM.body)
+    with pytest.raises(MalformedMessage, match="not the one that was signed"):
+        read.check_body(b'{"a":2}')
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (b"POST", b"GET"),
+        (b"/sessions/s/", b"/sessions/t/"),
+        (b"agent=a", b"agent=b"),
+        (b"chat,read", b"admin"),
+        (b"ada".hex().encode(), b"bob".hex().encode()),
+        (b"actgent-at: 1000", b"actgent-at: 1001"),
+        (b"wait=1", b"wait=9"),
+    ],
+    ids=["verb", "path", "query", "scopes", "owner", "time", "header"],
+)
+def test_a_request_that_was_changed_is_refused(old, new):
+    """Whatever of its head was changed on its way."""
+    head = head_of(request())
+    assert old in head
+    with pytest.raises(MalformedMessage, match="signature is not one of this cluster"):
+        decode_request(head.replace(old, new), key=KEY, now=NOW)
+
+
+@pytest.mark.parametrize("late", [VALID_SECONDS + 1, -VALID_SECONDS - 1])
+def test_a_request_of_another_time_is_refused(late):
+    """So that nobody can send one again that was recorded."""
+    with pytest.raises(MalformedMessage, match="compare the clocks"):
+        decode_request(head_of(request()), key=KEY, now=NOW + late)
+
+
+def test_a_request_of_another_cluster_is_refused():
+    """Its key is another one."""
+    with pytest.raises(MalformedMessage, match="signature is not one of this cluster"):
+        decode_request(head_of(request(key=b"x" * 32)), key=KEY, now=NOW)
+
+
+@pytest.mark.parametrize(
+    "head", [b"", b"GET / HTTP/1.1\r\nhost: x", b"\xff\xfe", b"a: b\r\nactgent-signature: "]
+)
+def test_a_head_without_a_signature_is_refused(head):
+    """Of a browser, of a port scanner, or of nothing that is HTTP."""
+    with pytest.raises(MalformedMessage):
+        decode_request(head, key=KEY, now=NOW)
+
+
+def test_a_header_cannot_add_another_one():
+    """A line break in a header is refused before anything is sent."""
+    with pytest.raises(MalformedMessage, match="line break"):
+        request(attrs.evolve(FORM, headers={"prefer": "x\r\nactgent-owner: admin"}))
+
+
+class Pieces:
+    """A stream that gives its bytes one by one."""
+
+    def __init__(self, data):
+        self._data = iter(data)
+
+    async def receive_some(self, most):
+        await trio.lowlevel.checkpoint()
+        return bytes(islice(self._data, 1))
+
+
+async def test_answers_are_read_in_whatever_pieces_they_come():
+    """One with a length, then one in chunks, on one connection."""
+    whole = encode_answer(202, {"location": "/v1/x"}, b"abc")
+    chunked = encode_answer(200, {}, None) + encode_chunk(b"de") + encode_chunk(b"")
+    reader = MessageReader(Pieces(whole + chunked))
+    status, headers = decode_answer(await reader.read_head())
+    assert (status, headers) == (202, {"location": "/v1/x", "content-length": "3"})
+    assert await reader.read_body(3) == b"abc"
+    status, headers = decode_answer(await reader.read_head())
+    assert (status, headers) == (200, {"transfer-encoding": "chunked"})
+    assert [await reader.read_chunk(), await reader.read_chunk()] == [b"de", b""]
+    assert await reader.read_head() is None
+
+
+@pytest.mark.parametrize("data", [b"HTTP/1.1 200 -\r\n", b"x" * (MAX_HEAD_BYTES + 1)], ids=["cut", "long"])
+async def test_a_head_that_does_not_end_is_refused(data):
+    """Because the connection ends within it, or because it is too long."""
+    with pytest.raises(MalformedMessage):
+        await MessageReader(Pieces(data)).read_head()
+
+
+# --- a node ------------------------------------------------------------------------------
+
+
+async def ask(node, data):
+    """Send bytes to the relay listener of a node, and return the status and the headers of its answer."""
+    port = int(node.address.rpartition(":")[2])
+    async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
+        await stream.send_all(data)
+        return decode_answer(await MessageReader(stream).read_head())
+
+
+async def test_a_node_answers_only_signed_requests_and_only_for_its_sessions(open_cluster):
+    """An unsigned request is refused; one for a session of the other node is answered with 421 and the epoch."""
+    with trio.fail_after(PATIENCE):
+        async with open_pair(open_cluster) as pair:
+            node, key = pair.one.membership.node, await pair.one.journal.nodes.cluster_key()
+            assert (await ask(node, b"GET /agents HTTP/1.1\r\nhost: x\r\n\r\n"))[0] == 400
+            form = HTTPRequest(verb="GET", path="/agents", query="", headers={}, body=None)
+            signed = {"session_id": "", "owner": "ada", "scopes": ("read",), "epoch": 0, "now": node.now()}
+            assert (await ask(node, encode_request(form, key=b"x" * 32, **signed)))[0] == 400
+            assert (await ask(node, encode_request(form, key=key, **signed)))[0] == 200
+            there = pair.two.journal.new_session_id()
+            moved = attrs.evolve(form, path=f"/sessions/{there}")
+            signed["session_id"] = there
+            status, headers = await ask(node, encode_request(moved, key=key, **signed))
+            epoch = pair.two.journal.epoch_of(there)
+            assert (status, headers[EPOCH]) == (MISDIRECTED, str(epoch))
+
+
+async def deliver_nothing(_):
+    """The next owner has not come yet."""
+    await trio.lowlevel.checkpoint()
+
+
+# --- no owner ----------------------------------------------------------------------------
+
+
+async def test_a_message_without_an_owner_is_acknowledged_and_answered_once_by_the_next_one(
+    open_cluster, monkeypatch
+):
+    """Before what is said later; also if it was stored twice."""
+    models = Echo(), Echo()
+    with trio.fail_after(PATIENCE):
+        async with (
+            open_cluster() as cluster,
+            cluster.node(make_clerk(models[0]), node="one") as one,
+            cluster.connect(patience=PATIENCE) as client,
+        ):
+            while len(one.journal.owned) < one.journal.count:  # noqa: ASYNC110 - it is asked
+                await trio.sleep(0.02)
+            session = await client.agent("clerk").create_session("ada")
+            await session.chat("first", message_id="m1")
+            await session.wait_idle()
+            directory, member = one.membership.node.directory, one.membership
+            with monkeypatch.context() as patched:
+                patched.setattr(directory, "update", lambda *_: None)
+                patched.setattr(directory, "set_serving", lambda *_: None)
+                patched.setattr(directory, "_serving", frozenset())
+                patched.setattr(directory, "nodes", {})
+                patched.setattr(member.node, "_deliver", deliver_nothing)
+                for _ in range(2):
+                    assert await session.chat("second", message_id="m2") == "m2"
+                stored = await one.journal.pending_messages.select(
+                    [directory.partition_of(session.id)], one.journal.count
+                )
+                assert [(each.session_id, each.message_id) for each in stored] == [(session.id, "m2")]
+            await member.node._deliver_pending([directory.partition_of(session.id)])
+            await session.chat("third", message_id="m3")
+            await session.wait_idle()
+            history = await session.history()
+            assert [each.text for each in history if each.sender.kind == "user"] == [
+                "first",
+                "second",
+                "third",
+            ]
+            assert models[0].asked == ["first", "second", "third"]
+            left = await one.journal.pending_messages.select(
+                [directory.partition_of(session.id)], one.journal.count
+            )
+            assert left == []

@@ -1,0 +1,81 @@
+"""Bodies of journal rows are compressed; rows of former versions are read as they are."""
+
+import os
+import sqlite3
+import zlib
+from contextlib import closing
+
+import pytest
+
+from actgent import BareAgent, ScriptedLLM, open_runtime
+from actgent.errors import JournalVersion
+from actgent.journal.grouped import compression, row_format
+from actgent.journal.grouped.compression import COMPRESSED, compress, expand
+
+CRC = 3007475635
+STORED = "d1c3127aab4b0c920db0052130af0200"
+
+
+def bodies(path):
+    with closing(sqlite3.connect(path)) as db:
+        return [body for (body,) in db.execute("SELECT body FROM steps ORDER BY series, first")]
+
+
+async def converse(path, *words):
+    """Say words in a session, and return the texts of its history."""
+    model = ScriptedLLM([f"You said: {each}" for each in words])
+    async with open_runtime(journal=f"sqlite:///{path}") as runtime:
+        agent = await runtime.start(BareAgent("a", llm=model))
+        session = await agent.ensure_session("ada", "talk")
+        for each in words:
+            await agent.run(each, session=session)
+        return [message.text for message in session.history]
+
+
+@pytest.mark.parametrize("size", [1, 60, 300, 5_000])
+def test_bodies_are_restored_after_compression(size):
+    """Text shrinks, and a body that would not become shorter is stored unchanged."""
+    text = b"\x01" + b"\xaasession_id\xa4talk\xaacreated_at" * size
+    noise = b"\x01" + os.urandom(size)
+    assert len(compress(text)) < len(text)
+    assert compress(text)[0] == COMPRESSED
+    assert expand(compress(text)) == text
+    assert expand(compress(noise)) == noise
+    assert len(compress(noise)) <= len(noise)
+
+
+def test_the_dictionary_is_that_of_the_journals_on_disk():
+    """A body that was written with it is read for ever."""
+    assert zlib.crc32(compression._NAMES) == CRC
+    stored = bytes.fromhex(STORED)
+    assert (
+        expand(stored)
+        == b"\x01\x92\x92\xa9delivered\x81\xa3ids\x91\xabt0c0/result\x92\xa5spent\x82\xa4turn\xa2m0"
+    )
+
+
+async def test_rows_of_a_journal_are_compressed(tmp_path):
+    """A conversation takes less than half of the bytes of its records, and another process reads it."""
+    path = tmp_path / "j.db"
+    before = await converse(path, "one", "two", "three")
+    stored = bodies(path)
+    assert {body[0] for body in stored} <= {COMPRESSED, 1}
+    assert 2 * sum(map(len, stored)) < sum(len(expand(body)) for body in stored)
+    assert (await converse(path))[: len(before)] == before
+
+
+async def test_rows_without_compression_are_read_and_continued(tmp_path, monkeypatch):
+    """A journal that a former version wrote has plain bodies; new rows follow them."""
+    path = tmp_path / "j.db"
+    with monkeypatch.context() as patch:
+        patch.setattr(row_format, "compress", lambda body: body)
+        before = await converse(path, "one", "two")
+    assert {body[0] for body in bodies(path)} == {1}
+    assert await converse(path, "three") == [*before, "three", "You said: three"]
+    assert {body[0] for body in bodies(path)} == {1, COMPRESSED}
+
+
+def test_a_version_that_does_not_know_compression_refuses_the_body():
+    """The first byte is above every version of plain bodies."""
+    with pytest.raises(JournalVersion):
+        row_format._decode(compress(b"\x01" + b"a" * 100))

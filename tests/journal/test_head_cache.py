@@ -1,0 +1,56 @@
+"""What an owner knows of its sessions between two writes."""
+
+from actgent.journal.base import Entry
+from actgent.journal.grouped.head_cache import HeadCache
+from actgent.journal.grouped.row_format import Head, encode_entry
+from actgent.journal.records import SessionCreatedRecord
+from actgent.journal.session_lists import SessionKey
+from actgent.messages import Sender
+
+
+def heads_of(*names: str) -> dict[SessionKey, Head]:
+    """Heads of sessions of the agent `a`."""
+    return {SessionKey("a", name): Head(name, "a") for name in names}
+
+
+def opened(name: str, parent: str | None = None):
+    """The first step of a session, below another one."""
+    first = SessionCreatedRecord(owner=Sender(kind="user", name="ada"), parent_id=parent, created_at=1.0)
+    return encode_entry(Entry(session_id=name, agent="a", records=(first,)))
+
+
+def test_heads_that_were_written_longest_ago_are_forgotten():
+    """One that is written again is not among them, and a journal that is only looked at keeps none."""
+    known = HeadCache(bound=2)
+    for name in ("old", "middle", "old", "new"):
+        known.put(heads_of(name))
+    assert [key.session_id for key in known.by_key] == ["old", "new"]
+    none = HeadCache(bound=0)
+    none.put(heads_of("old"))
+    assert not none.by_key
+
+
+def test_a_session_in_doubt_is_known_again_once_it_was_taken_back():
+    """Until then its head before the step is remembered, None for a session that began with it."""
+    known = HeadCache()
+    known.put(heads_of("s", "other"))
+    known.mark_uncertain(heads_of("s", "new"), heads_of("s"))
+    assert known.uncertain == {SessionKey("a", "s"): Head("s", "a"), SessionKey("a", "new"): None}
+    known.mark_rolled_back(SessionKey("a", "s"))
+    known.erase([SessionKey("a", "new")])
+    assert known.uncertain == {}
+    assert known.by_key == heads_of("other")
+
+
+def test_sessions_that_begin_have_rows_of_their_own_and_the_root_of_those_above():
+    """Whether the one above is known or begins beside it; numbers go on within an epoch, and begin again with the next."""
+    known = HeadCache()
+    top = known.begin(opened("top"), {}, epoch=1, now=1.0)
+    below = known.begin(opened("below", "top"), {top.key: top}, epoch=1, now=1.0)
+    known.put({top.key: top, below.key: below})
+    lowest = known.begin(opened("lowest", "below"), {}, epoch=1, now=1.0)
+    assert [each.root_id for each in (top, below, lowest)] == ["top", "top", "top"]
+    assert len({each.series for each in (top, below, lowest)}) == 3
+    known.begin_epoch()
+    assert known.begin(opened("top"), {}, epoch=1, now=1.0).series == top.series
+    assert not known.by_key

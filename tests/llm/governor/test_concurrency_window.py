@@ -1,0 +1,87 @@
+"""The window that finds out how many calls a provider takes at once."""
+
+import math
+
+from hypothesis import given, strategies as st
+
+from actgent.llm.governor.concurrency_window import BETA, MIN_SIZE, Window
+
+
+def window(size=100.0, **options):
+    return Window(size=size, limit=1000, recovery=15.0, **options)
+
+
+def test_it_doubles_until_the_first_refusal():
+    """Each answer makes room for one more: after all of a window have answered, it is twice as large."""
+    found = window(8)
+    for running in range(8, 0, -1):
+        found.grow(max(running, 8), seconds=1, now=1)
+    assert found.size == 16
+
+
+def test_calls_refused_together_count_once():
+    """Of a hundred calls ninety are refused at once: what is left is known in one round."""
+    found = window(100)
+    for left in range(99, 9, -1):
+        found.cut(left, started=0, now=1)
+    assert found.size == BETA * 10
+    found.cut(20, started=0, now=1)
+    assert found.size == BETA * 10, "a refusal that would leave more room than there is changes nothing"
+
+
+def test_all_refused_leaves_one_probe():
+    """Where nothing is taken, refusals of the same moment do not add up; later ones do."""
+    found = window(100)
+    for left in range(99, -1, -1):
+        found.cut(left, started=0, now=1)
+    assert found.size == BETA
+    found.cut(0, started=2, now=3)
+    assert found.size == BETA * BETA
+
+
+def test_it_comes_back_to_what_was_refused_and_then_goes_beyond():
+    """CUBIC's curve: back after `recovery`, slowly past it, then faster."""
+    found = window(40)
+    found.grow(40, seconds=1, now=0)
+    found.cut(40, started=0, now=0)
+    sizes = []
+    for second in range(1, 31):
+        found.grow(1000, seconds=1, now=float(second))
+        sizes.append(found.size)
+    assert sizes == sorted(sizes)
+    assert math.isclose(sizes[14], 40)
+    assert 40 < sizes[19] < 41 < sizes[29]
+
+
+def test_it_does_not_grow_unused():
+    """A quiet hour proves nothing."""
+    found = window(40)
+    found.cut(30, started=0, now=0)
+    before = found.size
+    for hour in range(1, 10):
+        found.grow(1, seconds=1, now=hour * 3600.0)
+    assert found.size == before
+
+
+def test_below_one_it_spaces_calls_out():
+    """At a quarter, a call of two seconds starts every eight."""
+    found = window(0.25)
+    found.grow(0, seconds=2, now=10)
+    found.start(10)
+    assert found.ready_at(1, 12) == math.inf
+    assert found.ready_at(0, 12) == 18
+    assert found.ready_at(0, 20) == 20
+
+
+@given(st.lists(st.tuples(st.booleans(), st.integers(0, 1200), st.floats(0, 1000)), max_size=60))
+def test_it_always_lets_somebody_through(events):
+    """Whatever happens, its size stays between its bounds, and with nothing running a call has its time."""
+    found, now = window(), 0.0
+    for is_refused, running, pause in events:
+        now += pause
+        if is_refused:
+            found.cut(running, started=now - pause, now=now)
+        else:
+            found.grow(running, seconds=pause, now=now)
+        assert MIN_SIZE <= found.size <= 1000
+        assert found.ready_at(0, now) < math.inf

@@ -1,0 +1,57 @@
+"""What models round others say of themselves is what the model in them says."""
+
+import pytest
+
+from actgent import Answer, Cached, Governed, Governor, Retried, Usage
+from actgent.llm.base import LLM
+
+
+class Told(LLM):
+    """A model that says everything that a model can say of itself."""
+
+    name, max_tokens, context_window, refuses_length, dialect = "told:model", 700, 9000, True, "told"
+    closed = 0
+
+    def __init__(self):
+        self.governor = Governor()
+
+    async def complete(self, chat, *, on_text=None):
+        return Answer(parts=())
+
+    @property
+    def counts_tokens(self):
+        return True
+
+    async def count_tokens(self, chat):
+        return 42
+
+    def price_of(self, usage):
+        return 0.5
+
+    def waited(self, session):
+        return 3.0 if session == "s" else 0.0
+
+    def rate_limiters(self):
+        return {"told": self.governor}
+
+    async def aclose(self):
+        self.closed += 1
+
+
+@pytest.mark.parametrize("wrap", [Cached, Retried, lambda llm: Governed(llm, Governor())])
+async def test_a_model_round_another_says_what_that_one_says(wrap):
+    """Its bounds, its counting, its price, its governors; closing it closes the one in it."""
+    llm = wrap(inner := Told())
+    said = (llm.name, llm.max_tokens, llm.context_window, llm.refuses_length, llm.dialect)
+    assert said == ("told:model", 700, 9000, True, "told")
+    assert (llm.counts_tokens, await llm.count_tokens(None), llm.price_of(Usage())) == (True, 42, 0.5)
+    assert llm.rate_limiters()["told"] is inner.governor
+    assert llm.traces_attempts
+    await llm.aclose()
+    assert inner.closed == 1
+
+
+@pytest.mark.parametrize("wrap", [Cached, Retried])
+def test_what_waits_below_is_told_above(wrap):
+    """How long a call of a session waits for a provider's limits is known where the model is held."""
+    assert (wrap(Told()).waited("s"), wrap(Told()).waited("t")) == (3.0, 0.0)

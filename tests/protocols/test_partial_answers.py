@@ -1,0 +1,258 @@
+"""Growing answers: the same is shown as by a look at the whole text with each piece, in time that grows with the text."""
+
+import json
+import random
+
+import pytest
+
+from actgent.protocols.bare import Bare
+from actgent.protocols.base import Protocol, Say
+from actgent.protocols.goal import Goal
+from actgent.protocols.partial_answers import GROWTH_DIVISOR, SHORT_TEXT_CHARS, PartialAnswer
+from actgent.protocols.plan import Planning
+from actgent.protocols.react import ReAct
+from actgent.protocols.router import Router
+from actgent.protocols.simple import Simple
+from actgent.protocols.steps import Steps
+
+LETTERS = 'ab c"\\\n\t{}[]:,</>éß€😀\u2028\x7f'
+PROTOCOLS = (Bare, Simple, ReAct, Router, Steps, Planning, Goal)
+
+
+def naive(protocol, pieces):
+    """What was shown of each piece when `partial` read the whole text with each."""
+    text, shown, tokens = "", 0, []
+    for piece in pieces:
+        text += piece
+        visible = protocol.partial(text)
+        if visible is not None and len(visible) > shown:
+            tokens.append(visible[shown:])
+            shown = len(visible)
+    return tokens
+
+
+def grown(protocol, pieces):
+    """What is shown of each piece, and at the end."""
+    growth = protocol.partial_answer()
+    return [said for said in (*map(growth.add, pieces), growth.finish()) if said]
+
+
+@pytest.mark.parametrize("kind", PROTOCOLS)
+def test_what_was_given_out_can_be_had_again(kind):
+    """Who begins to follow in the middle of an answer is shown what others have seen of it."""
+    protocol = kind()
+    growth, shown = protocol.partial_answer(), ""
+    for letter in protocol.script("All is well, " * 20)[-1]:
+        shown += growth.add(letter)
+        assert growth.visible == shown
+    assert bool(shown) == (kind not in (Goal, ReAct))  # these two show whole answers
+
+
+# --- answers ---------------------------------------------------------------------------------
+
+
+def words(chance, size=40):
+    return "".join(chance.choice(LETTERS) for _ in range(chance.randrange(size)))
+
+
+def filler(chance, depth=2):
+    """Any JSON value."""
+    kind = chance.randrange(5 if depth else 3)
+    if kind == 3:
+        return [filler(chance, depth - 1) for _ in range(chance.randrange(4))]
+    if kind == 4:
+        return {words(chance, 5): filler(chance, depth - 1) for _ in range(chance.randrange(4))}
+    return [words(chance), chance.random() * 100, chance.choice([None, True, 7])][kind]
+
+
+def shuffled(chance, members):
+    return dict(chance.sample(list(members.items()), len(members)))
+
+
+def objects(chance, said):
+    """An answer of each protocol whose answers are objects."""
+    yield {"messageType": chance.choice(["DIRECT_RESPONSE", "greeting", "TOOL_INVOCATION"]), "content": said}
+    action = {"response_purpose": "DIRECT_RESPONSE", "response_description": said, "response_content": said}
+    yield {"context": filler(chance), "primary_action": shuffled(chance, action), "more": filler(chance)}
+    yield {"top_level_intent": chance.choice(["CONVERSATION", "ACTION"]), "response": said}
+    yield {"final_answer": said, "thought": words(chance)}
+    yield {"plan": said}
+    yield {"tool_thought": said, "tool_calls": [{"tool_name": "x", "parameters": filler(chance)}]}
+
+
+def prose(chance, said):
+    yield said
+    yield f"<think>{words(chance)}</think>\n{said}"
+    yield f"<thinking>{words(chance)}"
+    yield f"Thought: {words(chance)}\nFinal Answer: {said}"
+    yield f"Thought: x\nFinal Answer: {said}\nThought: {said}"
+
+
+def answers(chance):
+    """Answers of all protocols, whole, fenced, behind prose, and with a character that does not belong there."""
+    said = words(chance, 200)
+    texts = [*prose(chance, said)]
+    for value in objects(chance, said):
+        members = shuffled(chance, value)
+        text = json.dumps(members, ensure_ascii=chance.random() < 0.5, indent=chance.choice([None, 2]))
+        texts += [text, f"```json\n{text}\n```", f"Sure: {text} Bye", text.replace("\\n", "\n")]
+    for text in list(texts):
+        place = chance.randrange(len(text) + 1)
+        texts.append(text[:place] + chance.choice(LETTERS) + text[place:])
+        texts.append(text[:place] + text[place + 1 :])
+    return texts
+
+
+def split(chance, text, most):
+    pieces = []
+    while text:
+        size = chance.randrange(1, most + 1)
+        pieces.append(text[:size])
+        text = text[size:]
+    return pieces
+
+
+@pytest.mark.parametrize("seed", range(15))
+@pytest.mark.parametrize("kind", PROTOCOLS)
+def test_the_same_is_shown_of_each_piece(kind, seed):
+    """Of short answers, whatever they are and however they come."""
+    chance, protocol = random.Random(seed), kind()
+    for text in answers(chance):
+        pieces = split(chance, text, chance.choice([1, 3, 10, 1000]))
+        assert grown(protocol, pieces) == naive(protocol, pieces), pieces
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("kind", PROTOCOLS)
+def test_the_same_is_shown_of_long_answers(kind, seed):
+    """All in all: where a look is left out, what it would have shown comes with a later one, as long as it may be shown."""
+    chance, protocol = random.Random(seed), kind()
+    said = "".join(words(chance) for _ in range(300))
+    *may_be_shown, taken_back = prose(chance, said)
+    for text in (*may_be_shown, *(json.dumps(shuffled(chance, v)) for v in objects(chance, said))):
+        pieces = split(chance, text, 40)
+        assert "".join(grown(protocol, pieces)) == "".join(naive(protocol, pieces))
+    pieces = split(chance, taken_back, 40)
+    assert "".join(naive(protocol, pieces)).startswith("".join(grown(protocol, pieces)))
+
+
+def test_with_a_declared_output_the_same_is_shown():
+    """A wrapper asks its inner protocol."""
+    for kind in PROTOCOLS:
+        protocol = kind().with_output({"type": "object"})
+        text = json.dumps({"messageType": "greeting", "content": "hello", "final_answer": "hello"})
+        assert grown(protocol, text) == naive(protocol, text)
+
+
+# --- what it takes -------------------------------------------------------------------------------
+
+
+class Own(Protocol):
+    """One of a developer's own, which knows only `partial`."""
+
+    name = "own"
+    template = ""
+
+    def read(self, answer, view):
+        return [Say(text=answer.text)]
+
+    def partial(self, text):
+        return text.removeprefix("> ")
+
+
+def looked_at(kind, text, monkeypatch, size=4):
+    """How many characters `partial` read of an answer, in all its looks, and what was shown."""
+    read = []
+    partial = kind.partial
+    monkeypatch.setattr(kind, "partial", lambda self, text: read.append(len(text)) or partial(self, text))
+    shown = grown(kind(), [text[start : start + size] for start in range(0, len(text), size)])
+    monkeypatch.undo()
+    return sum(read), shown
+
+
+def forms(said):
+    """Answers whose shown text is long, or what stands before or behind it."""
+    describe = {"response_purpose": "DIRECT_RESPONSE", "response_description": said, "response_content": "x"}
+    yield Bare, said
+    yield Bare, f"<think>{said}</think>hi"
+    yield Simple, json.dumps({"messageType": "greeting", "content": said})
+    yield Simple, json.dumps({"content": said, "messageType": "greeting"})
+    yield (
+        Simple,
+        json.dumps({"messageType": "TOOL_INVOCATION", "content": {"name": "x", "parameters": {"a": said}}}),
+    )
+    yield ReAct, json.dumps({"context": "x", "primary_action": describe})
+    yield ReAct, json.dumps({"context": said, "primary_action": describe | {"response_description": "x"}})
+    yield ReAct, f"Thought: I know\nFinal Answer: {said}"
+    yield Router, json.dumps({"top_level_intent": "CONVERSATION", "response": said})
+    yield Steps, json.dumps({"final_answer": said, "thought": "x"})
+    yield Steps, json.dumps({"plan": said})
+    yield Planning, said
+    yield Planning, json.dumps({"plan": said})
+    yield Goal, json.dumps({"action": "plan", "params": {"steps": [said]}})
+    yield Own, f"> {said}"
+
+
+@pytest.mark.parametrize("number", range(len(list(forms("")))))
+@pytest.mark.parametrize("said", ["word ", 'é"\\\n', "\u20ac😀"], ids=["words", "escapes", "wide"])
+def test_looks_read_so_many_times_the_text_however_long_it_is(number, said, monkeypatch):
+    """What all looks read grows with the text, and not with its square, in pieces of four characters."""
+    for length in (10_000, 40_000):
+        kind, text = list(forms(said * (length // len(said))))[number]
+        read, shown = looked_at(kind, text, monkeypatch)
+        assert read < 4 * GROWTH_DIVISOR * len(text) + SHORT_TEXT_CHARS**2
+    assert "".join(shown) == "".join(naive(kind(), [text]))
+
+
+@pytest.mark.parametrize("kind", [Bare, Simple, ReAct, Router, Steps, Planning])
+def test_what_is_shown_as_it_comes_is_not_read_again(kind, monkeypatch):
+    """A long text that is shown needs no look for it, and comes piece by piece."""
+    texts = {k: text for k, text in forms("word " * 20_000) if "word word" in text and k is kind}
+    first = next(text for k, text in forms("word " * 20_000) if k is kind)
+    read, shown = looked_at(kind, first, monkeypatch)
+    assert texts
+    assert read < SHORT_TEXT_CHARS * 100 + 5 * len(first)
+    assert len(shown) > len(first) / 5
+
+
+class FirstLine(Simple):
+    """A member of the family that shows less than its parent."""
+
+    def partial(self, text):
+        shown = super().partial(text)
+        return shown and shown.split("\n")[0]
+
+
+class Both(FirstLine):
+    """One that inherits it."""
+
+
+@pytest.mark.parametrize("kind", [FirstLine, Both])
+def test_who_overrides_partial_alone_is_asked_for_it(kind):
+    """Nothing that its parent would show is shown past it."""
+    text = json.dumps({"messageType": "greeting", "content": "one\ntwo"})
+    assert grown(kind(), text) == naive(kind(), text) == ["o", "n", "e"]
+    assert grown(kind().with_output({"type": "object"}), text) == ["o", "n", "e"]
+
+
+def test_whoever_says_both_how_an_answer_grows_and_what_of_it_may_be_shown_is_asked_for_both():
+    """Only `partial` alone takes the place of an inherited `growth`."""
+
+    class Shouting(Simple):
+        def partial(self, text):
+            return text.upper()
+
+    class Silent(Simple):
+        def partial(self, text):
+            return text
+
+        def partial_answer(self):
+            return PartialAnswer(lambda _: None)
+
+    class Plain(Simple):
+        pass
+
+    pieces = ['{"messageType": ', '"DIRECT_RESPONSE", "content": "hi"}']
+    assert "".join(grown(Shouting(), pieces)) == "".join(pieces).upper()
+    assert grown(Silent(), pieces) == []
+    assert Plain.partial_answer is Simple.partial_answer
