@@ -3,7 +3,7 @@
 import sys
 import traceback
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -192,7 +192,10 @@ class _Run:
 
     def play(self) -> SeedOutcome:
         world = self.world
-        with mock.patch.object(table, "MAX_LOADED_IDLE", self.plan.loaded):
+        with (
+            mock.patch.object(table, "MAX_LOADED_IDLE", self.plan.loaded),
+            mock.patch.object(AgentModels, "resolve", self._make_resolver()),
+        ):
             for number in range(1, self.plan.lives + 1):
                 self.is_last = number == self.plan.lives
                 self._prepare_life(number)
@@ -282,25 +285,30 @@ class _Run:
     @asynccontextmanager
     async def _runtime(self) -> AsyncIterator[Sequence[Agent]]:
         """Load the program, open the journal and start the agents."""
-        chance = 0.0 if self.is_last else self.plan.chance["model"]
+        program = self._program = load_program(self.settings.program)
+        wrapped = dict[int, None]()
+        for agent in program.agents:
+            agent.on_session(self._attach)
+            for tool in agent.tools:
+                if id(tool) not in wrapped:
+                    wrapped[id(tool)] = None
+                    self._wrap(tool, program)
+        async with self.storage.open() as journal, open_runtime(journal=journal) as runtime:
+            yield await _start(runtime, program.agents)
 
-        def make_models(models: AgentModels) -> dict[str, LLM]:
+    def _make_resolver(self) -> Callable[[AgentModels], dict[str, LLM]]:
+        """Return the function that resolves the models of an agent, for all lives of the seed.
+
+        It must not be patched within a life: a killed life never leaves its context managers.
+        """
+        if self.settings.uses_own_models:
+            return AgentModels.resolve
+
+        def resolve_models(models: AgentModels) -> dict[str, LLM]:
+            chance = 0.0 if self.is_last else self.plan.chance["model"]
             return {role: RandomModel(self.world, role, self, chance) for role in models.named}
 
-        patched = mock.patch.object(
-            AgentModels, "resolve", AgentModels.resolve if self.settings.uses_own_models else make_models
-        )
-        with patched:
-            program = self._program = load_program(self.settings.program)
-            wrapped = dict[int, None]()
-            for agent in program.agents:
-                agent.on_session(self._attach)
-                for tool in agent.tools:
-                    if id(tool) not in wrapped:
-                        wrapped[id(tool)] = None
-                        self._wrap(tool, program)
-            async with self.storage.open() as journal, open_runtime(journal=journal) as runtime:
-                yield await _start(runtime, program.agents)
+        return resolve_models
 
     async def _kill_later(self) -> None:
         await trio.sleep(10 ** (self.world.choices.fraction("kill after") * 5.5 - 3))

@@ -12,7 +12,9 @@ import pytest
 import trio
 
 from actgent import ConfigurationError
+from actgent.agents.assembly import AgentModels
 from actgent.journal.memory import MemoryJournal
+from actgent.runtime.sessions import table
 from actgent.simulation import Settings, play
 from actgent.simulation.choices import Choices
 from actgent.simulation.scenario import FAULTS, check_program
@@ -77,6 +79,7 @@ def test_seed_is_the_same_in_another_process(settings):
     chosen = settings(CLERK)
     code = f"""
 from pathlib import Path
+from actgent.runtime.sessions import table
 from actgent.simulation import Settings, play
 print(*[play(seed, Settings(program=Path({str(chosen.program)!r}))).digest for seed in range(6)])
 """
@@ -159,8 +162,8 @@ def test_wrong_status_after_a_crash_is_found(settings, monkeypatch):
 
     monkeypatch.setattr(Batch, "set_result", call_it_cancelled)
     chosen = settings(CLERK)
-    found = [problem for seed in range(150) for problem in play(seed, chosen).problems]
-    assert any("is reported as cancelled, but began" in problem for problem in found), found
+    problems = (problem for seed in range(150) for problem in play(seed, chosen).problems)
+    assert any("is reported as cancelled, but began" in problem for problem in problems)
 
 
 def test_network_is_refused(settings):
@@ -182,11 +185,24 @@ def test_network_is_refused(settings):
 
 
 def test_world_leaves_the_process_as_it_was(settings):
-    """Time, random numbers, threads and sockets are the real ones after a seed."""
-    before = (time.time, time.monotonic, os.urandom, trio.to_thread.run_sync, socket.socket.connect)
-    state = random.getstate()
-    play(1, settings(CLERK))
-    assert before == (time.time, time.monotonic, os.urandom, trio.to_thread.run_sync, socket.socket.connect)
+    """Time, random numbers, threads, sockets and the models of agents are the real ones after killed lives."""
+
+    def real_parts():
+        return (
+            time.time,
+            time.monotonic,
+            os.urandom,
+            trio.to_thread.run_sync,
+            socket.socket.connect,
+            AgentModels.resolve,
+            table.MAX_LOADED_IDLE,
+        )
+
+    before, state, kills = real_parts(), random.getstate(), 0
+    for seed in range(6):
+        kills += play(seed, settings(CLERK)).story.kills
+    assert kills
+    assert real_parts() == before
     assert random.getstate() == state
 
 
