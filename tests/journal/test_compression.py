@@ -10,7 +10,7 @@ import pytest
 from actgent import BareAgent, ScriptedLLM, open_runtime
 from actgent.errors import JournalVersion
 from actgent.journal.grouped import compression, row_format
-from actgent.journal.grouped.compression import COMPRESSED, compress, expand
+from actgent.journal.grouped.compression import COMPRESSED, SHORTEST_BYTES, compress, expand
 
 CRC = 3007475635
 STORED = "d1c3127aab4b0c920db0052130af0200"
@@ -32,7 +32,7 @@ async def converse(path, *words):
         return [message.text for message in session.history]
 
 
-@pytest.mark.parametrize("size", [1, 60, 300, 5_000])
+@pytest.mark.parametrize("size", [4, 30, 60, 300, 5_000])
 def test_bodies_are_restored_after_compression(size):
     """Text shrinks, and a body that would not become shorter is stored unchanged."""
     text = b"\x01" + b"\xaasession_id\xa4talk\xaacreated_at" * size
@@ -42,6 +42,13 @@ def test_bodies_are_restored_after_compression(size):
     assert expand(compress(text)) == text
     assert expand(compress(noise)) == noise
     assert len(compress(noise)) <= len(noise)
+
+
+def test_short_body_is_not_compressed():
+    """The few bytes saved are not worth the CPU."""
+    short = b"\x01\xaasession_id\xa4talk\xaacreated_at"
+    assert len(short) < SHORTEST_BYTES
+    assert compress(short) == short == expand(short)
 
 
 def test_the_dictionary_is_that_of_the_journals_on_disk():

@@ -9,7 +9,7 @@ import zlib
 COMPRESSED = 0xD1
 """The first byte of a compressed body. It is above every version of plain ones, so that an older actgent refuses it."""
 _LEVEL, _WINDOW_BITS, _MEMORY_LEVEL = 1, 12, 4
-"""A window of 4 KB costs 11 us a step, and the default window of 32 KB costs 25 us."""
+"""A window of 32 KB, the default, costs 14 us more a step than one of 4 KB."""
 _NAMES = (
     b"\x92\xa6opened\x83\xa5owner\x81\xa4name\xaacreated_at\xcbA\xda\xa5agent\xb0parent_id\xacparent_agent"
     b"\x92\xa6closed\x92\xa3due\x92\xa7changed\x92\xa8answered\x92\xa5fired\x92\xa5rated\x92\xa9suspended\x92\xa7resumed"
@@ -39,12 +39,24 @@ _NAMES = (
 )
 """The dictionary. It never changes, since journals on disk need it; another one needs another first byte."""
 _BYTE = bytes([COMPRESSED])
-_new = zlib.compressobj(_LEVEL, zlib.DEFLATED, -_WINDOW_BITS, _MEMORY_LEVEL, zlib.Z_DEFAULT_STRATEGY, _NAMES)
+_LONG_BYTES = 1024
+"""Length from which a body has a Huffman code computed for it. Shorter ones have a fixed code: as few bytes, 9.8 instead of 13.3 us."""
+
+
+def _make_compressor(strategy: int) -> "zlib._Compress":
+    return zlib.compressobj(_LEVEL, zlib.DEFLATED, -_WINDOW_BITS, _MEMORY_LEVEL, strategy, _NAMES)
+
+
+_short, _long = _make_compressor(zlib.Z_FIXED), _make_compressor(zlib.Z_DEFAULT_STRATEGY)
+SHORTEST_BYTES = 100
+"""Length from which a body is compressed. A shorter one loses about 30 bytes, which is not worth 10 us."""
 
 
 def compress(body: bytes) -> bytes:
     """Return a body in compressed form, or unchanged if that is not longer."""
-    compressor = _new.copy()  # a new one takes twice as long
+    if len(body) < SHORTEST_BYTES:
+        return body
+    compressor = (_short if len(body) < _LONG_BYTES else _long).copy()  # a new one takes twice as long
     made = b"".join((_BYTE, compressor.compress(body), compressor.flush()))
     return made if len(made) < len(body) else body
 
