@@ -84,18 +84,19 @@ async def download(requests: RequestSender, request: RemoteRequest, file: Binary
                     await target.write(piece)
                 return target.size
         except ConnectionLost as lost:
-            await broken.record(lost, begun=begun)
-            error, pause = ServerUnreachable(str(lost)), backoff.next_pause()
+            failure: ConnectionLost | Refused = lost
+            pause = backoff.next_pause()
         except Refused as refused:
             if not refused.is_temporary:
                 raise error_of(refused, request) from None
-            await broken.record(refused, begun=begun)
-            error, pause = ServerUnreachable(str(refused)), backoff.next_pause(refused.retry_after)
+            failure, pause = refused, backoff.next_pause(refused.retry_after)
         if target.size > furthest:
             furthest, deadline = target.size, trio.current_time() + requests.patience
+        with trio.move_on_at(deadline):
+            await broken.record(failure, begun=begun)
+            await broken.wait_calm()
         if trio.current_time() + pause > deadline:
-            raise error
-        await broken.wait_calm()
+            raise ServerUnreachable(str(failure))
         await trio.sleep(pause)
 
 

@@ -63,7 +63,8 @@ class ReconnectingStream:
         backoff, since = RetryBackoff(), trio.current_time()
         broken = BrokenConnections(self.transport, self.request)
         while True:
-            reason, minimum, begun = "the connection ended", 0.0, trio.current_time()
+            failure: ConnectionLost | Refused | None = None
+            minimum, begun = 0.0, trio.current_time()
             try:
                 async with self.transport.events(self._request()) as events:
                     if events is None:
@@ -71,26 +72,21 @@ class ReconnectingStream:
                     if await self._read(events, on_record, backoff):
                         return
             except ConnectionLost as lost:
-                await self._count_break(broken, backoff, lost, begun)
-                reason = str(lost)
+                failure = lost
             except Refused as refused:
                 if not refused.is_temporary:
                     raise error_of(refused, self.request) from None
-                await self._count_break(broken, backoff, refused, begun)
-                reason, minimum = str(refused), refused.retry_after
-            since = since if backoff.tries else trio.current_time()
-            if trio.current_time() - since > self.patience:
+                failure, minimum = refused, refused.retry_after
+            if not backoff.tries:  # the connection delivered bytes
+                since, broken.count = trio.current_time(), 0
+            reason = "the connection ended" if failure is None else str(failure)
+            with trio.move_on_at(since + self.patience):
+                if failure is not None:
+                    await broken.record(failure, begun=begun)
+                await broken.wait_calm()
+            if trio.current_time() >= since + self.patience:
                 raise self.transport.lost(reason, was_sent=True)
-            await broken.wait_calm()
             await self._pause(backoff, reason, minimum)
-
-    async def _count_break(
-        self, broken: BrokenConnections, backoff: RetryBackoff, reason: ConnectionLost | Refused, begun: float
-    ) -> None:
-        """Count a broken connection. The count restarts at 0 after each connection that delivered bytes."""
-        if not backoff.tries:
-            broken.count = 0
-        await broken.record(reason, begun=begun)
 
     async def _pause(self, backoff: RetryBackoff, reason: str, minimum: float) -> None:
         """Log the disconnect, and sleep before reconnecting; `minimum` is the shortest sleep in seconds."""

@@ -104,7 +104,7 @@ class BrokenConnections:
         Raises:
             ServerUnreachable: The request has reached `MAX_BROKEN_CONNECTIONS` broken connections.
         """
-        is_polling = self.request.wait and trio.current_time() - begun > LONG_POLL_SECONDS
+        is_polling = self.request.is_long_poll and trio.current_time() - begun > LONG_POLL_SECONDS
         if not reason.is_broken or is_polling:
             return
         if not (isinstance(reason, Refused) or await self.transport.is_up()):

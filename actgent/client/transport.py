@@ -76,7 +76,7 @@ class RemoteRequest:
     within: float = math.inf
     """Remaining time in seconds in which a server has to accept the request."""
     wait: float = 0
-    """Seconds for which the server may delay the answer until there is a result (long polling); 0 asks for an answer at once."""
+    """Seconds for which the server may delay the answer until there is a result; 0 asks for an answer at once."""
     owner: str = ""
     """Owner to act for; only the transport between cluster nodes uses it. Empty acts for the client's own owner."""
     wanted: AbstractSet[str] = frozenset()
@@ -87,6 +87,11 @@ class RemoteRequest:
     A gateway uses it to reject a message that may crash its node."""
     along: AbstractSet[str] = frozenset()
     """Names of the other events to send together with the `wanted` events. Older servers ignore this and send all events."""
+
+    @property
+    def is_long_poll(self) -> bool:
+        """True if the server delays its answer only to wait for an outcome. For a comparison it runs the agent's code."""
+        return self.wait > 0 and self.operation != "post_compare"
 
 
 @attrs.frozen(kw_only=True)

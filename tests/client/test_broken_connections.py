@@ -34,6 +34,12 @@ class Failing(Transport):
         raise self.fail()
         yield
 
+    @asynccontextmanager
+    async def download(self, request):
+        self.asked.append(request.operation)
+        raise self.fail()
+        yield
+
     async def is_up(self):
         await trio.lowlevel.checkpoint()
         return self.is_server_up
@@ -68,6 +74,10 @@ async def send_message(client):
 
 async def list_sessions(client):
     await client.sessions()
+
+
+async def compare(client):
+    await client.compare("s1", agent="clerk")
 
 
 async def read_observations(client):
@@ -134,6 +144,42 @@ async def test_the_last_try_waits_until_no_node_has_crashed_for_a_while(autojump
     assert "connections broke" not in str(error.value)
     assert len(transport.asked) == MAX_BROKEN_CONNECTIONS
     assert trio.current_time() - began >= 20 + CALM_SECONDS
+
+
+@pytest.mark.parametrize("ask", [list_sessions, read_observations, "download"])
+async def test_the_wait_for_calm_ends_with_the_patience(autojump_clock, tmp_path, ask):
+    """In a cluster whose nodes crash all the time, no request waits longer than its patience."""
+
+    class NeverCalm(Failing):
+        async def calm_seconds(self):
+            await trio.lowlevel.checkpoint()
+            return 0.0
+
+    async def export(client):
+        await client.export_session("s1", tmp_path / "s1.jsonl")
+
+    transport, began = NeverCalm(broken), trio.current_time()
+    async with open_client(transport, patience=100) as client:
+        with trio.fail_after(1000), pytest.raises(ServerUnreachable):
+            await (export if ask == "download" else ask)(client)
+    assert 80 <= trio.current_time() - began <= 110
+    assert len(transport.asked) == MAX_BROKEN_CONNECTIONS - 1
+
+
+async def test_a_comparison_that_crashes_its_server_ends_after_three_breaks(autojump_clock):
+    """Its answer may take long, because the server runs the agent's code. So a late break counts."""
+
+    class Working(Failing):
+        async def call(self, request):
+            self.asked.append(request.operation)
+            await trio.sleep(5)
+            raise self.fail()
+
+    transport = Working(broken)
+    async with open_client(transport, patience=1000) as client:
+        with pytest.raises(ServerUnreachable, match="3 connections broke during the request 'post_compare'"):
+            await compare(client)
+    assert transport.asked == ["post_compare"] * MAX_BROKEN_CONNECTIONS
 
 
 async def test_a_long_poll_that_waited_when_its_connection_broke_is_sent_again(autojump_clock):

@@ -97,7 +97,7 @@ def to_http(request: RemoteRequest, *, accept: str = "application/json") -> HTTP
     if request.agent and request.operation not in _AGENT_IN_REQUEST and "{session}" in path:
         query["agent"] = request.agent
     headers = {"accept": accept, BREAKS_HEADER: str(request.breaks)}
-    if request.wait:
+    if request.is_long_poll:
         headers["prefer"] = f"wait={request.wait:.0f}"
     if request.key:
         headers["idempotency-key"] = request.key
