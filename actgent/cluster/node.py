@@ -208,6 +208,7 @@ class Node:
         """Update the directory and the ownership from a new view of the pool. Leave if an operator asked for it, or if the layout changed."""
         owners = {number: (each.owner, each.epoch) for number, each in view.partitions.items()}
         self.journal.drop_lost(owners)
+        self.figures.note_pool(view.nodes, view.partitions)
         update_directory(self.directory, view.nodes, view.partitions)
         staying = {each.name: each.agents for each in view.nodes if not each.is_leaving}
         places = assign_partitions(self.journal.count, fit_nodes(staying))

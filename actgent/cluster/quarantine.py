@@ -202,14 +202,16 @@ class Quarantine:
     async def _try(self, tree: Tree, seconds: float, is_alone: bool) -> None:  # noqa: FBT001 - as above
         """Open a session tree, and watch it for `seconds`.
 
-        Before that, dead-letter the message of the deepest session that was open alone at two deaths. After that, clear the
-        death counts of the sessions that have finished, and note that the others have survived.
+        Before that, dead-letter the message of the deepest session that was open alone at two deaths, and reset the number of
+        deaths with that session alone. After that, clear the death counts of the sessions that have finished, and note that the others have survived.
         """
         table, first = self._journal.suspects, tree[0].key
         buried = next((each for each in tree if each.is_to_be_buried), None)
         for each in tree:
             if each is buried:
                 await self._persist(each.key, self._bury, each)
+                # Its deaths are explained by the buried message: the next message is not dead-lettered if this node dies now.
+                await self._persist(each.key, table.note_survived, each.key)
                 continue
             if is_alone:
                 _log.warning(

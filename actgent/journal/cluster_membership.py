@@ -80,7 +80,7 @@ class Membership(Protocol):
         """Return reasons why a load balancer should use other nodes; empty if the node is ready."""
 
     def calm_seconds(self) -> float:
-        """Return the seconds since this node started, or since it last acquired partitions of a dead node."""
+        """Return the seconds since this node started, or since it last noticed the death of a node."""
 
     def observe_takeovers(self, on_seconds: Callable[[str, str, float], object] | None) -> None:
         """Set the callback for each takeover: its name, reason and seconds. None removes the callback."""

@@ -1,5 +1,6 @@
 """Requests for a session that its node holds back after deaths of nodes."""
 
+import attrs
 import httpx2
 import pytest
 import trio
@@ -7,6 +8,8 @@ import trio
 pytest.importorskip("psycopg", reason="the extra `postgres` is not installed")
 
 from actgent.client.http.http_request import BREAKS_HEADER, PATIENCE_HEADER
+from actgent.journal.postgres import NodeRow, NodeTable
+from actgent.support.postgres_address import split_schema
 from actgent.web.server.request_relay import HOLD_SECONDS
 from tests.cluster.nodes.pairs import PATIENCE, open_pair
 from tests.clusters import TOKEN
@@ -65,3 +68,35 @@ async def test_a_node_tells_for_how_long_no_node_has_died(open_cluster):
             figures.calm_since -= 1000
             _, known, _ = await get(url, "/health/live", {})
             assert known["calm_seconds"] > 1000
+
+
+@pytest.mark.parametrize("end", ["dies", "leaves"])
+async def test_each_node_notices_the_death_of_another_node(open_cluster, end):
+    """Also if it acquires no partition of the dead node. A node that leaves in a regular way is no death."""
+    with trio.fail_after(PATIENCE):
+        async with open_pair(open_cluster) as pair:
+            address, schema = split_schema(pair.cluster.journal, default="actgent", owner="the journal")
+            table = NodeTable(address, schema, pool=pair.cluster.pool, node="three")
+            reads = pair.one.journal.reads
+            row = NodeRow(name="three", address="http://127.0.0.1:9", agents=(), release="1", reads=reads)
+            await table.beat(row)  # without agents it gets no partitions
+            nodes = [each.membership.node for each in (pair.one, pair.two)]
+            await wait_for_nodes(nodes, lambda known: "three" in known)
+            if end == "leaves":
+                await table.beat(attrs.evolve(row, is_leaving=True))
+                await wait_for_nodes(nodes, lambda known: known["three"].is_leaving)
+            for each in nodes:
+                each.figures.calm_since -= 1000
+            if end == "leaves":
+                await table.remove_ours()
+            table.close()
+            await wait_for_nodes(nodes, lambda known: "three" not in known)
+            for each in (pair.one, pair.two):
+                assert (each.membership.calm_seconds() > 1000) == (end == "leaves")
+                assert each.membership.statistics().takeovers.get("died", 0) == 0
+
+
+async def wait_for_nodes(nodes, is_met):
+    """Wait until the nodes that each node knows meet a condition."""
+    while not all(is_met(each.directory.nodes) for each in nodes):  # noqa: ASYNC110 - no event exists
+        await trio.sleep(0.02)

@@ -147,7 +147,7 @@ async def test_a_suspect_is_tried_until_the_database_answers(autojump_clock, fai
     assert world.noted == ["mark_watched", "take_up", "head", "clear"]
 
 
-@pytest.mark.parametrize("failing", ["load", "bury", "commit", "take_up"])
+@pytest.mark.parametrize("failing", ["load", "bury", "commit", "note_survived", "take_up"])
 async def test_only_the_message_that_kills_is_buried(autojump_clock, failing):
     """Also where the database fails at any step: what waits behind it goes on."""
     world = World(failing, alone=2)
@@ -155,7 +155,7 @@ async def test_only_the_message_that_kills_is_buried(autojump_clock, failing):
     await try_suspect(world)
     ended = [each for each in world.records if isinstance(each, MessageEndRecord)]
     assert [(each.message_id, each.failed) for each in ended] == [("m1", POISON)]
-    assert world.noted[-3:] == ["take_up", "head", "clear"]
+    assert world.noted[-5:] == ["commit", "note_survived", "take_up", "head", "clear"]
 
 
 async def test_a_suspect_that_another_node_has_by_now_is_not_tried_again(autojump_clock):
@@ -303,7 +303,7 @@ async def test_suspects_of_one_tree_are_tried_together(autojump_clock, alone):
         def step(self, name, result=None):
             async def do(*args, **options):
                 await trio.lowlevel.checkpoint()
-                key = args[0] if name in ("mark_watched", "clear", "bury") else None
+                key = args[0] if name in ("mark_watched", "clear", "bury", "note_survived") else None
                 if name != "clear_all":
                     done.append((name, key, quarantine.is_withheld(KEY.session_id)))
                 return result() if result is not None else None
@@ -319,7 +319,9 @@ async def test_suspects_of_one_tree_are_tried_together(autojump_clock, alone):
         nursery.cancel_scope.cancel()
     assert all(is_withheld for *_, is_withheld in done)
     tried = [name if key is None else f"{name} {key.agent}" for name, key, _ in done if name != "head"]
-    begin = ["mark_watched digger"] if not alone else ["load", "bury digger", "commit"]
+    begin = (
+        ["mark_watched digger"] if not alone else ["load", "bury digger", "commit", "note_survived digger"]
+    )
     assert tried == [*begin, "mark_watched clerk", "take_up", "clear digger", "clear clerk"]
 
 
