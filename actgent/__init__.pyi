@@ -257,7 +257,7 @@ from .memory.base import (
 from .memory.histories.compression import (
     SemanticCompression as SemanticCompression,
 )
-from .memory.histories.decay import (
+from .memory.histories.filters import (
     Relevance as Relevance,
     TimeDecay as TimeDecay,
 )
@@ -274,7 +274,7 @@ from .memory.longterm import (
 from .memory.short_term import (
     ShortTermMemory as ShortTermMemory,
 )
-from .memory.sliding import (
+from .memory.sliding_window import (
     SlidingWindow as SlidingWindow,
 )
 from .memory.summarizing import (
@@ -353,7 +353,7 @@ from .protocols.goal import (
 from .protocols.prompts import (
     PromptManager as PromptManager,
 )
-from .protocols.renderings import (
+from .protocols.text_rendering import (
     conversation_text as conversation_text,
     tool_documentation as tool_documentation,
 )

@@ -23,6 +23,7 @@ from actgent.approvals import Approval
 from actgent.errors import ConfigurationError, SessionClosed, meant, nearest
 from actgent.errors.printable import shown
 from actgent.errors.user_messages import sentence_for
+from actgent.support.fast_init import EXACT, fast_constructor, fast_init
 from actgent.support.misuse_hints import (
     hints_for_failures,
     hints_for_media,
@@ -33,7 +34,6 @@ from actgent.support.misuse_hints import (
     hints_for_tool_calls,
     hints_for_usage,
 )
-from actgent.support.quick_init import EXACT, maker, quick_init
 from actgent.support.serializable import Serializable
 from actgent.support.untrusted_text import between_marks
 
@@ -210,7 +210,7 @@ class Text(Serializable):
     """The text content, in Unicode."""
 
 
-make_text = maker(Text)
+make_text = fast_constructor(Text)
 
 
 @attrs.frozen(kw_only=True)
@@ -282,7 +282,7 @@ class Opaque(Serializable):
 
 
 @hints_for_tool_calls
-@quick_init
+@fast_init
 @attrs.frozen
 class ToolCall(Serializable):
     """Request of a model to run a tool."""
@@ -309,7 +309,7 @@ ToolStatus = Literal["success", "error", "cancelled", "outcome_unknown"]
 
 
 @hints_for_results
-@quick_init
+@fast_init
 @attrs.frozen(kw_only=True)
 class ToolResult(Serializable):
     """Result of one tool call. Each call has exactly one result."""
@@ -352,7 +352,7 @@ class ToolResult(Serializable):
         return between_marks(words, self.origin, self.mark)
 
 
-make_result = maker(ToolResult)
+make_result = fast_constructor(ToolResult)
 Part = Text | Image | File | Thinking | Opaque | ToolCall | ToolResult
 """Any part of a message."""
 PART_TAGS: Mapping[str, type] = {
@@ -399,7 +399,7 @@ _CONTENT: Mapping[type, str] = {
 
 
 @hints_for_usage
-@quick_init
+@fast_init
 @attrs.frozen(kw_only=True)
 class Usage(Serializable):
     """Tokens and cost of model calls. Usages are added with `+`.
@@ -462,7 +462,7 @@ class Usage(Serializable):
         )
 
 
-_make_usage = maker(Usage)
+_make_usage = fast_constructor(Usage)
 NO_USAGE = Usage()
 
 # --- the message -------------------------------------------------------------------------
@@ -552,7 +552,7 @@ def _to_sender(value: Sender | str) -> Sender:
 
 
 @hints_for_messages
-@quick_init
+@fast_init
 @attrs.frozen(kw_only=True)
 class Message(Serializable):
     """One message of a session: user input, an answer of the model, tool results, or a timer's message."""
@@ -642,7 +642,7 @@ class Message(Serializable):
         return tuple([part for part in self.parts if isinstance(part, ToolResult)])
 
 
-make_message = maker(Message)
+make_message = fast_constructor(Message)
 
 
 Role = Literal["user", "assistant", "tool"]
@@ -659,7 +659,7 @@ class ChatMessage(Serializable):
     """Content of the message, in order."""
 
 
-make_chat_message = maker(ChatMessage)
+make_chat_message = fast_constructor(ChatMessage)
 
 
 @attrs.frozen
@@ -682,7 +682,7 @@ _NO_DATA: Any = None
 
 
 @hints_for_replies
-@quick_init
+@fast_init
 @attrs.frozen(kw_only=True)
 class Reply(Serializable, Generic[DataT_co]):
     """Answer of an agent to a user; `str(reply)` is its text."""
@@ -708,7 +708,7 @@ class Reply(Serializable, Generic[DataT_co]):
         return self.text
 
 
-make_reply = maker(Reply)
+make_reply = fast_constructor(Reply)
 
 
 @attrs.frozen
@@ -744,7 +744,7 @@ class Route(Serializable):
 
 
 @hints_for_failures
-@quick_init
+@fast_init
 @attrs.frozen(kw_only=True)
 class Failure(Serializable):
     """Outcome of a message that ended without an answer, or of a handler that raised an exception."""
@@ -825,7 +825,7 @@ class Token(Serializable):
     """Number of the attempt. A higher number (after a retry or fallback) voids the text of earlier attempts."""
 
 
-make_token = maker(Token)
+make_token = fast_constructor(Token)
 
 
 @attrs.frozen(kw_only=True)

@@ -529,7 +529,7 @@ SAID = (
     "llm.settings",
     "memory.longterm.records",
     "memory.short_term",
-    "memory.sliding",
+    "memory.sliding_window",
     "modes.changes",
     "modes.mode",
     "modes.notices",

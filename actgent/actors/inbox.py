@@ -53,7 +53,7 @@ from actgent.errors import ConfigurationError, InboxFull, MessageTooLarge, Usage
 from actgent.errors.printable import shown
 from actgent.messages import Priority
 from actgent.support.fair_queue import FairQueue, QueueEntry
-from actgent.support.quick_init import maker
+from actgent.support.fast_init import fast_constructor
 
 from .backpressure import (
     LEVELS,
@@ -123,7 +123,7 @@ class _SessionQueue(Generic[M]):
         return not (self.places or self.urgent or self.state is _CLAIMED or self.state is _LENT)
 
 
-_make_queue = maker(_SessionQueue)
+_make_queue = fast_constructor(_SessionQueue)
 
 
 @attrs.define(eq=False)

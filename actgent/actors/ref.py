@@ -11,7 +11,7 @@ import trio
 
 from actgent.errors import ActorFailed, DeadlineExceeded, InboxFull
 from actgent.messages import Priority
-from actgent.support.quick_init import maker
+from actgent.support.fast_init import fast_constructor
 
 from .dead_letters import DeadLetter
 from .inbox import PriorityInbox
@@ -73,7 +73,7 @@ class Envelope:
             self.promise.settle(outcome.Error(error))
 
 
-_make_envelope = maker(Envelope)
+_make_envelope = fast_constructor(Envelope)
 
 
 def payload_bytes(envelope: Envelope) -> int:

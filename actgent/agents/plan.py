@@ -4,8 +4,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Unpack, overload
 
 from actgent.errors import ConfigurationError, nearest
+from actgent.memory.message_limit import LimitedMemory, LimitedView
 from actgent.memory.short_term import ShortTermMemory
-from actgent.memory.windowed import LimitedMemory, LimitedView
 from actgent.messages import DataT_co, ToolCall
 from actgent.modes.tools import SetMode
 from actgent.protocols.plan import CONFIG, ROLES, Planning

@@ -23,7 +23,7 @@ import trio
 
 from actgent.errors import LimitReached
 from actgent.journal.records import NO_LIMITS, AccountKey, DownstreamUsageRecord, UsageRecord
-from actgent.support.quick_init import quick_init
+from actgent.support.fast_init import fast_init
 
 ANSWER_TOKENS = 4096
 """Assumed maximum length of an answer in tokens if no setting limits it."""
@@ -41,7 +41,7 @@ Price = Callable[[int, int], float]
 """Returns the cost in US dollars of (prompt tokens, answer tokens). It grows with both."""
 
 
-@quick_init
+@fast_init
 @attrs.frozen(kw_only=True)
 class Amounts:
     """Amounts of usage, reserved or spent."""

@@ -11,7 +11,7 @@ import attrs
 import trio
 
 from actgent.errors import ActgentError, FeedLagged
-from actgent.support.quick_init import quick_init
+from actgent.support.fast_init import fast_init
 
 from .records import Record
 from .session_lists import SessionKey
@@ -20,7 +20,7 @@ FEED_BYTES = 16_000_000
 """Maximum bytes of records that wait for the readers of one backlog."""
 
 
-@quick_init
+@fast_init
 @attrs.frozen(kw_only=True)
 class Written:
     """A step that is in the journal. Its records are numbered from `first`."""

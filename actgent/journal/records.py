@@ -25,7 +25,7 @@ from actgent.messages import (
     ToolSpec,
     Usage,
 )
-from actgent.support.quick_init import maker, quick_init
+from actgent.support.fast_init import fast_constructor, fast_init
 from actgent.support.tagged_codec import TaggedCodec
 
 NOTHING: Mapping[str, str] = MappingProxyType({})
@@ -84,7 +84,7 @@ class TurnOptions:
     """Tools that the sender of the message runs itself; see `actgent.tools.caller_tools`."""
 
 
-@quick_init
+@fast_init
 @attrs.frozen(kw_only=True)
 class Fitting:
     """How a model request was shortened to fit into the context window of its model."""
@@ -146,7 +146,7 @@ class SessionCreatedRecord:
     """
 
 
-@quick_init
+@fast_init
 @attrs.frozen(kw_only=True)
 class MessageAcceptedRecord:
     """Record: the session accepted a message into its inbox."""
@@ -167,10 +167,10 @@ class MessageAcceptedRecord:
     """Values of the sender's registered context variables, by variable name."""
 
 
-make_message_accepted_record = maker(MessageAcceptedRecord)
+make_message_accepted_record = fast_constructor(MessageAcceptedRecord)
 
 
-@quick_init
+@fast_init
 @attrs.frozen(kw_only=True)
 class MessageAppendedRecord:
     """Record: an accepted message entered the conversation. `MessageAcceptedRecord` has the content of the message."""
@@ -187,10 +187,10 @@ class MessageAppendedRecord:
     """Unix time in seconds at which the turn started; 0 in records of earlier versions."""
 
 
-make_message_appended_record = maker(MessageAppendedRecord)
+make_message_appended_record = fast_constructor(MessageAppendedRecord)
 
 
-@quick_init
+@fast_init
 @attrs.frozen(kw_only=True)
 class AgentMessageRecord:
     """Record: a message of the agent entered the conversation: an answer of the model, tool results or a notice."""
@@ -241,7 +241,7 @@ class AgentMessageRecord:
         return attrs.evolve(self.message, text_calls=calls)
 
 
-make_agent_message_record = maker(AgentMessageRecord)
+make_agent_message_record = fast_constructor(AgentMessageRecord)
 
 
 @attrs.frozen(kw_only=True)
@@ -260,7 +260,7 @@ class CallFinishedRecord:
     """Result of the tool call, successful or not."""
 
 
-@quick_init
+@fast_init
 @attrs.frozen(kw_only=True)
 class UsageRecord:
     """Record: usage that one budget account of this session has to count.
@@ -285,7 +285,7 @@ class UsageRecord:
     """Working time in seconds."""
 
 
-@quick_init
+@fast_init
 @attrs.frozen(kw_only=True)
 class DownstreamUsageRecord:
     """Record: model and tool calls in other turns, of any session, that a turn of this session caused directly or indirectly."""
@@ -302,7 +302,7 @@ class DownstreamUsageRecord:
     """Limits for all caused turns together. Only the first record of a turn has them."""
 
 
-@quick_init
+@fast_init
 @attrs.frozen(kw_only=True)
 class StateChangeRecord:
     """Record: the state of the session changed."""
@@ -337,7 +337,7 @@ class StateRollbackRecord:
     """Number of the restored version. The next change gets the number after it."""
 
 
-@quick_init
+@fast_init
 @attrs.frozen(kw_only=True)
 class OutcomeRecord:
     """Record: an outcome of an answer (reply, event or route), written before handlers receive the outcome.
@@ -375,10 +375,10 @@ class DeliveryRecord:
     """Ids of the outcomes."""
 
 
-make_delivery_record = maker(DeliveryRecord)
+make_delivery_record = fast_constructor(DeliveryRecord)
 
 
-@quick_init
+@fast_init
 @attrs.frozen(kw_only=True)
 class GuardDecisionRecord:
     """Record: an output guard accepted, changed or rejected the outcome of a turn, or one answer of the turn."""
@@ -432,7 +432,7 @@ class FailureRecord:
     """Attributes of the exception that are plain data, such as the name of a limit; empty for exceptions of user code."""
 
 
-@quick_init
+@fast_init
 @attrs.frozen(kw_only=True)
 class MessageEndRecord:
     """Record: the processing of an accepted message ended, with an answer or a failure."""
@@ -447,7 +447,7 @@ class MessageEndRecord:
     """Text of the exception; empty if the message was answered, and for exceptions of user code."""
 
 
-make_message_end_record = maker(MessageEndRecord)
+make_message_end_record = fast_constructor(MessageEndRecord)
 
 
 @attrs.frozen(kw_only=True)

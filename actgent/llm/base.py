@@ -19,7 +19,7 @@ from actgent.messages import (
     ToolSpec,
     Usage,
 )
-from actgent.support.quick_init import quick_init
+from actgent.support.fast_init import fast_init
 
 from .rate_limiter import RateLimiter
 
@@ -106,7 +106,7 @@ class Chat:
     """Observer of the call's attempts, or None."""
 
 
-@quick_init
+@fast_init
 @attrs.frozen(kw_only=True)
 class Answer:
     """Complete answer of a model, with stop reason and usage."""

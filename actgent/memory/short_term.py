@@ -17,14 +17,21 @@ from actgent.messages import (
     ToolResult,
     make_chat_message,
 )
-from actgent.support.quick_init import maker
+from actgent.support.fast_init import fast_constructor
 from actgent.support.untrusted_text import fence
 
+from .answer_shortening import shorten_answer
 from .base import Memory, ModelView
-from .cutting import TEXT_RESULTS, Cut, Measure, begins, cut, deep_size
+from .conversation_trimming import (
+    TEXT_RESULTS,
+    Measure,
+    TrimResult,
+    deep_trim_size,
+    starts_round,
+    trim_conversation,
+)
 from .delimiters import neutralize, neutralize_parts, neutralize_result
 from .history_slice import HistorySlice
-from .shortened import shortened
 from .token_budget import (
     CHARACTERS_PER_TOKEN,
     count_characters,
@@ -239,7 +246,7 @@ class ShortTermView(ModelView):
         for said in to_chat(message, answered=answered):
             size = count_characters(said.parts)
             if size * 2 > self._budget and said.role == "assistant":
-                said = shortened(said)  # noqa: PLW2901 - what is shown of it
+                said = shorten_answer(said)  # noqa: PLW2901 - what is shown of it
                 size = count_characters(said.parts)
             self._chat.append(said)
             if self._is_too_long:
@@ -298,7 +305,7 @@ class ShortTermView(ModelView):
         if self._shorten(size * share, estimate_part_tokens):
             return True
         pinned = set(map(id, (*self._asked[-1:], *self._cause, *(self._notices or {}).values())))
-        wanted = deep_size(self._shown(), share, estimate_part_tokens, pinned=pinned)
+        wanted = deep_trim_size(self._shown(), share, estimate_part_tokens, pinned=pinned)
         return self._shorten(wanted, estimate_part_tokens, is_deep=True)
 
     def messages(self) -> Sequence[ChatMessage]:
@@ -343,7 +350,7 @@ class ShortTermView(ModelView):
         asked = self._asked[-1:] if is_deep else self._asked
         pinned = set(map(id, (*asked, *self._cause, *(self._notices or {}).values())))
         front = [said for said in (*self._tasks, *self._kept) if id(said) in pinned]
-        found = cut(
+        found = trim_conversation(
             self._chat,
             wanted - sum(measure(said.parts) for said in front),
             measure,
@@ -362,7 +369,7 @@ class ShortTermView(ModelView):
         self._take_over(found)
         return True
 
-    def _take_over(self, found: Cut) -> None:
+    def _take_over(self, found: TrimResult) -> None:
         """Replace the conversation by the result of a cut."""
         self._chat = found.chat  # the list that models received before stays unchanged
         self._left_out += found.left_out
@@ -373,7 +380,7 @@ class ShortTermView(ModelView):
     def _cut(self, gone: int) -> None:
         """Omit the `gone` oldest messages."""
         if gone:
-            self._take_over(Cut(self._chat[gone:], gone, {}))
+            self._take_over(TrimResult(self._chat[gone:], gone, {}))
 
     def _keep_pinned(self) -> None:
         """Put the pinned messages that a cut omitted in front of the remaining messages."""
@@ -382,14 +389,14 @@ class ShortTermView(ModelView):
         self._characters = _size(self._shown())
 
     def _begins(self, place: int) -> bool:
-        return begins(self._chat, place)
+        return starts_round(self._chat, place)
 
 
 def _count(parts: Sequence[Part]) -> float:
     return count_characters(parts)
 
 
-_make_view = maker(ShortTermView)
+_make_view = fast_constructor(ShortTermView)
 
 
 def _size(messages: Iterable[ChatMessage]) -> int:

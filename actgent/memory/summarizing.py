@@ -9,7 +9,7 @@ from actgent.errors import ConfigurationError
 from actgent.messages import ChatMessage, Message, Part, Text, ToolCall, ToolResult
 
 from .base import Memory
-from .cutting import Cut, begins
+from .conversation_trimming import TrimResult, starts_round
 from .delimiters import neutralize
 from .short_term import SUMMARY, ShortTermView, to_chat
 from .token_budget import CHARACTERS_PER_TOKEN
@@ -117,7 +117,7 @@ class SummarizingView(ShortTermView):
             size += sum(len(line) for line in _lines(self._chat[place - 1]))
             if size > MOST_READ and end:
                 break
-            if place < len(self._chat) and begins(self._chat, place):
+            if place < len(self._chat) and starts_round(self._chat, place):
                 end = place
         covers = [number for number, place in self._numbered() if place < end]
         if end < _LEAST or not covers:
@@ -145,7 +145,7 @@ class SummarizingView(ShortTermView):
         covers = int(message.causation_id or 0)
         places = [place for number, place in self._numbered() if number <= covers]
         cut = max(places, default=-1) + 1
-        while cut and (cut >= len(self._chat) or not begins(self._chat, cut)):
+        while cut and (cut >= len(self._chat) or not starts_round(self._chat, cut)):
             cut -= 1
         self._notices = {**(self._notices or {}), SUMMARY: to_chat(message, answered=False)[0]}
         self._left_out += 1  # the summary itself, which is shown in front
@@ -159,7 +159,7 @@ class SummarizingView(ShortTermView):
         if self._ends and self._ends[-1][1] is last:
             self._ends[-1] = self._ends[-1][0], self._chat[-1]
 
-    def _take_over(self, found: Cut) -> None:
+    def _take_over(self, found: TrimResult) -> None:
         super()._take_over(found)
         kept = set(map(id, self._chat))
         ends = ((number, found.replaced.get(id(said), said)) for number, said in self._ends)

@@ -6,7 +6,7 @@ from actgent.errors import ParseError
 from actgent.llm.base import Answer
 from actgent.structured.extract import is_cut, loads, unfenced, visible
 
-from .actions import answer_text, parse_encoded_calls
+from .answer_parsing import answer_text, parse_encoded_calls
 from .base import Outcome, Profile, Protocol, Say, View, make_say
 from .partial_answers import PartialAnswer, follow_prose
 from .prompts import WHO

@@ -28,7 +28,7 @@ from actgent.messages import (
 from actgent.structured.extract import extract, loads, visible
 from actgent.structured.output import output_of
 from actgent.structured.schemas import is_json_schema
-from actgent.support.quick_init import maker, quick_init
+from actgent.support.fast_init import fast_constructor, fast_init
 from actgent.tools import schemas
 
 from .partial_answers import PartialAnswer
@@ -307,7 +307,7 @@ PLAIN_REQUEST = Request()
 # --- outcomes -------------------------------------------------------------------------------
 
 
-@quick_init
+@fast_init
 @attrs.frozen(kw_only=True)
 class Say:
     """Outcome of an answer: reply to the user."""
@@ -322,7 +322,7 @@ class Say:
     """The model's explanations of the answer, as the protocol names them; None if the model gave none."""
 
 
-make_say = maker(Say)
+make_say = fast_constructor(Say)
 
 
 @attrs.frozen

@@ -18,7 +18,7 @@ from actgent.llm.base import Answer
 from actgent.messages import ToolCall
 from actgent.structured.extract import extract_only, grown, loads, unfenced
 
-from .actions import (
+from .answer_parsing import (
     DIRECT_RESPONSE,
     TOOL_INVOCATION,
     answer_text,

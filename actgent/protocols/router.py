@@ -11,7 +11,7 @@ from actgent.llm.base import Answer
 from actgent.messages import Event, Route, ToolCall
 from actgent.structured.extract import extract_only, grown, loads, unfenced
 
-from .actions import (
+from .answer_parsing import (
     answer_text,
     matching_data,
     outcomes_of_type,

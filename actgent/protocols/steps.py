@@ -24,7 +24,7 @@ from actgent.llm.base import Answer
 from actgent.messages import ToolCall
 from actgent.structured.extract import extract, grown, visible
 
-from .actions import answer_text, misspelled_key_reason, parse_encoded_calls
+from .answer_parsing import answer_text, misspelled_key_reason, parse_encoded_calls
 from .base import CallTools, Change, Continue, Outcome, Protocol, Request, Say, View, WithOutput
 from .partial_answers import PartialAnswer, follow_strings
 from .prompts import WHO

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import attrs
 
 from actgent.errors import ConfigurationError
-from actgent.support.quick_init import maker
+from actgent.support.fast_init import fast_constructor
 from actgent.tools.callables import GENERATOR_REJECTED, YIELDS, code_yields, is_generator_function
 
 HandlerKind = Literal[
@@ -44,7 +44,7 @@ class HandlerRegistration:
     """
 
 
-_make_attached = maker(HandlerRegistration)
+_make_attached = fast_constructor(HandlerRegistration)
 
 
 class Handlers(dict[HandlerKind, tuple[HandlerRegistration, ...]]):

@@ -31,11 +31,11 @@ from actgent.journal.records import (
 )
 from actgent.messages import Message, ToolResult
 from actgent.state.store import StateRecord
-from actgent.support.quick_init import maker
+from actgent.support.fast_init import fast_constructor
 
 from .pending.turn_checkpoint import TurnCheckpoint
 
-_make_entry = maker(Entry)
+_make_entry = fast_constructor(Entry)
 SNAPSHOT_RECORDS = 15_000
 """Number of records after which a session gets its next snapshot. Loading that many records takes about 0.15 s."""
 

@@ -18,7 +18,7 @@ from actgent.errors.printable import counted, shown
 from actgent.journal.records import Fitting
 from actgent.messages import NO_METADATA, Failure, Message, ToolResult
 from actgent.protocols.partial_answers import PartialAnswer
-from actgent.support.quick_init import maker
+from actgent.support.fast_init import fast_constructor
 from actgent.tools.execution import Batch
 
 from .pending.approval_ledger import PendingCalls
@@ -98,7 +98,7 @@ class Turn:
     """Number of history messages that `on_message` handlers have received."""
     pending_approvals: PendingCalls | None = None
     """Tool calls that wait for approvals, after all other calls of the same answer are done; None if there are none."""
-    progress: TurnProgress = attrs.field(factory=maker(TurnProgress))
+    progress: TurnProgress = attrs.field(factory=fast_constructor(TurnProgress))
     """Counters of the turn."""
     state: TurnState = "running"
     """State of the turn; see `TRANSITIONS`."""

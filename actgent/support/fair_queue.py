@@ -22,7 +22,7 @@ from typing import Generic, TypeVar
 
 import attrs
 
-from .quick_init import maker
+from .fast_init import fast_constructor
 
 T = TypeVar("T")
 MAX_REMEMBERED_OWNERS = 1000
@@ -82,7 +82,7 @@ _Place = tuple[float, int, int, _Owner[T]]
 """Position of an owner in a level: turn, serial number, level, owner."""
 
 
-_make_owner, _make_ticket = maker(_Owner), maker(QueueEntry)
+_make_owner, _make_ticket = fast_constructor(_Owner), fast_constructor(QueueEntry)
 
 
 class FairQueue(Generic[T]):

@@ -15,8 +15,8 @@ from typing_extensions import TypeVar
 from actgent.approvals import Ask, Grant
 from actgent.errors import DatabaseFailed, DepsMissing, InvalidToolSchema, ToolTimeout
 from actgent.messages import CallProgress, ToolCall, ToolResult, ToolSpec
+from actgent.support.fast_init import fast_constructor
 from actgent.support.misuse_hints import hints_for_tool_contexts
-from actgent.support.quick_init import maker
 from actgent.support.user_code import is_awaitable
 
 from . import schemas
@@ -220,7 +220,7 @@ class ToolContext(Generic[DepsT_co]):
         )
 
 
-make_context: Callable[..., ToolContext[Any]] = maker(ToolContext)
+make_context: Callable[..., ToolContext[Any]] = fast_constructor(ToolContext)
 
 
 @attrs.frozen(kw_only=True)

@@ -54,7 +54,7 @@ from actgent.sessions.pending.approval_ledger import PendingCalls
 from actgent.sessions.pending.turn_checkpoint import TurnCheckpoint
 from actgent.sessions.session_log import SessionLog
 from actgent.sessions.turn import Turn, checkpoint_of
-from actgent.support.quick_init import maker
+from actgent.support.fast_init import fast_constructor
 from actgent.support.user_code import convert_user_error
 
 from .calls.answer_checks import check_stop
@@ -75,7 +75,11 @@ BEGUN = (
     "Your last answer called tools, and the process ended while they ran: whether they took effect is not known. "
     "They are not called again by themselves. Answer again, in the form that is asked for now."
 )
-_make_calls, _make_chat, _make_view = maker(CallTools), maker(Chat), maker(View)
+_make_calls, _make_chat, _make_view = (
+    fast_constructor(CallTools),
+    fast_constructor(Chat),
+    fast_constructor(View),
+)
 Router = Callable[[SessionContext, Turn, Route], Awaitable[Reply | None]]
 """Routes a message to another agent. Returns the agent's reply, or None if the route names no agent."""
 

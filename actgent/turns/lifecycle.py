@@ -40,7 +40,7 @@ from actgent.sessions.pending.turn_options import restored_options
 from actgent.sessions.recent_records import RecentRecords
 from actgent.sessions.session_log import SessionLog
 from actgent.sessions.turn import Suspension, Turn, checkpoint_of, running_turn
-from actgent.support.quick_init import maker
+from actgent.support.fast_init import fast_constructor
 from actgent.tools.time_limits import time_limits
 
 from .dispatcher import Dispatcher, failure_for
@@ -48,7 +48,7 @@ from .observer import Observer
 
 SHUTDOWN_HANDLER_SECONDS = 1.0
 """Total seconds for all handlers together when their agent shuts down."""
-_make_turn = maker(Turn)
+_make_turn = fast_constructor(Turn)
 _NOTHING = Context()
 """Empty context variables, set for ended turns."""
 

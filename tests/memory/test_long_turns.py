@@ -25,8 +25,8 @@ from actgent import (
     open_runtime,
     tool,
 )
-from actgent.memory.cutting import KEPT_RESULTS
-from actgent.memory.managed import ManagedMemory
+from actgent.memory.conversation_trimming import PROTECTED_RESULTS
+from actgent.memory.managed_memory import ManagedMemory
 from actgent.memory.token_budget import count_characters
 from actgent.messages import Message, Sender, Thinking, ToolResult
 from actgent.testing import check_transcript
@@ -81,7 +81,7 @@ class Run:
         step = len(self.requests) - 1
         if len(self.requests) > 1 and not begins_with(self.requests[-1], self.requests[-2]):
             self.shares.append(size / self.room)
-        last = min(step, KEPT_RESULTS)
+        last = min(step, PROTECTED_RESULTS)
         assert [each.call_id for each in results[-last:]] == [f"c{n}" for n in range(step - last, step)][
             -last:
         ]
@@ -139,7 +139,7 @@ async def test_a_cut_leaves_half_of_the_room(seed):
     assert len(run.shares) <= len(run.requests) / 8
     for step, request in enumerate(run.requests):
         shown = {p.call_id: p.content for said in request for p in said.parts if isinstance(p, ToolResult)}
-        for number in range(max(0, step - KEPT_RESULTS), step):
+        for number in range(max(0, step - PROTECTED_RESULTS), step):
             assert shown[f"c{number}"] == run.results[number]
 
 

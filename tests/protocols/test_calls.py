@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from actgent.errors import AnswerError, ParseError
-from actgent.protocols.actions import parse_encoded_calls
+from actgent.protocols.answer_parsing import parse_encoded_calls
 from actgent.protocols.bare import Bare
 from actgent.protocols.base import CallTools, ClassificationType, Profile
 from actgent.protocols.goal.decisions import CustomAction, DecisionReader

@@ -6,7 +6,7 @@ import pytest
 
 from actgent.errors import EmptyAnswer, ParseError
 from actgent.messages import Event, Route, ToolCall
-from actgent.protocols.actions import parse_encoded_calls
+from actgent.protocols.answer_parsing import parse_encoded_calls
 from actgent.protocols.bare import Bare
 from actgent.protocols.base import CallTools, ClassificationType, Profile, Say
 from actgent.protocols.react import ReAct

@@ -18,7 +18,7 @@ from actgent.protocols.goal import (
     results_of,
     tasks_in,
 )
-from actgent.protocols.renderings import conversation_text
+from actgent.protocols.text_rendering import conversation_text
 from actgent.support.serializable import Serializable
 from actgent.support.user_code import explained_text
 from actgent.tools.outputs.state_offloading import copy_state

@@ -41,7 +41,7 @@ from actgent.journal.records import (
 from actgent.journal.session_lists import SessionKey, State, is_storable, state_of
 from actgent.journal.state_patches import stored_records
 from actgent.messages import Priority
-from actgent.support.quick_init import maker
+from actgent.support.fast_init import fast_constructor
 from actgent.support.tagged_codec import SCHEMA_VERSION, Packers
 
 from .compression import compress, expand
@@ -170,7 +170,11 @@ class Head:
 
 _LOOK_BACK = 100
 """Number of earlier records that are read first if a page refers to earlier records."""
-_make_head, _make_row, _make_step = maker(Head), maker(Row), maker(JournalStep)
+_make_head, _make_row, _make_step = (
+    fast_constructor(Head),
+    fast_constructor(Row),
+    fast_constructor(JournalStep),
+)
 
 
 def encode_entry(entry: Entry) -> JournalStep:

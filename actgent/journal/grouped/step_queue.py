@@ -21,8 +21,8 @@ from actgent.errors import (
 )
 from actgent.journal.base import Creation
 from actgent.journal.session_lists import SessionKey
+from actgent.support.fast_init import fast_constructor
 from actgent.support.logs import LogVariable, logger_of
-from actgent.support.quick_init import maker
 
 from .row_format import Head, JournalStep, find_parent
 
@@ -83,7 +83,7 @@ class QueuedStep:
             self.task = None
 
 
-make_queued = maker(QueuedStep)
+make_queued = fast_constructor(QueuedStep)
 
 
 @attrs.define(eq=False)

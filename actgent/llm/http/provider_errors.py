@@ -19,7 +19,7 @@ from actgent.errors import (
 )
 from actgent.errors.printable import shown
 from actgent.llm.base import Answer
-from actgent.llm.overflow import OVERFLOW_CODES, STATUS_TOO_LARGE, says_too_long
+from actgent.llm.overflow_errors import OVERFLOW_CODES, STATUS_TOO_LARGE, says_too_long
 from actgent.messages import Text, ToolCall, Usage
 
 from .secrets import Secrets

@@ -8,7 +8,7 @@ import attrs
 from actgent.memory.token_budget import CHARACTERS_PER_TOKEN, count_characters
 from actgent.messages import Message, Text
 
-from .decay import WORD, word_weights
+from .filters import WORD, word_weights
 
 _SENTENCE = re.compile(r"[^.!?\n]+[.!?]*\s*")
 LEFT_OUT = "[...]"

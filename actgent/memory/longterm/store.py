@@ -13,7 +13,7 @@ import attrs
 
 from actgent.errors import ConfigurationError, MemoriesFull, MemoryNotFound, MemoryReplaced
 from actgent.messages import Sender
-from actgent.support.quick_init import maker
+from actgent.support.fast_init import fast_constructor
 
 from .operations import (
     Associate,
@@ -116,7 +116,7 @@ UPGRADE = """
 """Migration from version 1, in which each database had a different word index."""
 
 
-_make_unit = maker(MemoryUnit)
+_make_unit = fast_constructor(MemoryUnit)
 
 
 @attrs.frozen

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from actgent.messages import Message
 from actgent.protocols.base import View
-from actgent.protocols.renderings import tool_documentation
+from actgent.protocols.text_rendering import tool_documentation
 from actgent.tools.outputs.result_text import truncate
 
 from .progress import Progress, results_of

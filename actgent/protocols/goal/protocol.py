@@ -20,7 +20,7 @@ from actgent.errors import ConfigurationError, ParseError
 from actgent.errors.printable import counted
 from actgent.llm.base import Answer
 from actgent.messages import ToolCall
-from actgent.protocols.actions import answer_text, parse_encoded_calls
+from actgent.protocols.answer_parsing import answer_text, parse_encoded_calls
 from actgent.protocols.base import (
     CallTools,
     Change,

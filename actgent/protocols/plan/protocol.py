@@ -21,7 +21,7 @@ from actgent.errors import ConfigurationError, ParseError
 from actgent.errors.printable import counted
 from actgent.llm.base import Answer
 from actgent.messages import Event, Message, ToolCall
-from actgent.protocols.actions import parse_encoded_calls, text_in
+from actgent.protocols.answer_parsing import parse_encoded_calls, text_in
 from actgent.protocols.base import (
     CallTools,
     Change,

@@ -36,8 +36,8 @@ from actgent.sessions.restore import is_unused, restore_loaded
 from actgent.sessions.session_tree import SessionTree
 from actgent.state.reducers import Reducer
 from actgent.state.store import StateCheck
+from actgent.support.fast_init import fast_constructor
 from actgent.support.logs import LogVariable, logger_of
-from actgent.support.quick_init import maker
 from actgent.support.user_code import convert_user_error
 
 from .new_session import (
@@ -71,8 +71,8 @@ ERASE_TIMEOUT_SECONDS = 1.0
 _NOBODY_ELSE: AbstractContextManager[None] = nullcontext()
 """Empty block for new sessions with random ids, which no other task can be opening."""
 _log = logger_of(__name__)
-_make_context, _make_conversation = maker(SessionContext), maker(SessionConversation)
-_make_mail = maker(SessionMailbox)
+_make_context, _make_conversation = fast_constructor(SessionContext), fast_constructor(SessionConversation)
+_make_mail = fast_constructor(SessionMailbox)
 
 
 @attrs.frozen(eq=False)

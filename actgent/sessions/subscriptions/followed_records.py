@@ -18,10 +18,10 @@ from actgent.messages import CallProgress, Token
 from actgent.protocols.partial_answers import PartialAnswer
 from actgent.sessions.context import SessionContext
 from actgent.sessions.handlers import HandlerRegistration
-from actgent.support.quick_init import quick_init
+from actgent.support.fast_init import fast_init
 
 
-@quick_init
+@fast_init
 @attrs.frozen(kw_only=True)
 class FollowedRecord:
     """A record of a session, with its number and turn, as followers receive it."""

@@ -13,7 +13,7 @@ from actgent.errors import BadRequest, LimitReached, ModelTimeout
 from actgent.journal.records import AgentMessageRecord, make_agent_message_record
 from actgent.llm.base import LLM, Answer, Chat, OnText
 from actgent.llm.client_errors import as_model_error
-from actgent.llm.overflow import is_too_long
+from actgent.llm.overflow_errors import is_too_long
 from actgent.llm.spans import complete_as_span
 from actgent.messages import (
     NO_USAGE,

@@ -20,7 +20,7 @@ from actgent.sessions.pending.turn_checkpoint import TurnCheckpoint
 from actgent.sessions.restore import TOOLS
 from actgent.sessions.session_log import SessionLog
 from actgent.sessions.turn import Turn
-from actgent.support.quick_init import maker
+from actgent.support.fast_init import fast_constructor
 from actgent.tools.base import Tool, ToolContext, make_context
 from actgent.tools.caller_tools import with_caller_tools
 from actgent.tools.execution import NO_GRANTS, Batch
@@ -35,7 +35,7 @@ from .approval_requests import ApprovalRequests
 from .nested_calls import NestedCalls
 from .progress_publisher import ProgressPublisher
 
-_make_batch = maker(Batch)
+_make_batch = fast_constructor(Batch)
 Access = Callable[[ToolCall, Tool, ToolContext], str | None]
 """Access rule of a tool call. It returns None to allow the call, or a rejection reason for the model. It must be sync and have no side effects."""
 
@@ -388,4 +388,4 @@ class _Host:
         self.caller.dispatcher.failure_logger.log_unusable_result(self.context, call, error)
 
 
-_make_host = maker(_Host)
+_make_host = fast_constructor(_Host)

@@ -40,7 +40,7 @@ from actgent.journal.records import (
 from actgent.journal.session_lists import SessionKey
 from actgent.messages import NO_USAGE, Message, ToolResult, Usage
 from actgent.runtime.subscriptions import page_ranges_before
-from actgent.support.quick_init import quick_init
+from actgent.support.fast_init import fast_init
 from actgent.web.routes.views import (
     MAX_CONTENT,
     MediaIds,
@@ -60,7 +60,7 @@ PAGE_SIZE = 200
 Data = dict[str, Any]
 
 
-@quick_init
+@fast_init
 @attrs.frozen(kw_only=True)
 class SessionEvent:
     """One event of a session's stream."""

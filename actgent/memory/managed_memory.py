@@ -9,7 +9,7 @@ from actgent.errors import ConfigurationError
 from actgent.messages import ChatMessage, Message, ToolResult
 
 from .base import ManageHistory, Memory, ModelView
-from .cutting import Measure, cut, deep_size
+from .conversation_trimming import Measure, deep_trim_size, trim_conversation
 from .history_slice import HistorySlice
 from .short_term import OPENING, left_out_notice, missing_from, to_chat
 from .token_budget import CHARACTERS_PER_TOKEN, count_characters, estimate_part_tokens, length, overflow
@@ -72,7 +72,7 @@ class ManagedView(ModelView):
         if self._cut(size * share, estimate_part_tokens):
             return True
         pinned = set(map(id, self._pinned))
-        wanted = deep_size(self.messages(), share, estimate_part_tokens, pinned=pinned)
+        wanted = deep_trim_size(self.messages(), share, estimate_part_tokens, pinned=pinned)
         return self._cut(wanted, estimate_part_tokens, is_deep=True)
 
     def messages(self) -> Sequence[ChatMessage]:
@@ -89,7 +89,9 @@ class ManagedView(ModelView):
         """Cut the shown messages to about `wanted` in the unit of `measure`; return False if nothing can be cut."""
         pinned = set(map(id, self._pinned))
         front = sum(measure(said.parts) for said in self._front)
-        found = cut(self._chat, wanted - front, measure, pinned=pinned, task=pinned, is_deep=is_deep)
+        found = trim_conversation(
+            self._chat, wanted - front, measure, pinned=pinned, task=pinned, is_deep=is_deep
+        )
         if found is None:
             return False
         if found.left_out:

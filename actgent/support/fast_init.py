@@ -1,7 +1,7 @@
 """Fast constructors for attrs classes whose objects are created often; they take a third of the time.
 
-`quick_init`: the generated `__init__` of a frozen class calls `object.__setattr__` for each field, which dominates its time.
-`maker`: calling a class with keyword arguments packs and unpacks a dict, which takes longer than setting the fields.
+`fast_init`: the generated `__init__` of a frozen class calls `object.__setattr__` for each field, which dominates its time.
+`fast_constructor`: calling a class with keyword arguments packs and unpacks a dict, which takes longer than setting the fields.
 """
 
 from collections.abc import Callable, Iterator
@@ -19,7 +19,7 @@ _set_class: Any = object.__dict__["__class__"].__set__
 _FACTORY: Any = attrs.Factory  # attrs types it as a function, but it is a class
 
 
-def quick_init(frozen: type[T]) -> type[T]:
+def fast_init(frozen: type[T]) -> type[T]:
     """Give a frozen attrs class a fast `__init__`; decorate the class above `@attrs.frozen`.
 
     A new object temporarily belongs to a mutable subclass while its fields are set, and then becomes an object of the frozen
@@ -38,7 +38,7 @@ def quick_init(frozen: type[T]) -> type[T]:
     return frozen
 
 
-def maker(made: Callable[P, T]) -> Callable[P, T]:
+def fast_constructor(made: Callable[P, T]) -> Callable[P, T]:
     """Return a fast constructor of an attrs class, with the parameters of the class.
 
     Raises:

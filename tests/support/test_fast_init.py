@@ -8,14 +8,14 @@ import attrs
 import pytest
 
 from actgent.messages import Message, Sender, Text, ToolCall
-from actgent.support.quick_init import maker, quick_init
+from actgent.support.fast_init import fast_constructor, fast_init
 
 
 def _double(value):
     return value * 2
 
 
-@quick_init
+@fast_init
 @attrs.frozen(kw_only=True)
 class Point:
     x: int = attrs.field(validator=attrs.validators.instance_of(int))
@@ -39,7 +39,7 @@ def test_made_object_has_its_class_and_is_frozen():
 
 def test_made_object_equals_the_attrs_object():
     plain = attrs.frozen(type("Plain", (), {"a": attrs.field(), "b": attrs.field(default=2)}))
-    quick = quick_init(attrs.frozen(type("Plain", (), {"a": attrs.field(), "b": attrs.field(default=2)})))
+    quick = fast_init(attrs.frozen(type("Plain", (), {"a": attrs.field(), "b": attrs.field(default=2)})))
     assert inspect.signature(quick) == inspect.signature(plain)
     assert repr(quick(1)) == repr(plain(1))
     with pytest.raises(TypeError, match="missing 1 required"):
@@ -74,7 +74,7 @@ def test_a_rejected_owner_leaves_no_open_file():
     class Watched:
         call: ToolCall = attrs.field(validator=lambda made, _, __: seen.append(made) or 1 / 0)
 
-    quick = quick_init(Watched)
+    quick = fast_init(Watched)
     with pytest.raises(ZeroDivisionError):
         quick(ToolCall("a", {}, "1"))
     assert isinstance(seen[0], quick)
@@ -105,21 +105,21 @@ class Counted:
     ],
 )
 def test_maker_equals_the_class_constructor(cls, given, named):
-    made, wanted = maker(cls)(*given, **named), cls(*given, **named)
+    made, wanted = fast_constructor(cls)(*given, **named), cls(*given, **named)
     assert type(made) is cls
     assert made == wanted
     assert repr(made) == repr(wanted)
     with pytest.raises(TypeError):
-        maker(cls)(*given, **named, unknown=1)
+        fast_constructor(cls)(*given, **named, unknown=1)
 
 
 def test_maker_objects_share_no_default_and_are_frozen():
-    make = maker(Counted)
+    make = fast_constructor(Counted)
     assert make("a").seen is not make("a").seen
     with pytest.raises(attrs.exceptions.FrozenInstanceError):
-        maker(Text)("hi").text = "there"
+        fast_constructor(Text)("hi").text = "there"
     with pytest.raises(TypeError, match=r"'x' must be <class 'int'>"):
-        maker(Point)(x="1")
+        fast_constructor(Point)(x="1")
 
 
 def test_converters_are_skipped_only_for_exact_types():
@@ -157,4 +157,4 @@ def test_unsupported_class_feature_is_rejected():
         (Looks, "takes self, which is not supported"),
     ):
         with pytest.raises(TypeError, match=words):
-            maker(cls)
+            fast_constructor(cls)

@@ -5,7 +5,7 @@ import pytest
 from actgent import BareAgent, tool
 from actgent.errors import BadRequest, ModelError, ProviderUnavailable, QuotaExhausted, RateLimited
 from actgent.llm.base import Chat, ChatMessage, ResponseFormat
-from actgent.llm.overflow import is_too_long
+from actgent.llm.overflow_errors import is_too_long
 from actgent.messages import Text
 
 HELLO = Chat(messages=(ChatMessage("user", (Text("Hello."),)),))

@@ -4,7 +4,7 @@ import pytest
 
 from actgent import ConfigurationError, tool
 from actgent.messages import File, Image, Message, Sender, Text, Thinking, ToolCall, ToolResult, ToolSpec
-from actgent.protocols.renderings import conversation_text, tool_documentation
+from actgent.protocols.text_rendering import conversation_text, tool_documentation
 
 
 def said(kind, *parts):
