@@ -36,11 +36,10 @@ from actgent.web.streaming.sse import (
 )
 
 from .runs import RunEnded, RunEvent, RunReader, RunSuspended, read_run
+from .temporary_sessions import TemporarySession, temporary_session
 
 ENQUEUE_SECONDS = 10
 """Time for which a message waits for room in the inbox."""
-CLOSE_SECONDS = 30
-"""Time for which the end of a stateless session is waited for."""
 PAGE = 200
 """Records that are read at once to find a decision."""
 
@@ -66,7 +65,7 @@ class Run:
     is_whole: bool = False
     """True: suspensions of the turn that are over by now do not end the run."""
     is_stateless: bool = False
-    """True: the session is closed at the end, and its turn is stopped if the client disconnects."""
+    """True: the session ends after its last reader, and its turn is stopped if all clients disconnect."""
 
     @asynccontextmanager
     async def open(self, *, streams: bool) -> AsyncGenerator[AsyncGenerator[Sequence[RunEvent], None], None]:
@@ -84,7 +83,7 @@ class Run:
                 results of the caller's tools.
         """
         reader = RunReader(self.message_id, self._open_approvals, is_whole=self.is_whole)
-        try:
+        async with self._reading() as shared:
             after, is_new, is_waiting = await self._find_begin()
             key, journal = context_of(self.session).key, self.call.gateway.access.journal
             table = services_of(self.session).running.sessions if streams else None
@@ -99,14 +98,26 @@ class Run:
                     if is_waiting
                     else read_run(follower, reader, alive_seconds=ALIVE_INTERVAL_SECONDS)
                 )
-                async with aclosing(source) as events:
-                    yield events
-        finally:
-            if self.is_stateless and not reader.is_suspended:
-                with trio.move_on_after(CLOSE_SECONDS, shield=True):
-                    if not reader.is_over:
-                        await self.session.interrupt("the client has disconnected")
-                    await self.session.aclose()
+                try:
+                    async with aclosing(source) as events:
+                        yield events
+                finally:
+                    shared.is_over |= reader.is_over and not reader.is_suspended
+                    shared.is_kept |= reader.is_suspended
+
+    @asynccontextmanager
+    async def _reading(self) -> AsyncGenerator[TemporarySession, None]:
+        """Give a block that ends a stateless session after its last reader. Other sessions stay open."""
+        if not self.is_stateless:
+            yield TemporarySession()
+            return
+        opener = self.call.gateway.access.known_opener(self.session.agent_name)
+        async with temporary_session(opener, self.session.id, self.message_id) as shared:
+            shared.session = self.session
+            shared.is_kept |= (
+                self.is_decision
+            )  # until the decisions are recorded, the turn waits for this client
+            yield shared
 
     @property
     def is_decision(self) -> bool:

@@ -203,6 +203,14 @@ def problem_of(error: Exception) -> Problem | None:
     return Problem(row.kind, detail, **row.fields(error))
 
 
+def public_text(error: ActgentError) -> str:
+    """Return the text of an error for a client. It has no file, process or host names, unlike `str(error)`."""
+    problem = problem_of(error)
+    if problem is None:
+        return f"the agent failed with {type(error).__name__}: its log has the details"
+    return problem.detail or problem.title
+
+
 def missing(**fields: Any) -> Problem:
     """Return the problem for an object that is unknown or belongs to another owner. Both cases give the same response."""
     return Problem("not-found", "this id does not exist", **fields)

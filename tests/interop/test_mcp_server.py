@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 import trio
+import trio.testing
 
 from actgent import BareAgent, ScriptedLLM, ToolCall, ToolResult, open_runtime, tool
-from actgent.errors import AskPerson, ConfigurationError
+from actgent.errors import AskPerson, ConfigurationError, JournalError
+from actgent.journal.memory import MemoryJournal
 
 mcp = pytest.importorskip("mcp", reason="pip install 'actgent[mcp]'")
 types = pytest.importorskip("mcp_types")
@@ -237,6 +239,118 @@ async def test_cancelled_call_without_a_session_is_stopped(runtime):
                 await trio.sleep(0.05)
         session = await agent.open_session("talk")
         assert session.status != "idle"
+
+
+@asynccontextmanager
+async def held_agent(runtime):
+    """An agent whose tool waits for an event. Gives the event."""
+    release = trio.Event()
+
+    @tool(effect="pure")
+    async def hold() -> str:
+        """Wait."""
+        await release.wait()
+        return "released"
+
+    def script(chat):
+        results = [part for part in chat.messages[-1].parts if isinstance(part, ToolResult)]
+        return results[0].content if results else ToolCall("hold", {})
+
+    await runtime.start(BareAgent("holder", llm=ScriptedLLM(script), tools=[hold]))
+    yield release
+
+
+async def test_reader_that_leaves_does_not_stop_the_call_of_another_one(runtime):
+    """Three equal calls at once: one is cancelled, the other ones get the answer, and the session ends."""
+    texts = []
+
+    async def call(client, cancelled):
+        with cancelled:
+            result = await client.call_tool("holder", {"message": "hello"}, meta={MESSAGE_ID: "m1"})
+            texts.append(text_of(result))
+
+    async with held_agent(runtime) as release, connected(runtime) as client:
+        scopes = [trio.CancelScope() for _ in range(3)]
+        with trio.fail_after(60):
+            async with trio.open_nursery() as nursery:
+                for scope in scopes:
+                    nursery.start_soon(call, client, scope)
+                    await trio.testing.wait_all_tasks_blocked()
+                scopes[0].cancel()
+                await trio.testing.wait_all_tasks_blocked()
+                release.set()
+        assert texts == ["released"] * 2
+        assert await sessions_of(runtime) == []
+
+
+async def test_call_stops_after_its_last_reader(runtime):
+    async def call(client, cancelled):
+        with cancelled:
+            await client.call_tool("holder", {"message": "hello"}, meta={MESSAGE_ID: "m1"})
+
+    async with held_agent(runtime), connected(runtime) as client:
+        scopes = [trio.CancelScope() for _ in range(2)]
+        with trio.fail_after(60):
+            async with trio.open_nursery() as nursery:
+                for scope in scopes:
+                    nursery.start_soon(call, client, scope)
+                    await trio.testing.wait_all_tasks_blocked()
+                for scope in scopes:
+                    scope.cancel()
+            while await sessions_of(runtime):  # noqa: ASYNC110 - no event says that a session has closed
+                await trio.sleep(0.05)
+        result = await client.call_tool("holder", {"message": "hello"}, meta={MESSAGE_ID: "m1"})
+        assert result.is_error
+
+
+@pytest.mark.parametrize("kind", ["approval", "tool of the caller"])
+async def test_message_to_a_session_that_waits_is_an_error(kind):
+    tools = [{"name": "locate", "description": "Position.", "parameters": {"type": "object"}}]
+    agent = make_agents()[0]
+    async with open_runtime(journal="memory:") as runtime:
+        await runtime.start(agent)
+        session = await agent.create_session("ada", session_id="talk")
+        if kind == "approval":
+            await session.chat("please pay")
+        else:
+            await session.chat("where am I?", tools=tools)
+        await session.wait_idle()
+        async with connected(runtime) as client:
+            result = await ask(client, "hello", session_id="talk")
+        assert [each.text for each in session.history if each.text == "hello"] == []
+    assert result.is_error
+    assert ("pay" if kind == "approval" else "locate") in text_of(result)
+
+
+async def test_message_that_is_not_accepted_leaves_no_session(runtime):
+    small = BareAgent("small", llm=ScriptedLLM(["yes"], repeat=True), message_bytes=100)
+    await runtime.start(small)
+    async with connected(runtime) as client:
+        result = await client.call_tool("small", {"message": "x" * 200}, meta={MESSAGE_ID: "m1"})
+        assert result.is_error
+        assert not await runtime.sessions()
+        result = await client.call_tool("small", {"message": "hello"}, meta={MESSAGE_ID: "m1"})
+        assert text_of(result) == "yes"  # the id is free
+
+
+async def test_error_of_the_journal_leaves_without_its_path(caplog):
+    class Broken(MemoryJournal):
+        is_broken = False
+
+        async def head(self, agent, session_id):
+            if self.is_broken:
+                raise JournalError("cannot read /srv/secret-canary/journal.db")
+            return await super().head(agent, session_id)
+
+    async with Broken().running() as journal, open_runtime(journal=journal) as runtime:
+        await runtime.start(make_agents()[0])
+        async with connected(runtime) as client:
+            journal.is_broken = True
+            result = await ask(client, "hello", session_id="talk")
+            journal.is_broken = False
+    assert result.is_error
+    assert "secret-canary" not in str(result)
+    assert "secret-canary" in caplog.text
 
 
 async def test_progress_names_the_tools_that_run(runtime):

@@ -1,8 +1,8 @@
 """One call of an agent as a tool: the run of one message in a session, with questions to the client's user."""
 
 import hashlib
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Any
 
 import attrs
@@ -11,9 +11,10 @@ import trio
 
 from actgent.agents.session import Session, context_of, face_of
 from actgent.approvals import Approval, Decision
-from actgent.errors import ActgentError, AlreadyDecided, Fenced, InvalidArguments, SessionClosed
+from actgent.errors import AlreadyDecided, Fenced, InvalidArguments, SessionClosed
 from actgent.interop.decisions import decision_of
 from actgent.interop.runs import AnswerDone, RunEnded, RunEvent, RunReader, RunSuspended
+from actgent.interop.temporary_sessions import TemporarySession, temporary_session
 from actgent.journal.base import Journal
 from actgent.journal.records import OutcomeRecord
 from actgent.journal.session_lists import SessionKey
@@ -21,9 +22,6 @@ from actgent.messages import Sender, new_id
 from actgent.runtime.sessions.session_opener import SessionOpener
 from actgent.runtime.subscriptions import SessionFollower, follow_session
 from actgent.sessions.subscriptions import FollowedItem, FollowedRecord
-
-CLOSE_SECONDS = 30
-"""Time for which the end of a session is waited for."""
 
 Report = Callable[[str], Awaitable[None]]
 """Reports progress: what the agent does now."""
@@ -112,15 +110,21 @@ class AgentCall:
         state = CallState(
             session_id=session_id, message_id=message_id or new_id(), after=0, is_temporary=is_temporary
         )
-        try:
-            session = face_of(await self.opener.ensure(Sender(self.owner), session_id))
-        except SessionClosed:
-            if not (is_temporary and message_id):
-                raise
-            return await self._read(None, state)  # a repeated call after its end
-        if context_of(session).mailbox.has_accepted(state.message_id):
-            return await self._read(session, state)
-        return await self._read(session, state, message=message)
+        async with self._reading(state) as shared:
+            try:
+                session = face_of(await self.opener.ensure(Sender(self.owner), session_id))
+            except SessionClosed:
+                if not (is_temporary and message_id):
+                    raise
+                return await self._read(None, state, shared)  # a repeated call after its end
+            shared.session = session
+            if context_of(session).mailbox.has_accepted(state.message_id):
+                return await self._read(session, state, shared)
+            if waiting := _waiting_calls(session):
+                # The message would wait for decisions that this client may never see.
+                text = f"the session waits for decisions or results of other calls: {waiting}"
+                return CallAnswer(text=text, is_error=True)
+            return await self._read(session, state, shared, message=message)
 
     async def resume(self, state: CallState, responses: Mapping[str, Any]) -> CallAnswer | Questions:
         """Record the decisions of a client, and return the answer or the next questions.
@@ -129,24 +133,32 @@ class AgentCall:
             state: State of the `Questions`.
             responses: Results of `elicitation/create` by the id of the approval.
         """
-        try:
-            session = face_of(await self.opener.open(state.session_id, owner=Sender(self.owner)))
-        except SessionClosed:
-            return await self._read(None, state)  # a repeated call after its end
-        for approval in session.approvals:
-            given = responses.get(approval.id)
-            if given is not None:
-                decision = decision_of(approval, given.get("action"), given.get("content"))
-                try:
-                    await self._decide(session, approval, decision)
-                except InvalidArguments:  # the values do not fit the form, which is asked again
-                    return Questions(approvals=session.approvals, state=state)
-        open_approvals = session.approvals
-        if any(each.id not in responses for each in open_approvals):
-            return Questions(approvals=open_approvals, state=state)
-        if open_approvals:
-            return await self._leave_undecided(session, state)
-        return await self._read(session, state)
+        async with self._reading(state) as shared:
+            try:
+                session = face_of(await self.opener.open(state.session_id, owner=Sender(self.owner)))
+            except SessionClosed:
+                return await self._read(None, state, shared)  # a repeated call after its end
+            shared.session = session
+            for approval in session.approvals:
+                given = responses.get(approval.id)
+                if given is not None:
+                    decision = decision_of(approval, given.get("action"), given.get("content"))
+                    try:
+                        await self._decide(session, approval, decision)
+                    except InvalidArguments:  # the values do not fit the form, which is asked again
+                        return _questions(session.approvals, state, shared)
+            open_approvals = session.approvals
+            if any(each.id not in responses for each in open_approvals):
+                return _questions(open_approvals, state, shared)
+            if open_approvals:
+                return _undecided(session)
+            return await self._read(session, state, shared)
+
+    def _reading(self, state: CallState) -> AbstractAsyncContextManager[TemporarySession]:
+        """Return a block that ends a temporary session after its last reader. A named session stays open."""
+        if not state.is_temporary:
+            return nullcontext(TemporarySession())
+        return temporary_session(self.opener, state.session_id, "" if state.after else state.message_id)
 
     async def _decide(self, session: Session, approval: Approval, decision: Decision | None) -> None:
         if decision is None:
@@ -157,7 +169,7 @@ class AgentCall:
             return
 
     async def _read(
-        self, session: Session | None, state: CallState, *, message: str = ""
+        self, session: Session | None, state: CallState, shared: TemporarySession, *, message: str = ""
     ) -> CallAnswer | Questions:
         """Read the run to its end or to its questions; `message` is sent first."""
         reader = RunReader(
@@ -165,21 +177,23 @@ class AgentCall:
             lambda: () if session is None else session.approvals,
             turn=state.message_id if state.after else "",
         )
-        async with self._ending(session, state) as ended:
-            key = SessionKey(self.opener.running.name, state.session_id)
-            after = None if message else state.after
-            async with follow_session(self.journal, None, key, after=after) as follower:
-                self._cursor = follower.cursor
-                if message and session is not None:
-                    await session.chat(message, message_id=state.message_id)
-                    if self.on_message is not None:
-                        self.on_message(key)
-                result = await self._follow(follower, reader, session, state)
-            ended.set()
-            return result
+        key = SessionKey(self.opener.running.name, state.session_id)
+        after = None if message else state.after
+        async with follow_session(self.journal, None, key, after=after) as follower:
+            self._cursor = follower.cursor
+            if message and session is not None:
+                await session.chat(message, message_id=state.message_id)
+                if self.on_message is not None:
+                    self.on_message(key)
+            return await self._follow(follower, reader, session, state, shared)
 
     async def _follow(
-        self, follower: SessionFollower, reader: RunReader, session: Session | None, state: CallState
+        self,
+        follower: SessionFollower,
+        reader: RunReader,
+        session: Session | None,
+        state: CallState,
+        shared: TemporarySession,
     ) -> CallAnswer | Questions:
         while True:  # noqa: ASYNC913 - each path waits
             try:
@@ -187,6 +201,7 @@ class AgentCall:
             except trio.EndOfChannel:
                 return CallAnswer(text="the session was closed", is_error=True)
             except Fenced:
+                shared.session = None  # the other process ends it
                 return CallAnswer(text="another process continues the session: call again", is_error=True)
             for event in self._read_events(item, reader):
                 match event:
@@ -195,9 +210,10 @@ class AgentCall:
                         for call in event.calls:
                             await self.report(f"runs {call.name}")
                     case RunEnded():
+                        shared.is_over = True
                         return self._answer(event)
                     case RunSuspended():
-                        result = await self._ask_all(event, session, state)
+                        result = await self._ask_all(event, session, state, shared)
                         if result is not None:
                             return result
                         reader.is_over = False
@@ -216,7 +232,7 @@ class AgentCall:
         return CallAnswer(text=event.reason or f"the agent failed: {event.failed}", is_error=True)
 
     async def _ask_all(
-        self, event: RunSuspended, session: Session | None, state: CallState
+        self, event: RunSuspended, session: Session | None, state: CallState, shared: TemporarySession
     ) -> CallAnswer | Questions | None:
         """Ask for the approvals of a suspended turn. None: they are decided, maybe long ago, and the turn continues."""
         asked = {each.id for each in event.approvals}
@@ -224,42 +240,31 @@ class AgentCall:
         if session is None or not waiting:
             return None
         if self.ask is None:
-            return Questions(approvals=waiting, state=attrs.evolve(state, after=self._cursor))
+            return _questions(waiting, attrs.evolve(state, after=self._cursor), shared)
         for approval in waiting:
             await self._decide(session, approval, await self.ask(approval))
         if any(each.id in asked for each in session.approvals):
-            return await self._leave_undecided(session, state)
+            return _undecided(session)
         return None
 
-    @asynccontextmanager
-    async def _ending(self, session: Session | None, state: CallState) -> AsyncGenerator[trio.Event, None]:
-        """Close a temporary session after its answer, and stop it if the client has left. Yields an event for regular ends."""
-        ended = trio.Event()
-        try:
-            yield ended
-        finally:
-            if session is not None and state.is_temporary:
-                is_open = ended.is_set() and session.approvals
-                if not is_open:
-                    await _close(session, is_running=not ended.is_set())  # noqa: ASYNC102 - it shields itself
 
-    async def _leave_undecided(self, session: Session, state: CallState) -> CallAnswer:
-        """Return the error of a call whose questions were not decided. A named session keeps them open."""
-        questions = "; ".join(each.question or each.tool_name for each in session.approvals)
-        if state.is_temporary:
-            await _close(session, is_running=True)
-        return CallAnswer(text=f"a person has to decide, and has not decided: {questions}", is_error=True)
+def _questions(approvals: Sequence[Approval], state: CallState, shared: TemporarySession) -> Questions:
+    """Return the questions of a call, and keep its session open for the decisions."""
+    shared.is_kept = True
+    return Questions(approvals=approvals, state=state)
 
 
-async def _close(session: Session, *, is_running: bool) -> None:
-    """Close a session, also if the caller was cancelled; `is_running` is True if its turn has to be stopped first."""
-    with trio.move_on_after(CLOSE_SECONDS, shield=True):
-        try:
-            if is_running:
-                await session.interrupt("the client has left")
-            await session.aclose()
-        except ActgentError:  # it was closed already, or its agent is stopping
-            return
+def _undecided(session: Session) -> CallAnswer:
+    """Return the error of a call whose questions were not decided. A named session keeps them open."""
+    questions = "; ".join(each.question or each.tool_name for each in session.approvals)
+    return CallAnswer(text=f"a person has to decide, and has not decided: {questions}", is_error=True)
+
+
+def _waiting_calls(session: Session) -> str:
+    """Return the names of the tools for whose decisions or results the turn of a session waits; empty if it does not wait."""
+    if context_of(session).suspension is None:
+        return ""
+    return ", ".join(each.tool_name for each in (*session.approvals, *session.caller_calls))
 
 
 def _session_of(owner: str, message_id: str) -> str:

@@ -23,6 +23,8 @@ from actgent.journal.base import Journal
 from actgent.journal.session_lists import SessionKey
 from actgent.runtime.agent_directory import AgentCard
 from actgent.runtime.runtime import Runtime
+from actgent.support.logs import logger_of
+from actgent.web.problems import public_text
 
 from .agent_call import AgentCall, CallAnswer, CallState, Questions
 
@@ -34,6 +36,7 @@ LIST_MILLISECONDS = 60_000
 """Time for which a client may keep the list of tools."""
 STATE_SECONDS = 86_400.0
 """Time for which the state of an open question is accepted."""
+_log = logger_of(__name__)
 _SESSION_ID = r"^[A-Za-z0-9._-]{1,128}$"
 _INPUT: dict[str, Any] = {
     "type": "object",
@@ -143,7 +146,8 @@ class _AgentTools:
             else:
                 result = await call.start(message, session_id=session_id, message_id=_message_id(context))
         except ActgentError as error:
-            result = CallAnswer(text=str(error), is_error=True)
+            _log.warning("a call of agent %s failed: %s: %s", card.name, type(error).__name__, error)
+            result = CallAnswer(text=public_text(error), is_error=True)
         return _to_wire(result)
 
 
