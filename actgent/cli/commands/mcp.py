@@ -121,7 +121,9 @@ def lock_servers(config: str = ".", /, *, allow_env: Repeated = ()) -> int:
 
 
 @servers.command(name="serve")
-def serve_agents(agent: str, /, *, journal: str | None = None, offline: Flag = False) -> int:
+def serve_agents(
+    agent: str, /, *, journal: str | None = None, tools: Flag = False, offline: Flag = False
+) -> int:
     """Serve agents as tools of an MCP server, over standard input and output. Needs the extra `mcp`.
 
     The MCP host starts this command. Each agent is a tool with the arguments message and session_id. Messages of the
@@ -130,9 +132,10 @@ def serve_agents(agent: str, /, *, journal: str | None = None, offline: Flag = F
     Args:
         agent: Agent folder, folder of agent folders, or Python file that defines agents.
         journal: Journal file, or postgres://HOST/DATABASE. Default: sessions are lost when the process ends.
+        tools: Serve the agents' tools in addition to the agents.
         offline: Answer from a script instead of a model; only for folders.
     """
     from actgent.cli.serving.mcp import MCPServeOptions, serve as serve_host  # noqa: PLC0415 - the SDKs take two seconds
 
-    options = MCPServeOptions(target=agent, journal=journal, offline=offline)
+    options = MCPServeOptions(target=agent, journal=journal, offline=offline, tools=tools)
     return run_command(lambda _, shutdown: serve_host(options, shutdown))

@@ -22,6 +22,8 @@ class MCPServeOptions:
     """Journal file or URL; None keeps sessions in memory."""
     offline: bool = False
     """True to answer from a script instead of a model."""
+    tools: bool = False
+    """True to serve the agents' tools in addition to the agents."""
 
 
 async def serve(options: MCPServeOptions, shutdown: Shutdown) -> int:
@@ -33,17 +35,19 @@ async def serve(options: MCPServeOptions, shutdown: Shutdown) -> int:
     """
     if importlib.util.find_spec("mcp") is None:
         raise ConfigurationError("an MCP server needs the extra: pip install 'actgent[mcp]'")
-    from actgent.interop.mcp import serve_mcp  # noqa: PLC0415 - of the extra
+    from actgent.interop.mcp import MCPCatalog, serve_mcp  # noqa: PLC0415 - of the extra
+    from actgent.interop.mcp.catalog import tools_of  # noqa: PLC0415
 
     location = options.journal or "memory:"
     url = location if "://" in location or location == "memory:" else f"sqlite:///{location}"
     with protocol_streams() as (receive_stream, send_stream):
         agents = agents_at(options.target, offline=options.offline)
+        catalog = MCPCatalog(tools=tools_of(agents)) if options.tools else None
         async with open_runtime(journal=url) as runtime:
             async with runtime.starting():
                 for agent in agents:
                     agent.grace = 0.0
                     await runtime.start(agent)
             with shutdown.interruptible():
-                await serve_mcp(runtime, receive_stream, send_stream)
+                await serve_mcp(runtime, receive_stream, send_stream, catalog=catalog)
     return 0

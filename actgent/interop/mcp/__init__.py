@@ -1,12 +1,34 @@
-"""Agents as tools of an MCP server, for hosts and agents of other products."""
+"""Agents, tools, prompts and resources by an MCP server, for hosts and agents of other products."""
 
 import importlib
 from typing import Any
 
 # Type checkers read the same names in `__init__.pyi`. `MCPProtocol` is loaded without the SDK, which takes half a second.
-_MODULES = {"MCPProtocol": ".http", "make_mcp_server": ".server", "serve_mcp": ".stdio"}
+_MODULES = {
+    "MCPCaller": ".caller",
+    "MCPCatalog": ".catalog",
+    "MCPPrompt": ".catalog",
+    "MCPProtocol": ".http",
+    "MCPResource": ".catalog",
+    "make_mcp_server": ".server",
+    "mcp_caller": ".caller",
+    "mcp_prompt": ".catalog",
+    "mcp_resource": ".catalog",
+    "serve_mcp": ".stdio",
+}
 
-__all__ = ["MCPProtocol", "make_mcp_server", "serve_mcp"]
+__all__ = [
+    "MCPCaller",
+    "MCPCatalog",
+    "MCPPrompt",
+    "MCPProtocol",
+    "MCPResource",
+    "make_mcp_server",
+    "mcp_caller",
+    "mcp_prompt",
+    "mcp_resource",
+    "serve_mcp",
+]
 
 
 def __getattr__(name: str) -> Any:

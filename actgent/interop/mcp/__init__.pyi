@@ -1,5 +1,18 @@
+from .caller import MCPCaller, mcp_caller
+from .catalog import MCPCatalog, MCPPrompt, MCPResource, mcp_prompt, mcp_resource
 from .http import MCPProtocol
 from .server import make_mcp_server
 from .stdio import serve_mcp
 
-__all__ = ["MCPProtocol", "make_mcp_server", "serve_mcp"]
+__all__ = [
+    "MCPCaller",
+    "MCPCatalog",
+    "MCPPrompt",
+    "MCPProtocol",
+    "MCPResource",
+    "make_mcp_server",
+    "mcp_caller",
+    "mcp_prompt",
+    "mcp_resource",
+    "serve_mcp",
+]

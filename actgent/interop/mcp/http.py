@@ -1,6 +1,7 @@
 """MCP over HTTP at `/mcp` of a gateway. The gateway checks host, origin, token and size; the SDK's transport does the rest."""
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -13,6 +14,8 @@ from starlette.types import Message, Receive, Scope as ASGIScope, Send
 from actgent.journal.session_lists import SessionKey
 from actgent.web.gateway_context import GatewayContext
 from actgent.web.routes.endpoints import Endpoint, HTTPCall
+
+from .catalog import MCPCatalog
 
 CALL = "actgent.call"
 """Key of the gateway's call in the ASGI scope of the SDK's transport."""
@@ -29,16 +32,19 @@ class _Transports:
     _started: WeakKeyDictionary[GatewayContext, Handle] = attrs.field(factory=WeakKeyDictionary)
     _lock: trio.Lock = attrs.field(factory=trio.Lock)
 
-    async def of(self, gateway: GatewayContext) -> Handle:
-        """Return the function that handles ASGI requests of a gateway."""
+    async def of(self, gateway: GatewayContext, catalog: MCPCatalog | None) -> Handle:
+        """Return the function that handles ASGI requests of a gateway, with a catalog or None."""
         async with self._lock:
             if (found := self._started.get(gateway)) is None:
-                found = self._started[gateway] = await gateway.nursery.start(_run_transport, gateway)
+                found = self._started[gateway] = await gateway.nursery.start(_run_transport, gateway, catalog)
         return found
 
 
 async def _run_transport(
-    gateway: GatewayContext, *, task_status: trio.TaskStatus[Handle] = trio.TASK_STATUS_IGNORED
+    gateway: GatewayContext,
+    catalog: MCPCatalog | None,
+    *,
+    task_status: trio.TaskStatus[Handle] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Run the SDK's transport until the gateway closes."""
     from mcp.server.streamable_http_manager import StreamableHTTPSessionManager  # noqa: PLC0415 - see `_Transports`
@@ -51,6 +57,7 @@ async def _run_transport(
         owner_of=lambda context: _call_of(context).caller.owner,
         may_decide=lambda context: _call_of(context).caller.allows("approve"),
         on_message=_note_message,
+        catalog=catalog,
     )
     manager = StreamableHTTPSessionManager(
         app=server,
@@ -121,19 +128,21 @@ async def _cancel_when_closing(gateway: GatewayContext, scope: trio.CancelScope)
 _transports = _Transports()
 
 
-async def answer_mcp(call: HTTPCall) -> Response:
+async def answer_mcp(call: HTTPCall, *, catalog: MCPCatalog | None = None) -> Response:
     """Forward a request to the MCP transport."""
     if call.body.get("method") == "tools/call":
         await call.gateway.messages.check(call.caller.token.digest, call.gateway.access.journal)
-    return _Forwarded(call, await _transports.of(call.gateway))
+    return _Forwarded(call, await _transports.of(call.gateway, catalog))
 
 
-def _endpoint(verb: str, body: Mapping[str, Any] | None, statuses: Sequence[int]) -> Endpoint:
+def _endpoint(
+    verb: str, body: Mapping[str, Any] | None, statuses: Sequence[int], catalog: MCPCatalog | None
+) -> Endpoint:
     return Endpoint(
         prefix="",
         verb=verb,
         path="/mcp",
-        answer=answer_mcp,
+        answer=partial(answer_mcp, catalog=catalog),
         scope="chat",
         body=body,
         has_parts=True,
@@ -146,6 +155,8 @@ def _endpoint(verb: str, body: Mapping[str, Any] | None, statuses: Sequence[int]
 class MCPProtocol:
     """MCP server at `/mcp`, with a tool for each agent, for the revisions 2026-07-28 and 2025-11-25. Needs the extra `mcp`."""
 
+    catalog: MCPCatalog | None = attrs.field(default=None, kw_only=True)
+    """Tools, prompts and resources in addition to the agents; None offers agents only."""
     name: str = attrs.field(default="mcp", init=False)
     title: str = attrs.field(default="MCP hosts", init=False)
     address: str = attrs.field(default="/mcp", init=False)
@@ -153,7 +164,7 @@ class MCPProtocol:
     @property
     def endpoints(self) -> Sequence[Endpoint]:
         return (
-            _endpoint("POST", {"type": "object"}, (200, 202)),
-            _endpoint("GET", None, (200,)),
-            _endpoint("DELETE", None, (200,)),
+            _endpoint("POST", {"type": "object"}, (200, 202), self.catalog),
+            _endpoint("GET", None, (200,), self.catalog),
+            _endpoint("DELETE", None, (200,), self.catalog),
         )

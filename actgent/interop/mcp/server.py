@@ -9,7 +9,6 @@ import attrs
 import mcp_types as types
 import trio
 from mcp.server.caching import CacheHint
-from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel import Server
 from mcp.server.request_state import RequestStateBoundary, RequestStateSecurity
 from mcp.shared.exceptions import MCPError
@@ -27,13 +26,14 @@ from actgent.support.logs import logger_of
 from actgent.web.problems import public_text
 
 from .agent_call import AgentCall, CallAnswer, CallState, Questions
+from .caller import Context, MCPCaller
+from .catalog import MCPCatalog
+from .catalog_server import LIST_MILLISECONDS, CatalogServer
 
 OWNER = "user"
 """Owner of the sessions of a client without a token, as in a terminal."""
 MESSAGE_ID = "actgent/messageId"
 """Member of `_meta` with the id of the message; a repeated call with the same id gives the same answer."""
-LIST_MILLISECONDS = 60_000
-"""Time for which a client may keep the list of tools."""
 STATE_SECONDS = 86_400.0
 """Time for which the state of an open question is accepted."""
 _log = logger_of(__name__)
@@ -52,7 +52,6 @@ _INPUT: dict[str, Any] = {
     "additionalProperties": False,
 }
 
-Context = ServerRequestContext[Any, Any]
 OwnerOf = Callable[[Context], str]
 
 
@@ -66,6 +65,7 @@ def make_mcp_server(
     owner_of: OwnerOf = _local_user,
     may_decide: Callable[[Context], bool] | None = None,
     on_message: Callable[[Context, SessionKey], None] | None = None,
+    catalog: MCPCatalog | None = None,
 ) -> Server[Any]:
     """Return a server of the MCP SDK with one tool for each agent of the runtime. Run it by `serve_mcp`, or mount its ASGI app.
 
@@ -74,22 +74,29 @@ def make_mcp_server(
         owner_of: Returns the owner of the sessions of a request. The default is `user` for all requests.
         may_decide: Returns True if the client of a request may decide approvals; None allows it to all.
         on_message: Called with each new message's session, after the inbox has accepted the message.
+        catalog: Tools, prompts and resources that the server offers in addition to the agents; None offers agents only.
 
     Raises:
-        ConfigurationError: The runtime has no journal.
+        ConfigurationError: The runtime has no journal, or a tool of the catalog has the name of an agent.
     """
     if runtime.journal is None:
         raise ConfigurationError(
             "an MCP server needs a journal: open_runtime(journal='sqlite:///FILE') or 'memory:'"
         )
-    tools = _AgentTools(runtime, runtime.journal, owner_of, may_decide or _allows, on_message)
+    may_decide = may_decide or _allows
+    listed = None if catalog is None else CatalogServer(catalog, owner_of, may_decide)
+    tools = _Tools(runtime, runtime.journal, owner_of, may_decide, on_message, listed)
+    tools.check_names()
     server = Server(
         "actgent",
         version=__version__,
         on_list_tools=tools.list_tools,
         on_call_tool=tools.call_tool,
+        get_tool_input_schema=tools.input_schema,
         cache_hints={"tools/list": CacheHint(ttl_ms=LIST_MILLISECONDS, scope="private")},
     )
+    if listed is not None:
+        listed.register(server)
     security = RequestStateSecurity.ephemeral(ttl=STATE_SECONDS)
     security.bind_principal = owner_of
     server.middleware.append(RequestStateBoundary(security, default_audience=server.name))
@@ -101,7 +108,7 @@ def _allows(_: Context) -> bool:
 
 
 @attrs.frozen
-class _AgentTools:
+class _Tools:
     """Handlers of the server."""
 
     runtime: Runtime
@@ -109,12 +116,29 @@ class _AgentTools:
     owner_of: OwnerOf
     may_decide: Callable[[Context], bool]
     on_message: Callable[[Context, SessionKey], None] | None
+    listed: CatalogServer | None
+    """The catalog; None if there is none."""
+
+    def check_names(self) -> None:
+        """Raise `ConfigurationError` if a tool of the catalog has the name of an agent."""
+        names = () if self.listed is None else [each.name for each in self.listed.tools()]
+        if twice := sorted(self._agents().keys() & set(names)):
+            raise ConfigurationError(f"an agent and a tool of the catalog have the name {twice[0]!r}")
 
     async def list_tools(
         self, context: Context, params: types.PaginatedRequestParams | None
     ) -> types.ListToolsResult:
         await trio.lowlevel.checkpoint()
-        return types.ListToolsResult(tools=[_tool(name, card) for name, card in self._agents().items()])
+        agents = self._agents()
+        tools = [_tool(name, card) for name, card in agents.items()]
+        if self.listed is not None:
+            tools += [each for each in self.listed.tools() if each.name not in agents]
+        return types.ListToolsResult(tools=tools)
+
+    def input_schema(self, name: str) -> Mapping[str, Any] | None:
+        """Return the schema of a tool's arguments; None if there is no such tool. Each call over HTTP is checked against it."""
+        tool = None if self.listed is None else self.listed.catalog.tools.get(name)
+        return _INPUT if name in self._agents() else None if tool is None else tool.parameters
 
     def _agents(self) -> dict[str, AgentCard]:
         """Return the agents by the name of their tool."""
@@ -126,9 +150,12 @@ class _AgentTools:
     ) -> types.CallToolResult | types.InputRequiredResult:
         card = self._agents().get(params.name)
         if card is None:
+            tool = None if self.listed is None else self.listed.catalog.tools.get(params.name)
+            if self.listed is not None and tool is not None:
+                return await self.listed.call_tool(context, params, tool)
             raise MCPError(types.INVALID_PARAMS, f"Unknown tool: {params.name}")
         message, session_id = _arguments(params.arguments or {})
-        asks = self.may_decide(context) and _shows_forms(context)
+        asks = self.may_decide(context) and MCPCaller(context=context).shows_forms
         is_modern = context.protocol_version in MODERN_PROTOCOL_VERSIONS
         call = AgentCall(
             journal=self.journal,
@@ -185,13 +212,6 @@ def _message_id(context: Context) -> str:
     if not isinstance(found, str) or (found and not re.fullmatch(_SESSION_ID, found)):
         raise MCPError(types.INVALID_PARAMS, f"{MESSAGE_ID} has 1 to 128 of the characters A-Z a-z 0-9 . _ -")
     return found
-
-
-def _shows_forms(context: Context) -> bool:
-    """Return True if the client declares forms; a client without modes has forms."""
-    capabilities = context.session.client_capabilities
-    elicitation = None if capabilities is None else capabilities.elicitation
-    return elicitation is not None and (elicitation.form is not None or elicitation.url is None)
 
 
 def _progress_of(context: Context, agent: str) -> Callable[[str], Any]:

@@ -8,11 +8,16 @@ from mcp.shared.message import SessionMessage
 from actgent.interop.lines import MAX_LINE_BYTES, read_lines
 from actgent.runtime.runtime import Runtime
 
+from .catalog import MCPCatalog
 from .server import make_mcp_server
 
 
 async def serve_mcp(
-    runtime: Runtime, receive_stream: trio.abc.ReceiveStream, send_stream: trio.abc.SendStream
+    runtime: Runtime,
+    receive_stream: trio.abc.ReceiveStream,
+    send_stream: trio.abc.SendStream,
+    *,
+    catalog: MCPCatalog | None = None,
 ) -> None:
     """Serve the agents of a runtime as MCP tools to one client, until it closes its stream.
 
@@ -20,11 +25,12 @@ async def serve_mcp(
         runtime: Runtime with a journal and with the agents.
         receive_stream: Lines of the client, such as the standard input.
         send_stream: Lines for the client, such as the standard output. Nothing else may be written to it.
+        catalog: Tools, prompts and resources in addition to the agents; None offers agents only.
 
     Raises:
-        ConfigurationError: The runtime has no journal.
+        ConfigurationError: The runtime has no journal, or a tool of the catalog has the name of an agent.
     """
-    server = make_mcp_server(runtime)
+    server = make_mcp_server(runtime, catalog=catalog)
     received, incoming = anyio.create_memory_object_stream[SessionMessage | Exception](0)
     outgoing, sent = anyio.create_memory_object_stream[SessionMessage](0)
 

@@ -19,12 +19,13 @@ import trio
 from actgent import MCPServer
 from actgent.errors import ToolError
 from actgent.support.user_code import leaves
-from tests.interop.node.npm import MODULES, find_node
+from tests.interop.node.npm import find_node
+
+from .suite import MISSING, PROGRAM, SUITE, scenarios_of
 
 pytest.importorskip("mcp", reason="pip install 'actgent[mcp]'")
 
 HERE = Path(__file__).parent
-SUITE = MODULES / "@modelcontextprotocol" / "conformance"
 SAMPLES = {"number": 5, "integer": 5, "string": "x", "boolean": True, "array": [], "object": {}}
 
 
@@ -134,14 +135,7 @@ async def serve(tmp_path, stream):
         return
 
 
-def scenarios_of(revision):
-    """Return the scenarios that the suite requires of clients of a revision."""
-    lines = (SUITE / "requirements" / f"{revision}.yaml").read_text(encoding="utf-8").splitlines()
-    listed = lines[lines.index("client:") + 1 : lines.index("not_scored:")]
-    return {line.removeprefix("  - ") for line in listed if line.startswith("  - ")}
-
-
-@pytest.mark.skipif(not SUITE.is_dir(), reason="the suite from npm is not installed: `make test` does that")
+@pytest.mark.skipif(not SUITE.is_dir(), reason=MISSING)
 @pytest.mark.parametrize(("revision", "count"), [("2025-11-25", 18), ("2026-07-28", 32)])
 async def test_the_client_conforms(tmp_path, revision, count):
     """Each required scenario of the suite passes."""
@@ -153,7 +147,7 @@ async def test_the_client_conforms(tmp_path, revision, count):
     listening.listen(100)
     listener = trio.SocketListener(listening)
     starter = f"{sys.executable} -I -S {HERE / 'start_client.py'} {path}"
-    command = [node, str(SUITE / "dist" / "index.js"), "client", "--command", starter]
+    command = [node, str(PROGRAM), "client", "--command", starter]
     command += ["--requirements", revision, "-o", str(tmp_path / "results"), "--timeout", "60000"]
     with trio.fail_after(120):
         async with trio.open_nursery() as nursery:
@@ -164,6 +158,6 @@ async def test_the_client_conforms(tmp_path, revision, count):
             nursery.cancel_scope.cancel()
     report = done.stdout.decode()
     passed = set(re.findall(r"^✓ (\S+): ", report, re.MULTILINE))
-    required = scenarios_of(revision)
+    required = scenarios_of(revision, "client")
     assert len(required) == count
     assert required <= passed, report

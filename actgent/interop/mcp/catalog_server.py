@@ -1,0 +1,503 @@
+"""Handlers of an MCP server for a catalog: tools, prompts, resources, completions, log levels and subscriptions."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import attrs
+import mcp_types as types
+import orjson
+import trio
+from mcp.server.caching import CacheHint
+from mcp.server.connection import Connection
+from mcp.server.lowlevel import Server
+from mcp.server.subscriptions import (
+    InMemorySubscriptionBus,
+    ListenHandler,
+    PromptsListChanged,
+    ResourcesListChanged,
+    ResourceUpdated,
+    ToolsListChanged,
+)
+from mcp.shared.exceptions import MCPError
+from pydantic import TypeAdapter
+
+from actgent.approvals import Approval, Approve, Decision, FormAnswer, Reject, Respond, approval_id
+from actgent.errors import AskPerson, InvalidArguments
+from actgent.interop.decisions import decision_of, form_of, question_text
+from actgent.messages import CallProgress
+from actgent.support.logs import logger_of
+from actgent.tools.base import Tool
+from actgent.tools.schemas import compile_schema
+from actgent.turns.calls.progress_publisher import ProgressPublisher
+
+from .caller import (
+    Context,
+    InputRequested,
+    MCPCaller,
+    MissingCapability,
+    connection_of,
+    current_caller,
+    set_log_level,
+)
+from .catalog import MAX_COMPLETIONS, MCPCatalog, MCPPrompt, MCPResource
+from .content import blocks_of, contents_of, messages_of
+from .tool_call import ToolOutcome, run_tool
+
+LIST_MILLISECONDS = 60_000
+"""Time for which a client may keep a list."""
+MAX_SUBSCRIPTIONS = 1_000
+"""Maximum number of resources that a connection may subscribe to."""
+_LISTS = ("prompts/list", "resources/list", "resources/templates/list")
+_SUBSCRIPTIONS = "actgent.subscriptions"
+"""Key of the subscribed URIs in the state of a connection."""
+_RESOURCE_NOT_FOUND = -32002
+"""Error code for unknown resources, before the revision 2026-07-28."""
+_responses: TypeAdapter[types.InputResponses] = TypeAdapter(types.InputResponses)
+_log = logger_of(__name__)
+
+
+@attrs.define(kw_only=True)
+class _CallState:
+    """State of a call between the rounds of the revision 2026-07-28. The client keeps it, sealed."""
+
+    responses: dict[str, types.InputResponse] = attrs.field(factory=dict)
+    """Responses to the requests of the function, by key."""
+    asked: Approval | None = None
+    """Approval that the client was asked for; None if the function itself has asked."""
+    grant: Approve | None = None
+    """Last decision, which the function gets when it runs; None before the first."""
+
+    def to_text(self) -> str:
+        """Return the state as text."""
+        return orjson.dumps(
+            {
+                "responses": _responses.dump_python(
+                    self.responses, mode="json", by_alias=True, exclude_none=True
+                ),
+                "asked": None if self.asked is None else self.asked.to_dict(),
+                "grant": None if self.grant is None else self.grant.to_dict(),
+            }
+        ).decode()
+
+    @classmethod
+    def from_text(cls, text: str) -> "_CallState":
+        """Return the state of a text."""
+        found = orjson.loads(text)
+        return cls(
+            responses=_responses.validate_python(found["responses"], by_name=False),
+            asked=None if found["asked"] is None else Approval.from_dict(found["asked"]),
+            grant=None if found["grant"] is None else Approve.from_dict(found["grant"]),
+        )
+
+
+@attrs.frozen(kw_only=True)
+class _Failed:
+    """The end of a call without a value."""
+
+    text: str
+    """Reason for the client."""
+    error: Exception | None = None
+    """Exception of the function; None if it did not run."""
+
+
+@attrs.frozen
+class CatalogServer:
+    """Handlers of a server for a catalog."""
+
+    catalog: MCPCatalog
+    owner_of: Callable[[Context], str]
+    """Returns the owner for a request."""
+    may_decide: Callable[[Context], bool]
+    """Returns True if the client of a request may decide approvals."""
+
+    def register(self, server: Server[Any]) -> None:
+        """Add the handlers to a server, and notify its clients of changes of the catalog."""
+        changes = self.catalog.changes
+        if not isinstance(changes, _Changes):
+            changes = self.catalog.changes = _Changes()
+        for method, params, handler in (
+            ("prompts/list", types.PaginatedRequestParams, self._list_prompts),
+            ("prompts/get", types.GetPromptRequestParams, self._get_prompt),
+            ("resources/list", types.PaginatedRequestParams, self._list_resources),
+            ("resources/templates/list", types.PaginatedRequestParams, self._list_templates),
+            ("resources/read", types.ReadResourceRequestParams, self._read_resource),
+            ("resources/subscribe", types.SubscribeRequestParams, changes.subscribe),
+            ("resources/unsubscribe", types.UnsubscribeRequestParams, changes.unsubscribe),
+            ("subscriptions/listen", types.SubscriptionsListenRequestParams, ListenHandler(changes.bus)),
+            ("completion/complete", types.CompleteRequestParams, self._complete),
+            ("logging/setLevel", types.SetLevelRequestParams, set_log_level),
+        ):
+            server.add_request_handler(method, params, handler)  # type: ignore[arg-type] # a table of several types
+        hint = CacheHint(ttl_ms=LIST_MILLISECONDS, scope="private")
+        server.cache_hints.update(dict.fromkeys(_LISTS, hint))
+        server.cache_hints["resources/read"] = CacheHint(ttl_ms=0, scope="private")
+
+    # --- tools ---------------------------------------------------------------------------
+
+    def tools(self) -> list[types.Tool]:
+        """Return the definitions of the tools."""
+        return [_tool(each) for each in self.catalog.tools]
+
+    async def call_tool(
+        self, context: Context, params: types.CallToolRequestParams, tool: Tool
+    ) -> types.CallToolResult | types.InputRequiredResult:
+        """Call a tool of the catalog."""
+        found = await self._run(context, params, tool, params.arguments or {})
+        if isinstance(found, types.InputRequiredResult):
+            return found
+        if isinstance(found, _Failed):
+            return types.CallToolResult(
+                content=[types.TextContent(type="text", text=found.text)], is_error=True
+            )
+        value = found.value
+        return types.CallToolResult(
+            content=blocks_of(value),
+            structured_content=_object_of(found.result) if isinstance(value, Mapping) else None,
+        )
+
+    # --- prompts ---------------------------------------------------------------------------
+
+    async def _list_prompts(
+        self, context: Context, params: types.PaginatedRequestParams
+    ) -> types.ListPromptsResult:
+        await trio.lowlevel.checkpoint()
+        return types.ListPromptsResult(prompts=[_prompt(each) for each in self.catalog.prompts.values()])
+
+    async def _get_prompt(
+        self, context: Context, params: types.GetPromptRequestParams
+    ) -> types.GetPromptResult | types.InputRequiredResult:
+        prompt = self.catalog.prompts.get(params.name)
+        if prompt is None:
+            await trio.lowlevel.checkpoint()
+            raise MCPError(types.INVALID_PARAMS, f"Unknown prompt: {params.name}")
+        found = await self._run(context, params, prompt.tool, params.arguments or {})
+        if isinstance(found, types.InputRequiredResult):
+            return found
+        value = _value_or_error(found)
+        return types.GetPromptResult(description=prompt.tool.description, messages=messages_of(value))
+
+    # --- resources ---------------------------------------------------------------------------
+
+    async def _list_resources(
+        self, context: Context, params: types.PaginatedRequestParams
+    ) -> types.ListResourcesResult:
+        await trio.lowlevel.checkpoint()
+        found = [each for each in self.catalog.resources if not each.is_template]
+        return types.ListResourcesResult(
+            resources=[types.Resource(uri=each.uri, **_about(each)) for each in found]
+        )
+
+    async def _list_templates(
+        self, context: Context, params: types.PaginatedRequestParams
+    ) -> types.ListResourceTemplatesResult:
+        await trio.lowlevel.checkpoint()
+        found = [each for each in self.catalog.resources if each.is_template]
+        return types.ListResourceTemplatesResult(
+            resource_templates=[
+                types.ResourceTemplate(uri_template=each.uri, **_about(each)) for each in found
+            ]
+        )
+
+    async def _read_resource(
+        self, context: Context, params: types.ReadResourceRequestParams
+    ) -> types.ReadResourceResult | types.InputRequiredResult:
+        uri = str(params.uri)
+        matching = self.catalog.find_resource(uri)
+        caller = MCPCaller(context=context)
+        if matching is None:
+            await trio.lowlevel.checkpoint()
+            code = types.INVALID_PARAMS if caller.is_modern else _RESOURCE_NOT_FOUND
+            raise MCPError(code, "Resource not found", {"uri": uri})
+        resource, variables = matching
+        found = await self._run(context, params, resource.tool, variables)
+        if isinstance(found, types.InputRequiredResult):
+            return found
+        contents = contents_of(_value_or_error(found), uri, resource.media_type)
+        return types.ReadResourceResult(contents=contents)
+
+    # --- completions ---------------------------------------------------------------------------
+
+    async def _complete(self, context: Context, params: types.CompleteRequestParams) -> types.CompleteResult:
+        await trio.lowlevel.checkpoint()
+        ref, text = params.ref, params.argument.value
+        found: MCPPrompt | MCPResource | None
+        if isinstance(ref, types.PromptReference):
+            found = self.catalog.prompts.get(ref.name)
+        else:
+            found = next((each for each in self.catalog.resources if each.uri == str(ref.uri)), None)
+        if found is None:
+            raise MCPError(types.INVALID_PARAMS, "Unknown prompt or resource template")
+        known = found.completions.get(params.argument.name, ())
+        try:
+            values = (
+                list(known(text)) if callable(known) else [each for each in known if each.startswith(text)]
+            )
+        except Exception as error:
+            _log.exception("the completions of %s failed", found.name)
+            raise MCPError(types.INTERNAL_ERROR, "the completions failed") from error
+        return types.CompleteResult(
+            completion=types.Completion(
+                values=values[:MAX_COMPLETIONS], total=len(values), has_more=len(values) > MAX_COMPLETIONS
+            )
+        )
+
+    # --- running a function ----------------------------------------------------------------------
+
+    async def _run(
+        self,
+        context: Context,
+        params: types.CallToolRequestParams | types.GetPromptRequestParams | types.ReadResourceRequestParams,
+        tool: Tool,
+        arguments: Mapping[str, Any],
+    ) -> ToolOutcome | types.InputRequiredResult | _Failed:
+        """Run a function, and ask the client for approvals and for the requests of the function.
+
+        Raises:
+            MCPError: The client has not declared a capability (2026-07-28).
+        """
+        state = _CallState() if params.request_state is None else _CallState.from_text(params.request_state)
+        state.responses |= params.input_responses or {}
+        caller = MCPCaller(context=context, responses=state.responses)
+        run = _Run(self, caller, tool, arguments, state)
+        publisher = ProgressPublisher(_ProgressReport(context))
+        token = current_caller.set(caller)
+        try:
+            await publisher.run(lambda: run.run(publisher.put))
+        finally:
+            current_caller.reset(token)
+        if (
+            isinstance(run.found, _Failed)
+            and isinstance(run.found.error, MissingCapability)
+            and caller.is_modern
+        ):
+            required = run.found.error.required.model_dump(mode="json", by_alias=True, exclude_none=True)
+            raise MCPError(
+                types.MISSING_REQUIRED_CLIENT_CAPABILITY,
+                str(run.found.error),
+                {"requiredCapabilities": required},
+            )
+        return run.found
+
+
+@attrs.define
+class _Run:
+    """A call of a function that runs."""
+
+    server: CatalogServer
+    caller: MCPCaller
+    tool: Tool
+    arguments: Mapping[str, Any]
+    state: _CallState
+    found: ToolOutcome | types.InputRequiredResult | _Failed = attrs.field(
+        factory=lambda: _Failed(text="the call has not ended")
+    )
+    """The end of the call."""
+
+    async def run(self, report: Callable[[CallProgress], object]) -> None:
+        """Run the function until it ends or the client must respond, and set `found`."""
+        if self.state.asked is not None and not await self._decide(self.state.asked):
+            return
+        while True:
+            outcome = await run_tool(
+                self.tool,
+                self.arguments,
+                owner=self.server.owner_of(self.caller.context),
+                call_id=str(self.caller.context.request_id),
+                report=report,
+                grant=self.state.grant,
+            )
+            question = outcome.question
+            if question is None:
+                failed = _Failed(text=outcome.error_text, error=outcome.error)
+                self.found = failed if outcome.error_text else outcome
+                return
+            if isinstance(question, InputRequested):
+                self.found = self._request(question.requests)
+                return
+            if not await self._decide(self._approval_of(question)):
+                return
+
+    def _approval_of(self, question: AskPerson) -> Approval:
+        words = question.question
+        return Approval(
+            id=approval_id("", "", self.tool.name, self.arguments, words),
+            session_id="",
+            agent="",
+            call_id="",
+            tool_name=self.tool.name,
+            arguments=dict(self.arguments),
+            question=words,
+            form=question.form,  # type: ignore[arg-type] # `Batch` has validated it
+            again=question.again,
+            risk=question.risk,
+            state=question.state,
+        )
+
+    async def _decide(self, approval: Approval) -> bool:
+        """Ask the client's user for a decision. Return True if the function runs with it; else `found` is set."""
+        self.state.asked = approval
+        params = types.ElicitRequestFormParams(
+            message=question_text(approval), requested_schema=form_of(approval)
+        )
+        request = types.ElicitRequest(params=params)
+        undecided = _Failed(text=f"a person has to decide, and has not decided: {question_text(approval)}")
+        if not (self.server.may_decide(self.caller.context) and self.caller.shows_forms):
+            self.found = undecided
+            await trio.lowlevel.checkpoint()
+            return False
+        try:
+            response = (await self.caller.request({approval.id: request}))[approval.id]
+        except InputRequested as requested:
+            self.found = self._request(requested.requests)
+            return False
+        self.state.responses.pop(approval.id, None)
+        self.state.asked = None
+        action, content = getattr(response, "action", None), getattr(response, "content", None)
+        decision = decision_of(approval, action, content)
+        if decision is None:
+            self.found = undecided
+        elif (reason := _mismatch(approval, decision)) is not None:
+            self.found = _Failed(text=f"the answer does not match the form: {reason}")
+        elif isinstance(decision, Reject):
+            self.found = _Failed(text=decision.reason)
+        elif isinstance(decision, Respond):
+            self.found = ToolOutcome(value=decision.content)
+        else:
+            self.state.grant = _grant(approval, decision)
+            return True
+        return False
+
+    def _request(self, requests: Mapping[str, types.InputRequest]) -> types.InputRequiredResult:
+        return types.InputRequiredResult(input_requests=dict(requests), request_state=self.state.to_text())
+
+
+def _grant(approval: Approval, decision: Decision) -> Approve:
+    """Return the decision as the function finds it: with the question and its state if the user has filled in a form."""
+    content = decision.content if isinstance(decision, Approve) else None
+    if content is None:
+        return Approve()
+    return FormAnswer(content=content, question=approval.question, state=approval.state)
+
+
+def _mismatch(approval: Approval, decision: Decision) -> str | None:
+    """Return why the content of a decision does not match the form; None if it matches or there is no form."""
+    if approval.form is None or not isinstance(decision, (Approve, Respond)):
+        return None
+    return compile_schema(approval.form, owner="the question").reason(decision.content)
+
+
+@attrs.define
+class _ProgressReport:
+    """Sends the progress of a call. The numbers grow, as the protocol demands."""
+
+    context: Context
+    last: float = -1.0
+
+    async def __call__(self, progress: CallProgress) -> None:
+        done = self.last + 1 if progress.done is None else progress.done
+        if done <= self.last:
+            await trio.lowlevel.checkpoint()
+            return
+        self.last = done
+        await self.context.session.report_progress(done, progress.total, progress.text or None)
+
+
+def _value_or_error(found: ToolOutcome | _Failed) -> object:
+    """Return the value of a prompt or resource.
+
+    Raises:
+        MCPError: The function failed.
+    """
+    if isinstance(found, ToolOutcome):
+        return found.value
+    is_invalid = isinstance(found.error, InvalidArguments) or found.error is None
+    raise MCPError(types.INVALID_PARAMS if is_invalid else types.INTERNAL_ERROR, found.text)
+
+
+def _object_of(result: Any) -> dict[str, Any] | None:
+    found = None if result is None else orjson.loads(result.content)
+    return found if isinstance(found, dict) else None
+
+
+def _tool(each: Tool) -> types.Tool:
+    return types.Tool(
+        name=each.name,
+        description=each.description,
+        input_schema=dict(each.parameters),
+        annotations=types.ToolAnnotations(
+            read_only_hint=each.effect == "pure", idempotent_hint=each.effect != "once"
+        ),
+    )
+
+
+def _prompt(each: MCPPrompt) -> types.Prompt:
+    schema = each.tool.parameters
+    required = schema.get("required", ())
+    arguments = [
+        types.PromptArgument(name=name, description=member.get("description"), required=name in required)
+        for name, member in schema.get("properties", {}).items()
+    ]
+    return types.Prompt(
+        name=each.name,
+        title=each.title or None,
+        description=each.tool.description,
+        arguments=arguments or None,
+    )
+
+
+def _about(each: MCPResource) -> dict[str, Any]:
+    return {
+        "name": each.name,
+        "title": each.title or None,
+        "description": each.tool.description,
+        "mime_type": each.media_type,
+    }
+
+
+@attrs.define(eq=False)
+class _Changes:
+    """Notifies the clients of changes of a catalog: by streams (2026-07-28), or by subscriptions (2025-11-25)."""
+
+    bus: InMemorySubscriptionBus = attrs.field(factory=InMemorySubscriptionBus)
+    """Events for clients of the revision 2026-07-28."""
+    connections: set[Connection] = attrs.field(factory=set)
+    """Connections with subscriptions, before the revision 2026-07-28."""
+
+    async def subscribe(self, context: Context, params: types.SubscribeRequestParams) -> types.EmptyResult:
+        """Handle `resources/subscribe`."""
+        await trio.lowlevel.checkpoint()
+        connection = connection_of(context)
+        uris: set[str] = connection.state.setdefault(_SUBSCRIPTIONS, set())
+        if len(uris) >= MAX_SUBSCRIPTIONS:
+            raise MCPError(
+                types.INVALID_PARAMS, f"a connection has at most {MAX_SUBSCRIPTIONS} subscriptions"
+            )
+        uris.add(str(params.uri))
+        if connection not in self.connections:
+            self.connections.add(connection)
+            connection.exit_stack.callback(self.connections.discard, connection)
+        return types.EmptyResult()
+
+    async def unsubscribe(
+        self, context: Context, params: types.UnsubscribeRequestParams
+    ) -> types.EmptyResult:
+        """Handle `resources/unsubscribe`."""
+        await trio.lowlevel.checkpoint()
+        connection_of(context).state.get(_SUBSCRIPTIONS, set()).discard(str(params.uri))
+        return types.EmptyResult()
+
+    async def lists_changed(self, *, tools: bool, prompts: bool, resources: bool) -> None:
+        events: Sequence[tuple[bool, Any]] = (
+            (tools, ToolsListChanged),
+            (prompts, PromptsListChanged),
+            (resources, ResourcesListChanged),
+        )
+        for is_changed, event in events:
+            if is_changed:
+                await self.bus.publish(event())
+
+    async def resource_changed(self, uri: str) -> None:
+        await self.bus.publish(ResourceUpdated(uri=uri))
+        for connection in tuple(self.connections):
+            if uri in connection.state[_SUBSCRIPTIONS]:
+                await connection.send_resource_updated(uri)

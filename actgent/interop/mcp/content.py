@@ -1,0 +1,105 @@
+"""Values of functions as contents of MCP: blocks of a tool's result, messages of a prompt, contents of a resource."""
+
+import base64
+import re
+from collections.abc import Sequence
+from typing import Any
+from urllib.parse import quote
+
+import mcp_types as types
+
+from actgent.errors import UnusableResult
+from actgent.messages import ChatMessage, File, Image, Medium, Text
+from actgent.tools.outputs.result_text import fallback_text, to_text
+
+_TEXT_TYPE = re.compile(r"text/.+|application/(.+\+)?(json|xml|yaml|x-yaml|javascript|x-ndjson)")
+"""Media types whose content is sent as text."""
+
+
+def blocks_of(value: object) -> list[types.ContentBlock]:
+    """Return a value as blocks: one for each item of a list with media, else one text."""
+    if _has_media(value):
+        return [_block(item) for item in _items(value)]
+    return [_block(value)]
+
+
+def messages_of(value: object) -> list[types.PromptMessage]:
+    """Return a value as messages. Texts and media are messages of the user."""
+    is_list = isinstance(value, (list, tuple)) and any(
+        isinstance(item, (str, Text, Image, File, ChatMessage)) for item in value
+    )
+    found: list[types.PromptMessage] = []
+    for item in _items(value) if is_list else (value,):
+        if isinstance(item, ChatMessage):
+            role: Any = "assistant" if item.role == "assistant" else "user"
+            found += [types.PromptMessage(role=role, content=_block(part)) for part in item.parts]
+        else:
+            found.append(types.PromptMessage(role="user", content=_block(item)))
+    return found
+
+
+def contents_of(
+    value: object, uri: str, media_type: str
+) -> list[types.TextResourceContents | types.BlobResourceContents]:
+    """Return a value as contents of a resource. Media have their own type, other items the resource's type."""
+    items = _items(value) if _has_media(value) else (value,)
+    return [_contents(item, uri, media_type) for item in items]
+
+
+def _items(value: object) -> Sequence[object]:
+    return value if isinstance(value, (list, tuple)) else (value,)
+
+
+def _has_media(value: object) -> bool:
+    return any(isinstance(item, (Image, File)) for item in _items(value))
+
+
+def _block(item: object) -> types.ContentBlock:
+    if isinstance(item, (Image, File)):
+        return _medium(item)
+    return types.TextContent(type="text", text=item.text if isinstance(item, Text) else _text(item))
+
+
+def _medium(medium: Medium) -> types.ContentBlock:
+    kind = medium.media_type
+    name = medium.name if isinstance(medium, File) else "image"
+    if medium.data is None:
+        return types.ResourceLink(type="resource_link", name=name, uri=medium.url or "", mime_type=kind)
+    if isinstance(medium, Image):
+        return types.ImageContent(type="image", data=_base64(medium.data), mime_type=kind)
+    if kind.startswith("audio/"):
+        return types.AudioContent(type="audio", data=_base64(medium.data), mime_type=kind)
+    uri = f"actgent://files/{quote(name, safe='')}"
+    return types.EmbeddedResource(type="resource", resource=_data(medium.data, uri, kind))
+
+
+def _contents(
+    item: object, uri: str, media_type: str
+) -> types.TextResourceContents | types.BlobResourceContents:
+    if isinstance(item, (Image, File)):
+        if item.data is None:
+            return types.TextResourceContents(uri=uri, mime_type="text/uri-list", text=item.url or "")
+        return _data(item.data, uri, item.media_type)
+    if isinstance(item, (bytes, bytearray)):
+        return types.BlobResourceContents(uri=uri, mime_type=media_type, blob=_base64(bytes(item)))
+    return types.TextResourceContents(uri=uri, mime_type=media_type, text=_text(item))
+
+
+def _data(data: bytes, uri: str, media_type: str) -> types.TextResourceContents | types.BlobResourceContents:
+    if _TEXT_TYPE.fullmatch(media_type):
+        try:
+            return types.TextResourceContents(uri=uri, mime_type=media_type, text=data.decode())
+        except UnicodeDecodeError:
+            pass
+    return types.BlobResourceContents(uri=uri, mime_type=media_type, blob=_base64(data))
+
+
+def _text(value: object) -> str:
+    try:
+        return to_text(value)
+    except UnusableResult:
+        return fallback_text(value)
+
+
+def _base64(data: bytes) -> str:
+    return base64.b64encode(data).decode()

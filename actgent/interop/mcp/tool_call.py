@@ -1,0 +1,109 @@
+"""One call of a tool without an agent, by the same rules as in a turn: validation, time limit, retries, approval, hooks."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import attrs
+
+from actgent.approvals import Approve
+from actgent.errors import ActgentError, AskPerson, ConfigurationError, UnusableResult
+from actgent.messages import CallProgress, ToolCall, ToolResult
+from actgent.support.logs import logger_of
+from actgent.tools.base import NestedToolCalls, Tool, ToolContext, WrappedTool
+from actgent.tools.execution import Batch
+from actgent.tools.outputs.result_text import truncate
+from actgent.tools.registry import ToolRegistry
+
+MAX_RESULT_CHARACTERS = 1_000_000
+"""Maximum length of a result in characters; longer results are truncated with a notice."""
+_log = logger_of(__name__)
+
+
+@attrs.frozen(kw_only=True)
+class ToolOutcome:
+    """The end of a call, or the question that the call waits for."""
+
+    result: ToolResult | None = None
+    """Result of the call; None if it asks a question."""
+    value: object = None
+    """Value that the tool returned; undefined after an error."""
+    question: AskPerson | None = None
+    """Question that has to be answered first; None after the end."""
+    error: Exception | None = None
+    """Exception that the tool raised; None after a success."""
+
+    @property
+    def error_text(self) -> str:
+        """Text of the error for a client, without the text of exceptions that are not actgent's; empty after a success."""
+        if self.result is None or self.result.error is None:
+            return ""
+        if self.result.raised:
+            return f"{self.result.tool_name} failed: the log of the server has the reason"
+        return self.result.error
+
+
+async def run_tool(
+    tool: Tool,
+    arguments: Mapping[str, Any],
+    *,
+    owner: str = "",
+    call_id: str = "",
+    report: Callable[[CallProgress], object] | None = None,
+    grant: Approve | None = None,
+) -> ToolOutcome:
+    """Run one call of a tool, and return its outcome.
+
+    Args:
+        tool: The tool.
+        arguments: Arguments, not yet validated.
+        owner: Name of the owner for `ToolContext.owner`.
+        call_id: Id of the call for `ToolContext.call_id`.
+        report: Callback for `CallProgress`; None ignores progress.
+        grant: Decision of an approver, which the tool finds as `ToolContext.approval`; None if there is none.
+    """
+    call = ToolCall(tool.name, dict(arguments), id=call_id)
+    recorder, host = _Recorder(tool), _Host(tool.name)
+    batch = Batch(
+        (call,),
+        ToolRegistry([recorder]),
+        context=ToolContext(owner=owner, report=report),
+        grants={} if grant is None else {call.id: grant},
+        max_characters=MAX_RESULT_CHARACTERS,
+        host=host,
+    )
+    await batch.run()
+    if (question := batch.awaiting_approval.get(0)) is not None:
+        return ToolOutcome(question=question)
+    return ToolOutcome(result=batch.results()[0], value=recorder.value, error=host.error)
+
+
+class _Recorder(WrappedTool):
+    """Stores the value of the tool, whose media and order the text of the result does not have."""
+
+    value: object = None
+
+    async def execute(self, arguments: Mapping[str, Any], context: ToolContext) -> object:
+        self.value = await self.inner.execute(arguments, context)
+        return self.value
+
+
+@attrs.define
+class _Host:
+    """The turn of a call without an agent."""
+
+    name: str
+    error: Exception | None = None
+
+    def keep(self, call: ToolCall, text: str, limit: int) -> str:
+        return truncate(text, limit)
+
+    def nest(self, call: ToolCall) -> NestedToolCalls:
+        raise ConfigurationError(f"tool {self.name!r} cannot run without an agent: it calls other tools")
+
+    def report_exception(self, call: ToolCall, error: Exception) -> None:
+        self.error = error
+        if not isinstance(error, ActgentError):
+            _log.error("tool %s failed", self.name, exc_info=error)
+
+    def log_unserializable(self, call: ToolCall, error: UnusableResult) -> None:
+        _log.warning("the result of tool %s has no JSON form: %s", self.name, error)
