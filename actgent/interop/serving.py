@@ -5,7 +5,6 @@ from contextlib import aclosing, asynccontextmanager, suppress
 from typing import Any
 
 import attrs
-import orjson
 import trio
 from starlette.types import Receive, Scope as ASGIScope, Send
 
@@ -19,6 +18,7 @@ from actgent.runtime.sessions.session_opener import SessionOpener
 from actgent.runtime.subscriptions import follow_session
 from actgent.sessions.imported_history import ImportedMessage
 from actgent.sessions.incoming_messages import message_to
+from actgent.support.strict_json import encode_json
 from actgent.tools.caller_tools import check_caller_tools
 from actgent.web.problems import Problem, missing
 from actgent.web.routes.chat import has_content
@@ -312,7 +312,7 @@ def with_system_layer(session: Session, options: TurnOptions | None) -> TurnOpti
 def to_sse(data: Mapping[str, Any], *, event: str = "", number: int | None = None) -> bytes:
     """Return one server-sent event."""
     head = (f"id: {number}\n" if number is not None else "") + (f"event: {event}\n" if event else "")
-    return head.encode() + b"data: " + orjson.dumps(data) + b"\n\n"
+    return head.encode() + b"data: " + encode_json(data) + b"\n\n"
 
 
 class RunStream(Streamed):

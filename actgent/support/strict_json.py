@@ -1,11 +1,16 @@
-"""Strict JSON decoding for model answers, tool arguments and stored values.
+"""Strict JSON decoding for model answers, tool arguments and stored values, and encoding of any value for clients.
 
 A value must follow RFC 8259 and be storable: no NaN or Infinity, no duplicate keys, integers of at most 64 bits, no float
 that over- or underflows, valid Unicode, at most `MAX_DEPTH` levels of nesting.
 """
 
 import json
+import math
+from collections.abc import Callable
+from enum import Enum
 from typing import Any
+
+import orjson
 
 from actgent.errors import ParseError
 
@@ -14,6 +19,8 @@ MAX_DEPTH = 100
 MAX_DIGITS = 20
 """Number of characters of the longest 64-bit integer, including its sign."""
 _MAX_SHOWN_DIGITS = 30
+_MAX_BITS = 10_000
+"""Bits of the longest integer that is encoded; Python refuses to write integers of more than 4,300 digits."""
 
 
 def loads(text: str) -> Any:
@@ -75,6 +82,82 @@ def load_document(text: str | bytes) -> Any:
         shown = text if isinstance(text, str) else ""
         raise json.JSONDecodeError(f"nested deeper than {MAX_DEPTH} levels", shown, 0) from None
     return value
+
+
+# --- encoding ------------------------------------------------------------------------------------------
+
+
+def encode_json(value: Any, default: Callable[[Any], Any] = repr) -> bytes:
+    """Encode a value as JSON in UTF-8, on one line. Each value has an encoding, so this raises no error.
+
+    Integers of more than 64 bits are written in full. NaN and Infinity become null, and an unpaired surrogate becomes U+FFFD,
+    because strict decoders refuse it. A value that contains itself or has more than `MAX_DEPTH` levels is cut.
+
+    Args:
+        value: Value to encode.
+        default: Converts objects of other types. If it fails, the name of the type is encoded.
+    """
+    try:
+        return orjson.dumps(value, default=default, option=orjson.OPT_NON_STR_KEYS)
+    except TypeError:  # rare values, for which the conversion in Python is fast enough
+        return json.dumps(_to_plain(value, default, ()), ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def _to_plain(value: Any, default: Callable[[Any], Any], parents: tuple[int, ...]) -> Any:
+    """Convert a value to types that `json.dumps` encodes; `parents` are the ids of the values that contain it."""
+    if len(parents) > MAX_DEPTH or id(value) in parents:
+        return _type_name(value)
+    parents = (*parents, id(value))
+    plain: Any
+    match value:
+        case None | bool():
+            plain = value
+        case Enum():
+            plain = _to_plain(value.value, default, parents)
+        case str():
+            plain = _to_characters(value)
+        case int():
+            plain = int(value) if value.bit_length() <= _MAX_BITS else _type_name(value)
+        case float():
+            plain = float(value) if math.isfinite(value) else None
+        case dict():
+            members = value.items()
+            plain = {_to_key(key, default): _to_plain(each, default, parents) for key, each in members}
+        case list():
+            plain = [_to_plain(each, default, parents) for each in value]
+        case _ if type(value) is tuple:
+            plain = [_to_plain(each, default, parents) for each in value]
+        case _:
+            plain = _other_to_plain(value, default, parents)
+    return plain
+
+
+def _other_to_plain(value: Any, default: Callable[[Any], Any], parents: tuple[int, ...]) -> Any:
+    try:  # dates, UUIDs and data classes
+        return orjson.loads(orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS))
+    except TypeError:
+        return _to_plain(_converted(value, default), default, parents)
+
+
+def _to_key(key: Any, default: Callable[[Any], Any]) -> str:
+    plain = _to_plain(key, default, ())
+    return plain if isinstance(plain, str) else json.dumps(plain)
+
+
+def _to_characters(text: str) -> str:
+    """Return a text in which each unpaired surrogate is replaced by U+FFFD."""
+    return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def _converted(value: Any, default: Callable[[Any], Any]) -> Any:
+    try:
+        return default(value)
+    except Exception:  # noqa: BLE001 - e.g. the `__repr__` of a foreign object
+        return _type_name(value)
+
+
+def _type_name(value: Any) -> str:
+    return f"<{type(value).__name__}>"
 
 
 # --- values that are not storable ------------------------------------------------------------------------

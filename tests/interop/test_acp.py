@@ -1,9 +1,12 @@
 """ACP: sessions, prompts, permissions, cancellation and errors, over streams in memory."""
 
 import base64
+import json
+from contextlib import asynccontextmanager
 
 import pytest
 import trio
+import trio.testing
 
 from actgent import (
     AskPerson,
@@ -16,10 +19,13 @@ from actgent import (
     open_runtime,
     tool,
 )
+from actgent.errors import JournalError
+from actgent.interop.acp.json_rpc import JSONRPCConnection
 from actgent.interop.acp.updates import UpdateEncoder
 from actgent.interop.lines import MAX_LINE_BYTES
 from actgent.interop.runs import TextDelta, TextDiscarded
 from actgent.llm.base import Answer
+from actgent.runtime.subscriptions import SessionFollower
 
 from .acp_client import CWD, Refused, check, connected, selecting
 from .conftest import make_agents, runs
@@ -459,3 +465,111 @@ def test_models_of_the_schema_refuse_unknown_fields():
         check("PromptResponse", {"stopReason": "unknown"})
     with pytest.raises(AssertionError):
         check("PromptResponse", {"stopReason": "end_turn", "unknown": 1})
+
+
+# --- lines and followers -------------------------------------------------------------------
+
+
+class NarrowStream(trio.abc.SendStream):
+    """A stream that takes a few bytes, and the rest of a line only after an event."""
+
+    def __init__(self):
+        self.data = bytearray()
+        self.begun, self.go_on, self.is_closed = trio.Event(), trio.Event(), False
+
+    async def send_all(self, data):
+        self.data += data[:10]
+        self.begun.set()
+        await self.go_on.wait()
+        if self.is_closed:
+            raise trio.ClosedResourceError
+        self.data += data[10:]
+
+    async def wait_send_all_might_not_block(self):
+        await trio.lowlevel.checkpoint()
+
+    async def aclose(self):
+        self.is_closed = True
+        self.go_on.set()
+        await trio.lowlevel.checkpoint()
+
+
+async def test_cancelled_sender_does_not_cut_its_line():
+    to_agent, agent_in = trio.testing.memory_stream_one_way_pair()
+    stream = NarrowStream()
+    connection = JSONRPCConnection(agent_in, stream, handlers={}, notification_handlers={})
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(connection.run)
+        await trio.testing.wait_all_tasks_blocked()
+        scope = trio.CancelScope()
+
+        async def send():
+            with scope:
+                await connection.notify("session/update", {"text": "x" * 100})
+
+        nursery.start_soon(send)
+        await stream.begun.wait()
+        scope.cancel()
+        await trio.testing.wait_all_tasks_blocked()
+        stream.go_on.set()
+        await connection.notify("session/update", {"text": "y"})
+        await to_agent.aclose()
+    lines = [json.loads(line) for line in stream.data.splitlines()]
+    assert [each["params"]["text"] for each in lines] == ["x" * 100, "y"]
+
+
+async def test_line_that_is_not_read_does_not_block_the_end(autojump_clock):
+    to_agent, agent_in = trio.testing.memory_stream_one_way_pair()
+    stream = NarrowStream()
+    connection = JSONRPCConnection(agent_in, stream, handlers={}, notification_handlers={})
+    with trio.fail_after(60):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(connection.run)
+            await trio.testing.wait_all_tasks_blocked()
+            nursery.start_soon(connection.notify, "session/update", {"text": "x" * 100})
+            await stream.begun.wait()
+            await to_agent.aclose()
+    assert stream.is_closed
+
+
+async def test_session_that_cannot_be_followed_is_loaded_again(client, monkeypatch):
+    session_id = await client.new()
+    assert (await client.prompt(session_id, "hello"))["stopReason"] == "end_turn"
+    receive, has_failed = SessionFollower.receive, trio.Event()
+
+    async def fail_once(follower):
+        if has_failed.is_set():
+            return await receive(follower)
+        await receive(follower)
+        has_failed.set()
+        raise JournalError("cannot read /srv/secret-canary/journal.db")
+
+    monkeypatch.setattr(SessionFollower, "receive", fail_once)
+    with pytest.raises(Refused) as refused:
+        await client.prompt(session_id, "first")
+    assert "secret-canary" not in refused.value.text
+    with pytest.raises(Refused, match="send session/load") as refused:
+        await client.prompt(session_id, "second")
+    await client.load(session_id)
+    assert (await client.prompt(session_id, "third"))["stopReason"] == "end_turn"
+    assert client.text().endswith("you said: third")
+
+
+async def test_journal_that_fails_at_once_is_the_error_of_the_request(client, monkeypatch):
+    session_id = await client.new()
+    await client.ask("session/close", sessionId=session_id)
+
+    @asynccontextmanager
+    async def fail(*_arguments, **_options):
+        await trio.lowlevel.checkpoint()
+        raise JournalError("cannot read /srv/secret-canary/journal.db")
+        yield
+
+    with monkeypatch.context() as patched:
+        patched.setattr("actgent.interop.acp.open_session.follow_session", fail)
+        with pytest.raises(Refused) as refused:
+            await client.load(session_id)
+    assert "JournalError" in refused.value.text
+    assert "secret-canary" not in refused.value.text
+    await client.load(session_id)
+    assert (await client.prompt(session_id, "hello"))["stopReason"] == "end_turn"

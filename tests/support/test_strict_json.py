@@ -1,12 +1,14 @@
 """One rule for JSON: what is checked is what runs, is written and goes back."""
 
 import json
+from datetime import UTC, datetime
+from enum import Enum
 
 import pytest
 from hypothesis import given, strategies as st
 
 from actgent.errors import ParseError
-from actgent.support.strict_json import MAX_DEPTH, check_depth, load_document, loads
+from actgent.support.strict_json import MAX_DEPTH, check_depth, encode_json, load_document, loads
 
 
 @pytest.mark.parametrize(
@@ -62,3 +64,62 @@ def test_deeply_nested_untrusted_document_is_rejected(text):
         load_document(text)
     assert load_document("[" * 100 + "]" * 100)
     assert load_document('{"a": 1, "a": NaN}')
+
+
+# --- encoding ---------------------------------------------------------------------------------
+
+
+class Colour(Enum):
+    RED = "red"
+
+
+class Silent:
+    def __repr__(self):
+        raise RuntimeError("no text")
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (2**64, 2**64),
+        (-(2**70), -(2**70)),
+        ("\ud800", "\ufffd"),
+        ("a\ud83d\ude00\udc00b", "a😀\ufffdb"),
+        ({"\ud800": 1, 2: 3, None: 4, (1, 2): 5}, {"\ufffd": 1, "2": 3, "null": 4, "[1, 2]": 5}),
+        (float("nan"), None),
+        (Colour.RED, "red"),
+        (datetime(2030, 1, 2, tzinfo=UTC), "2030-01-02T00:00:00+00:00"),
+        (range(3), "range(0, 3)"),
+        (Silent(), "<Silent>"),
+    ],
+)
+def test_each_value_has_an_encoding(value, expected):
+    """Alone, and together with an integer that takes the slower way."""
+    for given_value, wanted in ((value, expected), ([value, 2**70], [expected, 2**70])):
+        assert json.loads(encode_json(given_value)) == wanted
+
+
+def test_endless_values_are_cut():
+    """A value that contains itself twice, a deep one, and an integer of 10,000 digits."""
+    value = {"n": 1}
+    value["a"] = value["b"] = value
+    assert json.loads(encode_json(value)) == {"n": 1, "a": "<dict>", "b": "<dict>"}
+    deep = []
+    for _ in range(5000):
+        deep = [deep]
+    assert json.loads(encode_json(deep))
+    assert json.loads(encode_json(10**10_000)) == "<int>"
+
+
+def test_default_converts_other_types():
+    assert json.loads(encode_json({"found": {2**70}}, sorted)) == {"found": [2**70]}
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.text(),
+        lambda each: st.lists(each) | st.dictionaries(st.text(), each),
+    )
+)
+def test_encoded_values_are_decoded_again(value):
+    assert json.loads(encode_json(value)) == value

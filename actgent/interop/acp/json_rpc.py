@@ -9,9 +9,12 @@ import trio
 
 from actgent.interop.lines import MAX_LINE_BYTES, read_lines
 from actgent.support.logs import logger_of
+from actgent.support.strict_json import encode_json
 
 MAX_REQUESTS = 1000
 """Most requests that may be open. Each one is a task."""
+LAST_LINE_SECONDS = 1
+"""Time that the peer has to read the last line, before the stream is closed."""
 PARSE_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND = -32700, -32600, -32601
 INVALID_PARAMS, INTERNAL_ERROR, NOT_FOUND = -32602, -32603, -32002
 
@@ -88,7 +91,7 @@ class JSONRPCConnection:
         self._nursery: trio.Nursery
 
     async def run(self) -> None:
-        """Read requests until the peer closes its stream, then cancel the handlers that are running."""
+        """Read requests until the peer closes its stream, then cancel the handlers that are running, and close the send stream."""
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             try:
@@ -96,7 +99,18 @@ class JSONRPCConnection:
                     self._receive(line)
             except trio.BrokenResourceError:
                 pass  # the peer is gone
-            nursery.cancel_scope.cancel()
+            finally:
+                nursery.cancel_scope.cancel()
+                await self._finish_line()  # noqa: ASYNC102 - it shields itself, with a time limit
+
+    async def _finish_line(self) -> None:
+        """Wait for the line that is being sent, and close the stream. Without the close, a shielded send could block for ever."""
+        try:
+            with trio.move_on_after(LAST_LINE_SECONDS, shield=True):
+                async with self._send_lock:
+                    pass
+        finally:
+            await trio.aclose_forcefully(self._send_stream)
 
     def start(self, task: Callable[..., Awaitable[object]], *arguments: object) -> None:
         """Run a task until the connection ends."""
@@ -131,12 +145,14 @@ class JSONRPCConnection:
         return result if isinstance(result, Mapping) else {}
 
     async def _send(self, message: Wire) -> None:
-        line = orjson.dumps({"jsonrpc": "2.0", **message}, default=repr) + b"\n"
+        """Send a message. If the sender is cancelled, the line is either complete or not sent."""
+        line = encode_json({"jsonrpc": "2.0", **message}) + b"\n"
         try:
             async with self._send_lock:
-                await self._send_stream.send_all(line)
+                with trio.CancelScope(shield=True):  # until `run` ends and closes the stream
+                    await self._send_stream.send_all(line)
         except (trio.BrokenResourceError, trio.ClosedResourceError):
-            self._nursery.cancel_scope.cancel()  # nobody reads the output any more
+            self._nursery.cancel_scope.cancel()  # the peer does not read the output any more
 
     async def _send_error(self, request_id: RequestId, error: RPCError) -> None:
         await self._send({"id": request_id, "error": {"code": error.code, "message": error.text}})

@@ -16,6 +16,7 @@ from actgent.messages import NO_USAGE, Part, Usage, new_id
 from actgent.runtime.subscriptions import follow_session
 from actgent.sessions.subscriptions import FollowedItem, FollowedRecord, PartialText
 from actgent.support.logs import logger_of
+from actgent.web.problems import public_text
 
 from .json_rpc import INTERNAL_ERROR, JSONRPCConnection, RequestId, RPCError, Wire
 from .updates import UpdateEncoder
@@ -105,6 +106,8 @@ class OpenSession:
         """Ids of approvals that the client was asked for."""
         self._update_lock = trio.Lock()
         self._scope = trio.CancelScope()
+        self.is_over = False
+        """True after `follow` has ended: no update and no end of a prompt is sent any more."""
 
     def close(self) -> None:
         """Stop following the session."""
@@ -113,13 +116,18 @@ class OpenSession:
     async def follow(
         self, journal: Journal | None, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
     ) -> None:
-        """Send the session's updates until the session or the connection ends."""
+        """Send the session's updates until the session or the connection ends.
+
+        Raises:
+            ActgentError: The session cannot be followed; nothing was sent.
+        """
         key, table = context_of(self.session).key, services_of(self.session).running.sessions
-        failed, reason = "stopped", "the session was closed"
+        failed, reason, has_begun = "stopped", "the session was closed", False
         try:
             with self._scope:
                 async with follow_session(journal, table, key, after=None) as follower:
                     task_status.started()
+                    has_begun = True
                     while True:
                         await self._receive(await follower.receive())
         except trio.EndOfChannel:
@@ -127,8 +135,12 @@ class OpenSession:
         except Fenced:
             failed, reason = "moved", "another process continues the session"
         except ActgentError as error:
+            if not has_begun:
+                raise
             _log.error("session %s cannot be followed: %s", self.session.id, error)
-            failed, reason = "journal", str(error)
+            failed, reason = "journal", public_text(error)
+        finally:
+            self.is_over = True
         for prompt in self._prompts.values():
             prompt.end(failed, reason)
 
@@ -162,7 +174,7 @@ class OpenSession:
                 prompt.former = None
             if prompt.is_cancelled:
                 prompt.end("interrupted")
-            else:
+            elif not prompt.ended.is_set():
                 await self._chat(prompt, parts)
             self.ask_for_all()
             await prompt.ended.wait()
@@ -175,7 +187,8 @@ class OpenSession:
         try:
             await self.session.chat(parts, message_id=prompt.message_id, metadata={"cwd": self.cwd})
         except ActgentError as error:
-            raise RPCError(INTERNAL_ERROR, str(error)) from error
+            _log.warning("session %s did not accept a prompt: %s", self.session.id, error)
+            raise RPCError(INTERNAL_ERROR, public_text(error)) from error
         prompt.sent.set()
         if prompt.is_cancelled:  # while the message was sent
             await self.cancel(prompt)

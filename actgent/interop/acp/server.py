@@ -128,13 +128,21 @@ class ACPServer:
             session = await self._agent.open_session(session_id, owner=OWNER)
         except (SessionNotFound, SessionClosed):
             raise _unknown(session_id) from None
-        return self._sessions.get(session.id) or await self._open(session, cwd)
+        return self._find(session.id) or await self._open(session, cwd)
 
     async def _open(self, session: Session, cwd: str) -> OpenSession:
         opened = OpenSession(session, cwd, self._connection, has_forms=self._has_forms)
-        self._sessions[session.id] = opened
         await self._connection.start_ready(opened.follow, self._journal)
+        if (other := self._find(session.id)) is not None:  # another request was faster
+            opened.close()
+            return other
+        self._sessions[session.id] = opened
         return opened
+
+    def _find(self, session_id: str) -> OpenSession | None:
+        """Return a session that is open. One that cannot be followed any more has to be loaded again."""
+        opened = self._sessions.get(session_id)
+        return None if opened is None or opened.is_over else opened
 
     async def _list(self, request: RPCRequest) -> Wire:
         cwd, cursor = request.params.get("cwd"), request.params.get("cursor")
@@ -180,7 +188,7 @@ class ACPServer:
 
     def _opened(self, request: RPCRequest) -> OpenSession:
         session_id = request.text("sessionId")
-        opened = self._sessions.get(session_id)
+        opened = self._find(session_id)
         if opened is None:
             raise RPCError(
                 NOT_FOUND, f"session {session_id!r:.200} is not open: send session/load or session/resume"
@@ -195,7 +203,7 @@ class ACPServer:
         return opened.answer(opened.add_prompt(request.id), parts)
 
     async def _cancel(self, params: Mapping[str, Any]) -> None:
-        if (opened := self._sessions.get(str(params.get("sessionId")))) is not None:
+        if (opened := self._find(str(params.get("sessionId")))) is not None:
             await opened.cancel_all()
 
     async def _cancel_request(self, params: Mapping[str, Any]) -> None:

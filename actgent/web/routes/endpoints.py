@@ -6,7 +6,6 @@ from typing import Any
 from urllib.parse import parse_qsl
 
 import attrs
-import orjson
 import trio
 from starlette.requests import Request as HTTPRequest
 from starlette.responses import Response
@@ -16,7 +15,7 @@ from actgent.agents.session import Session
 from actgent.errors import ParseError
 from actgent.errors.printable import quoted, shown
 from actgent.journal.base import SessionSummary
-from actgent.support.strict_json import check_depth, loads
+from actgent.support.strict_json import check_depth, encode_json, loads
 from actgent.tools.schemas import CompiledSchema, compile_schema
 from actgent.web.gateway_context import GatewayContext
 from actgent.web.gateway_limits import GatewayLimits
@@ -138,7 +137,7 @@ class JSON(Response):
     media_type = "application/json"
 
     def render(self, content: Any) -> bytes:
-        return orjson.dumps(content, option=orjson.OPT_NON_STR_KEYS, default=_plain)
+        return encode_json(content, _plain)
 
     def init_headers(self, headers: Mapping[str, str] | None = None) -> None:
         self._given = headers

@@ -13,11 +13,11 @@ from functools import cached_property
 from typing import Any, Protocol, TypeVar
 
 import attrs
-import orjson
 import trio
 from starlette.responses import Response
 from starlette.types import Receive, Scope as ASGIScope, Send
 
+from actgent.support.strict_json import encode_json
 from actgent.web.server.request_parser import DIRECT, PLAIN, chunked
 
 MAX_FRAMES = 1000
@@ -51,9 +51,7 @@ def frame(name: str, data: Any, *, number: int | None = None, retry: int | None 
         head = f"id: {number}\n{head}"
     if retry is not None:
         head = f"retry: {retry}\n{head}"
-    return (
-        head.encode() + b"data: " + orjson.dumps(data, default=repr, option=orjson.OPT_NON_STR_KEYS) + b"\n\n"
-    )
+    return head.encode() + b"data: " + encode_json(data) + b"\n\n"
 
 
 def bye() -> bytes:

@@ -19,6 +19,7 @@ from actgent.journal.records import (
     SessionClosedRecord,
 )
 from actgent.journal.session_lists import SessionKey
+from actgent.support.strict_json import encode_json
 from actgent.web.routes.views import to_date
 from actgent.web.streaming.session_events import SessionEvent, encoder_at
 
@@ -98,7 +99,7 @@ def _notification(head: SessionSummary, event: str, session_event: SessionEvent,
         event=event,
         number=session_event.number,
         at=at,
-        body=orjson.dumps(body, default=repr, option=orjson.OPT_NON_STR_KEYS),
+        body=encode_json(body),
     )
 
 
