@@ -480,7 +480,7 @@ READABLE = {"prompts": [review], "resources": [page_of, index, logo]}
 async def test_prompts_are_listed_and_filled_in(mode):
     async with connected(MCPCatalog(**READABLE), mode) as client:
         (listed,) = (await client.list_prompts()).prompts
-        found = await client.get_prompt("review", {"language": "perl"})
+        found = await client.get_prompt("review", {"language": "perl", "strict": "true"})
         with pytest.raises(mcp.MCPError) as unknown:
             await client.get_prompt("nothing")
         with pytest.raises(mcp.MCPError) as incomplete:
@@ -495,7 +495,7 @@ async def test_prompts_are_listed_and_filled_in(mode):
         ("assistant", "text"),
         ("user", "image"),
     ]
-    assert found.messages[0].content.text == "Review my perl False"
+    assert found.messages[0].content.text == "Review my perl True"
     assert (unknown.value.error.code, incomplete.value.error.code) == (-32602, -32602)
 
 
@@ -505,7 +505,13 @@ async def test_resources_are_listed_and_read(mode, caplog):
         listed = (await client.list_resources()).resources
         templates = (await client.list_resource_templates()).resource_templates
         read = [await client.read_resource(uri) for uri in ("docs://index", "docs://logo", "docs://a%20b/c")]
-        for uri in ("docs://nothing", "docs://a/b/c"):
+        for uri in (
+            "docs://nothing",
+            "docs://a/b/c",
+            "docs://a/..",
+            "docs://a/x%2F..%2Fsecret",
+            "docs://a/%00",
+        ):
             with pytest.raises(mcp.MCPError) as unknown:
                 await client.read_resource(uri)
             assert unknown.value.error.data == {"uri": uri}

@@ -19,6 +19,8 @@ MAX_COMPLETIONS = 100
 _OF_AGENTS = ("actgent.agents.", "actgent.memory.", "actgent.modes.", "actgent.tools.")
 """Packages with tools that need a session."""
 _VARIABLE = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}")
+_UPWARD = re.compile(r"(^|[/\\])\.\.([/\\]|$)|\x00")
+"""A path that leads to a parent folder, or a character that ends paths: functions often open files by the name."""
 
 Complete = Sequence[str] | Callable[[str], Sequence[str]]
 """Values of an argument that a client may propose, or a sync function of the text that its user has typed."""
@@ -82,9 +84,12 @@ class MCPResource:
         return _VARIABLE.search(self.uri) is not None
 
     def match(self, uri: str) -> dict[str, str] | None:
-        """Return the variables of a URI, percent-decoded; None if this resource has another URI."""
+        """Return the variables of a URI, percent-decoded. None if the URI is another, or a variable is a path that leads up."""
         found = self._pattern.fullmatch(uri)
-        return None if found is None else {name: unquote(value) for name, value in found.groupdict().items()}
+        if found is None:
+            return None
+        variables = {name: unquote(value) for name, value in found.groupdict().items()}
+        return None if any(_UPWARD.search(value) for value in variables.values()) else variables
 
 
 class CatalogChanges(Protocol):

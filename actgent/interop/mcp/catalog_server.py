@@ -47,6 +47,8 @@ LIST_MILLISECONDS = 60_000
 """Time for which a client may keep a list."""
 MAX_SUBSCRIPTIONS = 1_000
 """Maximum number of resources that a connection may subscribe to."""
+PROGRESS_SECONDS = 5.0
+"""Time for which a report of progress may wait for a client that does not read."""
 _LISTS = ("prompts/list", "resources/list", "resources/templates/list")
 _SUBSCRIPTIONS = "actgent.subscriptions"
 """Key of the subscribed URIs in the state of a connection."""
@@ -399,7 +401,8 @@ class _ProgressReport:
             await trio.lowlevel.checkpoint()
             return
         self.last = done
-        await self.context.session.report_progress(done, progress.total, progress.text or None)
+        with trio.move_on_after(PROGRESS_SECONDS):  # the publisher shields it from cancellation
+            await self.context.session.report_progress(done, progress.total, progress.text or None)
 
 
 def _value_or_error(found: ToolOutcome | _Failed) -> object:
