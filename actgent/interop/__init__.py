@@ -1,4 +1,4 @@
-"""Protocols by which clients of other products talk to agents: OpenAI, AG-UI, Vercel UI message stream, ACP, MCP.
+"""Protocols by which clients of other products talk to agents: OpenAI, AG-UI, Vercel UI message stream, A2A, ACP, MCP.
 
 Each name is loaded when it is first used: the protocols over HTTP need the extra `web`, MCP needs `mcp`, and ACP neither.
 
@@ -11,6 +11,7 @@ from typing import Any
 
 # Type checkers read the same names in `__init__.pyi`.
 _MODULES = {
+    "A2AProtocol": ".a2a",
     "ACPServer": ".acp",
     "AGUIProtocol": ".ag_ui",
     "MCPProtocol": ".mcp",
@@ -19,7 +20,7 @@ _MODULES = {
     "VercelProtocol": ".vercel",
     "serve_acp": ".acp",
 }
-_HTTP = ("OpenAIProtocol", "AGUIProtocol", "VercelProtocol")
+_HTTP = ("OpenAIProtocol", "AGUIProtocol", "VercelProtocol", "A2AProtocol")
 
 __all__ = sorted([*_MODULES, "PROTOCOLS"])  # noqa: PLE0605 - a list, as it should be
 

@@ -1,5 +1,6 @@
 from actgent.web.outside_protocol import OutsideProtocol
 
+from .a2a import A2AProtocol
 from .acp import ACPServer, serve_acp
 from .ag_ui import AGUIProtocol
 from .mcp import MCPProtocol
@@ -8,6 +9,7 @@ from .vercel import VercelProtocol
 
 __all__ = [
     "PROTOCOLS",
+    "A2AProtocol",
     "ACPServer",
     "AGUIProtocol",
     "MCPProtocol",

@@ -23,7 +23,7 @@ from actgent.journal.records import (
     SessionClosedRecord,
     SuspensionRecord,
 )
-from actgent.messages import NO_USAGE, CallProgress, ToolCall, ToolResult, Usage
+from actgent.messages import NO_USAGE, CallProgress, Medium, ToolCall, ToolResult, Usage
 from actgent.runtime.subscriptions import SessionFollower
 from actgent.sessions.subscriptions import FollowedItem, FollowedRecord, PartialText
 
@@ -61,6 +61,8 @@ class AnswerDone:
     stop: str
     """Reason for which the model stopped."""
     usage: Usage
+    media: Sequence[Medium] = ()
+    """Images and files of the answer."""
 
 
 @attrs.frozen(kw_only=True)
@@ -113,6 +115,8 @@ class RunEnded:
     """Reason for which the model stopped its last answer."""
     usage: Usage
     """Usage of all model calls of the run."""
+    data: str | None = None
+    """Structured data of the reply as JSON text; None without data."""
 
 
 RunEvent = (
@@ -151,6 +155,8 @@ class RunReader:
     _said: str = ""
     """Text of the model's last answer, if it was emitted and no reply has replaced it; else empty."""
     _stop: str = ""
+    _data: str | None = None
+    """Data of the last reply, as JSON text."""
     _usage: Usage = NO_USAGE
     _results: set[str] = attrs.field(factory=set)
     """Ids of calls whose results were emitted."""
@@ -169,7 +175,8 @@ class RunReader:
     def end(self, failed: str | None, reason: str) -> list[RunEvent]:
         """Return the last event of the run; `failed` is the kind of a failure, or None for an answer."""
         self.is_over = True
-        return [RunEnded(failed=failed, reason=reason, stop=self._stop, usage=self._usage)]
+        data = self._data if failed is None else None
+        return [RunEnded(failed=failed, reason=reason, stop=self._stop, usage=self._usage, data=data)]
 
     def _grow(self, item: PartialText) -> list[RunEvent]:
         events: list[RunEvent] = []
@@ -231,6 +238,7 @@ class RunReader:
                 calls=message.tool_calls,
                 stop=record.stop,
                 usage=record.usage,
+                media=[part for part in message.parts if isinstance(part, Medium)],
             ),
         ]
 
@@ -249,6 +257,8 @@ class RunReader:
     def _tell(self, record: OutcomeRecord) -> list[RunEvent]:
         """Emit a reply whose text differs from the answer of the model, e.g. one that a guard replaced."""
         said, self._said = self._said, ""
+        if record.kind == "reply":
+            self._data = record.data
         if record.kind != "reply" or not record.text or record.text == said:
             return []
         events: list[RunEvent] = [TextDiscarded(reply_id=self._reply_id)] if said else []

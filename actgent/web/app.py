@@ -205,6 +205,7 @@ class Application:
             path=decode_segments(request.path_params),
             query=read_query(endpoint, search),
             body=await read_body(endpoint, request, self.limits),
+            scheme=request.scope.get("scheme", "http"),
         )
         if self.relay is None:
             return await endpoint.answer(call)
@@ -351,7 +352,7 @@ async def _preflight(scope: ASGIScope, receive: Receive, send: Send) -> None:
     """Answer the CORS preflight request of an allowed origin."""
     headers = {
         "access-control-allow-methods": "GET, HEAD, POST, PUT, DELETE",
-        "access-control-allow-headers": "authorization, content-type, idempotency-key, last-event-id, prefer, traceparent, actgent-events",
+        "access-control-allow-headers": "authorization, content-type, idempotency-key, last-event-id, prefer, traceparent, actgent-events, a2a-version, a2a-extensions",
         "access-control-max-age": "600",
     }
     await Response(status_code=204, headers=headers)(scope, receive, send)

@@ -1,4 +1,4 @@
-"""Clients from npm against a gateway: OpenAI SDK, Vercel AI SDK, AG-UI client. The scripts in `node/` check each outcome."""
+"""Clients from npm against a gateway: OpenAI SDK, Vercel AI SDK, AG-UI client, A2A SDK. The scripts in `node/` check each outcome."""
 
 import json
 
@@ -7,7 +7,12 @@ import trio
 
 from .node.npm import MODULES, find_node
 
-SCRIPTS = {"openai": ("openai", 16), "ag_ui": ("@ag-ui/client", 7), "vercel": ("ai", 8)}
+SCRIPTS = {
+    "openai": ("openai", 16),
+    "ag_ui": ("@ag-ui/client", 7),
+    "vercel": ("ai", 8),
+    "a2a": ("@a2a-js/sdk", 16),
+}
 """Package and number of cases of each script."""
 
 
@@ -21,7 +26,7 @@ async def test_each_case_of_the_client_passes(served, name):
     with trio.fail_after(120):
         done = await trio.run_process(
             [node, str(MODULES.parent / f"{name}.mjs")],
-            env={"URL": served.gateway.url, "TOKEN": served.tokens["ada"]},
+            env={"URL": served.gateway.url, "TOKEN": served.tokens["ada"], "OTHER": served.tokens["bob"]},
             capture_stdout=True,
             capture_stderr=True,
             check=False,

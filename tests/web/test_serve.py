@@ -276,7 +276,7 @@ def test_killed_server_loses_no_webhook(team, tmp_path, receiving):
         (("serve", "team.py", "--notify", "example", "--notify-secrets", "x"), "needs a URL such as"),
         pytest.param(
             ("serve", "team.py", "--protocols", "openai,agui"),
-            "use openai, ag-ui, vercel, mcp, or none",
+            "use openai, ag-ui, vercel, a2a, mcp, or none",
             id="arguments11-use openai, ag-ui, vercel, or none",
         ),
         (("token", "new", "--name", "a", "--owner", "b", "--scope", "cht"), "did you mean 'chat'"),

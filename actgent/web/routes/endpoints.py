@@ -28,6 +28,8 @@ MAX_ANONYMOUS_BODY_BYTES = 4096
 """Maximum size in bytes of a body for endpoints that need no token. It is small, because any caller can send it."""
 MAX_QUERY_BYTES = 4096
 """Maximum length of a query string in bytes."""
+_JSON_TYPES = ("application/json", "application/a2a+json")
+"""Media types of JSON bodies. A page of another origin cannot send them without a preflight request."""
 _SECRETS = {"token", "access_token", "key", "api_key", "apikey", "authorization", "bearer"}
 Schema = Mapping[str, Any]
 
@@ -53,6 +55,8 @@ class Endpoint:
     """HTTP statuses of success."""
     headers: Mapping[str, str] = attrs.field(factory=dict)
     """Request headers that the endpoint supports, with their descriptions."""
+    ignores_body: bool = False
+    """True if a POST needs no body and no content type, because it only reads."""
     gives: str = "application/json"
     """Media type of the response."""
     streams: bool = False
@@ -92,6 +96,8 @@ class HTTPCall:
     """Parsed query parameters."""
     body: Mapping[str, Any]
     """Validated JSON body; empty if there is none."""
+    scheme: str = "http"
+    """Scheme of the URL by which the client has reached the gateway: `http` or `https`."""
 
     @property
     def shows_foreign(self) -> bool:
@@ -224,6 +230,8 @@ async def read_body(endpoint: Endpoint, request: HTTPRequest, limits: GatewayLim
     Raises:
         Problem: The body is missing, invalid, too large or too slow, or has a wrong media type.
     """
+    if endpoint.ignores_body:
+        return {}
     check_media(request.method, request.headers)
     if has_no_body(endpoint, request.method):
         return {}
@@ -277,7 +285,7 @@ def _check_media(verb: str, encoding: str, media: str) -> None:
     if encoding != "identity":
         raise Problem("unsupported-media-type", "encoded bodies are not supported: remove content-encoding")
     kind, _, rest = media.partition(";")
-    is_json = kind.strip().lower() == "application/json"
+    is_json = kind.strip().lower() in _JSON_TYPES
     if is_json and rest.strip() and rest.replace(" ", "").replace('"', "").lower() != "charset=utf-8":
         raise Problem("unsupported-media-type", "JSON must be UTF-8")
     if verb in ("POST", "PUT", "PATCH") and not is_json:

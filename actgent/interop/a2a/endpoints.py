@@ -1,0 +1,270 @@
+"""A2A 1.0 over HTTP: JSON-RPC at `/a2a/{agent}`, HTTP+JSON at `/a2a/{agent}/v1`, and the agent cards.
+
+The context is the session, and a task is the run of one message: a repeated `messageId` gives the same task.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import attrs
+from starlette.responses import Response
+from starlette.types import Message, Receive, Scope as ASGIScope, Send
+
+from actgent.interop.runs import RunEvent
+from actgent.interop.serving import RunStream, to_sse
+from actgent.web.problems import Problem
+from actgent.web.routes.endpoints import JSON, Endpoint, HTTPCall
+from actgent.web.tokens import Scope
+
+from .card import VERSION, base_url_of, make_card, public_card
+from .errors import (
+    INVALID_REQUEST,
+    METHOD_NOT_FOUND,
+    A2AError,
+    envelope_response,
+    invalid,
+    rest_response,
+    rpc_response,
+    to_problem,
+)
+from .operations import (
+    TaskStream,
+    get_task,
+    list_task_page,
+    send_message,
+    stop_task,
+    stream_message,
+    subscribe,
+)
+from .wire import Wire
+
+Params = Mapping[str, Any]
+Operation = Callable[[HTTPCall, str, Params], Awaitable[Wire | TaskStream]]
+Wrap = Callable[[Wire], Wire]
+VERSION_QUERY = {"A2A-Version": {"type": "string", "maxLength": 20}}
+
+
+async def _refuse_push(_call: HTTPCall, _agent: str, _params: Params) -> Wire:
+    """Refuse push notifications: the card says that agents have none."""
+    raise A2AError("PUSH_NOTIFICATION_NOT_SUPPORTED", "push notifications are not supported")
+
+
+async def _extended_card(base_url: str, call: HTTPCall, agent: str, _params: Params) -> Wire:
+    card = call.gateway.access.runtime.agents[agent]
+    return make_card(card, base_url_of(call, base_url), is_extended=True)
+
+
+_METHODS: Mapping[str, tuple[Operation, Scope]] = {
+    "SendMessage": (send_message, "chat"),
+    "SendStreamingMessage": (stream_message, "chat"),
+    "GetTask": (get_task, "read"),
+    "ListTasks": (list_task_page, "read"),
+    "CancelTask": (stop_task, "chat"),
+    "SubscribeToTask": (subscribe, "read"),
+    "CreateTaskPushNotificationConfig": (_refuse_push, "read"),
+    "GetTaskPushNotificationConfig": (_refuse_push, "read"),
+    "ListTaskPushNotificationConfigs": (_refuse_push, "read"),
+    "DeleteTaskPushNotificationConfig": (_refuse_push, "read"),
+}
+"""Operation and scope of each method."""
+
+
+def _same(value: Wire) -> Wire:
+    return value
+
+
+class _TaskEvents(RunStream):
+    """A response that streams a task. Errors before the first event become the response."""
+
+    def __init__(self, stream: TaskStream, wrap: Wrap, to_error: Callable[[Problem], Response]) -> None:
+        now = stream.run.call.gateway.access.runtime.clock.now
+
+        def encode(event: RunEvent) -> bytes:
+            return b"".join(to_sse(wrap(each)) for each in stream.encode(event, now()))
+
+        super().__init__(stream.run, encode, first=lambda: to_sse(wrap({"task": stream.first})))
+        self._to_error = to_error
+
+    async def __call__(self, scope: ASGIScope, receive: Receive, send: Send) -> None:
+        has_begun = False
+
+        async def send_noted(message: Message) -> None:
+            nonlocal has_begun
+            has_begun = True
+            await send(message)
+
+        try:
+            await super().__call__(scope, receive, send_noted)
+        except Exception as error:
+            if has_begun:
+                raise
+            await self._to_error(to_problem(error))(scope, receive, send)
+
+
+def _check_version(call: HTTPCall) -> None:
+    """Check the version of the protocol that a client speaks. Clients of 0.3 send none.
+
+    Raises:
+        A2AError: It is not 1.0.
+    """
+    given = call.header("a2a-version") or call.query.get("A2A-Version") or "0.3"
+    if given.split(".")[:2] != VERSION.split("."):
+        raise A2AError("VERSION_NOT_SUPPORTED", f"A2A-Version {given:.20} is not supported: use {VERSION}")
+
+
+def _check_call(call: HTTPCall, scope: Scope) -> str:
+    """Check scope and version of a request, and return its agent."""
+    if not call.caller.allows(scope):
+        raise Problem("forbidden", f"this requires the scope {scope}, which the token does not have")
+    _check_version(call)
+    return call.path["agent"]
+
+
+async def answer_rpc(base_url: str, call: HTTPCall) -> Response:
+    """Answer a JSON-RPC request."""
+    call.gateway.access.known_opener(call.path["agent"])
+    body = call.body
+    rpc_id = body.get("id")
+    if not isinstance(rpc_id, str | int | None) or isinstance(rpc_id, bool):
+        raise Problem("invalid", "id must be a text or a whole number")
+
+    def wrap(result: Wire) -> Wire:
+        return {"jsonrpc": "2.0", "id": rpc_id, "result": result}
+
+    to_error = partial(rpc_response, rpc_id=rpc_id)
+    try:
+        operation, scope, params = _read_rpc(base_url, body)
+        result = await operation(call, _check_call(call, scope), params)
+    except Exception as error:  # noqa: BLE001 - `to_problem` raises what has no JSON-RPC error
+        return to_error(to_problem(error))
+    return _TaskEvents(result, wrap, to_error) if isinstance(result, TaskStream) else JSON(wrap(result))
+
+
+def _read_rpc(base_url: str, body: Mapping[str, Any]) -> tuple[Operation, Scope, Params]:
+    """Return operation, scope and parameters of a JSON-RPC request."""
+    method, params = body.get("method"), body.get("params")
+    if body.get("jsonrpc") != "2.0" or not isinstance(method, str):
+        raise Problem("invalid", 'a request has jsonrpc: "2.0" and a method', code=INVALID_REQUEST)
+    known: Mapping[str, tuple[Operation, Scope]] = {
+        **_METHODS,
+        "GetExtendedAgentCard": (partial(_extended_card, base_url), "read"),
+    }
+    if method not in known:
+        raise Problem("invalid", f"unknown method {method:.100}", code=METHOD_NOT_FOUND)
+    if params is not None and not isinstance(params, dict):
+        raise invalid("params", "must be an object")
+    operation, scope = known[method]
+    return operation, scope, params or {}
+
+
+async def answer_rest(operation: Operation, call: HTTPCall) -> Response:
+    """Answer a request of the HTTP+JSON binding."""
+    call.gateway.access.known_opener(call.path["agent"])
+    _check_version(call)
+    params = {**call.body, **call.query, **({"id": call.path["id"]} if "id" in call.path else {})}
+    if "includeArtifacts" in params:
+        params["includeArtifacts"] = params["includeArtifacts"] in ("true", True)
+    result = await operation(call, call.path["agent"], params)
+    if isinstance(result, TaskStream):
+        return _TaskEvents(result, _same, partial(rest_response, _request_id=""))
+    return JSON(result)
+
+
+async def answer_card(base_url: str, call: HTTPCall) -> Response:
+    """Return the public card of an agent."""
+    return public_card(call, base_url, call.path.get("agent"))
+
+
+_TEXT = {"type": "string"}
+_COUNT = {"type": "integer"}
+_LIST_QUERY = {
+    "contextId": _TEXT,
+    "status": _TEXT,
+    "pageSize": _COUNT,
+    "pageToken": {"type": "string", "maxLength": 2000},
+    "historyLength": _COUNT,
+    "statusTimestampAfter": _TEXT,
+    "includeArtifacts": {"enum": ["true", "false"]},
+}
+
+
+def _rest(
+    verb: str,
+    path: str,
+    operation: Operation,
+    *,
+    scope: Scope = "read",
+    query: Mapping[str, Any] | None = None,
+    streams: bool = False,
+) -> Endpoint:
+    return Endpoint(
+        prefix="",
+        verb=verb,
+        path=f"/a2a/{{agent}}/v1{path}",
+        answer=partial(answer_rest, operation),
+        scope=scope,
+        query={"tenant": _TEXT, **VERSION_QUERY, **(query or {})},
+        body={"type": "object"} if verb == "POST" else None,
+        has_parts=verb == "POST",
+        ignores_body=operation is subscribe,
+        gives="text/event-stream" if streams else "application/json",
+        streams=streams,
+        to_error=rest_response,
+    )
+
+
+def _rpc(path: str, base_url: str) -> Endpoint:
+    return Endpoint(
+        prefix="",
+        verb="POST",
+        path=path,
+        answer=partial(answer_rpc, base_url),
+        scope="read",
+        query=VERSION_QUERY,
+        body={"type": "object"},
+        has_parts=True,
+        streams=True,
+        to_error=envelope_response,
+    )
+
+
+def _card(path: str, base_url: str) -> Endpoint:
+    return Endpoint(prefix="", verb="GET", path=path, answer=partial(answer_card, base_url), scope=None)
+
+
+@attrs.frozen
+class A2AProtocol:
+    """A2A 1.0 at `/a2a/{agent}`, over JSON-RPC and HTTP+JSON.
+
+    Args:
+        base_url: Public URL of the gateway for the agent cards, such as `https://agents.example.com`. Empty uses the scheme and
+            host by which a client has reached the gateway, which is wrong behind a proxy that ends TLS.
+    """
+
+    base_url: str = ""
+    name: str = attrs.field(default="a2a", init=False)
+    title: str = attrs.field(default="A2A clients", init=False)
+    address: str = attrs.field(default="/a2a/AGENT", init=False)
+
+    @property
+    def endpoints(self) -> Sequence[Endpoint]:
+        url, push = self.base_url, "/tasks/{id}/pushNotificationConfigs"
+        return (
+            _rpc("/a2a/{agent}", url),
+            _rpc("/a2a/{agent}/", url),
+            _card("/a2a/{agent}/.well-known/agent-card.json", url),
+            _card("/.well-known/agent-card.json", url),
+            _rest("POST", "/message:send", send_message, scope="chat"),
+            _rest("POST", "/message:stream", stream_message, scope="chat", streams=True),
+            _rest("POST", "/tasks/{id}:cancel", stop_task, scope="chat"),
+            _rest("POST", "/tasks/{id}:subscribe", subscribe, streams=True),
+            _rest("GET", "/tasks/{id}:subscribe", subscribe, streams=True),
+            _rest("POST", push, _refuse_push),
+            _rest("GET", push, _refuse_push, query={"pageSize": _COUNT, "pageToken": _TEXT}),
+            _rest("GET", f"{push}/{{config}}", _refuse_push),
+            _rest("DELETE", f"{push}/{{config}}", _refuse_push),
+            _rest("GET", "/tasks/{id}", get_task, query={"historyLength": _COUNT}),
+            _rest("GET", "/tasks", list_task_page, query=_LIST_QUERY),
+            _rest("GET", "/extendedAgentCard", partial(_extended_card, url)),
+        )

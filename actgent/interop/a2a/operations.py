@@ -1,0 +1,309 @@
+"""Operations of A2A 1.0, the same for both bindings. Source: A2A specification 1.0, section 3."""
+
+import hashlib
+import re
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+import attrs
+import trio
+
+from actgent.agents.session import face_of
+from actgent.approvals import Approval
+from actgent.errors import AlreadyDecided
+from actgent.interop.content import to_client_id
+from actgent.interop.runs import RunEvent
+from actgent.interop.serving import Run, collect, existing_session, find_session, suspended_session
+from actgent.journal.base import SessionSummary
+from actgent.messages import Sender
+from actgent.runtime.approval_decisions import approvals_of
+from actgent.web.access_control import encode_cursor, parse_cursor
+from actgent.web.problems import Problem
+from actgent.web.routes.endpoints import HTTPCall
+from actgent.web.routes.schemas import CLIENT_ID
+from actgent.web.streaming.session_events import find_message
+
+from .errors import A2AError, invalid, task_not_found
+from .tasks import INPUT_REQUIRED, SEPARATOR, TaskState, read_task_states, to_stream_event
+from .wire import (
+    STATES,
+    Wire,
+    count_param,
+    object_param,
+    parts_to_content,
+    read_decisions,
+    read_parts,
+    text_param,
+    time_param,
+)
+
+PAGE_SIZE = 50
+MAX_PAGE_SIZE = 100
+MAX_LISTED_SESSIONS = 200
+"""Maximum number of sessions whose tasks are listed, the last changed first."""
+MAX_LISTED_RECORDS = 2000
+"""Maximum number of records of a session that are searched for tasks, the newest first."""
+CANCEL_SECONDS = 10
+"""Time for which the end of a cancelled task is waited for."""
+_CLIENT_ID = re.compile(CLIENT_ID)
+Params = Mapping[str, Any]
+
+
+@attrs.frozen(kw_only=True)
+class TaskStream:
+    """A run and its task, for a response that streams the updates of the task."""
+
+    run: Run
+    task: TaskState
+    """State before the first event of the run."""
+    first: Wire
+    """Task with which the stream begins."""
+
+    def encode(self, event: RunEvent, now: float) -> list[Wire]:
+        """Return the stream's events for an event of the run. `now` is the Unix time in seconds."""
+        return [to_stream_event(each) for each in self.task.apply(event, now)]
+
+
+@attrs.frozen(kw_only=True)
+class _Asked:
+    """A valid request to send a message."""
+
+    run: Run
+    task: TaskState
+    first: Wire
+    history: int | None
+    is_immediate: bool
+
+
+async def send_message(call: HTTPCall, agent: str, params: Params) -> Wire:
+    """Send a message, and return its task after the end of the run, or at once with `returnImmediately`."""
+    asked = await _prepare(call, agent, params)
+    if asked.is_immediate:
+        async with asked.run.open(streams=False):  # accepted; its turn does not depend on this request
+            _, task = await _find_task(call, agent, asked.task.task_id)
+        return {"task": task.to_wire(history=asked.history)}
+    now = call.gateway.access.runtime.clock.now
+    for event in await collect(asked.run):
+        for _ in asked.task.apply(event, now()):
+            pass
+    return {"task": asked.task.to_wire(history=asked.history)}
+
+
+async def stream_message(call: HTTPCall, agent: str, params: Params) -> TaskStream:
+    """Send a message, and return the stream of its task."""
+    asked = await _prepare(call, agent, params)
+    return TaskStream(run=asked.run, task=asked.task, first=asked.first)
+
+
+async def _prepare(call: HTTPCall, agent: str, params: Params) -> _Asked:
+    message, configuration = object_param(params, "message"), object_param(params, "configuration")
+    history = count_param(configuration, "historyLength")
+    is_immediate = configuration.get("returnImmediately") or False
+    if not isinstance(is_immediate, bool):
+        raise invalid("configuration.returnImmediately", "must be true or false")
+    if configuration.get("taskPushNotificationConfig") is not None:
+        raise A2AError("PUSH_NOTIFICATION_NOT_SUPPORTED", "push notifications are not supported")
+    message_id = to_client_id(text_param(message, "messageId", field="message.messageId"))
+    if message.get("role") != "ROLE_USER":
+        raise invalid("message.role", "must be ROLE_USER")
+    parts = read_parts(message)
+    context_id = message.get("contextId") or ""
+    if not isinstance(context_id, str) or (context_id and not _CLIENT_ID.fullmatch(context_id)):
+        raise invalid("message.contextId", "must have 1 to 128 characters of A-Z a-z 0-9 . _ -")
+    if message.get("taskId"):
+        task_id = text_param(message, "taskId", field="message.taskId")
+        run, task, first = await _decide(call, agent, task_id, context_id, parts)
+    else:
+        session_id = context_id or _new_context(call.caller.owner, agent, message_id)
+        run, task = await _new_run(call, agent, session_id, message_id, parts)
+        first = task.to_wire(history=history)
+    return _Asked(run=run, task=task, first=first, history=history, is_immediate=is_immediate)
+
+
+def _new_context(owner: str, agent: str, message_id: str) -> str:
+    """Return the id of the context of a message that names none. A repeated message gives the same id."""
+    text = f"{owner}\n{agent}\n{message_id}".encode("utf-8", "surrogatepass")
+    return hashlib.blake2b(text, digest_size=16, person=b"actgent.a2a").hexdigest()
+
+
+async def _new_run(
+    call: HTTPCall, agent: str, session_id: str, message_id: str, parts: Sequence[Mapping[str, Any]]
+) -> tuple[Run, TaskState]:
+    content = parts_to_content(parts)
+    try:
+        session = await find_session(call, agent, session_id)
+    except Problem as problem:
+        if problem.kind == "not-found":
+            raise task_not_found() from None
+        raise
+    run = Run(call=call, session=session, message_id=message_id, content=content, is_whole=True)
+    known = ("text", "raw", "url", "data", "filename", "mediaType")
+    echoed = [{name: part[name] for name in known if name in part} for part in parts]
+    return run, TaskState(session.id, message_id, echoed, call.gateway.access.runtime.clock.now())
+
+
+async def _decide(
+    call: HTTPCall, agent: str, task_id: str, context_id: str, parts: Sequence[Mapping[str, Any]]
+) -> tuple[Run, TaskState, Wire]:
+    """Record the decisions of a message to a task that waits for them. Return the run of the task, from its beginning."""
+    head, task = await _find_task(call, agent, task_id)
+    if context_id and context_id != head.session_id:
+        raise invalid("message.contextId", "is not the context of the task")
+    is_repeated = any(
+        isinstance(each.get("data"), dict) and each["data"].keys() & task.asked for each in parts
+    )
+    if task.state != INPUT_REQUIRED and not is_repeated:
+        reason = (
+            "has ended"
+            if task.has_ended
+            else "is running: wait for its end, or send a message without taskId"
+        )
+        raise A2AError("UNSUPPORTED_OPERATION", f"the task {reason}")
+    if not call.caller.allows("approve"):
+        raise Problem("forbidden", "a message to a task that waits for input takes the scope approve")
+    session = (await existing_session(call, agent, head.session_id))[0]
+    if task.state == INPUT_REQUIRED:
+        session = await suspended_session(call, agent, head.session_id)
+        waiting = [each for each in session.approvals if each.id in task.asked]
+        if waiting or not is_repeated:
+            for key, decision in read_decisions(parts, waiting).items():
+                with suppress(AlreadyDecided):
+                    await session.answer(key, decision, by=Sender(call.caller.owner))
+    run = Run(call=call, session=session, message_id=task.message_id, is_read=True, is_whole=True)
+    first = TaskState(task.session_id, task.message_id, task.request, call.gateway.access.runtime.clock.now())
+    return run, first, first.to_wire()
+
+
+async def get_task(call: HTTPCall, agent: str, params: Params) -> Wire:
+    """Return a task."""
+    history = count_param(params, "historyLength")
+    _, task = await _find_task(call, agent, text_param(params, "id"))
+    return task.to_wire(history=history)
+
+
+async def stop_task(call: HTTPCall, agent: str, params: Params) -> Wire:
+    """Stop a task, and return it after its end."""
+    task_id = text_param(params, "id")
+    head, task = await _find_task(call, agent, task_id)
+    if task.has_ended:
+        raise A2AError("TASK_NOT_CANCELABLE", "the task has ended")
+    session = await call.gateway.access.session(call.caller, head.session_id, agent)
+    with trio.move_on_after(CANCEL_SECONDS):
+        await session.interrupt("cancelled by the client", message_id=task.message_id)
+    _, task = await _find_task(call, agent, task_id)
+    return task.to_wire()
+
+
+async def subscribe(call: HTTPCall, agent: str, params: Params) -> TaskStream:
+    """Return the stream of a task that has not ended: its state, then its updates from the beginning of the run."""
+    head, task = await _find_task(call, agent, text_param(params, "id"))
+    if task.has_ended:
+        raise A2AError("UNSUPPORTED_OPERATION", "the task has ended: get it instead")
+    session = (await existing_session(call, agent, head.session_id))[0]
+    run = Run(call=call, session=session, message_id=task.message_id, is_read=True, is_whole=True)
+    begin = TaskState(task.session_id, task.message_id, task.request, task.at)
+    return TaskStream(run=run, task=begin, first=task.to_wire())
+
+
+async def list_task_page(call: HTTPCall, agent: str, params: Params) -> Wire:
+    """Return a page of the caller's tasks, the last changed first."""
+    size = count_param(params, "pageSize", least=1, most=MAX_PAGE_SIZE) or PAGE_SIZE
+    history, since = count_param(params, "historyLength") or 0, time_param(params, "statusTimestampAfter")
+    context_id, status = params.get("contextId") or "", params.get("status") or ""
+    if not isinstance(context_id, str):
+        raise invalid("contextId", "must be a text")
+    if status == "TASK_STATE_UNSPECIFIED":
+        status = ""
+    if status and status not in STATES:
+        raise invalid("status", "must be the name of a task state")
+    has_artifacts = params.get("includeArtifacts") or False
+    if not isinstance(has_artifacts, bool):
+        raise invalid("includeArtifacts", "must be true or false")
+    place = _read_token(params)
+    tasks = await _all_tasks(call, agent, context_id)
+    found = [each for each in tasks if each.at >= since and status in ("", each.state)]
+    found.sort(key=_place, reverse=True)
+    rest = found if place is None else [each for each in found if _place(each) < place]
+    page = rest[:size]
+    return {
+        "tasks": [each.to_wire(history=history, has_artifacts=has_artifacts) for each in page],
+        "nextPageToken": encode_cursor(_place(page[-1])) if len(rest) > size else "",
+        "pageSize": size,
+        "totalSize": len(found),
+    }
+
+
+def _place(task: TaskState) -> tuple[float, str]:
+    return task.at, task.task_id
+
+
+def _read_token(params: Params) -> tuple[float, str] | None:
+    token = params.get("pageToken") or ""
+    if not isinstance(token, str):
+        raise invalid("pageToken", "must be a text")
+    if not token:
+        return None
+    try:
+        at, task_id = parse_cursor(token, float, str)
+    except Problem:
+        raise invalid("pageToken", "must be the nextPageToken of an earlier page") from None
+    return at, task_id
+
+
+async def _all_tasks(call: HTTPCall, agent: str, context_id: str) -> list[TaskState]:
+    """Return the tasks of one context, or of the caller's last changed sessions of the agent."""
+    access = call.gateway.access
+    if context_id:
+        try:
+            heads: Sequence[SessionSummary] = [await access.head(call.caller, context_id, agent)]
+        except Problem:
+            heads = []
+    else:
+        most = MAX_LISTED_SESSIONS
+        heads = (await access.page(call.caller, {"agent": agent, "limit": most}, most)).items
+    found: list[TaskState] = []
+    for head in heads:
+        after = max(0, head.records - MAX_LISTED_RECORDS)
+        found += (
+            await read_task_states(access.journal, head, await _approvals(call, head), after=after)
+        ).values()
+    return [each for each in found if _CLIENT_ID.fullmatch(each.message_id)]
+
+
+async def _find_task(call: HTTPCall, agent: str, task_id: str) -> tuple[SessionSummary, TaskState]:
+    """Return a task of the caller, and its session.
+
+    Raises:
+        A2AError: The caller has no such task.
+    """
+    session_id, _, message_id = task_id.partition(SEPARATOR)
+    if not _CLIENT_ID.fullmatch(session_id) or not _CLIENT_ID.fullmatch(message_id):
+        raise task_not_found()
+    access = call.gateway.access
+    try:
+        head = await access.head(call.caller, session_id, agent)
+    except Problem:
+        raise task_not_found() from None
+    progress = await find_message(access.journal, head.key, message_id, head.records)
+    if progress is None:
+        raise task_not_found()
+    approvals = await _approvals(call, head)
+    after = progress.number - 1
+    tasks = await read_task_states(access.journal, head, approvals, after=after, message_id=message_id)
+    if (task := tasks.get(message_id)) is None:
+        raise task_not_found()
+    return head, task
+
+
+async def _approvals(call: HTTPCall, head: SessionSummary) -> Callable[[], Sequence[Approval]]:
+    """Return a function that returns the open approvals of a session. Only a suspended session has some."""
+    found: Sequence[Approval] = ()
+    if head.suspended:
+        opener = call.gateway.access.opener(head.agent)
+        if (loaded := opener.find_loaded(head.session_id)) is not None:
+            session = face_of(loaded)
+            found = (*session.approvals, *session.caller_calls)
+        else:
+            found = await approvals_of(opener.running, head.session_id)
+    return lambda: found

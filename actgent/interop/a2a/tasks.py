@@ -1,0 +1,237 @@
+"""Tasks of A2A: a task is the run of one message. Its state comes from the events of the run, live or from the journal."""
+
+from collections.abc import Callable, Iterator, Sequence
+
+import attrs
+import orjson
+
+from actgent.approvals import Approval
+from actgent.interop.runs import (
+    AnswerDone,
+    RunEnded,
+    RunEvent,
+    RunReader,
+    RunStarted,
+    RunSuspended,
+    TextDelta,
+    TextDiscarded,
+)
+from actgent.journal.base import Journal, SessionSummary
+from actgent.journal.records import MessageAcceptedRecord, ResumptionRecord
+from actgent.messages import Message, Usage
+from actgent.runtime.subscriptions import follow_session
+from actgent.sessions.subscriptions import FollowedRecord
+from actgent.web.routes.views import to_date
+
+from .wire import Wire, from_parts, question_parts
+
+SEPARATOR = "~"
+"""Separates session and message in the id of a task. Neither id contains it."""
+ARTIFACT_ID = "reply"
+"""Id of the only artifact of a task: the answer of the agent."""
+SUBMITTED = "TASK_STATE_SUBMITTED"
+WORKING = "TASK_STATE_WORKING"
+INPUT_REQUIRED = "TASK_STATE_INPUT_REQUIRED"
+_STATES = {
+    "interrupted": "TASK_STATE_CANCELED",
+    "stopped": "TASK_STATE_CANCELED",
+    "refusal": "TASK_STATE_REJECTED",
+    "filter": "TASK_STATE_REJECTED",
+    "guard": "TASK_STATE_REJECTED",
+    "refused": "TASK_STATE_REJECTED",
+}
+"""State of a failed task by the kind of the failure; other failures are `TASK_STATE_FAILED`."""
+_OPEN_STATES = (SUBMITTED, WORKING, INPUT_REQUIRED)
+
+
+@attrs.define
+class TaskState:
+    """State of one task. `apply` changes it and returns the updates for streams."""
+
+    session_id: str
+    message_id: str
+    request: Sequence[Wire]
+    """Parts of the user's message."""
+    at: float
+    """Unix time in seconds of the last change of the state."""
+    state: str = SUBMITTED
+    asked: set[str] = attrs.field(factory=set)
+    """Ids of all approvals that the task has waited for."""
+    _note: Sequence[Wire] = ()
+    """Parts of the status message: the questions of approvals, or the reason of a failure."""
+    _text: str = ""
+    """Text of the answer so far."""
+    _is_void: bool = True
+    """True if the next text replaces the artifact."""
+    _more: list[Wire] = attrs.field(factory=list)
+    """Media and data of the answer."""
+    _notes: list[Wire] = attrs.field(factory=list)
+    """Messages of the agent between tool calls."""
+    _metadata: Wire = attrs.field(factory=dict)
+
+    @property
+    def task_id(self) -> str:
+        return f"{self.session_id}{SEPARATOR}{self.message_id}"
+
+    @property
+    def has_ended(self) -> bool:
+        """True if the state is terminal."""
+        return self.state not in _OPEN_STATES
+
+    def to_wire(self, *, history: int | None = None, has_artifacts: bool = True) -> Wire:
+        """Return the task.
+
+        Args:
+            history: Maximum number of messages; None for all, 0 leaves the history out.
+            has_artifacts: False leaves the artifacts out.
+        """
+        found: Wire = {"id": self.task_id, "contextId": self.session_id, "status": self._status()}
+        if has_artifacts:
+            parts = self._parts()
+            found["artifacts"] = [{"artifactId": ARTIFACT_ID, "parts": parts}] if parts else []
+        if history != 0:
+            sent = self._message(self.message_id, "ROLE_USER", self.request)
+            found["history"] = [sent, *self._notes][-history if history else 0 :]
+        if self._metadata:
+            found["metadata"] = self._metadata
+        return found
+
+    def apply(self, event: RunEvent, at: float) -> Iterator[Wire]:
+        """Change the state by an event of the run, and yield the updates. `at` is the time of the event."""
+        match event:
+            case RunStarted():
+                yield self._become(WORKING, at)
+            case TextDelta(text=text):
+                yield self._grow(text)
+            case TextDiscarded():
+                self._is_void = True
+            case AnswerDone():
+                yield from self._complete(event)
+            case RunSuspended(approvals=approvals):
+                self.asked.update(each.id for each in approvals)
+                yield self._become(INPUT_REQUIRED, at, question_parts(approvals))
+            case RunEnded():
+                yield from self._end(event, at)
+
+    def resume(self, at: float) -> None:
+        """Note that the turn of the task continues after decisions."""
+        self._become(WORKING, at)
+
+    def _grow(self, text: str) -> Wire:
+        is_first = self._is_void
+        self._text = text if is_first else self._text + text
+        self._is_void = False
+        return self._artifact([{"text": text}], is_first=is_first)
+
+    def _complete(self, event: AnswerDone) -> Iterator[Wire]:
+        if not event.calls:
+            self._more = from_parts(event.media)
+            if self._more:
+                yield self._artifact(self._more, is_first=self._is_void)
+                self._is_void = False
+            return
+        if event.text:
+            self._notes.append(self._message(event.reply_id, "ROLE_AGENT", [{"text": event.text}]))
+        self._is_void = True
+
+    def _end(self, event: RunEnded, at: float) -> Iterator[Wire]:
+        note: list[Wire] = []
+        if event.failed is not None:
+            note = [{"text": event.reason or f"the agent failed: {event.failed}"}]
+            self._metadata["actgent.failed"] = event.failed
+        elif event.data is not None:
+            self._more.append({"data": orjson.loads(event.data), "mediaType": "application/json"})
+            yield self._artifact([self._more[-1]], is_first=self._is_void)
+            self._is_void = False
+        self._metadata["actgent.usage"] = _usage(event.usage)
+        state = (
+            "TASK_STATE_COMPLETED" if event.failed is None else _STATES.get(event.failed, "TASK_STATE_FAILED")
+        )
+        yield {**self._become(state, at, note), "metadata": self._metadata}
+
+    def _become(self, state: str, at: float, note: Sequence[Wire] = ()) -> Wire:
+        self.state, self.at, self._note = state, at, note
+        return {"taskId": self.task_id, "contextId": self.session_id, "status": self._status()}
+
+    def _status(self) -> Wire:
+        found: Wire = {"state": self.state, "timestamp": to_date(self.at)}
+        if self._note:
+            found["message"] = self._message(f"{self.message_id}-status", "ROLE_AGENT", self._note)
+        return found
+
+    def _parts(self) -> list[Wire]:
+        if self._is_void:
+            return []
+        return [*([{"text": self._text}] if self._text else []), *self._more]
+
+    def _artifact(self, parts: Sequence[Wire], *, is_first: bool) -> Wire:
+        return {
+            "taskId": self.task_id,
+            "contextId": self.session_id,
+            "artifact": {"artifactId": ARTIFACT_ID, "parts": parts},
+            "append": not is_first,
+            "lastChunk": False,
+        }
+
+    def _message(self, message_id: str, role: str, parts: Sequence[Wire]) -> Wire:
+        known = {"messageId": message_id, "contextId": self.session_id, "taskId": self.task_id}
+        return {**known, "role": role, "parts": list(parts)}
+
+
+def to_stream_event(update: Wire) -> Wire:
+    """Return an update of `TaskState.apply` as an event of a stream."""
+    return {"artifactUpdate" if "artifact" in update else "statusUpdate": update}
+
+
+def _usage(usage: Usage) -> Wire:
+    return {"inputTokens": usage.input_tokens, "outputTokens": usage.output_tokens}
+
+
+async def read_task_states(
+    journal: Journal,
+    head: SessionSummary,
+    approvals: Callable[[], Sequence[Approval]],
+    *,
+    after: int,
+    message_id: str = "",
+) -> dict[str, TaskState]:
+    """Return the tasks of a session by the message id, from its records.
+
+    Args:
+        journal: Journal of the session.
+        head: Summary of the session; records that are written later are not read.
+        approvals: Returns the open approvals of the session.
+        after: Number of the record after which the reader starts. Tasks that began before it are left out.
+        message_id: Id of the only message that is read; empty for all messages of users.
+    """
+    found: dict[str, TaskState] = {}
+    readers: dict[str, RunReader] = {}
+    async with follow_session(journal, None, head.key, after=after) as follower:
+        while follower.cursor < head.records:
+            item = await follower.receive()
+            if not isinstance(item, FollowedRecord):
+                continue
+            at = item.at or 0.0
+            if isinstance(item.record, MessageAcceptedRecord):
+                message = item.record.message
+                if message.id == message_id or (not message_id and message.sender.kind == "user"):
+                    found[message.id] = new_task(head.session_id, message)
+                    readers[message.id] = RunReader(message.id, approvals)
+            for task in [each for each in found.values() if not each.has_ended]:
+                _apply(task, readers[task.message_id], item, at)
+    return found
+
+
+def _apply(task: TaskState, reader: RunReader, item: FollowedRecord, at: float) -> None:
+    if isinstance(item.record, ResumptionRecord) and task.state == INPUT_REQUIRED:
+        task.resume(at)
+    reader.is_over = False  # a suspension does not end the task
+    for event in reader.read(item):
+        for _ in task.apply(event, at):
+            pass
+
+
+def new_task(session_id: str, message: Message) -> TaskState:
+    """Return the task of an accepted message before its turn."""
+    parts = from_parts(message.parts) or [{"text": ""}]
+    return TaskState(session_id, message.id, parts, message.created_at)
