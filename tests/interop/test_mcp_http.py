@@ -6,6 +6,15 @@ import httpx2
 import pytest
 import trio
 
+from actgent import (
+    Approve,
+    BareAgent,
+    MCPServer,
+    ScriptedLLM,
+    ToolCall,
+    open_runtime,
+    tool,
+)
 from tests.web.conftest import open_served
 
 from .conftest import make_agents, runs
@@ -14,7 +23,7 @@ mcp = pytest.importorskip("mcp", reason="pip install 'actgent[mcp]'")
 types = pytest.importorskip("mcp_types")
 streamable = pytest.importorskip("mcp.client.streamable_http")
 
-from actgent.interop.mcp import MCPProtocol  # noqa: E402 - of the extra
+from actgent.interop.mcp import MCPCatalog, MCPProtocol, mcp_caller  # noqa: E402 - of the extra
 
 MODES = ("legacy", "2026-07-28")
 ACCEPT = {"accept": "application/json, text/event-stream"}
@@ -130,3 +139,44 @@ async def test_open_stream_ends_with_the_gateway():
                 found = {**ACCEPT, "mcp-session-id": opened.headers["mcp-session-id"]}
                 nursery.start_soon(hold, served)
                 await ready.wait()
+
+
+async def test_agent_of_another_runtime_uses_tools_and_answers_their_questions(tmp_path):
+    """The client of actgent at `/mcp`: a tool asks, the calling program restarts, a person answers, and the tool continues."""
+
+    @tool
+    async def greet() -> str:
+        """Ask for a name."""
+        form = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
+        return f"Hello, {(await mcp_caller().ask('Your name?', form))['name']}"
+
+    def make_caller(*answers):
+        headers = {"authorization": f"Bearer {served.tokens['ada']}"}
+        server = MCPServer(
+            name="shop",
+            url=f"{served.gateway.url}/mcp",
+            headers=headers,
+            allow=["127.0.0.1"],
+            required=True,
+        )
+        return BareAgent("caller", llm=ScriptedLLM(answers), tools=[server])
+
+    url = f"sqlite:///{tmp_path}/caller.db"
+    protocols = [MCPProtocol(catalog=MCPCatalog(tools=[greet]))]
+    results = []
+    async with open_served(agents=make_agents(), protocols=protocols) as served:
+        with trio.fail_after(60):
+            async with open_runtime(journal=url) as runtime:
+                caller = await runtime.start(make_caller([ToolCall("greet", {})]))
+                session = await caller.create_session("grace", "go", session_id="s")
+                await session.wait_idle()
+                (approval,) = await caller.approvals()
+            async with open_runtime(journal=url) as runtime:
+                caller = make_caller("done")
+                caller.on_session(lambda opened: opened.on_tool_result(results.append))
+                await runtime.start(caller)
+                session = await caller.open_session("s")
+                await session.answer(approval.id, Approve(content={"name": "Ada"}))
+                await session.wait_idle()
+    assert approval.question == "Your name?"
+    assert [each.content for each in results] == ["Hello, Ada"]
