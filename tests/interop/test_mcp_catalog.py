@@ -112,6 +112,43 @@ async def test_the_tool_gets_the_owner():
         assert text_of(await client.call_tool("whoami", {})) == "ada"
 
 
+@pytest.mark.parametrize("mode", MODES)
+async def test_a_cancelled_call_stops_the_tool(mode):
+    started, stopped = trio.Event(), trio.Event()
+
+    @tool
+    async def wait() -> str:
+        """Wait until cancelled."""
+        started.set()
+        try:
+            await trio.sleep_forever()
+        finally:
+            stopped.set()
+
+    async def call(scope):
+        with scope:
+            await client.call_tool("wait", {})
+
+    async with connected(MCPCatalog(tools=[wait]), mode) as client, trio.open_nursery() as nursery:
+        scope = trio.CancelScope()
+        nursery.start_soon(call, scope)
+        await started.wait()
+        scope.cancel()
+        await stopped.wait()
+
+
+async def test_a_tool_has_a_time_limit():
+    @tool(timeout=0.01)
+    async def wait() -> str:
+        """Wait until cancelled."""
+        await trio.sleep_forever()
+
+    async with connected(MCPCatalog(tools=[wait])) as client:
+        result = await client.call_tool("wait", {})
+    assert result.is_error
+    assert "0.01" in text_of(result)
+
+
 async def test_media_keep_their_order_and_type():
     @tool
     def show() -> list[object]:
@@ -453,11 +490,11 @@ def review(language: str, strict: bool = False) -> list[object]:
 @mcp_resource(
     "docs://{area}/{page}", media_type="text/markdown", completions={"area": lambda text: [text + "!"]}
 )
-def page_of(area: str, page: str) -> str:
+def page_of(area: str, page: str, context: ToolContext) -> str:
     """Return a page."""
     if page == "crash":
         raise RuntimeError("secret-canary")
-    return f"# {area}: {page}"
+    return f"# {area}: {page} for {context.owner}"
 
 
 @mcp_resource("docs://index", media_type="application/json")
@@ -525,7 +562,7 @@ async def test_resources_are_listed_and_read(mode, caplog):
     (index_content,), (logo_content,), (page,) = (each.contents for each in read)
     assert (index_content.text, index_content.mime_type) == ('{"pages": 2}', "application/json")
     assert (logo_content.blob, logo_content.mime_type) == ("cG5n", "image/png")
-    assert (page.text, page.mime_type, page.uri) == ("# a b: c", "text/markdown", "docs://a%20b/c")
+    assert (page.text, page.mime_type, page.uri) == ("# a b: c for ada", "text/markdown", "docs://a%20b/c")
     assert unknown.value.error.code == (-32002 if mode == LEGACY else -32602)
     assert "secret-canary" not in str(crashed.value)
 

@@ -16,7 +16,7 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from actgent import __version__
 from actgent.approvals import Approval, Decision
-from actgent.errors import ActgentError, ConfigurationError
+from actgent.errors import ActgentError, ConfigurationError, ToolError
 from actgent.interop.decisions import decision_of, form_of, question_text
 from actgent.journal.base import Journal
 from actgent.journal.session_lists import SessionKey
@@ -154,7 +154,11 @@ class _Tools:
             if self.listed is not None and tool is not None:
                 return await self.listed.call_tool(context, params, tool)
             raise MCPError(types.INVALID_PARAMS, f"Unknown tool: {params.name}")
-        message, session_id = _arguments(params.arguments or {})
+        try:
+            message, session_id = _arguments(params.arguments or {})
+        except ToolError as error:
+            await trio.lowlevel.checkpoint()
+            return _to_wire(CallAnswer(text=str(error), is_error=True))
         asks = self.may_decide(context) and MCPCaller(context=context).shows_forms
         is_modern = context.protocol_version in MODERN_PROTOCOL_VERSIONS
         call = AgentCall(
@@ -194,15 +198,15 @@ def _arguments(arguments: Mapping[str, Any]) -> tuple[str, str]:
     """Return the message, and the session's id or an empty text.
 
     Raises:
-        MCPError: The arguments do not match the schema of the tool.
+        ToolError: The arguments do not match the schema of the tool. The client's model can correct them.
     """
     message, session_id = arguments.get("message"), arguments.get("session_id", "")
     if unknown := arguments.keys() - _INPUT["properties"].keys():
-        raise MCPError(types.INVALID_PARAMS, f"unknown arguments: {', '.join(sorted(unknown))}")
+        raise ToolError(f"unknown arguments: {', '.join(sorted(unknown))}")
     if not isinstance(message, str) or not message or "\x00" in message:
-        raise MCPError(types.INVALID_PARAMS, "message is a text that is not empty")
+        raise ToolError("message is a text that is not empty")
     if not isinstance(session_id, str) or (session_id and not re.fullmatch(_SESSION_ID, session_id)):
-        raise MCPError(types.INVALID_PARAMS, "session_id has 1 to 128 of the characters A-Z a-z 0-9 . _ -")
+        raise ToolError("session_id has 1 to 128 of the characters A-Z a-z 0-9 . _ -")
     return message, session_id
 
 

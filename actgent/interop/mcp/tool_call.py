@@ -6,9 +6,10 @@ from typing import Any
 import attrs
 
 from actgent.approvals import Approve
-from actgent.errors import ActgentError, AskPerson, ConfigurationError, UnusableResult
+from actgent.errors import AskPerson, ConfigurationError, ToolError, UnusableResult
 from actgent.messages import CallProgress, ToolCall, ToolResult
 from actgent.support.logs import logger_of
+from actgent.support.user_code import leaves
 from actgent.tools.base import NestedToolCalls, Tool, ToolContext, WrappedTool
 from actgent.tools.execution import Batch
 from actgent.tools.outputs.result_text import truncate
@@ -34,10 +35,10 @@ class ToolOutcome:
 
     @property
     def error_text(self) -> str:
-        """Text of the error for a client, without the text of exceptions that are not actgent's; empty after a success."""
+        """Text of the error for a client: of a `ToolError`, as other exceptions may name files and hosts; empty after a success."""
         if self.result is None or self.result.error is None:
             return ""
-        if self.result.raised:
+        if self.error is not None and not all(isinstance(each, ToolError) for each in leaves(self.error)):
             return f"{self.result.tool_name} failed: the log of the server has the reason"
         return self.result.error
 
@@ -102,7 +103,7 @@ class _Host:
 
     def report_exception(self, call: ToolCall, error: Exception) -> None:
         self.error = error
-        if not isinstance(error, ActgentError):
+        if not isinstance(error, ToolError):
             _log.error("tool %s failed", self.name, exc_info=error)
 
     def log_unserializable(self, call: ToolCall, error: UnusableResult) -> None:
