@@ -79,6 +79,10 @@ _FIRST_NORMAL_LEVEL = _URGENT + 1
 """The highest level below URGENT."""
 _MAX_URGENT_RUN = 2
 """Maximum number of consecutive URGENT turns in a flooded inbox."""
+BATCH_MESSAGES = 16
+"""Maximum number of messages that `put` or `get` handles between two checkpoints."""
+BATCH_SECONDS = 0.001
+"""Time after the last checkpoint from which the next message has a checkpoint, so that slow handlers still alternate."""
 DEFAULT_WAIT = 30.0
 """Default seconds that `put` waits for room if the message has no deadline."""
 DEFAULT_BYTES = 100_000_000
@@ -142,6 +146,26 @@ class _Urgency:
     """Number of URGENT turns since the last other turn."""
     is_flooded: bool = False
     """True if other messages had to wait for URGENT turns."""
+
+
+class _Batch:
+    """Decides after which messages a task yields to other tasks. A checkpoint takes half of the time of a one-way message."""
+
+    __slots__ = ("count", "since")
+
+    def __init__(self) -> None:
+        self.count = 0
+        """Number of messages since the last checkpoint."""
+        self.since = -math.inf
+        """Time of the last checkpoint, by trio's clock."""
+
+    def is_full(self, now: float) -> bool:
+        """Count a message. Return True if the task must yield now."""
+        self.count += 1
+        if self.count < BATCH_MESSAGES and now - self.since < BATCH_SECONDS:
+            return False
+        self.count, self.since = 0, now
+        return True
 
 
 @attrs.frozen(kw_only=True)
@@ -243,6 +267,7 @@ class PriorityInbox(Generic[M]):
         """Tasks that wait for a message in `get`, in arrival order."""
         self._idlers = trio.lowlevel.ParkingLot()
         self._senders: WaitingSenders[M] = WaitingSenders(self)
+        self._put_batch, self._get_batch = _Batch(), _Batch()
 
     def __len__(self) -> int:
         """Return the number of waiting messages, reserved places excluded."""
@@ -412,14 +437,17 @@ class PriorityInbox(Generic[M]):
     async def put(self, message: M, *, first: bool = False) -> None:
         """Enqueue a message, waiting for room until the deadline of the message. A cancelled call enqueues nothing.
 
+        In a series of messages, other tasks run after each 16th message, or a millisecond after they last ran.
+
         Raises:
             InboxFull: The inbox stayed full until the deadline.
         """
         await trio.lowlevel.checkpoint_if_cancelled()
-        if self.try_put(message, now=trio.current_time(), first=first):
-            await trio.lowlevel.cancel_shielded_checkpoint()
-        else:
+        now = trio.current_time()
+        if not self.try_put(message, now=now, first=first):
             await self._put_when_room(message, first=first)
+        elif self._put_batch.is_full(now):
+            await trio.lowlevel.cancel_shielded_checkpoint()
 
     def restore(self, message: M, *, now: float, first: bool = False) -> Place[M]:
         """Enqueue without checking bounds: the slot was granted earlier, for example before a restart. Returns the place."""
@@ -705,11 +733,15 @@ class PriorityInbox(Generic[M]):
             urgency.is_flooded = False
 
     async def get(self) -> M:
-        """Wait for the next message, claim its session until `release`, and return the message."""
+        """Wait for the next message, claim its session until `release`, and return the message.
+
+        While messages wait, other tasks run after each 16th message, or a millisecond after they last ran.
+        """
         await trio.lowlevel.checkpoint_if_cancelled()
         message = self.poll()
         if message is not None:
-            await trio.lowlevel.cancel_shielded_checkpoint()
+            if self._get_batch.is_full(trio.current_time()):
+                await trio.lowlevel.cancel_shielded_checkpoint()
             return message
         while message is None:
             message = await self._wait_message()

@@ -1,4 +1,5 @@
 import logging
+import time
 
 import attrs
 import pytest
@@ -6,6 +7,7 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from actgent.actors import Actor, ActorContext, ActorRef, ActorSystem, DeadLetter, Supervision, open_system
+from actgent.actors.inbox import BATCH_MESSAGES, BATCH_SECONDS
 from actgent.errors import ActgentError, ActorFailed, ConfigurationError, DeadlineExceeded, InboxFull
 from actgent.events import ActorRestarted, ActorStarted, ActorStopped, DeadLettered, EventStream
 from actgent.messages import Priority
@@ -44,6 +46,63 @@ async def test_ask_returns_the_result_of_receive(autojump_clock):
         ref = await system.spawn(Worker)
         assert await ref.ask("hello") == "hello"
         assert await ref.tell("hello") is None
+
+
+async def test_series_of_tells_lets_other_tasks_run(autojump_clock):
+    """In a series of messages, other tasks run at least after each 16th of the sender, and of the actor."""
+    steps = handled = 0
+    longest = before = 0
+
+    class Counting(Actor):
+        async def receive(self, payload: int) -> None:
+            nonlocal handled
+            handled += 1
+
+    async def other() -> None:
+        nonlocal steps, longest, before
+        while True:
+            steps += 1
+            longest, before = max(longest, handled - before), handled
+            await trio.lowlevel.checkpoint()
+
+    async with open_system() as system, trio.open_nursery() as nursery:
+        ref = await system.spawn(Counting)
+        nursery.start_soon(other)
+        for number in range(320):
+            await ref.tell(number)
+        assert 320 / BATCH_MESSAGES - 2 <= steps < 320
+        await ref.ask(0)
+        assert handled == 321
+        assert longest <= 2 * BATCH_MESSAGES  # trio runs the ready tasks in random order
+        nursery.cancel_scope.cancel()
+
+
+async def test_slow_messages_alternate_with_other_tasks():
+    """An actor that computes for more than a millisecond per message yields after each of them."""
+    handled = longest = before = 0
+
+    class Slow(Actor):
+        async def receive(self, payload: int) -> None:
+            nonlocal handled
+            handled += 1
+            end = time.perf_counter() + 2 * BATCH_SECONDS
+            while time.perf_counter() < end:
+                pass
+
+    async def other() -> None:
+        nonlocal longest, before
+        while True:
+            longest, before = max(longest, handled - before), handled
+            await trio.lowlevel.checkpoint()
+
+    async with open_system() as system, trio.open_nursery() as nursery:
+        ref = await system.spawn(Slow)
+        nursery.start_soon(other)
+        for number in range(32):
+            ref.tell_nowait(number)
+        await ref.ask(0)
+        assert longest <= 2  # trio runs the ready tasks in random order
+        nursery.cancel_scope.cancel()
 
 
 async def test_messages_run_by_priority_one_at_a_time(autojump_clock):
