@@ -639,22 +639,14 @@ async def get_response(call: HTTPCall) -> Response:
 
     Without a stream its status is `in_progress` until its run has ended.
     """
-    session, message_id = await _session_of(call, None, call.path["id"])
-    run = Run(call=call, session=session, message_id=message_id, is_read=True)
-    if message_id.endswith(_AFTER):  # the response that followed results or decisions
-        run = Run(
-            call=call,
-            session=session,
-            after_decision=f"{message_id.removesuffix(_AFTER)}.{session.id}",
-            is_read=True,
-        )
+    session, run, turn_id = await _run_of(call)
     resource = partial(response_resource, call.path["id"], 0, session.agent_name, {})
-    turn = context_of(session).turn
     if call.query.get("stream") == "true":
         encoder = ResponseEncoder(resource, starting_after=call.query.get("starting_after", -1))
         return RunStream(run, encoder.encode, first=encoder.first)
-    waiting = any(each.id == message_id for each in context_of(session).mailbox.waiting)
-    if waiting or (turn is not None and (run.after_decision or turn.message.id == message_id)):
+    context = context_of(session)
+    waiting = any(each.id == turn_id for each in context.mailbox.waiting)
+    if waiting or (context.turn is not None and context.turn.message.id == turn_id):
         return JSON(resource("queued" if waiting else "in_progress", [], None))
     encoder = ResponseEncoder(resource)
     for event in await collect(run):
@@ -662,14 +654,28 @@ async def get_response(call: HTTPCall) -> Response:
     return JSON(encoder.final)
 
 
+async def _run_of(call: HTTPCall) -> tuple[Session, Run, str]:
+    """Return the session and the run of the response that the path names, and the id of the message of its turn.
+
+    Raises:
+        Problem: The caller has no such response.
+    """
+    session, message_id = await _session_of(call, None, call.path["id"])
+    if not message_id.endswith(_AFTER):
+        return session, Run(call=call, session=session, message_id=message_id, is_read=True), message_id
+    # The response followed results or decisions.
+    decided = f"{message_id.removesuffix(_AFTER)}.{session.id}"
+    run = Run(call=call, session=session, after_decision=decided, is_read=True)
+    return session, run, (await run.find_decision()).turn
+
+
 async def cancel_response(call: HTTPCall) -> Response:
     """Stop the run of a response, and return the response."""
-    session, message_id = await _session_of(call, None, call.path["id"])
-    is_later = message_id.endswith(_AFTER)
-    if not is_later and not context_of(session).mailbox.has_accepted(message_id):
+    session, _, turn_id = await _run_of(call)
+    if not context_of(session).mailbox.has_accepted(turn_id):
         raise missing()
     opened = await call.gateway.access.session(call.caller, session.id, session.agent_name)
-    await opened.interrupt("cancelled by the client", message_id=None if is_later else message_id)
+    await opened.interrupt("cancelled by the client", message_id=turn_id)
     return await get_response(call)
 
 

@@ -12,7 +12,12 @@ from actgent.agents.session import Session, context_of, face_of, services_of
 from actgent.approvals import Approval, Decision
 from actgent.errors import AlreadyDecided, ConfigurationError, SessionExists
 from actgent.journal.base import SessionSummary
-from actgent.journal.records import ApprovalDecisionRecord, ApprovalRequestRecord, TurnOptions
+from actgent.journal.records import (
+    ApprovalDecisionRecord,
+    ApprovalRequestRecord,
+    SuspensionRecord,
+    TurnOptions,
+)
 from actgent.messages import Part, Sender, ToolSpec
 from actgent.runtime.sessions.session_opener import SessionOpener
 from actgent.runtime.subscriptions import follow_session
@@ -42,6 +47,18 @@ ENQUEUE_SECONDS = 10
 """Time for which a message waits for room in the inbox."""
 PAGE = 200
 """Records that are read at once to find a decision."""
+
+
+@attrs.frozen(kw_only=True)
+class DecisionPlace:
+    """Place of a decision in the records of a session."""
+
+    after: int
+    """Number of the record before the decision."""
+    is_waiting: bool
+    """True if the turn is still suspended: approvals are open that were asked before the decision."""
+    turn: str
+    """Id of the message whose turn the decision continued."""
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -135,7 +152,10 @@ class Run:
             raise missing()
         if self.is_decision:
             is_open = [each for each in self._open_approvals() if self._decision_on(each) is not None]
-            return (head.records, True, False) if is_open else await self._find_decided()
+            if is_open:
+                return head.records, True, False
+            place = await self.find_decision()
+            return place.after, False, place.is_waiting
         # The head was read before this test, so that records which are written in between follow it.
         if not self.is_read and not context_of(self.session).mailbox.has_accepted(self.message_id):
             self._check_has_results()
@@ -175,26 +195,34 @@ class Run:
                 "suspended", f"the session waits for the results of tool calls ({names}): send these first"
             )
 
-    async def _find_decided(self) -> tuple[int, bool, bool]:
-        """Return the place of the first of the decisions, as `_find_begin` does.
+    async def find_decision(self) -> "DecisionPlace":
+        """Return the place of the first decision of the request, in the last suspension that the request decides.
 
-        The turn is still suspended if approvals are open that were asked before the decision.
+        A client may repeat the results of earlier suspensions of the turn, whose answers it has received before.
 
         Raises:
-            Problem: The session has no such approval or call.
+            Problem: The session has no such approval or call, or it is not decided.
         """
         key = context_of(self.session).key
         still_open = {each.id for each in self._open_approvals()}
         journal, number, asked = self.call.gateway.access.journal, 0, dict[str, Approval]()
+        found, is_first, turn = None, True, ""
         while records := await journal.read(key.session_id, agent=key.agent, after=number, limit=PAGE):
             for record in records:
                 match record:
+                    case SuspensionRecord():
+                        is_first, turn = True, record.message_id
                     case ApprovalRequestRecord(approval=approval):
                         asked[approval.id] = approval
-                    case ApprovalDecisionRecord(approval_id=known) if self._has_decided(asked.get(known)):
-                        return number, False, not still_open.isdisjoint(asked)
+                    case ApprovalDecisionRecord(approval_id=known):
+                        if is_first and self._has_decided(asked.get(known)):
+                            is_waiting = not still_open.isdisjoint(asked)
+                            found = DecisionPlace(after=number, is_waiting=is_waiting, turn=turn)
+                            is_first = False
                 number += 1
-        raise missing()
+        if found is None:
+            raise missing()
+        return found
 
     def _has_decided(self, approval: Approval | None) -> bool:
         if approval is None:
