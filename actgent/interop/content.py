@@ -4,6 +4,7 @@ import base64
 import binascii
 import hashlib
 import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from actgent.messages import File, Image, Part, ToolCall
@@ -65,6 +66,47 @@ def text_field(value: object, name: str) -> str:
     """
     if not isinstance(value, str) or not value or "\x00" in value:
         raise Problem("invalid", f"{name} is a text that is not empty", param=name)
+    return value
+
+
+_KINDS: Mapping[type, str] = {
+    str: "a text",
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    list: "a list",
+    dict: "an object",
+}
+
+
+def check_types(body: Mapping[str, Any], types: Mapping[str, Sequence[type]]) -> None:
+    """Check the types of the members of an object. A member may be missing or null.
+
+    Args:
+        body: The object.
+        types: Types of the members, by name; `float` accepts whole numbers.
+
+    Raises:
+        Problem: A member has another type.
+    """
+    for name, wanted in types.items():
+        value = body.get(name)
+        if value is None or type(value) in wanted or (type(value) is int and float in wanted):
+            continue
+        kinds = " or ".join(_KINDS[each] for each in wanted)
+        raise Problem("invalid", f"{name} is {kinds}", param=name)
+
+
+def object_of(value: object, name: str) -> Mapping[str, Any]:
+    """Return an object of a request; empty if it is missing or null.
+
+    Raises:
+        Problem: The value is no object.
+    """
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise Problem("invalid", f"{name} is an object", param=name)
     return value
 
 

@@ -20,13 +20,14 @@ from actgent.approvals import Approval, Approve, Decision, Reject, Respond, sess
 from actgent.journal.records import TurnOptions
 from actgent.messages import ChatMessage, Part, Text, ToolCall, ToolResult, ToolSpec, Usage, new_id
 from actgent.sessions.imported_history import ImportedMessage
+from actgent.support.strict_json import load_document
 from actgent.tools.outputs.result_text import to_text
 from actgent.web.problems import Problem, missing
 from actgent.web.routes.endpoints import JSON, Endpoint, HTTPCall
 from actgent.web.routes.idempotency import key_of
 from actgent.web.routes.schemas import NUMBER
 
-from .content import media_of_url, text_field, to_client_id, to_file
+from .content import check_types, media_of_url, object_of, text_field, to_client_id, to_file
 from .runs import AnswerDone, RunEnded, RunEvent, RunSuspended, TextDelta, TextDiscarded
 from .serving import (
     Run,
@@ -44,6 +45,35 @@ from .serving import (
 Wire = dict[str, Any]
 UNSUPPORTED = ("logprobs", "audio", "prediction", "functions", "modalities", "stop", "seed")
 """Fields of a request that change the answer and cannot be served."""
+_TYPES: Mapping[str, Sequence[type]] = {
+    "model": (str,),
+    "stream": (bool,),
+    "store": (bool,),
+    "tools": (list,),
+    "tool_choice": (str, dict),
+    "temperature": (float,),
+    "metadata": (dict,),
+    "n": (int,),
+}
+_CHAT_TYPES: Mapping[str, Sequence[type]] = {
+    **_TYPES,
+    "messages": (list,),
+    "stream_options": (dict,),
+    "response_format": (dict,),
+    "max_completion_tokens": (int,),
+    "max_tokens": (int,),
+}
+_RESPONSE_TYPES: Mapping[str, Sequence[type]] = {
+    **_TYPES,
+    "input": (str, list),
+    "instructions": (str,),
+    "previous_response_id": (str,),
+    "background": (bool,),
+    "text": (dict,),
+    "reasoning": (dict,),
+    "truncation": (str,),
+    "max_output_tokens": (int,),
+}
 DONE = b"data: [DONE]\n\n"
 _FINISH = {
     "length": "length",
@@ -123,19 +153,19 @@ def options_of(call: HTTPCall, agent: str, system: str, most: str) -> TurnOption
     body = call.body
     tools, hint = _tools_of(call, agent)
     system = "\n\n".join(filter(None, (system, hint)))
-    form, name = _form_of(body)
+    schema, name = _schema_of(body)
     temperature, tokens = body.get("temperature"), body.get(most) or body.get("max_tokens")
     if temperature is not None and not (isinstance(temperature, int | float) and 0 <= temperature <= 2):  # noqa: PLR2004 - OpenAI's range
         raise Problem("invalid", "temperature is a number from 0 to 2", param="temperature")
     if tokens is not None and not (isinstance(tokens, int) and tokens > 0):
         raise Problem("invalid", f"{most} is a whole number above 0", param=most)
-    if temperature is None and tokens is None and not (system or tools) and form is None:
+    if temperature is None and tokens is None and not (system or tools) and schema is None:
         return None
     return TurnOptions(
         temperature=None if temperature is None else float(temperature),
         max_tokens=tokens,
         tail=system,
-        output=form,
+        output=schema,
         output_name=name,
         tools=tools,
     )
@@ -155,7 +185,7 @@ def _tools_of(call: HTTPCall, agent: str) -> tuple[tuple[ToolSpec, ...], str]:
     if choice == "required" and names:
         return tools, f"Call at least one of these tools before you answer: {', '.join(names)}."
     if isinstance(choice, dict) and choice.get("type") == "function":
-        name = choice.get("name") or (choice.get("function") or {}).get("name")
+        name = choice.get("name") or object_of(choice.get("function"), "tool_choice").get("name")
         if name in names:
             return tools, f"Call the tool {name} before you answer."
     raise Problem(
@@ -172,19 +202,18 @@ def _function_of(tool: Any) -> Wire:
     return {name: function.get(name) for name in ("name", "description", "parameters")}
 
 
-def _form_of(body: Mapping[str, Any]) -> tuple[str | None, str]:
+def _schema_of(body: Mapping[str, Any]) -> tuple[str | None, str]:
     """Return the JSON schema of the answer as JSON text, and its name."""
-    given = body.get("response_format") or (body.get("text") or {}).get("format") or {}
+    field = "response_format" if body.get("response_format") else "text"
+    given = object_of(body.get("response_format") or (body.get("text") or {}).get("format"), field)
     kind = given.get("type", "text")
     if kind == "text":
         return None, ""
     if kind == "json_object":
         return '{"type": "object"}', "answer"
-    schema = given.get("json_schema") or given
+    schema = object_of(given.get("json_schema") or given, field)
     if kind != "json_schema" or not isinstance(schema.get("schema"), dict):
-        raise Problem(
-            "invalid", "the format is text, json_object or json_schema with a schema", param="response_format"
-        )
+        raise Problem("invalid", "the format is text, json_object or json_schema with a schema", param=field)
     return json.dumps(schema["schema"]), str(schema.get("name") or "answer")
 
 
@@ -209,7 +238,7 @@ def _part_of(part: Any) -> Part:
         url = part.get("image_url")
         return media_of_url(text_field(url.get("url") if isinstance(url, dict) else url, "image_url"))
     if kind in ("file", "input_file"):
-        file = part.get("file") if kind == "file" else part
+        file = object_of(part.get("file"), "file") if kind == "file" else part
         data, name = file.get("file_data") or file.get("file_url"), str(file.get("filename") or "file")
         text = text_field(data, "file_data")
         if text.startswith(("data:", "http:", "https:")):
@@ -244,17 +273,32 @@ class RequestMessages:
         return next(map(session_of, (*self.results, *self.decisions)), "")
 
 
-def messages_of_request(items: Any, *, instructions: Any = None) -> RequestMessages:
+def messages_of_request(
+    body: Mapping[str, Any], field: str, *, instructions: str | None = None
+) -> RequestMessages:
     """Return the messages of a request.
+
+    Args:
+        body: Body of the request.
+        field: Name of the field with the messages.
+        instructions: Text of the system that the request has in another field.
 
     Raises:
         Problem: There are none, the last one is neither the user's nor a result, or one is of an unknown kind.
     """
+    try:
+        return _messages_of(body.get(field), instructions)
+    except Problem as problem:  # its text names the member of the message
+        problem.fields["param"] = field
+        raise
+
+
+def _messages_of(items: Any, instructions: str | None) -> RequestMessages:
     if isinstance(items, str):
         items = [{"role": "user", "content": items}]
     if not isinstance(items, list) or not items or not all(isinstance(each, dict) for each in items):
-        raise Problem("invalid", "the request has no messages", param="messages")
-    system, said = [str(instructions)] if instructions else [], list[Wire]()
+        raise Problem("invalid", "the messages are a list of objects that is not empty", param="messages")
+    system, said = [instructions] if instructions else [], list[Wire]()
     for item in items:
         if item.get("role") in ("system", "developer"):
             system.append(_plain(item.get("content")))
@@ -348,7 +392,7 @@ def _past_call(given: Any) -> ToolCall:
     if not isinstance(function, dict):
         raise Problem("invalid", "a tool call has an id and a function", param="messages")
     try:
-        arguments = json.loads(function.get("arguments") or "{}")
+        arguments = load_document(function.get("arguments") or "{}")
     except (TypeError, ValueError):
         arguments = {}
     name = text_field(function.get("name"), "name")
@@ -379,8 +423,9 @@ def _model(name: str) -> Wire:
 async def chat_completions(call: HTTPCall) -> Response:
     """Answer a chat completion request. `X-Session-Id` keeps the conversation in a session; without, earlier messages are the history."""
     body, agent = call.body, agent_of(call)
+    check_types(body, _CHAT_TYPES)
     check_supported(body)
-    said = messages_of_request(body.get("messages"))
+    said = messages_of_request(body, "messages")
     options = options_of(call, agent, said.system, "max_completion_tokens")  # before a session is created
     session_id = call.header("x-session-id")
     if said.results:
@@ -586,10 +631,11 @@ class ChatEncoder:
 async def create_response(call: HTTPCall) -> Response:
     """Answer a Responses request; `previous_response_id` continues the session of an earlier response."""
     body, agent = call.body, agent_of(call)
+    check_types(body, _RESPONSE_TYPES)
     check_supported(body)
     if body.get("background") and body.get("store") is False:
         raise Problem("invalid", "background does not go with store: false", param="background")
-    said = messages_of_request(body.get("input"), instructions=body.get("instructions"))
+    said = messages_of_request(body, "input", instructions=body.get("instructions"))
     if said.decisions and not call.caller.allows("approve"):
         raise Problem("forbidden", "mcp_approval_response takes the scope approve")
     options = options_of(call, agent, said.system, "max_output_tokens")  # before a session is created
