@@ -122,39 +122,39 @@ from .definitions.instructions import (
     read_folder as read_folder,
 )
 from .errors import (
-    AccessRefused as AccessRefused,
     ActgentError as ActgentError,
     ActorFailed as ActorFailed,
-    AddressRefused as AddressRefused,
-    AlreadyAnswered as AlreadyAnswered,
-    AlreadyDecided as AlreadyDecided,
+    AddressBlocked as AddressBlocked,
     AnswerError as AnswerError,
+    ApprovalAlreadyDecided as ApprovalAlreadyDecided,
     ApprovalMismatch as ApprovalMismatch,
     ApprovalNotFound as ApprovalNotFound,
-    AskPerson as AskPerson,
+    ApprovalRequired as ApprovalRequired,
     BadRequest as BadRequest,
-    BrokenAnswer as BrokenAnswer,
     ConfigurationError as ConfigurationError,
     ContentFiltered as ContentFiltered,
     ContextOverflow as ContextOverflow,
-    CursorUnknown as CursorUnknown,
     DatabaseFailed as DatabaseFailed,
     DeadLetterGone as DeadLetterGone,
     DeadlineExceeded as DeadlineExceeded,
+    DeadlockDetected as DeadlockDetected,
     DepsMissing as DepsMissing,
+    DuplicateMessage as DuplicateMessage,
     DuplicateTool as DuplicateTool,
     EmptyAnswer as EmptyAnswer,
     FeedLagged as FeedLagged,
     Fenced as Fenced,
-    ForeignExit as ForeignExit,
-    GuardRefused as GuardRefused,
+    GuardrailTripped as GuardrailTripped,
     HandlerFailed as HandlerFailed,
+    HTTPToolError as HTTPToolError,
     InboxFull as InboxFull,
     Interrupted as Interrupted,
     InvalidArguments as InvalidArguments,
+    InvalidCursor as InvalidCursor,
     InvalidFile as InvalidFile,
     InvalidFolder as InvalidFolder,
     InvalidState as InvalidState,
+    InvalidToolResult as InvalidToolResult,
     InvalidToolSchema as InvalidToolSchema,
     JournalDamaged as JournalDamaged,
     JournalError as JournalError,
@@ -170,17 +170,17 @@ from .errors import (
     MemoryReplaced as MemoryReplaced,
     MessageTooLarge as MessageTooLarge,
     MissingKey as MissingKey,
+    ModeChangeRejected as ModeChangeRejected,
     ModelError as ModelError,
     ModelTimeout as ModelTimeout,
-    ModeRefused as ModeRefused,
     NotAuthorized as NotAuthorized,
-    NoThread as NoThread,
     NotRunning as NotRunning,
     NotSerializable as NotSerializable,
     NotSuspended as NotSuspended,
     OutcomeUnknown as OutcomeUnknown,
     OutsideTrio as OutsideTrio,
     ParseError as ParseError,
+    PermissionDenied as PermissionDenied,
     PortalClosed as PortalClosed,
     PriceUnknown as PriceUnknown,
     ProviderUnavailable as ProviderUnavailable,
@@ -188,7 +188,6 @@ from .errors import (
     RateLimited as RateLimited,
     Refusal as Refusal,
     RemoteError as RemoteError,
-    RequestFailed as RequestFailed,
     ServerUnreachable as ServerUnreachable,
     SessionBusy as SessionBusy,
     SessionClosed as SessionClosed,
@@ -196,8 +195,10 @@ from .errors import (
     SessionMoved as SessionMoved,
     SessionNotFound as SessionNotFound,
     Stopped as Stopped,
+    StreamInterrupted as StreamInterrupted,
     Suspended as Suspended,
-    ThreadsLeft as ThreadsLeft,
+    ThreadPoolExhausted as ThreadPoolExhausted,
+    ThreadsStillRunning as ThreadsStillRunning,
     ToolError as ToolError,
     ToolNotFound as ToolNotFound,
     ToolsetUnavailable as ToolsetUnavailable,
@@ -205,9 +206,8 @@ from .errors import (
     TooManySchedules as TooManySchedules,
     TruncatedAnswer as TruncatedAnswer,
     UnsupportedPart as UnsupportedPart,
-    UnusableResult as UnusableResult,
     UsageError as UsageError,
-    WaitCycle as WaitCycle,
+    UserCodeExit as UserCodeExit,
     WireError as WireError,
     WouldDeadlock as WouldDeadlock,
     WrongOwner as WrongOwner,
@@ -231,7 +231,7 @@ from .llm.clients.openai_responses import (
     OpenAIResponses as OpenAIResponses,
 )
 from .llm.fallback import (
-    Fallback as Fallback,
+    FallbackModel as FallbackModel,
 )
 from .llm.governor import (
     Governor as Governor,
@@ -246,9 +246,9 @@ from .llm.scripted import (
     ScriptedLLM as ScriptedLLM,
 )
 from .llm.wrappers import (
-    Cached as Cached,
-    Governed as Governed,
-    Retried as Retried,
+    CachedModel as CachedModel,
+    RateLimitedModel as RateLimitedModel,
+    RetryingModel as RetryingModel,
 )
 from .memory.base import (
     Memory as Memory,
@@ -258,7 +258,7 @@ from .memory.histories.compression import (
     SemanticCompression as SemanticCompression,
 )
 from .memory.histories.filters import (
-    Relevance as Relevance,
+    RelevanceFilter as RelevanceFilter,
     TimeDecay as TimeDecay,
 )
 from .memory.histories.truncation import (
@@ -268,8 +268,8 @@ from .memory.longterm import (
     Association as Association,
     Memories as Memories,
     MemoryFilter as MemoryFilter,
-    MemoryUnit as MemoryUnit,
-    Recalled as Recalled,
+    MemoryMatch as MemoryMatch,
+    MemoryRecord as MemoryRecord,
 )
 from .memory.short_term import (
     ShortTermMemory as ShortTermMemory,
@@ -278,7 +278,7 @@ from .memory.sliding_window import (
     SlidingWindow as SlidingWindow,
 )
 from .memory.summarizing import (
-    Summarizing as Summarizing,
+    SummarizingMemory as SummarizingMemory,
 )
 from .messages import (
     CallProgress as CallProgress,

@@ -105,7 +105,7 @@ class Approval(Serializable):
     owner: str = ""
     """Name of the session's owner. For a session that works for another agent: name of the owner of the topmost session."""
     state: str = attrs.field(default="", repr=False)
-    """Private state that the tool passed to `AskPerson` for its next run; empty if none. Clients do not receive this field."""
+    """Private state that the tool passed to `ApprovalRequired` for its next run; empty if none. Clients do not receive this field."""
     for_caller: bool = False
     """True if the caller of the turn runs the tool: it decides by `Respond` with the result, or by `Reject`."""
 
@@ -158,12 +158,12 @@ class Approve(Serializable):
 
 @attrs.frozen
 class FormAnswer(Approve):
-    """`Approve` decision as `context.approval` of a tool that raised `AskPerson`: with the question and state of that request."""
+    """`Approve` decision as `context.approval` of a tool that raised `ApprovalRequired`: with the question and state of that request."""
 
     question: str = attrs.field(default="", kw_only=True, validator=_text)
     """Question that the approver answered."""
     state: str = attrs.field(default="", kw_only=True, repr=False, validator=_text)
-    """State that the tool passed to `AskPerson`, unchanged; empty if none."""
+    """State that the tool passed to `ApprovalRequired`, unchanged; empty if none."""
 
 
 @attrs.frozen

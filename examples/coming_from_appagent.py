@@ -8,7 +8,7 @@ from actgent import (
     BareAgent,
     Database,
     Mode,
-    ModeRefused,
+    ModeChangeRejected,
     Modes,
     ScriptedLLM,
     ToolCall,
@@ -67,7 +67,7 @@ async def main() -> None:
             await session.wait_idle()
         try:
             await session.set_mode("review", by="user")
-        except ModeRefused as error:
+        except ModeChangeRejected as error:
             print("refused:", error)
         print([f"{change.previous} -> {change.current} by {change.by}" for change in session.mode_changes])
         print(await database.query("SELECT owner, service FROM deployments"))

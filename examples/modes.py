@@ -5,7 +5,7 @@ All tools stand in the prompt all the time, so it never changes and stays in the
 
 import trio
 
-from actgent import BareAgent, Chat, Mode, ModeRefused, Modes, ScriptedLLM, Text, ToolCall, tool
+from actgent import BareAgent, Chat, Mode, ModeChangeRejected, Modes, ScriptedLLM, Text, ToolCall, tool
 
 
 @tool(effect="pure")
@@ -58,7 +58,7 @@ async def main() -> None:
             await session.wait_idle()
         try:
             await session.set_mode("act", by="user")
-        except ModeRefused as refused:
+        except ModeChangeRejected as refused:
             print(refused)
         await session.set_mode("act", by="admin", force=True)
         print("the conversation was told:")

@@ -13,7 +13,7 @@ from actgent import (
     Limits,
     MCPServer,
     Mode,
-    ModeRefused,
+    ModeChangeRejected,
     Modes,
     OpenAPI,
     PlanAgent,
@@ -231,7 +231,7 @@ async def test_a_guard_with_an_empty_reason_refuses():
     """Only None allows a switch."""
     async with clerk(modes=Modes(guard=lambda *_: "", initial="plan")) as agent:
         session = await agent.create_session("ada")
-        with pytest.raises(ModeRefused):
+        with pytest.raises(ModeChangeRejected):
             await session.set_mode("act")
         assert session.mode == "plan"
 

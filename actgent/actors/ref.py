@@ -173,7 +173,7 @@ class ActorRef(Address):
 
         Raises:
             DeadlineExceeded: The actor did not answer in time.
-            WaitCycle: The actor waits for the caller, directly or through other actors, so it could never answer. With
+            DeadlockDetected: The actor waits for the caller, directly or through other actors, so it could never answer. With
                 `concurrency=` above 1 this applies per message group.
             ActorFailed: The actor has ended, or the message failed too often.
         """

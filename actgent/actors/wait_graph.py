@@ -14,7 +14,7 @@ from contextlib import contextmanager
 
 import attrs
 
-from actgent.errors import WaitCycle
+from actgent.errors import DeadlockDetected
 
 
 @attrs.define(eq=False)
@@ -116,9 +116,9 @@ def refuse_cycle(waiter: WaitNode, target: WaitNode) -> None:
     """Raise if waiting would close a cycle.
 
     Raises:
-        WaitCycle: The target waits for the waiter, directly or through other nodes.
+        DeadlockDetected: The target waits for the waiter, directly or through other nodes.
     """
     if waiter is target or (target.waits_for and waiter.awaited_by):
         found = find_cycle(waiter, target)
         if found.path:
-            raise WaitCycle([node.name for node in found.path])
+            raise DeadlockDetected([node.name for node in found.path])

@@ -635,7 +635,7 @@ class Agent(Generic[DataT_co, DepsT]):
     def guard(self, fn: Any = None, *, on: GuardedKind = "message") -> Any:
         """Register `fn` as a guard, which checks messages, or with `on="answer"` replies, before handlers and callers receive them.
 
-        A guard returns None to accept, or `Refuse(reason)` to end the turn with `GuardRefused`, a `Failure` of the kind
+        A guard returns None to accept, or `Refuse(reason)` to end the turn with `GuardrailTripped`, a `Failure` of the kind
         `guard`. It returns `Ask(question)` to suspend the turn until a person has approved. A guard of answers may also return
         a text that replaces the answer; the history keeps the model's answer. A function with a second parameter also gets the
         session. An async guard may take `handler_timeout` seconds.
@@ -731,7 +731,7 @@ class Agent(Generic[DataT_co, DepsT]):
             DeadlineExceeded: The turn had no answer within `timeout` seconds.
             Suspended: The turn waits for the approvals with these ids. Or an earlier turn of the session waits for approvals;
                 then the message was not sent.
-            AlreadyAnswered: The message was answered earlier, and the reply is no longer known.
+            DuplicateMessage: The message was answered earlier, and the reply is no longer known.
             ActgentError: The error of the `Failure` that ended the turn.
         """
         if unknown:

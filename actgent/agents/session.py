@@ -313,7 +313,7 @@ class Session(Generic[DataT_co]):
 
         Raises:
             ConfigurationError: The runtime has no journal.
-            CursorUnknown: The session has fewer records than `after`: it was recreated, or the journal is an older copy.
+            InvalidCursor: The session has fewer records than `after`: it was recreated, or the journal is an older copy.
             SessionNotFound: The journal has no such session.
             JournalError: The journal cannot be read.
         """
@@ -336,7 +336,7 @@ class Session(Generic[DataT_co]):
         Without a journal, the newest 1,000 records of the session are kept in memory, and older records are lost.
 
         Raises:
-            CursorUnknown: The session has fewer records than `after`: it was recreated, or the journal is an older copy.
+            InvalidCursor: The session has fewer records than `after`: it was recreated, or the journal is an older copy.
             SessionNotFound: The journal has no such session.
             JournalError: The journal cannot be read.
         """
@@ -767,7 +767,7 @@ class Session(Generic[DataT_co]):
             NotSuspended: No tool call of this session waits for an approval.
             ApprovalNotFound: No open approval has this id.
             ApprovalMismatch: The approval object was altered, so it does not describe the waiting call.
-            AlreadyDecided: The approval was decided by someone else, has expired, or was withdrawn.
+            ApprovalAlreadyDecided: The approval was decided by someone else, has expired, or was withdrawn.
             InvalidArguments: The arguments in `Edit` or `Respond` do not fit the tool. The approval stays open.
             NotSerializable: The result in `Respond` is not plain data. The approval stays open.
             SessionClosed, NotRunning: The turn cannot resume any more.
@@ -817,7 +817,7 @@ class Session(Generic[DataT_co]):
 
         Raises:
             ConfigurationError: The agent has no mode of this name.
-            ModeRefused: The rules do not allow the switch.
+            ModeChangeRejected: The rules do not allow the switch.
             UsageError: The agent has no modes.
             NotRunning: The agent is stopping; the session keeps the old mode.
         """

@@ -11,7 +11,14 @@ import trio
 
 from actgent.definitions.instructions import BRAIN
 from actgent.definitions.toolset_files import SERVERS
-from actgent.errors import ActgentError, AskPerson, ConfigurationError, OutcomeUnknown, ParseError, nearest
+from actgent.errors import (
+    ActgentError,
+    ApprovalRequired,
+    ConfigurationError,
+    OutcomeUnknown,
+    ParseError,
+    nearest,
+)
 from actgent.errors.printable import counted
 from actgent.messages import Part, Text
 from actgent.support.files import file_change
@@ -359,7 +366,7 @@ def _describe_error(error: Exception, *, call_started: bool = False) -> str:
     """Return the error as text. Add that the outcome is unknown if the connection failed during a tool call."""
     found = list(leaves(error))
     leaf = next((each for each in found if isinstance(each, ActgentError)), found[0])
-    if isinstance(leaf, AskPerson):
+    if isinstance(leaf, ApprovalRequired):
         return f"the server requests user input, which only an agent can give: {leaf}"
     is_unknown = isinstance(leaf, OutcomeUnknown) or (call_started and not isinstance(leaf, ActgentError))
     words = str(leaf) if isinstance(leaf, ActgentError) else error_text(leaf)

@@ -79,7 +79,7 @@ class RemoteAgent:
         Raises:
             NotRunning: No agent of this name runs on the server.
             SessionExists: The agent already has a session with this id.
-            AccessRefused: The token may not create sessions for another owner.
+            PermissionDenied: The token may not create sessions for another owner.
         """
         check_id("session_id", session_id)
         body = session_body(self.name, owner, on_busy, limits)

@@ -11,7 +11,7 @@ from contextlib import aclosing
 import attrs
 import trio
 
-from actgent.errors import CursorUnknown
+from actgent.errors import InvalidCursor
 from actgent.support.logs import LogVariable, logger_of
 
 from .problems import error_of
@@ -56,7 +56,7 @@ class ReconnectingStream:
         """Call `on_record` with the events of each record, in order, until the session is closed.
 
         Raises:
-            CursorUnknown: The server's journal has fewer records than the cursor.
+            InvalidCursor: The server's journal has fewer records than the cursor.
             ServerUnreachable: No connection worked for `patience` seconds, or `MAX_BROKEN_CONNECTIONS` connections in a row broke.
             ActgentError: The server answered with an error, for example `SessionNotFound` if the session was erased.
         """
@@ -120,7 +120,7 @@ class ReconnectingStream:
             return False
         if event.name == "resync":
             records = event.number or 0
-            raise CursorUnknown(self.request.session_id, self.cursor, records)
+            raise InvalidCursor(self.request.session_id, self.cursor, records)
         if event.number is None and self.is_unnumbered(event):
             await on_record([event])
             return False

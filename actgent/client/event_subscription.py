@@ -11,7 +11,7 @@ from typing import Any
 import attrs
 import trio
 
-from actgent.errors import ActgentError, CursorUnknown, SessionNotFound
+from actgent.errors import ActgentError, InvalidCursor, SessionNotFound
 from actgent.messages import Delivery, Failure
 from actgent.sessions.handlers import Handler, HandlerKind, Handlers
 from actgent.support.logs import LogVariable, logger_of
@@ -189,7 +189,7 @@ class EventSubscription:
         self._error = error
         if isinstance(error, SessionNotFound):
             return  # it was erased
-        kind = "journal" if isinstance(error, CursorUnknown) else "internal"
+        kind = "journal" if isinstance(error, InvalidCursor) else "internal"
         _log.warning(
             "session %s: its handlers receive no more events: %s",
             LogVariable(self._request.session_id),

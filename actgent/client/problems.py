@@ -5,9 +5,8 @@ from typing import Any
 
 from actgent import errors
 from actgent.errors import (
-    AccessRefused,
     ActgentError,
-    AlreadyDecided,
+    ApprovalAlreadyDecided,
     ApprovalNotFound,
     ConfigurationError,
     InboxFull,
@@ -15,9 +14,10 @@ from actgent.errors import (
     JournalFull,
     LimitReached,
     MessageTooLarge,
-    ModeRefused,
+    ModeChangeRejected,
     NotRunning,
     NotSuspended,
+    PermissionDenied,
     RemoteError,
     SessionBusy,
     SessionClosed,
@@ -108,7 +108,7 @@ def _too_large(refused: Refused, _: RemoteRequest) -> ActgentError:
 
 def _no_access(refused: Refused, _: RemoteRequest) -> ActgentError:
     """Return the error for a request that the server does not allow."""
-    return AccessRefused(refused.detail, kind=refused.kind, status=refused.status)
+    return PermissionDenied(refused.detail, kind=refused.kind, status=refused.status)
 
 
 _MAKE_ERROR: Mapping[str, MakeError] = {
@@ -119,9 +119,9 @@ _MAKE_ERROR: Mapping[str, MakeError] = {
     "not-suspended": _with_session_id(NotSuspended),
     "suspended": lambda refused, _: suspended(refused.fields.get("waits_for")),
     "already-decided": lambda refused, request: error_with_text(
-        AlreadyDecided, refused.detail, approval_id=request.part
+        ApprovalAlreadyDecided, refused.detail, approval_id=request.part
     ),
-    "mode-refused": _with_text(ModeRefused),
+    "mode-refused": _with_text(ModeChangeRejected),
     "message-too-large": _too_large,
     "body-too-large": _too_large,
     "inbox-full": _with_text(InboxFull),

@@ -418,7 +418,7 @@ class RemoteSession:
             NotSuspended: The session has no suspended turn.
             ApprovalNotFound: The session has no open approval with this id.
             ApprovalMismatch: The `Approval` object was changed.
-            AlreadyDecided: The approval has another decision.
+            ApprovalAlreadyDecided: The approval has another decision.
             InvalidArguments: The arguments of an `Edit`, or the form of an `Approve`, do not match the schema.
         """
         if isinstance(approval, Approval) and not approval.is_genuine:
@@ -481,7 +481,7 @@ class RemoteSession:
 
         Raises:
             ConfigurationError: The agent has no mode of this name.
-            ModeRefused: The agent does not allow this switch to the caller, or not now.
+            ModeChangeRejected: The agent does not allow this switch to the caller, or not now.
         """
         body: dict[str, Any] = {"mode": mode, "reason": reason}
         if force:

@@ -18,29 +18,29 @@ The first level of the tree says whose mistake it is; the class says what to do 
     │   ├── SessionClosed          the session was closed
     │   ├── SessionNotFound        the agent has no session with this id
     │   │   └── WrongOwner         the session with this id belongs to another owner
-    │   ├── CursorUnknown          the cursor is after the last record of the session
+    │   ├── InvalidCursor          the cursor is after the last record of the session
     │   ├── NotSerializable        a value cannot be written to the journal
     │   ├── InvalidState           a state change does not fit the type of `state=`, see `reason`
     │   ├── SessionBusy            the session has a running turn and rejects messages (on_busy="reject")
     │   ├── NotSuspended           an answer for a session without a pending approval
     │   ├── ApprovalNotFound       an answer with an approval id that is not pending in the session
     │   ├── ApprovalMismatch       an answer for another tool or other arguments than the pending call
-    │   ├── AlreadyDecided         a second answer to one approval, see `decision`
-    │   ├── AlreadyAnswered        a repeated message id whose reply is no longer stored
+    │   ├── ApprovalAlreadyDecided         a second answer to one approval, see `decision`
+    │   ├── DuplicateMessage        a repeated message id whose reply is no longer stored
     │   ├── DeadLetterGone         a dead letter was removed, or another task is sending it
     │   ├── MessageTooLarge        a message exceeds the size limit of the inbox, see `size` and `limit`
-    │   ├── ModeRefused            the caller may not switch the mode, or not at this moment
+    │   ├── ModeChangeRejected            the caller may not switch the mode, or not at this moment
     │   ├── MemoryNotFound         the owner has no long-term memory with this id
     │   ├── MemoryReplaced         a newer memory has replaced this memory, see `by`
     │   └── WouldDeadlock          a handler or tool waits for the turn that it runs in
-    │       └── WaitCycle          sessions or actors wait for each other in a cycle, see `path`
+    │       └── DeadlockDetected          sessions or actors wait for each other in a cycle, see `path`
     ├── InboxFull                  backpressure: retry later, or raise the capacity
     ├── DeadlineExceeded           an ask was not answered before its deadline
     ├── ActorFailed                the asked actor raised or has stopped
     ├── FeedLagged                 a feed reader was too slow and lost records, see `lost`; the journal has them
     ├── Suspended                  the turn is suspended until an approval or event arrives, see `ids`
     ├── RemoteError                the server returned an error without a more precise class, see `kind`
-    │   ├── AccessRefused          the token is invalid or lacks a permission
+    │   ├── PermissionDenied          the token is invalid or lacks a permission
     │   └── ServerUnreachable      the server did not respond within the retry timeout, see `was_sent`
     ├── Fenced                     another process has acquired the session
     │   └── SessionMoved           ... and continues it: send the message there, see `session_id`
@@ -55,10 +55,10 @@ The first level of the tree says whose mistake it is; the class says what to do 
     ├── DatabaseFailed             the database of an agent failed or rejected a statement; retry with the same key
     ├── MemoriesFull               the owner has reached the capacity, and all memories are pinned
     ├── WireError                  serialized data that this version cannot decode
-    ├── ThreadsLeft                sync functions still run in threads after the shutdown grace period
-    ├── GuardRefused               a guard of the agent rejected a message or an answer
+    ├── ThreadsStillRunning                sync functions still run in threads after the shutdown grace period
+    ├── GuardrailTripped               a guard of the agent rejected a message or an answer
     ├── HandlerFailed              a session handler raised or exceeded its timeout
-    ├── ForeignExit                user code raised a BaseException that is no Exception, e.g. SystemExit
+    ├── UserCodeExit                user code raised a BaseException that is no Exception, e.g. SystemExit
     ├── Interrupted                the turn was interrupted
     ├── Stopped                    the agent stopped before the turn completed
     ├── TooManySchedules           the session has reached its maximum number of schedules
@@ -72,7 +72,7 @@ The first level of the tree says whose mistake it is; the class says what to do 
     │   ├── RateLimited            429: retry later, see `retry_after`
     │   ├── ProviderUnavailable    5xx, 529, no connection
     │   ├── ModelTimeout           no answer before the timeout
-    │   └── BrokenAnswer           the answer is incomplete or violates the provider's API
+    │   └── StreamInterrupted           the answer is incomplete or violates the provider's API
     ├── AnswerError                the model answered, but the answer cannot be used
     │   ├── ParseError             the answer is not in the format of the protocol
     │   ├── EmptyAnswer            the answer has neither text nor tool calls
@@ -80,14 +80,14 @@ The first level of the tree says whose mistake it is; the class says what to do 
     │   ├── Refusal                the model or its provider declined
     │   └── ContentFiltered        the provider's content filter removed the answer
     └── ToolError                  a tool call failed; raise it in a tool to choose the text that the model reads
-        ├── AskPerson              a tool asks for a human decision: raise it in a tool
-        ├── UnusableResult         a value cannot be encoded as JSON
+        ├── ApprovalRequired              a tool asks for a human decision: raise it in a tool
+        ├── InvalidToolResult         a value cannot be encoded as JSON
         ├── OutcomeUnknown         the call may have taken effect: raise it in a tool that lost its connection
-        ├── NoThread               a sync tool did not start: no thread became free in time
+        ├── ThreadPoolExhausted               a sync tool did not start: no thread became free in time
         ├── ToolNotFound           the agent has no tool with this name
         ├── ToolsetUnavailable     the toolset of the tool is not connected
-        ├── AddressRefused         a tool tried to connect to an address of the internal network
-        ├── RequestFailed          an HTTP API returned an error or did not respond
+        ├── AddressBlocked         a tool tried to connect to an address of the internal network
+        ├── HTTPToolError          an HTTP API returned an error or did not respond
         ├── InvalidArguments       the arguments do not fit the schema of the tool
         └── ToolTimeout            the tool exceeded its timeout
 """
@@ -321,7 +321,7 @@ class SessionNotFound(UsageError, LookupError):
         super().__init__(f"agent {quoted(agent)} has no session {quoted(session_id)}{_NO_SESSION}")
 
 
-class CursorUnknown(UsageError):
+class InvalidCursor(UsageError):
     """A cursor is after the last record of the session.
 
     Either the session was deleted and created again under the same id, or the journal was restored from an
@@ -410,7 +410,7 @@ class ApprovalMismatch(UsageError):
         )
 
 
-class AlreadyDecided(UsageError):
+class ApprovalAlreadyDecided(UsageError):
     """The approval has already been answered; `decision` is the decision that counts."""
 
     def __init__(self, approval_id: str, decision: object, word: str) -> None:
@@ -419,7 +419,7 @@ class AlreadyDecided(UsageError):
         super().__init__(f"approval {quoted(approval_id)} was already {word}: only the first answer counts")
 
 
-class AlreadyAnswered(UsageError):
+class DuplicateMessage(UsageError):
     """A message with this id has already completed, and its reply is no longer stored."""
 
     def __init__(self, message_id: str, session_id: str) -> None:
@@ -431,7 +431,7 @@ class AlreadyAnswered(UsageError):
         )
 
 
-class ModeRefused(UsageError):
+class ModeChangeRejected(UsageError):
     """The mode switch was rejected: the caller may not switch to the requested mode, or not at this moment."""
 
     def __init__(self, mode: str, requested: str, reason: str) -> None:
@@ -464,7 +464,7 @@ class WouldDeadlock(UsageError):
         )
 
 
-class WaitCycle(WouldDeadlock):
+class DeadlockDetected(WouldDeadlock):
     """Sessions or actors would wait for each other in a cycle; `path` lists them."""
 
     def __init__(self, path: Sequence[str]) -> None:
@@ -733,7 +733,7 @@ class WireError(ActgentError):
     """Serialized data cannot be decoded by this version of actgent; a newer version may be able to."""
 
 
-class ThreadsLeft(ActgentError):
+class ThreadsStillRunning(ActgentError):
     """Sync functions still run in threads after the agent's block exited.
 
     Python cannot stop a thread, so the text names the functions that their author has to fix.
@@ -756,7 +756,7 @@ class HandlerFailed(ActgentError):
         super().__init__(f"handler {handler} failed: {reason}")
 
 
-class GuardRefused(ActgentError):
+class GuardrailTripped(ActgentError):
     """A guard of the agent rejected a message or an answer: see `Agent.guard`."""
 
     def __init__(self, guard: str, reason: str) -> None:
@@ -777,7 +777,7 @@ class RemoteError(ActgentError):
         super().__init__(f"the server rejected the request ({kind}): {message}" if kind else message)
 
 
-class AccessRefused(RemoteError):
+class PermissionDenied(RemoteError):
     """The server rejects the token, or the token lacks the permission for this request."""
 
 
@@ -793,7 +793,7 @@ class ServerUnreachable(RemoteError):
         )
 
 
-class ForeignExit(ActgentError):
+class UserCodeExit(ActgentError):
     """A tool, model, handler or rule raised a `BaseException` that is no `Exception`, e.g. `SystemExit`.
 
     The caller handles it as an ordinary failure, because only the program itself may exit the program. The
@@ -1005,7 +1005,7 @@ class ModelTimeout(ModelError):
     retryable = True
 
 
-class BrokenAnswer(ModelError):
+class StreamInterrupted(ModelError):
     """The answer is incomplete or violates the provider's API. The whole answer is discarded."""
 
     retryable = True
@@ -1044,7 +1044,7 @@ class ToolError(ActgentError):
     """A tool call failed. The model reads the text of an error that a tool raises."""
 
 
-class AskPerson(ToolError):
+class ApprovalRequired(ToolError):
     """A tool's question to a human, raised inside the tool. The session is suspended until it is answered.
 
     The decision becomes the result of the tool call.
@@ -1102,7 +1102,7 @@ class ToolsetUnavailable(ToolError):
         )
 
 
-class AddressRefused(ToolError):
+class AddressBlocked(ToolError):
     """A tool tried to connect to an address that is not public and is not explicitly allowed."""
 
     def __init__(self, host: str, reason: str) -> None:
@@ -1113,7 +1113,7 @@ class AddressRefused(ToolError):
         )
 
 
-class RequestFailed(ToolError):
+class HTTPToolError(ToolError):
     """An HTTP API returned an error or did not respond; the text includes the beginning of the response."""
 
     def __init__(self, reason: str, *, status: int | None = None) -> None:
@@ -1125,7 +1125,7 @@ class InvalidArguments(ToolError):
     """The arguments of a tool call do not fit the tool's schema; the text names the position."""
 
 
-class UnusableResult(ToolError):
+class InvalidToolResult(ToolError):
     """A value cannot be encoded as JSON, such as a state change or a coroutine that a tool did not await.
 
     Other tool results that JSON cannot express are no error: the model reads `str()` of the value.
@@ -1140,7 +1140,7 @@ class OutcomeUnknown(ToolError):
     """
 
 
-class NoThread(ToolError):
+class ThreadPoolExhausted(ToolError):
     """A sync function did not start: no thread became free in time, or too many threads of its agent hang."""
 
 
@@ -1162,7 +1162,7 @@ KINDS: tuple[tuple[type[Exception], str], ...] = (
     (ContextOverflow, "context"),
     (PriceUnknown, "limit"),
     (HandlerFailed, "handler"),
-    (GuardRefused, "guard"),
+    (GuardrailTripped, "guard"),
     (Refusal, "refusal"),
     (ContentFiltered, "filter"),
     (TruncatedAnswer, "length"),

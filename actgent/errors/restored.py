@@ -10,6 +10,23 @@ from actgent.errors import ActgentError
 E = TypeVar("E", bound=ActgentError)
 _MAX_TEXT_CHARS = 200
 """Maximum length of a text attribute that is stored with an error."""
+_FORMER_NAMES = {
+    "AccessRefused": "PermissionDenied",
+    "AddressRefused": "AddressBlocked",
+    "AlreadyAnswered": "DuplicateMessage",
+    "AlreadyDecided": "ApprovalAlreadyDecided",
+    "BrokenAnswer": "StreamInterrupted",
+    "CursorUnknown": "InvalidCursor",
+    "ForeignExit": "UserCodeExit",
+    "GuardRefused": "GuardrailTripped",
+    "ModeRefused": "ModeChangeRejected",
+    "NoThread": "ThreadPoolExhausted",
+    "RequestFailed": "HTTPToolError",
+    "ThreadsLeft": "ThreadsStillRunning",
+    "UnusableResult": "InvalidToolResult",
+    "WaitCycle": "DeadlockDetected",
+}
+"""Class names in records of earlier versions, with the names of today."""
 
 
 def error_with_text(cls: type[E], text: str, **fields: Any) -> E:
@@ -50,7 +67,7 @@ def _is_plain(value: object) -> bool:
 
 def restored_failure(name: str, text: str, kind: str, fields: Mapping[str, Any]) -> ActgentError:
     """Rebuild the error of a recorded failure from its class name; an `ActgentError` if the class is not part of actgent."""
-    cls = getattr(errors, name, None)
+    cls = getattr(errors, _FORMER_NAMES.get(name, name), None)
     text = text or f"the message ended as {kind} failure ({name or 'unknown error class'})"
     if isinstance(cls, type) and issubclass(cls, ActgentError):
         return error_with_text(cls, text, **fields)

@@ -1,6 +1,6 @@
 """Error texts for models and observers, without texts of third-party exceptions, which may contain secrets."""
 
-from actgent.errors import ActgentError, ForeignExit, HandlerFailed, ModelError
+from actgent.errors import ActgentError, HandlerFailed, ModelError, UserCodeExit
 
 _MAX_TEXT_CHARS = 2000
 
@@ -29,7 +29,7 @@ def cause_text(error: BaseException) -> str:
 
 def observer_error_text(error: Exception) -> str:
     """Return the text of an error for observers of a session if actgent wrote it, else an empty string."""
-    is_ours = isinstance(error, ActgentError) and not isinstance(error, HandlerFailed | ForeignExit)
+    is_ours = isinstance(error, ActgentError) and not isinstance(error, HandlerFailed | UserCodeExit)
     return (_client_error_text(error) or str(error))[:_MAX_TEXT_CHARS] if is_ours else ""
 
 

@@ -10,7 +10,7 @@ from starlette.types import Receive, Scope as ASGIScope, Send
 
 from actgent.agents.session import Session, context_of, face_of, services_of
 from actgent.approvals import Approval, Decision
-from actgent.errors import AlreadyDecided, ConfigurationError, SessionExists
+from actgent.errors import ApprovalAlreadyDecided, ConfigurationError, SessionExists
 from actgent.journal.base import SessionSummary
 from actgent.journal.records import (
     ApprovalDecisionRecord,
@@ -238,7 +238,7 @@ class Run:
             decisions = [(each, self._decision_on(each)) for each in self._open_approvals()]
             for approval, decision in decisions:
                 if decision is not None:
-                    with suppress(AlreadyDecided):
+                    with suppress(ApprovalAlreadyDecided):
                         await self.session.answer(approval.id, decision, by=Sender(self.call.caller.owner))
             return
         digest, messages = self.call.caller.token.digest, self.call.gateway.messages

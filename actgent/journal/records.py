@@ -488,7 +488,7 @@ class NextTimerRecord:
 
 @attrs.frozen(kw_only=True)
 class ApprovalRequestRecord:
-    """Record: a tool call waits for an approval. The call has not run yet, or its tool raised `AskPerson`."""
+    """Record: a tool call waits for an approval. The call has not run yet, or its tool raised `ApprovalRequired`."""
 
     approval: Approval
     """The requested approval."""

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 import orjson
 
-from actgent.errors import BrokenAnswer, ConfigurationError
+from actgent.errors import ConfigurationError, StreamInterrupted
 from actgent.llm.base import LLM, Answer, Chat, OnText
 from actgent.messages import ChatMessage, File, Image, Part, Text, ToolCall, ToolResult, ToolSpec
 from actgent.support.user_code import DedicatedThreadLimiter
@@ -267,4 +267,4 @@ def _to_answer(result: object, name: str) -> Answer:
         return result
     if isinstance(result, str):
         return Answer(parts=(Text(result),), model=name)
-    raise BrokenAnswer(f"a model must return text or an Answer, not {type(result).__name__}", model=name)
+    raise StreamInterrupted(f"a model must return text or an Answer, not {type(result).__name__}", model=name)

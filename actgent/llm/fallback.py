@@ -1,4 +1,4 @@
-"""`Fallback`: a chain of models in which the next model answers if one is unavailable."""
+"""`FallbackModel`: a chain of models in which the next model answers if one is unavailable."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping
@@ -8,13 +8,13 @@ import attrs
 import trio
 
 from actgent.errors import (
-    BrokenAnswer,
     ConfigurationError,
     ModelError,
     ModelTimeout,
     ProviderUnavailable,
     QuotaExhausted,
     RateLimited,
+    StreamInterrupted,
 )
 from actgent.messages import Usage
 from actgent.support.user_code import convert_user_error
@@ -26,7 +26,7 @@ from .models import resolve_model
 from .rate_limiter import RateLimiter
 from .spans import complete_as_span
 
-_UNAVAILABLE = (ProviderUnavailable, RateLimited, ModelTimeout, BrokenAnswer, QuotaExhausted)
+_UNAVAILABLE = (ProviderUnavailable, RateLimited, ModelTimeout, StreamInterrupted, QuotaExhausted)
 
 
 def is_unavailable(error: ModelError) -> bool:
@@ -37,7 +37,7 @@ def is_unavailable(error: ModelError) -> bool:
     return error.retryable or isinstance(error, _UNAVAILABLE)
 
 
-class Fallback(LLM):
+class FallbackModel(LLM):
     """A chain of models: asks the first, and after an error for which `when(error)` is True, the next.
 
     Each model retries by itself before the next one is asked, so give the first models few attempts. If the chat has a deadline,
@@ -64,7 +64,7 @@ class Fallback(LLM):
         """
         self.models = tuple(resolve_model(model) for given in models for model in _each(given))
         if not self.models:
-            raise ConfigurationError("Fallback(...) takes at least one model")
+            raise ConfigurationError("FallbackModel(...) takes at least one model")
         self.name = f"fallback({', '.join(model.name for model in self.models)})"
         self.max_tokens = (
             max(bounds) if all(bounds := [model.max_tokens or 0 for model in self.models]) else None
@@ -114,7 +114,7 @@ class Fallback(LLM):
             await model.aclose()
 
     def __repr__(self) -> str:
-        return f"Fallback({', '.join(map(repr, self.models))})"
+        return f"FallbackModel({', '.join(map(repr, self.models))})"
 
 
 def _each(given: ModelLike | str | Iterable[ModelLike | str]) -> Iterable[ModelLike | str]:

@@ -1,4 +1,4 @@
-"""Models that wrap another model: `Cached` stores answers, `Governed` waits for a governor, `Retried` repeats failed calls."""
+"""Models that wrap another model: `CachedModel` stores answers, `RateLimitedModel` waits for a governor, `RetryingModel` repeats failed calls."""
 
 import hashlib
 import json
@@ -62,7 +62,7 @@ class WrappingModel(LLM):
 # --- rate limits ------------------------------------------------------------------------
 
 
-class Governed(WrappingModel):
+class RateLimitedModel(WrappingModel):
     """A model whose calls wait for a governor, one attempt per call. Provider clients (`Remote`) use a governor already."""
 
     def __init__(self, llm: ModelLike | str, governor: Governor) -> None:
@@ -91,7 +91,7 @@ class Governed(WrappingModel):
         return {self.name or repr(self.llm): self.governor, **self.llm.rate_limiters()}
 
     def __repr__(self) -> str:
-        return f"Governed({self.llm!r})"
+        return f"RateLimitedModel({self.llm!r})"
 
 
 def _size(chat: Chat) -> int:
@@ -102,7 +102,7 @@ def _size(chat: Chat) -> int:
 # --- retries ----------------------------------------------------------------------------
 
 
-class Retried(WrappingModel):
+class RetryingModel(WrappingModel):
     """A model whose failed calls are retried with a `Retry` policy. Errors with `retryable` True and `retry_on` are retried.
 
     Connection errors, timeouts and HTTP statuses such as 429 and 503 of a custom client are retryable; other exceptions are not.
@@ -152,7 +152,7 @@ class Retried(WrappingModel):
         return await self.retry.run(attempt, deadline=chat.deadline, on_failure=failed)
 
     def __repr__(self) -> str:
-        return f"Retried({self.llm!r}, {attrs.evolve(self.retry)!r})"
+        return f"RetryingModel({self.llm!r}, {attrs.evolve(self.retry)!r})"
 
 
 def _count_up(on_text: OnText, number: int) -> OnText:
@@ -170,7 +170,7 @@ _OURS = re.compile(r"\b[0-9a-f]{12}-[0-9a-f]{8,}\b")
 """An id made by `new_id` inside a text, such as the id of a tool call."""
 
 
-class Cached(WrappingModel):
+class CachedModel(WrappingModel):
     """A model that returns a stored answer if it has answered an equal request of the same owner.
 
     Requests are equal if system prompt, conversation, tools, temperature, maximum tokens and response format are equal. Ids of
@@ -189,7 +189,9 @@ class Cached(WrappingModel):
             ConfigurationError: The capacity is below 1, or a name is not a known model.
         """
         if type(capacity) is not int or capacity < 1:
-            raise ConfigurationError(f"Cached(capacity=...) is a whole number, at least 1, not {capacity!r}")
+            raise ConfigurationError(
+                f"CachedModel(capacity=...) is a whole number, at least 1, not {capacity!r}"
+            )
         super().__init__(llm)
         self.capacity = capacity
         self.hits = self.misses = 0
@@ -226,7 +228,7 @@ class Cached(WrappingModel):
         await super().aclose()
 
     def __repr__(self) -> str:
-        return f"Cached({self.llm!r}, capacity={self.capacity})"
+        return f"CachedModel({self.llm!r}, capacity={self.capacity})"
 
 
 def _mentions_id(answer: Answer) -> bool:

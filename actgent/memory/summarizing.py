@@ -1,4 +1,4 @@
-"""`Summarizing`: a memory that shows a model-written summary in place of older messages."""
+"""`SummarizingMemory`: a memory that shows a model-written summary in place of older messages."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -28,12 +28,12 @@ _GONE = -1
 def _at_least_one(_: object, attribute: "attrs.Attribute[Any]", value: object) -> None:
     if not (type(value) is int and value >= 1):
         raise ConfigurationError(
-            f"Summarizing({attribute.name}=...) is a whole number, at least 1, not {value!r}"
+            f"SummarizingMemory({attribute.name}=...) is a whole number, at least 1, not {value!r}"
         )
 
 
 @attrs.frozen(kw_only=True)
-class Summarizing(Memory):
+class SummarizingMemory(Memory):
     """Memory that shows the last messages verbatim, and a summary of the messages before them.
 
     If the shown messages take more than `trigger` tokens, a model writes a summary while turns continue. The next request starts
@@ -57,7 +57,7 @@ class Summarizing(Memory):
         return SummarizingView(budget, budget, keep=self.keep, trigger=self.trigger * CHARACTERS_PER_TOKEN)
 
     def restore_view(self, saved: bytes) -> "SummarizingView | None":
-        if type(self) is not Summarizing:  # its views may hold more
+        if type(self) is not SummarizingMemory:  # its views may hold more
             return None
         form, *fields = unpack(saved)
         if form != _FORM:

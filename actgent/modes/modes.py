@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from functools import partial
 from typing import Any
 
-from actgent.errors import ConfigurationError, ModeRefused, meant
+from actgent.errors import ConfigurationError, ModeChangeRejected, meant
 from actgent.errors.printable import quoted
 from actgent.messages import Message, ToolCall, new_id
 from actgent.protocols.prompts import fill_template
@@ -244,7 +244,7 @@ class Modes(NoticeSource):
 
         Raises:
             ConfigurationError: The mode or the actor `by` does not exist.
-            ModeRefused: The actor may not switch to the mode, or not at this moment. The mode is unchanged.
+            ModeChangeRejected: The actor may not switch to the mode, or not at this moment. The mode is unchanged.
         """
         if mode not in self._modes:
             raise ConfigurationError(f"Invalid mode specified: {self._describe_unknown(mode)}")
@@ -255,7 +255,7 @@ class Modes(NoticeSource):
         if mode == current:
             return ModeChange(previous=current, current=current, by=by)
         if (why_rejected := self.rejection_reason(state, mode, by=by, force=force)) is not None:
-            raise ModeRefused(current, mode, why_rejected)
+            raise ModeChangeRejected(current, mode, why_rejected)
         return self._change(state, mode, by=by, reason=reason, key=key)
 
     def rejection_reason(
@@ -314,7 +314,7 @@ class Modes(NoticeSource):
             return ""
         try:
             self.switch(state, mode, by="user", reason="the user said so", key=f"{message.id}/mode")
-        except ModeRefused as refused:
+        except ModeChangeRejected as refused:
             return f"The user asks for another mode, but {refused}."
         return ""
 

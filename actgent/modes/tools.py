@@ -5,7 +5,7 @@ from typing import Any
 
 import attrs
 
-from actgent.errors import ConfigurationError, ModeRefused, ToolError
+from actgent.errors import ConfigurationError, ModeChangeRejected, ToolError
 from actgent.tools.base import Effect, Tool, ToolContext
 from actgent.tools.function import tool
 from actgent.tools.registry import ToolRegistry
@@ -51,7 +51,7 @@ class SetMode(Tool):
                 reason=arguments.get("reason", ""),
                 key=context.effect_key,
             )
-        except (ModeRefused, ConfigurationError) as refused:
+        except (ModeChangeRejected, ConfigurationError) as refused:
             raise ToolError(str(refused)) from refused
         return {"success": True, "previous_mode": change.previous, "current_mode": change.current}
 

@@ -501,7 +501,7 @@ class AsyncPortal:
 
         Raises:
             UsageError: Called from a tool or handler of one of the portal's agents.
-            Exception: The error that ended the runtime, e.g. `ActorFailed`, or `ThreadsLeft`.
+            Exception: The error that ended the runtime, e.g. `ActorFailed`, or `ThreadsStillRunning`.
         """
         await end_async(self.thread, abort=False)
 

@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar
 import trio
 
 from actgent.client.receive_channel import RemoteReader
-from actgent.errors import ForeignExit
+from actgent.errors import UserCodeExit
 from actgent.runtime.subscriptions import ObservationReader, SessionFollower
 from actgent.sessions.pending.turn_reader import TurnReader
 
@@ -46,7 +46,7 @@ class HeldBlock(Generic[T]):
             BaseException: The error of the block's exit, if it is not `reason`.
         """
         if isinstance(reason, trio.Cancelled):  # Cancelled of another trio run cannot be raised here
-            reason = ForeignExit(type(reason).__name__)
+            reason = UserCodeExit(type(reason).__name__)
         self._reason = reason
         self._leave_requested.set()
         await self._ended.wait()

@@ -495,7 +495,7 @@ class Portal:
 
         Raises:
             UsageError: Called from a tool or handler of one of the portal's agents.
-            Exception: The error that ended the runtime, e.g. `ActorFailed`, or `ThreadsLeft`.
+            Exception: The error that ended the runtime, e.g. `ActorFailed`, or `ThreadsStillRunning`.
         """
         self._end(abort=False)
 

@@ -21,7 +21,7 @@ from actgent.approvals import (
 from actgent.control.arguments import at_least_one
 from actgent.control.durable_timer import TIMER_TOLERANCE_SECONDS
 from actgent.errors import (
-    AlreadyDecided,
+    ApprovalAlreadyDecided,
     ConfigurationError,
     InvalidArguments,
     NotSerializable,
@@ -98,7 +98,7 @@ async def expire(running: AgentActor, context: SessionContext) -> None:
     with running.lifecycle.kept(context):
         for approval in context.ledger().expired(running.clock.steady() + TIMER_TOLERANCE_SECONDS):
             if approval in context.ledger().undecided:  # or somebody was just in time
-                with suppress(AlreadyDecided):  # withdrawn meanwhile
+                with suppress(ApprovalAlreadyDecided):  # withdrawn meanwhile
                     await _write(running, context, approval, Expire(), by="")
 
 

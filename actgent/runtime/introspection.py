@@ -159,7 +159,7 @@ class Introspection:
 
         Raises:
             ConfigurationError: The runtime has no journal.
-            CursorUnknown: `after` is larger than the number of the last record.
+            InvalidCursor: `after` is larger than the number of the last record.
             SessionNotFound: The journal has no such session.
             JournalError: The journal cannot be read.
         """
@@ -186,7 +186,7 @@ class Introspection:
 
         Raises:
             ConfigurationError: An observation type is unknown.
-            CursorUnknown: `after` is larger than the number of the last record.
+            InvalidCursor: `after` is larger than the number of the last record.
             SessionNotFound: The journal has no such session.
             JournalError: The journal cannot be read.
         """

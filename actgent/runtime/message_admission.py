@@ -161,7 +161,7 @@ class MessageAdmission:
         """Return the message, changed by input guards and tracing, if its session accepts messages now.
 
         Raises:
-            GuardRefused, HandlerFailed: An input guard rejected the message, or failed.
+            GuardrailTripped, HandlerFailed: An input guard rejected the message, or failed.
             MessageTooLarge: The message is larger than the agent's limit.
             SessionClosed, NotRunning: The session is closed, or the agent accepts no messages.
         """

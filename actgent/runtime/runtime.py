@@ -29,7 +29,7 @@ from actgent.errors import (
     JournalError,
     JournalFailed,
     SessionNotFound,
-    ThreadsLeft,
+    ThreadsStillRunning,
     UsageError,
     WouldDeadlock,
     meant,
@@ -693,7 +693,7 @@ async def open_runtime(
         Fenced: Another process owns the journal.
         JournalError: The journal cannot be opened.
         ActorFailed: In an ExceptionGroup, if an agent or actor failed too often and `Supervision(escalate=True)` is set.
-        ThreadsLeft: Sync tools were still running in threads after `thread_grace` seconds.
+        ThreadsStillRunning: Sync tools were still running in threads after `thread_grace` seconds.
     """
     check_loop("open_runtime()")
     propagation = propagation_of(context)
@@ -741,7 +741,7 @@ async def open_runtime(
     try:
         with trio.CancelScope(shield=True):
             await tool_threads.wait_abandoned(thread_grace)
-    except ThreadsLeft as left:
+    except ThreadsStillRunning as left:
         if error is None or isinstance(error, trio.Cancelled):
             raise
         error.add_note(str(left))  # the block's own exception comes first

@@ -32,7 +32,7 @@ def releasing_slot(target: SessionContext | None = None) -> AbstractContextManag
     """Return a block that releases the turn's concurrency slot while its tool or handler waits for another turn.
 
     Raises:
-        WaitCycle: `target` waits for the session of the calling turn.
+        DeadlockDetected: `target` waits for the session of the calling turn.
     """
     turn = running_turn.get()
     if turn is not None and turn.host is not None and is_inside(turn):
@@ -58,7 +58,7 @@ def awaiting(target: SessionContext) -> Iterator[None]:
     """Record in the wait graph that the calling session waits for `target` during the block.
 
     Raises:
-        WaitCycle: `target` waits for the calling session, directly or indirectly.
+        DeadlockDetected: `target` waits for the calling session, directly or indirectly.
     """
     waiter = running_session()
     if waiter is None:
@@ -78,7 +78,7 @@ def _recording_actor_wait(waiter: WaitNode, target: SessionContext) -> Iterator[
     """Record in the wait graph that the calling plain actor waits for a session during the block.
 
     Raises:
-        WaitCycle: The session waits for the actor, directly or indirectly.
+        DeadlockDetected: The session waits for the actor, directly or indirectly.
     """
     refuse_cycle(waiter, _node_of(target))
     try:
@@ -97,7 +97,7 @@ def recording_remote_wait(target: SessionContext, waiter: SessionContext | str) 
         waiter: Waiting session, or the name of a remote session.
 
     Raises:
-        WaitCycle: `target` waits for `waiter`, directly or indirectly.
+        DeadlockDetected: `target` waits for `waiter`, directly or indirectly.
     """
     if isinstance(waiter, str):
         node: WaitNode = _remote_nodes.setdefault(waiter, _RemoteNode(waiter))
@@ -144,7 +144,7 @@ def check_cycle(waiter: SessionContext, target: SessionContext) -> None:
     """Raise if the wait of `waiter` for `target` would never end.
 
     Raises:
-        WaitCycle: `target` waits for `waiter`, directly or indirectly.
+        DeadlockDetected: `target` waits for `waiter`, directly or indirectly.
     """
     if waiter is target or (waiter.wait_node is not None and target.wait_node is not None):
         refuse_cycle(_node_of(waiter), _node_of(target))

@@ -25,8 +25,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, get_args
 
 from actgent.errors import (
-    AlreadyAnswered,
     ConfigurationError,
+    DuplicateMessage,
     SessionBusy,
     SessionMoved,
     meant,
@@ -215,7 +215,7 @@ def join(context: SessionContext, message_id: str, future: TurnFuture) -> None:
     """Let a caller wait for the outcome of an accepted message with this id.
 
     Raises:
-        AlreadyAnswered: The message has ended, and its outcome is no longer stored.
+        DuplicateMessage: The message has ended, and its outcome is no longer stored.
         Suspended: The message's turn, or an earlier one, waits for approvals, and the caller does not.
     """
     future.is_joined = True
@@ -232,7 +232,7 @@ def join(context: SessionContext, message_id: str, future: TurnFuture) -> None:
     elif (acceptance := context.mailbox.find(message_id)) is not None:
         acceptance.joined_futures = (*acceptance.joined_futures, future)
     else:
-        raise AlreadyAnswered(message_id, context.id)
+        raise DuplicateMessage(message_id, context.id)
 
 
 def tell_moved(listeners: Iterable[TurnFuture], message_id: str, error: SessionMoved) -> None:

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 import trio
 
-from actgent.errors import BrokenAnswer, ModelTimeout, ProviderUnavailable, RateLimited
+from actgent.errors import ModelTimeout, ProviderUnavailable, RateLimited, StreamInterrupted
 from actgent.llm.base import LLM, Answer, Chat, OnText
 from actgent.messages import Text, ToolCall, Usage
 
@@ -19,7 +19,7 @@ SLOW_SECONDS = 40_000.0
 """Duration of a model call or tool call that hangs."""
 TEXT_PIECE_CHARACTERS = 8
 MAX_SCHEMA_DEPTH = 6
-_FAILURES = (RateLimited, ProviderUnavailable, ModelTimeout, BrokenAnswer, None, ZeroDivisionError)
+_FAILURES = (RateLimited, ProviderUnavailable, ModelTimeout, StreamInterrupted, None, ZeroDivisionError)
 """Exceptions of a failing call; None means that the call hangs."""
 
 

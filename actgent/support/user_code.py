@@ -4,10 +4,10 @@ User code may raise anything, including exception groups. At this boundary it be
 
     cancellation         `Cancelled` alone; other errors, e.g. of a clean-up, are logged
     `KeyboardInterrupt`  `KeyboardInterrupt` alone
-    any other exception  an `Exception`; a `BaseException` such as SystemExit is wrapped in a `ForeignExit`
+    any other exception  an `Exception`; a `BaseException` such as SystemExit is wrapped in a `UserCodeExit`
 
 If an exception class redefines attributes that Python and trio need to handle exceptions, merely inspecting the exception
-may raise, even inside trio. Such an exception is replaced by a `ForeignExit` with its text. `call_user_code` and
+may raise, even inside trio. Such an exception is replaced by a `UserCodeExit` with its text. `call_user_code` and
 `unwrap_result` do this for exceptions from threads.
 
 Therefore an exception of user code can only affect the call that ran this code.
@@ -26,7 +26,7 @@ from typing import Any, TypeVar
 import attrs
 import trio
 
-from actgent.errors import ForeignExit
+from actgent.errors import UserCodeExit
 
 from .logs import logger_of
 
@@ -78,11 +78,11 @@ def _redefines(kind: type, name: str) -> bool:
 
 
 def safe_exception(error: BaseException) -> BaseException:
-    """Return the exception itself, or a `ForeignExit` with its text if its class redefines exception handling."""
+    """Return the exception itself, or a `UserCodeExit` with its text if its class redefines exception handling."""
     if not (redefined := _redefined_attribute(error)):
         return error
     text = (readable_text(error) or "")[:_MAX_TEXT_CHARS]
-    return ForeignExit(_name_of(type(error)), redefined=redefined, words=text)
+    return UserCodeExit(_name_of(type(error)), redefined=redefined, words=text)
 
 
 @attrs.frozen(eq=False)
@@ -112,14 +112,14 @@ def unwrap_result(result: tuple[T] | Raised) -> T:
 
 
 def leaves(error: BaseException) -> Iterator[BaseException]:
-    """Yield the exceptions in a group, at any depth, in a safe form. A `ForeignExit` yields its cause instead.
+    """Yield the exceptions in a group, at any depth, in a safe form. A `UserCodeExit` yields its cause instead.
 
     An exception that is no group yields itself.
     """
     waiting = [error]
     while waiting:
         each = waiting.pop()
-        if _is(each, ForeignExit) and (cause := _cause_of(each)) is not None:
+        if _is(each, UserCodeExit) and (cause := _cause_of(each)) is not None:
             waiting.append(cause)
         elif _is(each, BaseExceptionGroup):
             waiting += reversed(_members_of(each))
@@ -153,7 +153,7 @@ def convert_user_error(error: BaseException, kind: str, name: str) -> Exception:
             )  # avoids reference cycles, which would have to be collected after mass cancellation
     if isinstance(error, Exception):
         return error
-    failure = ForeignExit(type(error).__name__)
+    failure = UserCodeExit(type(error).__name__)
     failure.__cause__ = error
     return failure
 

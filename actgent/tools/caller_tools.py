@@ -5,7 +5,7 @@ from typing import Any, cast
 
 import attrs
 
-from actgent.errors import AskPerson, ConfigurationError, ToolError
+from actgent.errors import ApprovalRequired, ConfigurationError, ToolError
 from actgent.messages import ToolCall, ToolSpec
 
 from .base import Tool, ToolContext
@@ -23,7 +23,7 @@ CallerTools = Iterable[ToolSpec | Mapping[str, Any]]
 """Tools of a caller: each a `ToolSpec`, or `{"name": ..., "description": ..., "parameters": JSON Schema}`."""
 
 
-class AskCaller(AskPerson):
+class AskCaller(ApprovalRequired):
     """Raised for a call of a tool of the caller: the turn is suspended until the caller sends the result."""
 
     def __init__(self) -> None:

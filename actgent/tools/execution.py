@@ -26,14 +26,14 @@ import trio
 from actgent.approvals import Ask, Edit, Grant
 from actgent.errors import (
     ActgentError,
-    AskPerson,
+    ApprovalRequired,
     ConfigurationError,
     InvalidArguments,
-    NoThread,
+    InvalidToolResult,
     OutcomeUnknown,
+    ThreadPoolExhausted,
     ToolError,
     ToolTimeout,
-    UnusableResult,
 )
 from actgent.messages import Medium, ToolCall, ToolResult, ToolStatus, make_result
 from actgent.support import span_names as names
@@ -63,7 +63,7 @@ _UNKNOWN = "stopped while it ran: its outcome is unknown"
 NO_GRANTS: Mapping[str, Grant] = MappingProxyType({})
 _ONE_STAGE: Sequence[Sequence[int]] = ((0,),)
 _NO_APPROVALS: Mapping[int, Ask] = MappingProxyType({})
-_NONE_AWAITING: Mapping[int, AskPerson] = MappingProxyType({})
+_NONE_AWAITING: Mapping[int, ApprovalRequired] = MappingProxyType({})
 Check = Callable[[ToolCall, Tool], str | None]
 """Return the reason why a call must not run now, as text for the model; None if it may run. May raise `ToolError` instead."""
 
@@ -90,7 +90,7 @@ class BatchTurn(typing.Protocol):
         """Receive an exception that a tool raised, with its traceback. Requests for approval are not reported."""
         ...
 
-    def log_unserializable(self, call: ToolCall, error: UnusableResult) -> None:
+    def log_unserializable(self, call: ToolCall, error: InvalidToolResult) -> None:
         """Log why a tool's value has no JSON form. The model receives `str(value)`."""
         ...
 
@@ -133,7 +133,9 @@ class Batch:
     """Tool and context of each started call, by index."""
     _finished: dict[int, ToolResult] = attrs.field(factory=dict, init=False, repr=False)
     """Results of finished calls, by index."""
-    awaiting_approval: Mapping[int, AskPerson] = attrs.field(default=_NONE_AWAITING, init=False, repr=False)
+    awaiting_approval: Mapping[int, ApprovalRequired] = attrs.field(
+        default=_NONE_AWAITING, init=False, repr=False
+    )
     """Approval requests of the calls that wait for a decision, by index."""
     is_rejected: bool = attrs.field(default=False, init=False)
     """True if `reject_all` rejected the answer as a whole."""
@@ -289,7 +291,7 @@ class Batch:
             return None
         try:
             return self._admit(index, call)
-        except AskPerson as question:
+        except ApprovalRequired as question:
             self._hold_for_approval(index, question)
             return None
         except ToolError as error:
@@ -303,7 +305,7 @@ class Batch:
             self._finished[index] = result
             return None
 
-    def _hold_for_approval(self, index: int, question: AskPerson) -> None:
+    def _hold_for_approval(self, index: int, question: ApprovalRequired) -> None:
         """Record that a call awaits approval. Drop the traceback, which references this batch and its session."""
         self.awaiting_approval = {**self.awaiting_approval, index: question.with_traceback(None)}
 
@@ -312,7 +314,7 @@ class Batch:
         return not self.is_resolved(index) and self.rejection_of(index) is None
 
     def rejection_of(self, index: int) -> ToolError | None:
-        """Return the error that prevents a call from running now, `AskPerson` if it needs approval; None if it may run."""
+        """Return the error that prevents a call from running now, `ApprovalRequired` if it needs approval; None if it may run."""
         try:
             self._admit(index, self.calls[index])
         except ToolError as error:
@@ -323,7 +325,7 @@ class Batch:
         """Return the tool and the validated arguments of a call.
 
         Raises:
-            AskPerson: The call needs approval, or the caller of the turn runs it.
+            ApprovalRequired: The call needs approval, or the caller of the turn runs it.
             ToolError: The tool is unknown, the check rejected the call, or the arguments are invalid.
         """
         tool = self.registry.find(call)
@@ -332,7 +334,9 @@ class Batch:
             raise ToolError(refusal)
         arguments = tool.argument_validator.validate(call.arguments)
         if (tool.approval or self.ask is not None) and (ask := self.required_approval(index)) is not None:
-            raise AskPerson(ask.question, form=ask.form, timeout=ask.timeout, again=True, risk=ask.risk)
+            raise ApprovalRequired(
+                ask.question, form=ask.form, timeout=ask.timeout, again=True, risk=ask.risk
+            )
         if tool.is_of_caller:
             raise AskCaller
         return tool, arguments
@@ -377,7 +381,7 @@ class Batch:
                 result = await self._run_and_convert(call, tool, arguments, call_context)
             else:
                 result = await self._run_traced(active, call, tool, arguments, call_context)
-        except AskPerson as question:
+        except ApprovalRequired as question:
             self._hold_for_approval(index, question)
             return
         finally:
@@ -412,7 +416,7 @@ class Batch:
         """Run a call and return its result; an exception becomes an error result.
 
         Raises:
-            AskPerson: The tool requested an approval.
+            ApprovalRequired: The tool requested an approval.
         """
         try:
             text, media = await self._run_to_text(call, tool, arguments, call_context)
@@ -469,13 +473,13 @@ class Batch:
         """
         try:
             return to_text(value), True
-        except UnusableResult as error:
+        except InvalidToolResult as error:
             if type(value) is types.CoroutineType:
                 raise
             self._log_unusable(call, error)
         return fallback_text(value), False
 
-    def _log_unusable(self, call: ToolCall, error: UnusableResult) -> None:
+    def _log_unusable(self, call: ToolCall, error: InvalidToolResult) -> None:
         if self.host is not None:
             self.host.log_unserializable(call, error)
 
@@ -555,14 +559,18 @@ def _note_edited_arguments(content: str, arguments: Mapping[str, Any]) -> str:
     return f"{content}\n[an approver changed the arguments to {to_text(arguments)}]".lstrip("\n")
 
 
-def _find_approval_request(error: Exception) -> AskPerson | None:
+def _find_approval_request(error: Exception) -> ApprovalRequired | None:
     """Return the approval request in an exception or exception group; None if the error has any other cause."""
     found = list(leaves(error))
     first = found[0]
-    return first if isinstance(first, AskPerson) and all(isinstance(e, AskPerson) for e in found) else None
+    return (
+        first
+        if isinstance(first, ApprovalRequired) and all(isinstance(e, ApprovalRequired) for e in found)
+        else None
+    )
 
 
-def _validate_approval_request(question: AskPerson) -> ConfigurationError | None:
+def _validate_approval_request(question: ApprovalRequired) -> ConfigurationError | None:
     """Validate the form of a tool's approval request in place. Return the error if the request is invalid."""
     try:
         made = Ask(question.question, form=question.form, timeout=question.timeout, risk=question.risk)  # type: ignore[arg-type] # it checks
@@ -575,7 +583,8 @@ def _validate_approval_request(question: AskPerson) -> ConfigurationError | None
 def _is_retryable(error: Exception, tool: Tool) -> bool:
     """Return True if all exceptions in an error are of the tool's `retry_on` classes."""
     return all(
-        isinstance(leaf, tool.retry_on) and not isinstance(leaf, InvalidArguments | AskPerson | NoThread)
+        isinstance(leaf, tool.retry_on)
+        and not isinstance(leaf, InvalidArguments | ApprovalRequired | ThreadPoolExhausted)
         for leaf in leaves(error)
     )
 
@@ -603,7 +612,7 @@ def _error_result(
 def _foreign_class_name(error: Exception) -> str:
     """Return the class name of the first exception that is not actgent's; empty if there is none."""
     for leaf in leaves(error):
-        quoted = leaf.__cause__ if isinstance(leaf, UnusableResult) else leaf
+        quoted = leaf.__cause__ if isinstance(leaf, InvalidToolResult) else leaf
         if quoted is not None and not isinstance(quoted, ActgentError):
             return type(quoted).__name__
     return ""
@@ -645,7 +654,7 @@ class _ToolSpan(TracedWork):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if isinstance(error, AskPerson):  # not a failure: the call runs after the approval
+        if isinstance(error, ApprovalRequired):  # not a failure: the call runs after the approval
             self.facts[names.TOOL_STATUS] = "asked"
             kind = error = trace = None
         super().__exit__(kind, error, trace)

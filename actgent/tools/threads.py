@@ -20,7 +20,7 @@ from weakref import WeakValueDictionary
 import attrs
 import trio
 
-from actgent.errors import NoThread, ThreadsLeft
+from actgent.errors import ThreadPoolExhausted, ThreadsStillRunning
 from actgent.support.user_code import Raised, call_user_code, unwrap_result
 
 from .start_order import StartGate, start_gate
@@ -205,14 +205,14 @@ class Threads:
         """Wait until all abandoned threads have returned, at most `grace` seconds.
 
         Raises:
-            ThreadsLeft: Some threads still run; the text names their functions.
+            ThreadsStillRunning: Some threads still run; the text names their functions.
         """
         await trio.lowlevel.checkpoint()
         with trio.move_on_after(grace):
             while self.abandoned:
                 await self._returned.wait()
         if names := self.abandoned:
-            raise ThreadsLeft(names, grace)
+            raise ThreadsStillRunning(names, grace)
 
 
 @attrs.define(eq=False)
@@ -255,7 +255,7 @@ class ThreadShare:
         `on_not_started` is called.
 
         Raises:
-            NoThread: No slot was free in time, or the agent has too many abandoned threads. The function did not run.
+            ThreadPoolExhausted: No slot was free in time, or the agent has too many abandoned threads. The function did not run.
         """
         gate = start_gate.get()
         if gate is not None:
@@ -304,7 +304,7 @@ class ThreadShare:
         """Wait until a slot is granted.
 
         Raises:
-            NoThread: No slot was granted within `MAX_WAIT_SECONDS`, or the agent has too many abandoned threads.
+            ThreadPoolExhausted: No slot was granted within `MAX_WAIT_SECONDS`, or the agent has too many abandoned threads.
         """
         self._check_abandoned()
         waiter = _Waiter()
@@ -323,14 +323,14 @@ class ThreadShare:
                 self._threads.dequeue(self, waiter)
         if not waiter.is_granted():
             self._check_abandoned()
-            raise NoThread(
+            raise ThreadPoolExhausted(
                 f"no thread was free within {MAX_WAIT_SECONDS:g} s, so the call did not run: {self._busy()}"
             )
 
     def _check_abandoned(self) -> None:
-        """Raise `NoThread` if the agent has too many abandoned threads."""
+        """Raise `ThreadPoolExhausted` if the agent has too many abandoned threads."""
         if self.abandoned_count >= MAX_ABANDONED:
-            raise NoThread(
+            raise ThreadPoolExhausted(
                 f"the call did not run: {self.abandoned_count} threads of its agent still run functions of ended calls "
                 f"({_most_frequent(self.abandoned)}); new calls run after one of them returns"
             )

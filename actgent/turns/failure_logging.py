@@ -13,13 +13,13 @@ import attrs
 from actgent.approvals import Approval
 from actgent.errors import (
     ConfigurationError,
-    ForeignExit,
     HandlerFailed,
     Interrupted,
+    InvalidToolResult,
     ModelError,
     ToolError,
-    UnusableResult,
     UsageError,
+    UserCodeExit,
 )
 from actgent.messages import Failure, ToolCall
 from actgent.sessions.context import SessionContext
@@ -167,10 +167,10 @@ class FailureLogger:
             LogVariable(context.id),
             call.name,
             LogVariable(self._words(error)),
-            exc_info=None if isinstance(error, UnusableResult) else self._trace(error),
+            exc_info=None if isinstance(error, InvalidToolResult) else self._trace(error),
         )
 
-    def log_unusable_result(self, context: SessionContext, call: ToolCall, error: UnusableResult) -> None:
+    def log_unusable_result(self, context: SessionContext, call: ToolCall, error: InvalidToolResult) -> None:
         """Log that a tool result cannot be serialized to JSON. The call succeeded, and the model receives `str(value)`."""
         _log.warning(
             "agent %s, session %s: tool %s returned a value that is not JSON, so the model reads str() of it: %s",
@@ -202,7 +202,7 @@ class FailureLogger:
 
 def _raised_by_program(error: BaseException) -> BaseException:
     """Return the user's exception behind an actgent wrapper error; the error itself if it wraps none."""
-    is_wrapper = isinstance(error, ForeignExit) or (isinstance(error, ModelError) and error.client_error)
+    is_wrapper = isinstance(error, UserCodeExit) or (isinstance(error, ModelError) and error.client_error)
     return error.__cause__ if is_wrapper and error.__cause__ is not None else error
 
 
@@ -213,6 +213,6 @@ def _is_of_provider(error: BaseException) -> bool:
 
 def _is_mistake(error: Exception) -> bool:
     if isinstance(error, ToolError):
-        return isinstance(error, UnusableResult)
+        return isinstance(error, InvalidToolResult)
     is_ours = type(error).__module__.partition(".")[0] == "actgent"
-    return not is_ours or isinstance(error, (ForeignExit, ModelError, ConfigurationError, UsageError))
+    return not is_ours or isinstance(error, (UserCodeExit, ModelError, ConfigurationError, UsageError))

@@ -16,7 +16,7 @@ import attrs
 import trio
 
 from actgent.approvals import Approve, Ask, Expire, Reject, Respond
-from actgent.errors import ConfigurationError, GuardRefused, HandlerFailed, nearest
+from actgent.errors import ConfigurationError, GuardrailTripped, HandlerFailed, nearest
 from actgent.journal.records import GuardDecisionRecord
 from actgent.messages import Message, Refuse, Reply, Text
 from actgent.sessions.context import SessionContext
@@ -78,7 +78,7 @@ class Guards:
         """Run the input guards on a message. Return the message, possibly rewritten; journal and model only receive this version.
 
         Raises:
-            GuardRefused: A guard rejected the message.
+            GuardrailTripped: A guard rejected the message.
             HandlerFailed: A guard raised an error, or returned something other than None, a string or a `Refuse`.
         """
         for guard, with_session in self.inputs:
@@ -88,7 +88,7 @@ class Guards:
                 error = convert_user_error(raised, "guard", name_of(guard))
                 raise HandlerFailed(name_of(guard), error_text(error)) from error  # noqa: ASYNC104 - no cancellation any more
             if isinstance(said, Refuse):
-                raise GuardRefused(name_of(guard), said.reason)
+                raise GuardrailTripped(name_of(guard), said.reason)
             if isinstance(said, str):
                 message = _with_text(message, said)
             elif said is not None:
@@ -106,7 +106,7 @@ class Guards:
         """Call the model while the message guards check the turn's messages concurrently.
 
         Raises:
-            GuardRefused: A guard rejected a message, now or before a restart.
+            GuardrailTripped: A guard rejected a message, now or before a restart.
             HandlerFailed: A guard failed.
             ActgentError: The model call failed.
         """
@@ -134,7 +134,7 @@ class Guards:
         """Run all message guards on the messages that a turn answers.
 
         Raises:
-            GuardRefused: A guard rejected a message.
+            GuardrailTripped: A guard rejected a message.
             HandlerFailed: A guard failed, or returned something other than None, an `Ask` or a `Refuse`.
         """
         for message in (*turn.joined, turn.message):
@@ -144,7 +144,7 @@ class Guards:
                     if isinstance(said, Ask):
                         said = _decided(context, guard, message, said)
                     if isinstance(said, Refuse):
-                        raise GuardRefused(name_of(guard), said.reason)
+                        raise GuardrailTripped(name_of(guard), said.reason)
                     if said is not None:
                         raise dispatcher.unusable(
                             guard, said, "a guard of messages returns None, Ask(question) or Refuse(reason)"
@@ -158,7 +158,7 @@ class Guards:
         """Run the answer guards on a reply, and record their decision. Return the reply, possibly rewritten.
 
         Raises:
-            GuardRefused: A guard rejected the answer, now or before a restart.
+            GuardrailTripped: A guard rejected the answer, now or before a restart.
             HandlerFailed: A guard failed.
         """
         known = _known(turn, reply.id)
@@ -295,11 +295,11 @@ def _known(turn: Turn, answer: str) -> GuardDecisionRecord | None:
 
 def _check(decided: GuardDecisionRecord) -> None:
     if decided.refused is not None:
-        raise GuardRefused(decided.guard, decided.refused)
+        raise GuardrailTripped(decided.guard, decided.refused)
 
 
 async def _keep_refusal(context: SessionContext, turn: Turn, error: Exception) -> None:
-    if context.log is not None and isinstance(error, GuardRefused):
+    if context.log is not None and isinstance(error, GuardrailTripped):
         context.log.add(
             GuardDecisionRecord(message_id=turn.message.id, guard=error.guard, refused=error.reason)
         )

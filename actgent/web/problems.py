@@ -12,12 +12,12 @@ import attrs
 from actgent.errors import (
     ActgentError,
     ActorFailed,
-    AlreadyAnswered,
-    AlreadyDecided,
+    ApprovalAlreadyDecided,
     ApprovalMismatch,
     ApprovalNotFound,
     ConfigurationError,
     DepsMissing,
+    DuplicateMessage,
     Fenced,
     InboxFull,
     InvalidArguments,
@@ -26,7 +26,7 @@ from actgent.errors import (
     JournalFull,
     LimitReached,
     MessageTooLarge,
-    ModeRefused,
+    ModeChangeRejected,
     NotRunning,
     NotSerializable,
     NotSuspended,
@@ -132,7 +132,7 @@ class _Row:
     fields: Callable[[Any], Mapping[str, Any]] = lambda _: {}
 
 
-def _decided(error: AlreadyDecided) -> Mapping[str, Any]:
+def _decided(error: ApprovalAlreadyDecided) -> Mapping[str, Any]:
     return {"approval_id": error.approval_id}
 
 
@@ -156,11 +156,11 @@ _ROWS = (
     _Row(SessionExists, "session-exists"),
     _Row(SessionClosed, "session-closed"),
     _Row(SessionBusy, "session-busy"),
-    _Row(AlreadyDecided, "already-decided", _decided),
-    _Row(AlreadyAnswered, "conflict"),
+    _Row(ApprovalAlreadyDecided, "already-decided", _decided),
+    _Row(DuplicateMessage, "conflict"),
     _Row(ApprovalMismatch, "conflict"),
     _Row(NotSuspended, "not-suspended"),
-    _Row(ModeRefused, "mode-refused"),
+    _Row(ModeChangeRejected, "mode-refused"),
     _Row(InvalidArguments, "invalid-arguments"),
     _Row(NotSerializable, "invalid"),
     _Row(MessageTooLarge, "message-too-large", lambda error: {"limit": error.limit}),

@@ -16,7 +16,7 @@ from pydantic import BaseModel
 from actgent import (
     LLM,
     ActgentError,
-    AlreadyDecided,
+    ApprovalAlreadyDecided,
     Approve,
     BareAgent,
     InboxFull,
@@ -39,7 +39,7 @@ APPROVERS = {"eve"}
 STATUSES: Mapping[type[ActgentError], int] = {
     SessionNotFound: 404,  # and its subclass WrongOwner: the session of another user
     SessionClosed: 409,
-    AlreadyDecided: 409,
+    ApprovalAlreadyDecided: 409,
     MessageTooLarge: 413,
     InboxFull: 429,
     LimitReached: 429,

@@ -6,7 +6,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from actgent import BareAgent, ScriptedLLM, ToolCall, ToolResult, open_runtime, tool
 from actgent.actors import Actor, ActorContext, Supervision, open_system
-from actgent.errors import ActorFailed, ConfigurationError, WaitCycle
+from actgent.errors import ActorFailed, ConfigurationError, DeadlockDetected
 from actgent.messages import Priority
 
 
@@ -274,7 +274,7 @@ async def test_group_that_waits_for_itself_is_rejected(autojump_clock):
             return await other.ask(("", lambda: circle_or(ref.ask((name, 0)))))
 
         found = await ref.ask(("ada", lambda: through("ada")))
-        assert isinstance(found, WaitCycle)
+        assert isinstance(found, DeadlockDetected)
         assert "other/0 -> desk/ada -> other/0;" in str(found)
         assert await ref.ask(("ada", lambda: through("bob"))) == 2
 
@@ -283,7 +283,7 @@ async def circle_or(asked):
     """Return the answer, or the error where it could never come; raised, that would restart the actor."""
     try:
         return await asked
-    except WaitCycle as error:
+    except DeadlockDetected as error:
         return error
 
 

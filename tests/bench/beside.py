@@ -12,7 +12,7 @@ from actgent import (
     Memories,
     ScriptedLLM,
     Session,
-    Summarizing,
+    SummarizingMemory,
     Text,
     open_runtime,
 )
@@ -35,7 +35,7 @@ async def measure_beside(size: int) -> Figures:
         "clerk",
         llm=ScriptedLLM(["Noted."], repeat=True, keep=0),
         memories=memories,
-        memory=Summarizing(llm=_writer(made, "They talked."), keep=10, trigger=2_000),
+        memory=SummarizingMemory(llm=_writer(made, "They talked."), keep=10, trigger=2_000),
     )
     Consolidation(clerk, memories, llm=_writer(made, '{"memories": [{"text": "They talked"}]}'), idle=IDLE)
     async with memories, open_runtime(journal="memory:") as runtime:

@@ -14,7 +14,7 @@ from typing import Any
 import trio
 from measure import Figures, Stopwatch, expect, percentile, rss
 
-from actgent import BareAgent, ScriptedLLM, Session, SlidingWindow, Summarizing, open_runtime
+from actgent import BareAgent, ScriptedLLM, Session, SlidingWindow, SummarizingMemory, open_runtime
 
 QUESTION, ANSWER = "What is the weather going to be today?", "It is going to rain, and then it is not."
 FIRST = 50
@@ -22,7 +22,9 @@ FIRST = 50
 PAGE = 100
 VIEWS = {
     "sliding": lambda: SlidingWindow(turns=20),
-    "summarizing": lambda: Summarizing(llm=ScriptedLLM(["They talked."], repeat=True, keep=0), trigger=2_000),
+    "summarizing": lambda: SummarizingMemory(
+        llm=ScriptedLLM(["They talked."], repeat=True, keep=0), trigger=2_000
+    ),
 }
 """Memories of which the same is measured, beside the usual one."""
 SHARES = (1, 5, 50)

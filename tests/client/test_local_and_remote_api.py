@@ -9,7 +9,7 @@ import trio
 
 from actgent import (
     Agent,
-    AlreadyDecided,
+    ApprovalAlreadyDecided,
     Approve,
     ConfigurationError,
     DeadlineExceeded,
@@ -197,7 +197,7 @@ async def test_approval_resumes_a_turn(agent, decision, said):
         await agent.run("something else", session=session)
     reply = await agent.resume({approval.id: decision})
     assert reply.text.partition("\n")[0].strip() == said.strip()
-    with pytest.raises(AlreadyDecided):
+    with pytest.raises(ApprovalAlreadyDecided):
         await session.answer(approval.id, Approve())
     assert (await session.messages()).total == 4
 

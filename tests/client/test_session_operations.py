@@ -6,10 +6,10 @@ from contextlib import asynccontextmanager
 import pytest
 
 from actgent import (
-    AccessRefused,
     Approve,
     BareAgent,
     ConfigurationError,
+    PermissionDenied,
     ServerUnreachable,
     SessionExists,
     SessionNotFound,
@@ -195,7 +195,7 @@ async def test_journal_operations_require_the_scope(tmp_path):
             lambda: client.compare("s1"),
             lambda: client.export_session("s1", tmp_path / "s1"),
         ):
-            with pytest.raises(AccessRefused):
+            with pytest.raises(PermissionDenied):
                 await refused()
         assert list(tmp_path.iterdir()) == []
         await client.rate("s1", "m1", score=1)

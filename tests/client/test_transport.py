@@ -6,11 +6,11 @@ import pytest
 import trio
 
 from actgent import (
-    AccessRefused,
-    AlreadyDecided,
+    ApprovalAlreadyDecided,
     ConfigurationError,
-    CursorUnknown,
+    InvalidCursor,
     NotRunning,
+    PermissionDenied,
     Reject,
     RemoteError,
     SessionExists,
@@ -102,7 +102,7 @@ async def test_older_journal_is_reported_to_exception_handlers(autojump_clock):
     """A server with fewer records than the cursor has another session. None of its events are delivered as this session's."""
     replies, failures, _ = await heard([reply("a", 7)], [server("resync", 3), reply("b", 4)])
     assert replies == ["a"]
-    assert [(each.kind, type(each.error)) for each in failures] == [("journal", CursorUnknown)]
+    assert [(each.kind, type(each.error)) for each in failures] == [("journal", InvalidCursor)]
 
 
 def grown(text, *, begin=0, attempt=0, name="token"):
@@ -185,7 +185,7 @@ async def test_repeated_decision_reports_the_effective_one(autojump_clock):
         await session.answer("1.s1", Reject("no"))
         for tries in ([lost], []):
             wire.answers = [*tries, Refused("already-decided", "it was approved", status=409, fields=other)]
-            with pytest.raises(AlreadyDecided, match="it was approved"):
+            with pytest.raises(ApprovalAlreadyDecided, match="it was approved"):
                 await session.answer("1.s1", Reject("no"))
 
 
@@ -218,12 +218,12 @@ async def test_http_paths_match_the_gateway(served):
 
 
 async def test_missing_permission_raises(served):
-    """An unknown token and a missing scope raise `AccessRefused`. An agent that does not run raises `NotRunning`."""
+    """An unknown token and a missing scope raise `PermissionDenied`. An agent that does not run raises `NotRunning`."""
     async with served.connect(token="act_wrong") as client:
-        with pytest.raises(AccessRefused):
+        with pytest.raises(PermissionDenied):
             await client.agents()
     async with served.connect() as client:
-        with pytest.raises(AccessRefused):
+        with pytest.raises(PermissionDenied):
             await client.agent("clerk").create_session("bob")
         with pytest.raises(
             NotRunning, match=r"the server does not host it; hosted there: 'clerk', 'helper'. Else"

@@ -8,7 +8,7 @@ import trio
 
 pytest.importorskip("psycopg", reason="the extra `postgres` is not installed")
 
-from actgent import BareAgent, Chat, Governed, Governor, Priority, RateLimited, ScriptedLLM
+from actgent import BareAgent, Chat, Governor, Priority, RateLimited, RateLimitedModel, ScriptedLLM
 from actgent.errors import JournalFailed
 from actgent.journal.postgres import PartitionedJournal, rate_limit_leases
 from actgent.llm.governor import LimitLeaseClient
@@ -304,7 +304,7 @@ async def test_nodes_share_what_their_models_declare(open_cluster):
     """By the name of the governor's door: what a node calls, others cannot."""
     psycopg = pytest.importorskip("psycopg")
     governor = Governor(requests_per_minute=600, tokens_per_minute=60_000)
-    clerk = BareAgent("clerk", llm=Governed(ScriptedLLM(["yes"] * 3), governor))
+    clerk = BareAgent("clerk", llm=RateLimitedModel(ScriptedLLM(["yes"] * 3), governor))
     async with open_cluster() as cluster:
         async with cluster.node(clerk) as runtime, cluster.connect() as client:
             session = await client.agent("clerk").create_session("ada")

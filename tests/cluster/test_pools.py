@@ -11,6 +11,7 @@ from actgent import (
     Approve,
     BareAgent,
     ConfigurationError,
+    DeadlockDetected,
     LimitReached,
     Limits,
     NotRunning,
@@ -21,7 +22,6 @@ from actgent import (
     ScriptedLLM,
     ToolCall,
     ToolResult,
-    WaitCycle,
     open_runtime,
     tool,
 )
@@ -374,7 +374,7 @@ async def test_a_session_that_would_wait_for_itself_by_way_of_another_pool_is_to
             session = await editor.open_session("first")
             try:
                 return (await editor.run(task, session=session)).text
-            except WaitCycle as error:
+            except DeadlockDetected as error:
                 found.append(error.path)
                 raise
 

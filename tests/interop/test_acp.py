@@ -9,7 +9,7 @@ import trio
 import trio.testing
 
 from actgent import (
-    AskPerson,
+    ApprovalRequired,
     BareAgent,
     ScriptedLLM,
     Text,
@@ -334,7 +334,7 @@ async def book(context: ToolContext) -> str:
     """Book a day."""
     await trio.lowlevel.checkpoint()
     if context.approval is None:
-        raise AskPerson("Which day?", form=FORM, again=True)
+        raise ApprovalRequired("Which day?", form=FORM, again=True)
     return f"booked {context.approval.content['day']}"
 
 

@@ -398,7 +398,7 @@ async def test_question_with_a_form_is_answered_by_its_value():
     async def choose() -> str:
         """Choose a colour."""
         await trio.lowlevel.checkpoint()
-        raise AskPerson("Which colour?", form={"enum": ["red", "blue"]})
+        raise ApprovalRequired("Which colour?", form={"enum": ["red", "blue"]})
 
     def script(chat):
         results = [part for part in chat.messages[-1].parts if isinstance(part, ToolResult)]

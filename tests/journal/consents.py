@@ -19,10 +19,10 @@ import trio.lowlevel
 from crashes import Lines, command, run, tell
 
 from actgent import (
-    AlreadyDecided,
+    ApprovalAlreadyDecided,
     ApprovalNotFound,
+    ApprovalRequired,
     Approve,
-    AskPerson,
     BareAgent,
     Edit,
     NotSuspended,
@@ -46,7 +46,7 @@ from actgent.testing import check_transcript
 AGENT = "clerk"
 MESSAGES, ROUNDS = 2, 2
 WISHES = ("approve", "reject", "edit", "respond")
-TOO_LATE = (AlreadyDecided, ApprovalNotFound, NotSuspended)
+TOO_LATE = (ApprovalAlreadyDecided, ApprovalNotFound, NotSuspended)
 
 
 def wish_of(order):
@@ -198,7 +198,7 @@ class Consents:
             """Ask by itself before it sends an order."""
             await self._wait()
             if context.approval is None:
-                raise AskPerson(f"Send {order}?", again=True)
+                raise ApprovalRequired(f"Send {order}?", again=True)
             return await take_effect("send", order, context)
 
         @tool(approval=True, effect="idempotent")

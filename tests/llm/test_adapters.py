@@ -14,20 +14,20 @@ from actgent import (
     Answer,
     BadRequest,
     BareAgent,
-    BrokenAnswer,
     ConfigurationError,
-    Fallback,
-    Governed,
+    FallbackModel,
     Governor,
     Limits,
     ModelError,
     ModelTimeout,
     NotAuthorized,
     ProviderUnavailable,
+    RateLimitedModel,
     ScriptedLLM,
     SimpleAgent,
     StepsAgent,
-    Summarizing,
+    StreamInterrupted,
+    SummarizingMemory,
     Text,
     Usage,
     open_runtime,
@@ -35,7 +35,7 @@ from actgent import (
 )
 from actgent.llm.models import resolve_model
 from actgent.llm.retry import Retry
-from actgent.llm.wrappers import Retried
+from actgent.llm.wrappers import RetryingModel
 from actgent.support.user_code import MAX_THREADS
 
 
@@ -188,8 +188,8 @@ async def test_they_are_models_wherever_one_is():
     async def broken(messages):
         raise ProviderUnavailable("down")
 
-    assert (await said(Fallback(broken, plain))).text == "Hello!"
-    assert (await said(Governed(plain, Governor()))).text == "Hello!"
+    assert (await said(FallbackModel(broken, plain))).text == "Hello!"
+    assert (await said(RateLimitedModel(plain, Governor()))).text == "Hello!"
 
     async def summary(messages):
         return "They greeted each other."
@@ -200,7 +200,7 @@ async def test_they_are_models_wherever_one_is():
         told.append(messages)
         return "x" * 400
 
-    memory = Summarizing(llm=summary, keep=4, trigger=200)
+    memory = SummarizingMemory(llm=summary, keep=4, trigger=200)
     async with BareAgent("a", llm=listens, memory=memory) as agent:
         session = await agent.create_session("user")
         for _ in range(8):
@@ -303,7 +303,7 @@ class OwnClient:
 async def test_what_a_client_of_the_program_raises_is_a_model_error(kind, error, autojump_clock):
     """`except ModelError` catches it; its cause is the exception, and only kinds that may pass are retried."""
     expected, retryable = RAISED[error]
-    for llm in (kind(error), Retried(kind(error)), Fallback(kind(error), kind(error))):
+    for llm in (kind(error), RetryingModel(kind(error)), FallbackModel(kind(error), kind(error))):
         async with BareAgent("a", llm=llm) as agent:
             with pytest.raises(ModelError) as caught:
                 await agent.run("Hello")
@@ -324,13 +324,13 @@ async def test_retried_repeats_what_may_pass_without_a_list(error, calls, autoju
         raise error
 
     with pytest.raises(ModelError):
-        await said(Retried(model))
+        await said(RetryingModel(model))
     assert len(asked) == calls
     if calls > 1:
-        assert (await said(Fallback(model, lambda _: "here"))).text == "here"
+        assert (await said(FallbackModel(model, lambda _: "here"))).text == "here"
     else:
         with pytest.raises(ModelError, match="choices"):
-            await said(Fallback(model, lambda _: "here"))
+            await said(FallbackModel(model, lambda _: "here"))
 
 
 async def test_words_of_a_client_stay_out_of_the_journal():
@@ -354,7 +354,7 @@ async def test_what_is_no_text_is_named():
     async def number(messages):
         return 5
 
-    with pytest.raises(BrokenAnswer, match=r"number.*text or an Answer, not int"):
+    with pytest.raises(StreamInterrupted, match=r"number.*text or an Answer, not int"):
         await said(number)
 
 
@@ -450,7 +450,7 @@ async def test_a_model_of_ones_own_is_asked_again(autojump_clock, fails, calls):
             raise ConnectionError("gone")
         return "here"
 
-    retried = Retried(model, Retry.exponential(), retry_on=(ConnectionError,))
+    retried = RetryingModel(model, Retry.exponential(), retry_on=(ConnectionError,))
     if fails < 3:
         assert (await said(retried)).text == "here"
     else:
@@ -470,7 +470,7 @@ async def test_only_what_may_pass_is_repeated(autojump_clock):
             raise error
 
         with pytest.raises(type(error)):
-            await said(Retried(model, retry_on=(ConnectionError,)))
+            await said(RetryingModel(model, retry_on=(ConnectionError,)))
         assert len(asked) == 1
 
 
@@ -478,7 +478,7 @@ async def test_a_scripted_failure_is_repeated_without_a_list(autojump_clock):
     """What says of itself that it is retryable is."""
     llm = ScriptedLLM([ProviderUnavailable("503"), "here"])
     heard = []
-    async with BareAgent("a", llm=Retried(llm)) as agent:
+    async with BareAgent("a", llm=RetryingModel(llm)) as agent:
         session = await agent.create_session("user")
         session.on_token(lambda token: heard.append(token.text))
         assert (await agent.run("Hello", session=session)).text == "here"

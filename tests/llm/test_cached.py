@@ -9,7 +9,7 @@ import trio
 from actgent import (
     Answer,
     BareAgent,
-    Cached,
+    CachedModel,
     ConfigurationError,
     GoalAgent,
     ScriptedLLM,
@@ -45,7 +45,7 @@ def decide(chat, *, native=True):
 @pytest.mark.parametrize("native", [True, False])
 async def test_the_same_goal_is_decided_once(native):
     """The second run of a goal asks nobody: the same decisions, the same end, no tokens; the ids of calls are others."""
-    llm = Cached(ScriptedLLM(partial(decide, native=native)))
+    llm = CachedModel(ScriptedLLM(partial(decide, native=native)))
     first = await run_agent("find v", llm, tools=[ok])
     second = await run_agent("find v", llm, tools=[ok])
     assert (first.text, first.raw_data) == (second.text, second.raw_data) == ("done", {"v": 1})
@@ -64,7 +64,7 @@ async def test_another_state_is_another_key():
     def changing(state, args):
         return ("v", next(values))
 
-    llm = Cached(ScriptedLLM(decide))
+    llm = CachedModel(ScriptedLLM(decide))
     for _ in range(2):
         await run_agent("find v", llm, tools={"ok": changing})
     assert (len(llm.llm.chats), llm.hits) == (3, 1)
@@ -72,7 +72,7 @@ async def test_another_state_is_another_key():
 
 async def test_never_across_owners():
     """Two owners who say the same are both asked for; two sessions of one owner are one."""
-    llm = Cached(ScriptedLLM(lambda chat: f"Hello, {chat.owner}."))
+    llm = CachedModel(ScriptedLLM(lambda chat: f"Hello, {chat.owner}."))
     async with BareAgent("clerk", llm=llm) as clerk:
         said = []
         for owner in ("ada", "bob", "ada", "bob"):
@@ -84,7 +84,7 @@ async def test_never_across_owners():
 
 async def test_it_is_bounded():
     """The answer that was used least recently makes room."""
-    llm = Cached(ScriptedLLM(lambda chat: chat.messages[-1].parts[0].text), capacity=2)
+    llm = CachedModel(ScriptedLLM(lambda chat: chat.messages[-1].parts[0].text), capacity=2)
 
     async def ask(text):
         await llm.complete(Chat(messages=[ChatMessage("user", (Text(text),))], owner="ada"))
@@ -102,7 +102,7 @@ async def test_it_is_bounded():
 )
 async def test_whatever_the_model_is_told_counts(change):
     """Another prompt, temperature, bound or owner is another request."""
-    llm = Cached(ScriptedLLM(["one", "two"]))
+    llm = CachedModel(ScriptedLLM(["one", "two"]))
     chat = {"messages": [ChatMessage("user", (Text("hi"),))], "owner": "ada"}
     assert (await llm.complete(Chat(**chat))).text == "one"
     assert (await llm.complete(Chat(**{**chat, **change}))).text == "two"
@@ -111,7 +111,7 @@ async def test_whatever_the_model_is_told_counts(change):
 
 async def test_nobodys_requests_are_not_kept():
     """Where it is not known for whom a request is, it is asked; a session alone is an owner of its own."""
-    llm = Cached(ScriptedLLM(["one", "two", "three"]))
+    llm = CachedModel(ScriptedLLM(["one", "two", "three"]))
     chat = {"messages": [ChatMessage("user", (Text("hi"),))]}
     assert [(await llm.complete(Chat(**chat))).text for _ in range(2)] == ["one", "two"]
     assert [(await llm.complete(Chat(**chat, session="s"))).text for _ in range(2)] == ["three", "three"]
@@ -120,7 +120,7 @@ async def test_nobodys_requests_are_not_kept():
 async def test_cut_and_failed_answers_are_not_kept():
     """A refusal, a cut answer and an error are asked again."""
     cut = Answer(parts=(Text("half"),), stop="length")
-    llm = Cached(ScriptedLLM([cut, ConfigurationError("no"), "whole"]))
+    llm = CachedModel(ScriptedLLM([cut, ConfigurationError("no"), "whole"]))
     chat = Chat(messages=[ChatMessage("user", (Text("hi"),))], owner="ada")
     assert (await llm.complete(chat)).text == "half"
     with pytest.raises(ConfigurationError):
@@ -144,7 +144,7 @@ class Slow(LLM):
 
 async def test_equal_requests_at_once_and_a_cancelled_one(autojump_clock):
     """Both are asked; one that is cancelled leaves nothing, and the next is asked."""
-    llm = Cached(Slow())
+    llm = CachedModel(Slow())
     chat = Chat(messages=[ChatMessage("user", (Text("hi"),))], owner="ada")
     with trio.move_on_after(0.5):
         await llm.complete(chat)
@@ -159,7 +159,7 @@ async def test_equal_requests_at_once_and_a_cancelled_one(autojump_clock):
 
 async def test_streams_hear_a_kept_answer():
     """What is kept is streamed, too, in one piece."""
-    llm = Cached(ScriptedLLM(["Good day."]))
+    llm = CachedModel(ScriptedLLM(["Good day."]))
     async with BareAgent("clerk", llm=llm) as clerk:
         for _ in range(2):
             heard = []
@@ -172,7 +172,7 @@ async def test_streams_hear_a_kept_answer():
 
 async def test_one_role_alone():
     """It stands for a model wherever one is named: here the evaluator alone is kept."""
-    evaluator = Cached(ScriptedLLM([act("evaluate", achieved=True, answer="done")]))
+    evaluator = CachedModel(ScriptedLLM([act("evaluate", achieved=True, answer="done")]))
 
     @tool
     def look() -> str:
@@ -195,7 +195,7 @@ async def test_one_role_alone():
 async def test_answers_that_name_ids_are_not_kept():
     """A decision to read on in a result by its id means something in its own session alone."""
     names = act("execute", tool="read_result", args={"id": "185eb1dc0aae-00000001/call/0"})
-    llm = Cached(ScriptedLLM([names, "other"]))
+    llm = CachedModel(ScriptedLLM([names, "other"]))
     chat = Chat(messages=[ChatMessage("user", (Text("hi"),))], owner="ada")
     assert [(await llm.complete(chat)).text for _ in range(2)] == [names, "other"]
 
@@ -204,4 +204,4 @@ async def test_answers_that_name_ids_are_not_kept():
 def test_a_capacity_that_is_none(capacity):
     """A cache that holds nothing is a mistake."""
     with pytest.raises(ConfigurationError, match="at least 1"):
-        Cached(ScriptedLLM([]), capacity=capacity)
+        CachedModel(ScriptedLLM([]), capacity=capacity)

@@ -7,7 +7,7 @@ import pytest
 import trio
 
 from actgent import BareAgent, tool
-from actgent.errors import BrokenAnswer, ModelError, ModelTimeout
+from actgent.errors import ModelError, ModelTimeout, StreamInterrupted
 from actgent.llm.base import Chat, ChatMessage
 from actgent.messages import Text, Thinking
 
@@ -313,7 +313,7 @@ async def test_signs_of_life_are_skipped(connect, said, dialect, sign):
 async def test_the_last_words_of_a_broken_stream_are_in_the_error(connect):
     """A server's plain text in place of an event is not lost."""
     model, _ = connect("openai", raw(raw_chunk(b"Hi"), b"Internal Server Error"), stream=True, base_url=URL)
-    with pytest.raises(BrokenAnswer, match="Internal Server Error"):
+    with pytest.raises(StreamInterrupted, match="Internal Server Error"):
         await model.complete(HELLO)
 
 
@@ -334,7 +334,7 @@ async def test_a_whole_body_without_a_finish_reason_is_an_answer(connect, missin
     model, _ = connect("openai", body(message={"tool_calls": [call]}, **missing), base_url=URL)
     assert (await model.complete(HELLO)).stop == "tool_calls"
     model, _ = connect("openai", body(message={"content": ""}, **missing), base_url=URL)
-    with pytest.raises(BrokenAnswer, match="finish_reason"):
+    with pytest.raises(StreamInterrupted, match="finish_reason"):
         await model.complete(HELLO)
 
 

@@ -13,7 +13,6 @@ from trio.testing import MockClock
 
 from actgent.errors import (
     BadRequest,
-    BrokenAnswer,
     ConfigurationError,
     MissingKey,
     ModelTimeout,
@@ -21,6 +20,7 @@ from actgent.errors import (
     ProviderUnavailable,
     QuotaExhausted,
     RateLimited,
+    StreamInterrupted,
     UnsupportedPart,
 )
 from actgent.llm.base import Chat, ChatMessage
@@ -371,21 +371,21 @@ async def test_errors_that_no_repetition_mends(connect, dialect, reply, kind):
         (httpx2.ConnectError("refused"), ProviderUnavailable),
         (httpx2.ReadTimeout("slow"), ModelTimeout),
         (httpx2.RemoteProtocolError("cut"), ProviderUnavailable),
-        ({"status_code": 200, "text": "<html>Welcome</html>"}, BrokenAnswer),
+        ({"status_code": 200, "text": "<html>Welcome</html>"}, StreamInterrupted),
         (
             {"status_code": 200, "text": "<html>", "headers": {"content-type": "application/json"}},
-            BrokenAnswer,
+            StreamInterrupted,
         ),
-        ({"status_code": 200, "json": []}, BrokenAnswer),
-        ({"status_code": 200, "json": {"choices": None, "output": None, "content": None}}, BrokenAnswer),
+        ({"status_code": 200, "json": []}, StreamInterrupted),
+        ({"status_code": 200, "json": {"choices": None, "output": None, "content": None}}, StreamInterrupted),
         (
             {
                 "status_code": 200,
                 "json": {"choices": [], "status": "queued", "content": [], "stop_reason": None},
             },
-            BrokenAnswer,
+            StreamInterrupted,
         ),
-        ({"status_code": 200, "json": {"choices": [7], "output": [7], "content": [7]}}, BrokenAnswer),
+        ({"status_code": 200, "json": {"choices": [7], "output": [7], "content": [7]}}, StreamInterrupted),
         (
             {"status_code": 200, "json": {"error": {"type": "server_error", "message": "x"}}},
             ProviderUnavailable,
@@ -482,7 +482,9 @@ async def test_a_connection_that_breaks_inside_a_stream(connect, said, dialect, 
     model, _ = connect(
         dialect, lambda _request: httpx2.Response(200, headers=STREAM, content=content()), stream=True
     )
-    with pytest.raises(ModelTimeout if isinstance(error, httpx2.ReadTimeout) else BrokenAnswer) as caught:
+    with pytest.raises(
+        ModelTimeout if isinstance(error, httpx2.ReadTimeout) else StreamInterrupted
+    ) as caught:
         await model.complete(HELLO)
     assert caught.value.retryable
 
@@ -504,7 +506,7 @@ async def test_an_error_event_without_a_name_is_not_lost(connect, said, dialect)
         + event.replace(b"rate_limit", b"overloaded"),
     }
     model, _ = connect(dialect, begun, stream=True)
-    with pytest.raises(BrokenAnswer, match="slow down") as caught:
+    with pytest.raises(StreamInterrupted, match="slow down") as caught:
         await model.complete(HELLO)
     assert caught.value.code == "overloaded_error"
 

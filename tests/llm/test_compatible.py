@@ -12,7 +12,7 @@ from actgent import OpenAI
 from actgent.errors import ConfigurationError, MissingKey
 from actgent.llm.base import Chat, ChatMessage, ResponseFormat
 from actgent.llm.clients.providers import COMPATIBLE
-from actgent.llm.fallback import Fallback
+from actgent.llm.fallback import FallbackModel
 from actgent.llm.models import PROVIDERS, resolve_model
 from actgent.llm.settings import load_settings
 from actgent.messages import Image, Text, ToolCall, ToolResult, ToolSpec
@@ -82,7 +82,7 @@ async def test_the_variables_say_where_and_with_which_key(provider, monkeypatch)
         monkeypatch.setenv(row.url[-1], server.base_url)
         monkeypatch.setenv(row.key[-1], "own-key")
         named = f"{provider}:meta/model-1"
-        for model in (resolve_model(named), load_settings(named).build(), Fallback(named)):
+        for model in (resolve_model(named), load_settings(named).build(), FallbackModel(named)):
             answer = await model.complete(Chat(messages=ASKED[:1]))
             assert answer.text == "Hello."
             await model.aclose()

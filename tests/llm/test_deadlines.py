@@ -7,11 +7,11 @@ import trio
 
 from actgent.errors import ModelTimeout, ProviderUnavailable, RateLimited
 from actgent.llm.base import LLM, Answer, Chat
-from actgent.llm.fallback import Fallback
+from actgent.llm.fallback import FallbackModel
 from actgent.llm.governor import Governor
 from actgent.llm.retry import Retry
 from actgent.llm.scripted import ScriptedLLM
-from actgent.llm.wrappers import Governed
+from actgent.llm.wrappers import RateLimitedModel
 from actgent.messages import Text
 
 
@@ -61,7 +61,7 @@ async def test_a_pause_that_outlasts_the_deadline_is_not_begun(autojump_clock):
 async def test_a_governor_admits_nobody_who_would_be_too_late(autojump_clock):
     """Certainly too late: it says so at once."""
     governor = Governor(requests_per_minute=1, burst=1.0)
-    model = Governed(ScriptedLLM(["ok"], repeat=True), governor)
+    model = RateLimitedModel(ScriptedLLM(["ok"], repeat=True), governor)
     await model.complete(Chat())
     begun = trio.current_time()
     with pytest.raises(RateLimited, match="leaves no room"):
@@ -76,7 +76,7 @@ async def test_models_share_the_time_that_is_left(autojump_clock, fails):
     first, second = Hanging(fails=fails), Hanging(fails=fails)
     last = ScriptedLLM(["yes"])
     begun = trio.current_time()
-    answer = await Fallback(first, second, last).complete(Chat(deadline=begun + 30))
+    answer = await FallbackModel(first, second, last).complete(Chat(deadline=begun + 30))
     assert answer.text == "yes"
     assert trio.current_time() == begun + 20
     assert first.deadlines == [begun + 10]
@@ -88,7 +88,7 @@ async def test_a_model_that_fails_soon_leaves_its_time_to_the_next():
     """Shares are of what is left then."""
     second = Hanging(seconds=0)
     begun = trio.current_time()
-    await Fallback(ScriptedLLM([ProviderUnavailable("no")]), second, ScriptedLLM(["no"])).complete(
+    await FallbackModel(ScriptedLLM([ProviderUnavailable("no")]), second, ScriptedLLM(["no"])).complete(
         Chat(deadline=begun + 30)
     )
     assert second.deadlines == [pytest.approx(begun + 15, abs=1)]
@@ -98,7 +98,7 @@ async def test_a_model_whose_text_streams_keeps_the_time(autojump_clock):
     """What a person reads already is not begun anew."""
     begun = trio.current_time()
     models = Hanging(shows="Once", seconds=20), ScriptedLLM(["no"])
-    answer = await Fallback(*models).complete(Chat(deadline=begun + 30), on_text=ignore)
+    answer = await FallbackModel(*models).complete(Chat(deadline=begun + 30), on_text=ignore)
     assert (answer.text, trio.current_time()) == ("late", begun + 20)
 
 
@@ -106,7 +106,7 @@ async def test_a_model_whose_text_streams_keeps_the_time(autojump_clock):
 async def test_without_time_to_share_nothing_is_cut(autojump_clock, deadline):
     """No deadline, or one that is over: then whoever set it cuts."""
     first = Hanging(seconds=500)
-    answer = await Fallback(first, ScriptedLLM(["no"])).complete(Chat(deadline=deadline))
+    answer = await FallbackModel(first, ScriptedLLM(["no"])).complete(Chat(deadline=deadline))
     assert answer.text == "late"
     assert first.deadlines == [deadline]
 
@@ -114,7 +114,7 @@ async def test_without_time_to_share_nothing_is_cut(autojump_clock, deadline):
 async def test_the_error_of_a_share_names_the_time(autojump_clock):
     """It stands in the notes of the last error."""
     with pytest.raises(ProviderUnavailable) as caught:
-        await Fallback(Hanging(), ScriptedLLM([ProviderUnavailable("no")])).complete(
+        await FallbackModel(Hanging(), ScriptedLLM([ProviderUnavailable("no")])).complete(
             Chat(deadline=trio.current_time() + 30)
         )
     assert caught.value.__notes__ == [

@@ -4,16 +4,16 @@ import pytest
 
 from actgent.errors import (
     BadRequest,
-    BrokenAnswer,
     ConfigurationError,
     ModelTimeout,
     NotAuthorized,
     ProviderUnavailable,
     QuotaExhausted,
     RateLimited,
+    StreamInterrupted,
 )
 from actgent.llm.base import LLM, Answer, Chat
-from actgent.llm.fallback import Fallback
+from actgent.llm.fallback import FallbackModel
 from actgent.llm.scripted import ScriptedLLM
 from actgent.messages import Text
 
@@ -21,11 +21,11 @@ CHAT = Chat()
 
 
 @pytest.mark.parametrize(
-    "kind", [ProviderUnavailable, RateLimited, ModelTimeout, BrokenAnswer, QuotaExhausted]
+    "kind", [ProviderUnavailable, RateLimited, ModelTimeout, StreamInterrupted, QuotaExhausted]
 )
 async def test_the_next_model_answers(kind):
     """What another provider may do better goes to it."""
-    chain = Fallback(ScriptedLLM([kind("no")]), ScriptedLLM([kind("no")]), ScriptedLLM(["yes"]))
+    chain = FallbackModel(ScriptedLLM([kind("no")]), ScriptedLLM([kind("no")]), ScriptedLLM(["yes"]))
     assert (await chain.complete(CHAT)).text == "yes"
 
 
@@ -34,13 +34,13 @@ async def test_mistakes_are_not_handed_on(kind):
     """A wrong request or key is told at once."""
     second = ScriptedLLM(["yes"])
     with pytest.raises(kind):
-        await Fallback(ScriptedLLM([kind("no")]), second).complete(CHAT)
+        await FallbackModel(ScriptedLLM([kind("no")]), second).complete(CHAT)
     assert second.chats == []
 
 
 async def test_what_counts_can_be_chosen():
     """`when` decides."""
-    chain = Fallback(
+    chain = FallbackModel(
         ScriptedLLM([BadRequest("no")]),
         ScriptedLLM(["yes"]),
         when=lambda error: isinstance(error, BadRequest),
@@ -50,7 +50,7 @@ async def test_what_counts_can_be_chosen():
 
 async def test_the_last_error_tells_of_the_others():
     """Notes name what failed before."""
-    chain = Fallback(ScriptedLLM([RateLimited("first")]), ScriptedLLM([ProviderUnavailable("second")]))
+    chain = FallbackModel(ScriptedLLM([RateLimited("first")]), ScriptedLLM([ProviderUnavailable("second")]))
     with pytest.raises(ProviderUnavailable, match="second") as caught:
         await chain.complete(CHAT)
     assert caught.value.__notes__ == ["before that, RateLimited: first"]
@@ -81,41 +81,41 @@ async def test_attempts_go_on_rising():
     async def show(text, attempt):
         seen.append(attempt)
 
-    await Fallback(Stuttering(RateLimited("no")), Stuttering(None)).complete(CHAT, on_text=show)
+    await FallbackModel(Stuttering(RateLimited("no")), Stuttering(None)).complete(CHAT, on_text=show)
     assert seen == [0, 1, 2, 3]
 
 
 async def test_one_model_may_stand_twice():
     """A model in two places of the chain is asked twice."""
     model = ScriptedLLM([RateLimited("no"), "yes"])
-    assert (await Fallback(model, model).complete(CHAT)).text == "yes"
+    assert (await FallbackModel(model, model).complete(CHAT)).text == "yes"
 
 
 async def test_closing_closes_all():
     """The chain owns its models."""
     models = Stuttering(None), Stuttering(None)
-    await Fallback(*models).aclose()
+    await FallbackModel(*models).aclose()
     assert all(model.closed for model in models)
 
 
 def test_a_chain_of_nothing_is_refused():
     """At least one model, and models only."""
     with pytest.raises(ConfigurationError):
-        Fallback()
+        FallbackModel()
     with pytest.raises(ConfigurationError):
-        Fallback([])
+        FallbackModel([])
     with pytest.raises(ConfigurationError, match="openai:MODEL"):
-        Fallback(ScriptedLLM(["a"]), "gpt-5.2")
+        FallbackModel(ScriptedLLM(["a"]), "gpt-5.2")
 
 
 def test_models_may_be_named(monkeypatch):
     """A text is a model, as everywhere."""
     monkeypatch.setenv("OPENAI_API_KEY", "key")
-    chain = Fallback("openai:gpt-5.2", ScriptedLLM(["b"], name="b"))
+    chain = FallbackModel("openai:gpt-5.2", ScriptedLLM(["b"], name="b"))
     assert chain.name == "fallback(openai:gpt-5.2, b)"
-    assert Fallback(["openai:gpt-5.2", ScriptedLLM(["b"], name="b")]).name == chain.name
+    assert FallbackModel(["openai:gpt-5.2", ScriptedLLM(["b"], name="b")]).name == chain.name
 
 
 def test_the_name_lists_the_models():
     """Logs show which models there are."""
-    assert Fallback(ScriptedLLM(["a"], name="a"), ScriptedLLM(["b"], name="b")).name == "fallback(a, b)"
+    assert FallbackModel(ScriptedLLM(["a"], name="a"), ScriptedLLM(["b"], name="b")).name == "fallback(a, b)"

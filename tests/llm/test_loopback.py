@@ -5,7 +5,7 @@ from functools import partial
 import pytest
 import trio
 
-from actgent.errors import BrokenAnswer, ModelTimeout, ProviderUnavailable, RateLimited
+from actgent.errors import ModelTimeout, ProviderUnavailable, RateLimited, StreamInterrupted
 from actgent.llm.base import Chat, ChatMessage
 from actgent.llm.clients.anthropic import Anthropic
 from actgent.llm.clients.openai import OpenAI
@@ -73,9 +73,9 @@ async def test_connections_are_used_again(dialect):
 @pytest.mark.parametrize(
     ("fault", "kind"),
     [
-        (CutStream("A longer answer of several events."), BrokenAnswer),
-        (CutStream("A longer answer of several events.", events=2, is_reset=True), BrokenAnswer),
-        (EarlyEnd("A longer answer of several events."), BrokenAnswer),
+        (CutStream("A longer answer of several events."), StreamInterrupted),
+        (CutStream("A longer answer of several events.", events=2, is_reset=True), StreamInterrupted),
+        (EarlyEnd("A longer answer of several events."), StreamInterrupted),
         (Hangup(), ProviderUnavailable),
         (ErrorStatus(429, retry_after=3), RateLimited),
         (ErrorStatus(500), ProviderUnavailable),
@@ -162,7 +162,7 @@ async def test_an_error_event_inside_a_stream(dialect):
     """An error after the answer has begun is a broken answer, with the provider's code."""
     async with open_provider(lambda _request: ErrorEvent("So far so good.")) as provider:
         model = client(dialect, provider)
-        with pytest.raises((BrokenAnswer, ProviderUnavailable)) as caught:
+        with pytest.raises((StreamInterrupted, ProviderUnavailable)) as caught:
             await model.complete(HELLO, on_text=ignore)
         assert caught.value.retryable
         await model.aclose()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from actgent.errors import BrokenAnswer, ModelError, RateLimited, UnsupportedPart
+from actgent.errors import ModelError, RateLimited, StreamInterrupted, UnsupportedPart
 from actgent.llm.base import Chat, ChatMessage, ResponseFormat
 from actgent.messages import File, Image, Opaque, Text, Thinking, ToolCall, ToolResult
 
@@ -252,7 +252,7 @@ async def test_an_answer_that_its_server_gave_up_is_broken(connect, sse, finish,
     model, _ = connect(
         "openai", reply if stream else completion({"content": "The first"}, finish), stream=stream
     )
-    with pytest.raises(BrokenAnswer, match=finish):
+    with pytest.raises(StreamInterrupted, match=finish):
         await model.complete(HELLO)
 
 

@@ -15,7 +15,7 @@ import httpx2
 import pytest
 import trio
 
-from actgent.errors import BrokenAnswer, ModelError, NotAuthorized, QuotaExhausted, RateLimited
+from actgent.errors import ModelError, NotAuthorized, QuotaExhausted, RateLimited, StreamInterrupted
 from actgent.llm.base import Chat, ChatMessage
 from actgent.llm.context_window import CountedRequest, count_answered, expected_tokens, upper_bound
 from actgent.messages import File, Image, Opaque, Part, Text, Thinking, ToolCall, ToolResult, ToolSpec
@@ -219,7 +219,7 @@ async def test_streams_without_their_last_event_are_broken_answers(connect, rows
     broken = [row for row in rows if BROKEN & set(row["features"])]
     for row in broken:
         model, _ = connect(DIALECTS[row["endpoint"]], reply(row), stream=True)
-        with pytest.raises(BrokenAnswer):
+        with pytest.raises(StreamInterrupted):
             await model.complete(HELLO)
     assert broken
 
@@ -234,7 +234,7 @@ async def test_every_cut_of_a_recorded_stream_is_a_broken_answer(connect, rows):
         for end in {0, 1, last // 2, last}:
             cut = {**row, "sse": whole[:end]}
             model, _ = connect(dialect, reply(cut), stream=True)
-            with pytest.raises(BrokenAnswer):
+            with pytest.raises(StreamInterrupted):
                 await model.complete(HELLO)
 
 

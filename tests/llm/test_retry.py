@@ -4,7 +4,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from actgent.errors import BadRequest, BrokenAnswer, ModelError, ProviderUnavailable, RateLimited
+from actgent.errors import BadRequest, ModelError, ProviderUnavailable, RateLimited, StreamInterrupted
 from actgent.llm.retry import Retry
 
 STEADY = Retry(attempts=4, first_delay=1, max_delay=3, random=lambda: 1.0)
@@ -55,7 +55,7 @@ class Failing:
 
 async def test_a_call_is_repeated_until_it_succeeds(autojump_clock: MockClock):
     """Attempts are numbered from 0, with the policy's pauses between them."""
-    call = Failing(OVERLOAD, BrokenAnswer("cut"))
+    call = Failing(OVERLOAD, StreamInterrupted("cut"))
     assert await STEADY.run(call) == "answer"
     assert call.attempts == [0, 1, 2]
     assert trio.current_time() == pytest.approx(3)

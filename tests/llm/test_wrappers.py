@@ -2,7 +2,7 @@
 
 import pytest
 
-from actgent import Answer, Cached, Governed, Governor, Retried, Usage
+from actgent import Answer, CachedModel, Governor, RateLimitedModel, RetryingModel, Usage
 from actgent.llm.base import LLM
 
 
@@ -38,7 +38,7 @@ class Told(LLM):
         self.closed += 1
 
 
-@pytest.mark.parametrize("wrap", [Cached, Retried, lambda llm: Governed(llm, Governor())])
+@pytest.mark.parametrize("wrap", [CachedModel, RetryingModel, lambda llm: RateLimitedModel(llm, Governor())])
 async def test_a_model_round_another_says_what_that_one_says(wrap):
     """Its bounds, its counting, its price, its governors; closing it closes the one in it."""
     llm = wrap(inner := Told())
@@ -51,7 +51,7 @@ async def test_a_model_round_another_says_what_that_one_says(wrap):
     assert inner.closed == 1
 
 
-@pytest.mark.parametrize("wrap", [Cached, Retried])
+@pytest.mark.parametrize("wrap", [CachedModel, RetryingModel])
 def test_what_waits_below_is_told_above(wrap):
     """How long a call of a session waits for a provider's limits is known where the model is held."""
     assert (wrap(Told()).waited("s"), wrap(Told()).waited("t")) == (3.0, 0.0)

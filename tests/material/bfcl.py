@@ -41,7 +41,7 @@ from actgent import (
     open_runtime,
     tool,
 )
-from actgent.errors import ActgentError, AlreadyAnswered
+from actgent.errors import ActgentError, DuplicateMessage
 from actgent.messages import ToolResult
 
 from .tables import REFERENCE_S, MaterialMissing, Progress, Source, Table, fixed_loop
@@ -240,7 +240,7 @@ async def converse(conversation: Conversation, agent: BareAgent) -> Session:
     """Say everything that the user says, turn by turn, and return the session."""
     session = await agent.ensure_session("ada", SESSION)
     for number, text in enumerate(conversation.texts):
-        with suppress(AlreadyAnswered):  # by an earlier process
+        with suppress(DuplicateMessage):  # by an earlier process
             await agent.run(text, session=session, message_id=f"m{number}")
     return session
 

@@ -25,7 +25,7 @@ from actgent import (
     Memory,
     ScriptedLLM,
     SlidingWindow,
-    Summarizing,
+    SummarizingMemory,
     ToolCall,
     tool,
 )
@@ -296,12 +296,14 @@ async def replay_all(
 
 
 def _summarizing() -> Memory:
-    return Summarizing(keep=10, trigger=8_000, llm=ScriptedLLM(["A summary of what was done."], repeat=True))
+    return SummarizingMemory(
+        keep=10, trigger=8_000, llm=ScriptedLLM(["A summary of what was done."], repeat=True)
+    )
 
 
 MEMORIES: Mapping[str, Callable[[], Memory]] = {
     "SlidingWindow(tokens=8_000)": lambda: SlidingWindow(tokens=8_000),
-    "Summarizing(keep=10, trigger=8_000)": _summarizing,
+    "SummarizingMemory(keep=10, trigger=8_000)": _summarizing,
 }
 
 

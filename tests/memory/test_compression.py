@@ -3,7 +3,7 @@
 import pytest
 import trio
 
-from actgent import BareAgent, Memories, ScriptedLLM, SemanticCompression, Summarizing, Text
+from actgent import BareAgent, Memories, ScriptedLLM, SemanticCompression, SummarizingMemory, Text
 from actgent.memory.histories.compression import LEFT_OUT
 from actgent.memory.token_budget import count_characters
 from actgent.messages import Message, Sender, ToolCall, ToolResult
@@ -110,7 +110,7 @@ async def test_summary_and_recall_replace_hidden_messages():
     async with BareAgent(
         "a",
         llm=ScriptedLLM(answer),
-        memory=Summarizing(llm=summary, keep=2, trigger=200),
+        memory=SummarizingMemory(llm=summary, keep=2, trigger=200),
         memories=memories,
         recall_before_answer=True,
     ) as agent:

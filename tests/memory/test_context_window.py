@@ -13,7 +13,7 @@ from actgent import (
     BareAgent,
     ConfigurationError,
     ContextOverflow,
-    Fallback,
+    FallbackModel,
     OpenAI,
     ScriptedLLM,
     SlidingWindow,
@@ -196,7 +196,7 @@ def test_windows_come_from_the_tables_or_are_given():
     assert OpenAI("gpt-4o", api_key="k").context_window == 128_000
     local = OpenAI("gpt-4o", api_key="k", base_url="http://127.0.0.1:1", context_window=8_192)
     assert local.context_window == 8_192
-    assert Fallback(local, OpenAI("gpt-4o", api_key="k")).context_window == 8_192
+    assert FallbackModel(local, OpenAI("gpt-4o", api_key="k")).context_window == 8_192
     with pytest.raises(ConfigurationError, match="context_window"):
         OpenAI("gpt-4o", api_key="k", context_window=0)
 

@@ -6,7 +6,7 @@ import httpx2
 import pytest
 import trio
 
-from actgent import Anthropic, BareAgent, ContextOverflow, Fallback, Interrupted, OpenAI, OpenAIResponses
+from actgent import Anthropic, BareAgent, ContextOverflow, FallbackModel, Interrupted, OpenAI, OpenAIResponses
 from actgent.llm.retry import Retry
 from actgent.testing import open_provider
 
@@ -90,7 +90,9 @@ async def test_of_several_models_the_first_one_counts():
     """A fallback asks whoever is to answer."""
     async with open_provider(["Yes."], count=lambda _: 7_000) as provider:
         first = client("anthropic", provider)
-        async with agent_of(Fallback(first, OpenAI("m", base_url=provider.base_url, api_key="k"))) as agent:
+        async with agent_of(
+            FallbackModel(first, OpenAI("m", base_url=provider.base_url, api_key="k"))
+        ) as agent:
             assert (await agent.run(LONG)).text == "Yes."
         assert provider.statistics().counted == 1
 

@@ -18,7 +18,7 @@ from actgent import (
     ScriptedLLM,
     ShortTermMemory,
     SlidingWindow,
-    Summarizing,
+    SummarizingMemory,
     Text,
     ToolCall,
     Usage,
@@ -111,7 +111,9 @@ MEMORIES = {
     "default": lambda: None,
     "tokens": lambda: SlidingWindow(tokens=8_000),
     "turns": lambda: SlidingWindow(turns=3),
-    "summaries": lambda: Summarizing(llm=ScriptedLLM(["It went on."], repeat=True), keep=12, trigger=5_000),
+    "summaries": lambda: SummarizingMemory(
+        llm=ScriptedLLM(["It went on."], repeat=True), keep=12, trigger=5_000
+    ),
     "function": lambda: lambda history: history,
     "bounded": lambda: ManagedMemory(list, max_tokens=8_000),
 }
@@ -244,7 +246,7 @@ async def test_a_summary_comes_into_the_turn_that_runs():
         read.append(chat.messages[0].parts[0].text)
         return f"Summary number {len(read)}."
 
-    memory = Summarizing(llm=ScriptedLLM(write), keep=12, trigger=5_000)
+    memory = SummarizingMemory(llm=ScriptedLLM(write), keep=12, trigger=5_000)
     async with run.agent(32_000, memory=memory) as agent:
         session = await agent.create_session("ada")
         await agent.run(run.task, session=session)
@@ -376,7 +378,7 @@ def test_views_keep_task_pairs_and_budget(turns, budget, kind, shares):
         "short": ShortTermMemory(max_tokens=budget),
         "sliding": SlidingWindow(tokens=budget),
         "turns": SlidingWindow(turns=2, tokens=budget),
-        "summing": Summarizing(max_tokens=budget),
+        "summing": SummarizingMemory(max_tokens=budget),
         "function": ManagedMemory(list, max_tokens=budget),
     }[kind]
     view, left, task = memory.open_view(), list(shares), ""

@@ -17,7 +17,7 @@ from actgent import (
     ProviderUnavailable,
     Quotas,
     ScriptedLLM,
-    Summarizing,
+    SummarizingMemory,
     Text,
     Usage,
     open_runtime,
@@ -45,7 +45,7 @@ def speaker():
 
 
 def agent(llm, read, **options):
-    return BareAgent("a", llm=llm, memory=Summarizing(llm=writer(read, **options), keep=4, trigger=500))
+    return BareAgent("a", llm=llm, memory=SummarizingMemory(llm=writer(read, **options), keep=4, trigger=500))
 
 
 async def say(agent, session, numbers):
@@ -94,7 +94,7 @@ async def test_a_long_summary_is_read_whole_for_the_next():
         read.append(chat.messages[0].parts[0].text)
         return f"{'It was said. ' * 500}The end of summary {len(read)}."
 
-    shown = Summarizing(llm=ScriptedLLM(write), keep=4, trigger=500)
+    shown = SummarizingMemory(llm=ScriptedLLM(write), keep=4, trigger=500)
     async with BareAgent("a", llm=speaker(), memory=shown) as it:
         await say(it, await it.create_session("ada"), range(20))
     assert len(read) > 2
@@ -172,9 +172,9 @@ async def test_a_summary_that_was_being_written_at_the_end_of_a_process_covers_n
 def test_settings_that_cannot_be_meant_are_refused():
     """Nothing to keep, and nothing that triggers."""
     with pytest.raises(ConfigurationError, match="keep"):
-        Summarizing(keep=0)
+        SummarizingMemory(keep=0)
     with pytest.raises(ConfigurationError, match="trigger"):
-        Summarizing(trigger=0)
+        SummarizingMemory(trigger=0)
 
 
 @pytest.mark.parametrize("bounded", ["session", "owner"])

@@ -12,11 +12,11 @@ from actgent import (
     ContextOverflow,
     GoalAgent,
     PlanAgent,
-    Relevance,
+    RelevanceFilter,
     ScriptedLLM,
     SlidingWindow,
     StepsAgent,
-    Summarizing,
+    SummarizingMemory,
     Text,
     TimeDecay,
 )
@@ -96,7 +96,7 @@ MEMORIES = {
     "function": memory_of(drop_every_third),
     "nothing": memory_of(lambda _history: []),
     "decay": memory_of(TimeDecay(half_life=60)),
-    "relevance": memory_of(Relevance(recent=2)),
+    "relevance": memory_of(RelevanceFilter(recent=2)),
 }
 FRONT = 100
 """Characters of the line in front that says that more was said, which may come on top."""
@@ -150,7 +150,7 @@ def test_a_restored_window_behaves_like_the_original(history, data):
 )
 def test_summaries_at_any_turn_cover_all_omitted_messages(history, data):
     """With snapshots at any position, requests are valid and no message is lost without a summary."""
-    memory = Summarizing(keep=2, trigger=100)
+    memory = SummarizingMemory(keep=2, trigger=100)
     live, material = memory.open_view(), None
     for number, (said, answered) in enumerate(history):
         if answered and material is not None:
@@ -224,7 +224,7 @@ def test_relevance_keeps_turns_that_share_the_words_of_the_question():
         asked = message(ADA, Text(question))
         history += [asked, message(TUTOR, Text(answer), correlation_id=asked.id)]
     history.append(message(ADA, Text("Send me the invoice of March!")))
-    kept = [each.text for each in Relevance(recent=1)(history)]
+    kept = [each.text for each in RelevanceFilter(recent=1)(history)]
     assert kept == ["Where is the invoice of March?", "In the cellar.", "Send me the invoice of March!"]
 
 

@@ -14,7 +14,7 @@ from actgent import (
     Approve,
     BareAgent,
     ConfigurationError,
-    Fallback,
+    FallbackModel,
     Limits,
     ModelError,
     OpenAI,
@@ -131,7 +131,7 @@ async def test_attempts_are_spans_side_by_side(recorder):
     async with httpx2.AsyncClient(transport=httpx2.MockTransport(lambda _: replies.pop(0))) as client:
         first = OpenAI("m", api_key="k", http_client=client, retry=Retry(attempts=2, first_delay=0))
         said = Answer(parts=(Text("Hi."),), usage=Usage(input_tokens=7, output_tokens=2), model="x")
-        agent = BareAgent("clerk", llm=Fallback(first, ScriptedLLM([said])))
+        agent = BareAgent("clerk", llm=FallbackModel(first, ScriptedLLM([said])))
         async with open_runtime(telemetry=recorder.telemetry()) as runtime:
             await runtime.start(agent)
             await agent.run("Hello")

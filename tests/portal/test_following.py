@@ -12,8 +12,8 @@ from actgent import (
     AsyncPortalSession,
     BareAgent,
     ConfigurationError,
-    CursorUnknown,
     InboxFull,
+    InvalidCursor,
     PortalAgent,
     PortalSession,
     ScriptedLLM,
@@ -141,7 +141,7 @@ def test_session_is_followed():
         assert numbers == list(range(1, cursor + 1))
         with session.follow(after=numbers[-2]) as stream:
             assert next(stream).number == cursor
-        with pytest.raises(CursorUnknown), session.follow(after=cursor + 1):
+        with pytest.raises(InvalidCursor), session.follow(after=cursor + 1):
             pass
 
 

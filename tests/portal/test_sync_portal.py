@@ -19,7 +19,6 @@ from actgent import (
     BareAgent,
     ConfigurationError,
     Fenced,
-    ForeignExit,
     Interrupted,
     NotRunning,
     PlanAgent,
@@ -27,10 +26,11 @@ from actgent import (
     Reply,
     ScriptedLLM,
     Suspended,
-    ThreadsLeft,
+    ThreadsStillRunning,
     Token,
     ToolCall,
     UsageError,
+    UserCodeExit,
     WouldDeadlock,
     open_portal,
     open_runtime,
@@ -398,7 +398,7 @@ def test_cancellation_of_another_trio_run_keeps_the_portal():
     trio.run(keep)
     with open_portal() as portal:
         agent = portal.start(clerk())
-        with pytest.raises(ForeignExit, match="Cancelled"):
+        with pytest.raises(UserCodeExit, match="Cancelled"):
             portal.call(raise_later)
         with pytest.raises(trio.Cancelled), agent.stream("Hello?"):
             raise kept[0]
@@ -512,7 +512,7 @@ def test_error_of_the_runtime_is_raised():
         release.wait(30)
         return ""
 
-    with pytest.raises(ThreadsLeft, match="hang"), open_portal(thread_grace=0.0) as portal:
+    with pytest.raises(ThreadsStillRunning, match="hang"), open_portal(thread_grace=0.0) as portal:
         portal.start(clerk(ToolCall("hang", {}), "Done.", tools=[hang])).run("Hello")
     release.set()
 

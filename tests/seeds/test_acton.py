@@ -10,8 +10,8 @@ from actgent import (
     BareAgent,
     Message,
     ProviderUnavailable,
-    Retried,
     Retry,
+    RetryingModel,
     ScriptedLLM,
     StepsAgent,
     Token,
@@ -51,7 +51,7 @@ async def test_block_2_an_agent_is_made_of_parts():
 
     # block 2
     def make_agent(llm_client, memory, retry_config):
-        return BareAgent("a", llm=Retried(llm_client, retry_config), memory=memory)
+        return BareAgent("a", llm=RetryingModel(llm_client, retry_config), memory=memory)
 
     # end
     async with make_agent(llm_client, lambda history: history[-1:], Retry.exponential()) as agent:
@@ -85,7 +85,7 @@ async def test_block_4_a_call_is_repeated(autojump_clock):
         raise ConnectionError("gone")
 
     # block 4
-    call_llm = Retried(
+    call_llm = RetryingModel(
         fails,
         Retry.exponential(3, multiplier=2, least=1, most=60),
         retry_on=(ConnectionError,),

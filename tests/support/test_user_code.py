@@ -6,7 +6,7 @@ import logging
 import pytest
 import trio
 
-from actgent.errors import ForeignExit
+from actgent.errors import UserCodeExit
 from actgent.support.user_code import convert_user_error, explained_text, leaves
 
 
@@ -32,7 +32,7 @@ async def cancelled_group(*errors):
 async def test_base_exception_is_wrapped_in_an_exception(error):
     """It counts as a failure of the call, with the original as its cause."""
     outcome = convert_user_error(error, "tool", "x")
-    assert isinstance(outcome, ForeignExit)
+    assert isinstance(outcome, UserCodeExit)
     assert outcome.__cause__ is error
     assert list(leaves(outcome)) == list(leaves(error))
 
@@ -80,7 +80,7 @@ async def test_foreign_cancellation_is_a_failure():
         except trio.Cancelled as error:
             kept.append(error)
             raise
-    assert isinstance(convert_user_error(kept[0], "tool", "x"), ForeignExit)
+    assert isinstance(convert_user_error(kept[0], "tool", "x"), UserCodeExit)
 
 
 async def test_error_next_to_a_cancellation_is_kept():

@@ -14,7 +14,7 @@ import trio.testing
 
 from actgent import EnvelopedTool
 from actgent.approvals import Approve
-from actgent.errors import AskPerson, ToolError
+from actgent.errors import ApprovalRequired, ToolError
 from actgent.messages import ToolCall, ToolResult
 from actgent.tools import Batch, FunctionTool, Threads, Tool, ToolContext, ToolHooks, ToolRegistry, tool
 
@@ -840,7 +840,7 @@ async def test_approval_request_from_a_nursery_is_recognized():
     """And one beside another error is an error."""
 
     async def ask():
-        raise AskPerson("Which one?")
+        raise ApprovalRequired("Which one?")
 
     async def fail():
         raise ValueError("no")

@@ -11,7 +11,7 @@ import pytest
 import trio
 import trio.testing
 
-from actgent.errors import NoThread, ThreadsLeft
+from actgent.errors import ThreadPoolExhausted, ThreadsStillRunning
 from actgent.tools import Threads
 from actgent.tools.threads import MAX_ABANDONED, MAX_WAIT_SECONDS
 
@@ -77,7 +77,7 @@ async def test_cancelled_call_returns_at_once_and_its_thread_is_named():
         assert threads.abandoned == ()
         nursery.cancel_scope.cancel()
     assert threads.abandoned == ("stubborn",)
-    with pytest.raises(ThreadsLeft, match=r"1 thread still running 0.01 s .*: stubborn;") as caught:
+    with pytest.raises(ThreadsStillRunning, match=r"1 thread still running 0.01 s .*: stubborn;") as caught:
         await threads.wait_abandoned(0.01)
     assert caught.value.names == ("stubborn",)
     go.set()
@@ -230,7 +230,7 @@ async def test_agent_with_too_many_abandoned_threads_starts_none(hall):
 
     async def wait():
         with pytest.raises(
-            NoThread, match=f"{MAX_ABANDONED} threads of its agent still run .*hang"
+            ThreadPoolExhausted, match=f"{MAX_ABANDONED} threads of its agent still run .*hang"
         ) as caught:
             await a.run_sync(int, "7")
         refused.append(caught.value)
@@ -259,7 +259,7 @@ async def test_a_wait_for_a_thread_ends_in_time(hall, mock_clock):
     texts, never = [], []
 
     async def wait(share):
-        with pytest.raises(NoThread) as caught:
+        with pytest.raises(ThreadPoolExhausted) as caught:
             await share.run_sync(int, "7", on_not_started=lambda: never.append(1))
         texts.append(str(caught.value))
 

@@ -4,7 +4,7 @@ import pytest
 import trio
 
 from actgent import BareAgent, ScriptedLLM, ToolCall, tool
-from actgent.errors import ForeignExit
+from actgent.errors import UserCodeExit
 from actgent.support.user_code import convert_user_error, leaves, safe_exception
 
 
@@ -116,13 +116,13 @@ async def test_a_model_in_a_thread_may_raise_it(name):
 def test_replaced_exception_names_the_original():
     """Its class, its words, and what its class redefines; an ordinary one, whatever its words do, stays itself."""
     error = convert_user_error(unruly("with_traceback"), "tool", "t")
-    assert isinstance(error, ForeignExit)
+    assert isinstance(error, UserCodeExit)
     assert (error.kind, error.redefined) == ("Unruly", "with_traceback")
     assert "mine" in str(error)
     for name in ("__str__", "__eq__", "__hash__", "__reduce__"):
         assert safe_exception(kept := unruly(name)) is kept
     assert safe_exception(kept := OSError(2, "missing")) is kept
-    assert [type(leaf) for leaf in leaves(grouped(""))] == [ValueError, ForeignExit]
+    assert [type(leaf) for leaf in leaves(grouped(""))] == [ValueError, UserCodeExit]
 
 
 @pytest.mark.parametrize("name", ["exceptions", "split", "subgroup"])
@@ -132,7 +132,7 @@ def test_exceptions_may_have_attributes_named_like_group_ones(name):
     kept = type("Failed", (ValueError,), members)("mine")
     assert safe_exception(kept) is kept
     group = type("Group", (ExceptionGroup,), {name: refuse})("mine", [kept])
-    assert isinstance(safe_exception(group), ForeignExit)
+    assert isinstance(safe_exception(group), UserCodeExit)
 
 
 @pytest.mark.parametrize("name", ["with_traceback", "__class__", "__getattribute__", "__cause__"])

@@ -25,7 +25,7 @@ from actgent import (
     tool,
 )
 from actgent.errors import (
-    AlreadyDecided,
+    ApprovalAlreadyDecided,
     ApprovalMismatch,
     ApprovalNotFound,
     ConfigurationError,
@@ -337,11 +337,11 @@ async def approval_replay(delete_all, done):
         assert done == []
         await first.answer(approval, Approve())
         await first.wait_idle()
-        with pytest.raises(AlreadyDecided):
+        with pytest.raises(ApprovalAlreadyDecided):
             await first.answer(approval, Approve())
         await first.chat("again")
         await first.wait_idle()
-        with pytest.raises(AlreadyDecided):
+        with pytest.raises(ApprovalAlreadyDecided):
             await first.answer(approval, Approve())
         assert len(first.approvals) == 1
     assert done == [True]

@@ -84,7 +84,7 @@ async def run_agent(
         tasks: True makes plans lists of tasks, which the tool `run_tasks` executes.
         verbose: True writes decisions, calls and state changes to standard error; a file or a function receives the lines
             instead.
-        owner: Owner of the session, for quotas and for the cache of a `Cached` model.
+        owner: Owner of the session, for quotas and for the cache of a `CachedModel` model.
 
     Raises:
         ConfigurationError: An argument is wrong; no model was called.

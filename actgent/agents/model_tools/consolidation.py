@@ -24,7 +24,7 @@ from actgent.llm.adapters import ModelLike
 from actgent.llm.base import Answer
 from actgent.llm.settings import LLMSettings
 from actgent.memory.delimiters import neutralize
-from actgent.memory.longterm import Memories, Recalled
+from actgent.memory.longterm import Memories, MemoryMatch
 from actgent.memory.token_budget import length, tokens
 from actgent.messages import Message, Priority, Reply, Sender, ToolCall
 from actgent.protocols.base import View
@@ -278,7 +278,7 @@ class Consolidation(Agent[FoundMemories]):
         return "older" if memory.created_at <= part.last_at else "younger"
 
 
-def _listed(known: Iterable[Recalled]) -> list[str]:
+def _listed(known: Iterable[MemoryMatch]) -> list[str]:
     lines = [
         f"- {each.memory.id} ({day_of(each.memory)}, {each.memory.kind}): {neutralize(each.memory.text)}"
         for each in known

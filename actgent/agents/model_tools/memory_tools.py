@@ -20,7 +20,7 @@ from actgent.errors import (
     ToolError,
 )
 from actgent.memory.delimiters import neutralize
-from actgent.memory.longterm import LONGEST_TEXT, Memories, MemoryFilter, MemoryUnit, Recalled
+from actgent.memory.longterm import LONGEST_TEXT, Memories, MemoryFilter, MemoryMatch, MemoryRecord
 from actgent.memory.token_budget import length, tokens
 from actgent.messages import Message, Sender
 from actgent.support.untrusted_text import fence
@@ -115,7 +115,7 @@ class Remember(MemoryTool):
 
     async def _write(
         self, arguments: Mapping[str, Any], owner: Sender, given: Mapping[str, Any], key: str
-    ) -> MemoryUnit:
+    ) -> MemoryRecord:
         text = arguments["text"]
         if "replaces" in arguments:
             return await self._memories.update(arguments["replaces"], text, owner=owner, key=key, **given)
@@ -184,11 +184,11 @@ class Recall(MemoryTool):
         return [_shown(each.memory) for each in found] or "Nothing is remembered of that."
 
 
-def _shown(memory: MemoryUnit) -> dict[str, str]:
+def _shown(memory: MemoryRecord) -> dict[str, str]:
     return {"id": memory.id, "kind": memory.kind, "text": memory.text, "since": day_of(memory)}
 
 
-def day_of(memory: MemoryUnit) -> str:
+def day_of(memory: MemoryRecord) -> str:
     """Return the date on which a memory was added, in UTC."""
     try:
         return datetime.fromtimestamp(memory.created_at, UTC).date().isoformat()
@@ -269,7 +269,7 @@ class RecallBeforeAnswer:
         context_of(session).conversation.add_origin(ORIGIN)
         return f"{_HEADING}\n{fence(chr(10).join(lines), ORIGIN)}"
 
-    def _lines_that_fit(self, found: Iterable[Recalled]) -> Iterable[str]:
+    def _lines_that_fit(self, found: Iterable[MemoryMatch]) -> Iterable[str]:
         """Yield lines of memories that fit into the budget, best first. A memory that is too long is skipped."""
         left = self.budget - tokens(length(_HEADING) + length(fence("", ORIGIN)) + 10)
         for each in found:

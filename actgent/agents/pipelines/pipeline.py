@@ -15,9 +15,9 @@ from actgent.agents.session import Session
 from actgent.control.limits import Limits
 from actgent.errors import (
     ActgentError,
-    AlreadyAnswered,
     ConfigurationError,
     DeadlineExceeded,
+    DuplicateMessage,
     Interrupted,
     LimitReached,
     SessionNotFound,
@@ -231,7 +231,7 @@ class Pipeline(Agent[Any, Any]):
         error: ActgentError | None = None
         try:
             await run
-        except AlreadyAnswered:
+        except DuplicateMessage:
             await session.wait_idle()
         except (Interrupted, LimitReached, DeadlineExceeded) as raised:
             error = raised

@@ -16,7 +16,7 @@ import attrs
 import trio
 
 from actgent.agents.session import Session, context_of, face_of, services_of
-from actgent.errors import AlreadyAnswered, AnswerError, ConfigurationError, SessionClosed, ToolError
+from actgent.errors import AnswerError, ConfigurationError, DuplicateMessage, SessionClosed, ToolError
 from actgent.journal.records import AgentMessageRecord
 from actgent.llm.base import Answer
 from actgent.messages import NO_USAGE, ChatMessage, Delivery, Message, Reply, Role, Sender, Text, to_parts
@@ -197,7 +197,7 @@ class AgentReceivers:
                     message_id=turn.message.id,
                     prompt=prompt,
                 )
-            except AlreadyAnswered:
+            except DuplicateMessage:
                 if (known := await _known_reply(child, turn.message.id)) is None:
                     raise
                 return known

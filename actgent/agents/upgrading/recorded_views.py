@@ -15,7 +15,7 @@ from actgent.journal.records import (
 from actgent.llm.base import LLM, Answer, Chat
 from actgent.memory.base import Memory
 from actgent.memory.short_term import SUMMARY, ShortTermMemory
-from actgent.memory.summarizing import Summarizing, SummarizingView
+from actgent.memory.summarizing import SummarizingMemory, SummarizingView
 from actgent.messages import Message
 from actgent.sessions.context import SessionContext
 from actgent.sessions.turn import Turn
@@ -28,7 +28,7 @@ NEVER_TOKENS = 10**9
 
 def without_summaries(memory: Memory) -> Memory:
     """Return a copy of a memory that applies summaries and makes none."""
-    if type(memory) is Summarizing:
+    if type(memory) is SummarizingMemory:
         return attrs.evolve(memory, trigger=NEVER_TOKENS)
     return ShortTermMemory() if memory.summarizes else memory
 

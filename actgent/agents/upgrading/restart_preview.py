@@ -12,7 +12,7 @@ import attrs
 
 from actgent.agents.agent import Agent
 from actgent.approvals import Approve
-from actgent.errors import AnswerError, AskPerson
+from actgent.errors import AnswerError, ApprovalRequired
 from actgent.errors.printable import counted
 from actgent.journal.records import AgentMessageRecord, Record
 from actgent.llm.base import Answer, StopReason
@@ -109,7 +109,9 @@ def _call(
 
 def _word(call: ToolCall, obstacle: Exception | None, *, is_begun: bool, is_asked: bool) -> tuple[str, bool]:
     name = f"tool {call.name!r}"
-    reason = "a person has to approve it now" if isinstance(obstacle, AskPerson) else str(obstacle)[:200]
+    reason = (
+        "a person has to approve it now" if isinstance(obstacle, ApprovalRequired) else str(obstacle)[:200]
+    )
     if obstacle is not None and is_begun:
         return f"{name}: outcome unknown, as it had begun, and {reason}", True
     if is_asked:
@@ -118,7 +120,7 @@ def _word(call: ToolCall, obstacle: Exception | None, *, is_begun: bool, is_aske
             if obstacle is None
             else (f"{name} waits for a person, and fails when approved: {reason}", True)
         )
-    if isinstance(obstacle, AskPerson):
+    if isinstance(obstacle, ApprovalRequired):
         return f"{name}: a person is asked", False
     if obstacle is not None:
         return f"{name} does not run: {reason}", True

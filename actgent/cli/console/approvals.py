@@ -7,7 +7,7 @@ from typing import Any
 from actgent.agents.session import Session
 from actgent.approvals import Approval, Approve, Decision, Edit, Reject, Respond
 from actgent.cli.terminal import Terminal, one_line
-from actgent.errors import AlreadyDecided, InvalidArguments, NotSerializable, NotSuspended
+from actgent.errors import ApprovalAlreadyDecided, InvalidArguments, NotSerializable, NotSuspended
 from actgent.forms import Asked, fields_of
 
 from .form_input import Receive, fill_form
@@ -117,7 +117,7 @@ async def _record_decision(
     """Record the decision in the session. Return False if the session rejects its values, so that the user can try again."""
     try:
         await session.answer(approval, decision, by=session.owner)
-    except (AlreadyDecided, NotSuspended) as error:  # the approval expired while the user was typing
+    except (ApprovalAlreadyDecided, NotSuspended) as error:  # the approval expired while the user was typing
         terminal.notice(str(error))
     except (InvalidArguments, NotSerializable) as error:
         terminal.complain(error)

@@ -14,7 +14,7 @@ from actgent.errors.printable import counted
 from actgent.journal.base import Journal
 from actgent.journal.records import SessionCreatedRecord
 from actgent.journal.session_lists import SessionKey
-from actgent.memory.longterm import Memories, MemoryFilter, MemoryUnit
+from actgent.memory.longterm import Memories, MemoryFilter, MemoryRecord
 from actgent.messages import Sender
 
 from .journal import open_for_writing
@@ -47,7 +47,7 @@ async def list_memories(location: str, terminal: Terminal, *, owner: str | None,
                 terminal.line(f"{one_line(_format_owner(found), 60)}  {count:,}")
             return 0
         wanted = MemoryFilter(kinds=[kind] if kind else [])
-        after: MemoryUnit | None = None
+        after: MemoryRecord | None = None
         while page := await memories.page(owner=_owner(owner), wanted=wanted, after=after, limit=PAGE):
             for each in page:
                 terminal.line(
@@ -159,7 +159,7 @@ def _format_time(at: float) -> str:
         return "unknown"
 
 
-def _fields(memory: MemoryUnit) -> Iterable[tuple[str, Any]]:
+def _fields(memory: MemoryRecord) -> Iterable[tuple[str, Any]]:
     """Yield the attributes of a memory, except its text, as name and value."""
     yield "kind", memory.kind
     yield "importance", memory.importance

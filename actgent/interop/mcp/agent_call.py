@@ -165,7 +165,7 @@ class AgentCall:
             return
         try:
             await session.answer(approval, decision, by=self.owner)
-        except AlreadyDecided:
+        except ApprovalAlreadyDecided:
             return
 
     async def _read(

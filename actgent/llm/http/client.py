@@ -29,12 +29,12 @@ import trio
 
 from actgent.errors import (
     BadRequest,
-    BrokenAnswer,
     ConfigurationError,
     ModelError,
     ModelTimeout,
     ParseError,
     ProviderUnavailable,
+    StreamInterrupted,
     nearest,
 )
 from actgent.llm.base import LLM, Answer, Chat, OnText, ResponseFormat
@@ -480,7 +480,7 @@ class Remote(LLM):
         """Call a function that parses a response body, and return its result.
 
         Raises:
-            BrokenAnswer: The body has another structure than the API promises.
+            StreamInterrupted: The body has another structure than the API promises.
         """
         try:
             return read()
@@ -502,13 +502,15 @@ class Remote(LLM):
             raise self._broken(f"the answer stopped before its end: {reason}", response, code=error.code)
         raise error
 
-    def _malformed(self, error: Exception, response: httpx2.Response) -> BrokenAnswer:
+    def _malformed(self, error: Exception, response: httpx2.Response) -> StreamInterrupted:
         if isinstance(error, EventTooLarge):
             return self._broken(str(error), response)
         reason = self._secrets.redact(str(error) if type(error) is ValueError else repr(error))
         return self._broken(f"the answer is not what the API promises: {reason}", response)
 
-    def _broken(self, reason: str, response: httpx2.Response, *, code: str | None = None) -> BrokenAnswer:
+    def _broken(
+        self, reason: str, response: httpx2.Response, *, code: str | None = None
+    ) -> StreamInterrupted:
         return broken(reason, response.headers, model=self.name, secrets=self._secrets, code=code)
 
     def _failure(self, error: Exception, permit: Permit) -> ModelError:
@@ -530,7 +532,7 @@ class Remote(LLM):
                 f"no connection to {self._host} ({self._root_text(error)}): check that the server is running, and check {self._url_settings}",
                 model=self.name,
             )
-        return BrokenAnswer(
+        return StreamInterrupted(
             f"the connection was lost before the end of the answer: {self._root_text(error)}", model=self.name
         )
 

@@ -9,13 +9,13 @@ from typing import Any
 
 from actgent.errors import (
     BadRequest,
-    BrokenAnswer,
     ModelError,
     ModelTimeout,
     NotAuthorized,
     ProviderUnavailable,
     QuotaExhausted,
     RateLimited,
+    StreamInterrupted,
 )
 from actgent.errors.printable import shown
 from actgent.llm.base import Answer
@@ -133,9 +133,11 @@ def provider_error(
 
 def broken(
     reason: str, headers: Headers, *, model: str, secrets: Secrets, code: str | None = None
-) -> BrokenAnswer:
+) -> StreamInterrupted:
     """Return the exception for an unusable answer with status 200."""
-    return BrokenAnswer(reason, model=model, status=200, code=code, request_id=request_id(headers, secrets))
+    return StreamInterrupted(
+        reason, model=model, status=200, code=code, request_id=request_id(headers, secrets)
+    )
 
 
 def request_id(headers: Headers, secrets: Secrets) -> str | None:

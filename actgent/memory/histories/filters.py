@@ -1,4 +1,4 @@
-"""`TimeDecay` and `Relevance`: `memory=` functions that keep recent messages, or messages related to the newest one."""
+"""`TimeDecay` and `RelevanceFilter`: `memory=` functions that keep recent messages, or messages related to the newest one."""
 
 import collections
 import math
@@ -37,7 +37,7 @@ class TimeDecay:
 
 
 @attrs.frozen(kw_only=True)
-class Relevance:
+class RelevanceFilter:
     """Keeps the newest messages, and older messages that share enough words with the newest.
 
     The relevance of a message, from 0 to 1, is the weighted share of the newest message's words that it contains. The weight of a

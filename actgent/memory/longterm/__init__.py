@@ -1,7 +1,7 @@
 """Long-term memories of owners, found by words, by vectors, and by importance and last use."""
 
 from .memories import Memories
-from .records import EVERYTHING, LONGEST_TEXT, Association, MemoryFilter, MemoryUnit, Recalled
+from .records import EVERYTHING, LONGEST_TEXT, Association, MemoryFilter, MemoryMatch, MemoryRecord
 from .scope import Scope
 
 __all__ = [
@@ -10,7 +10,7 @@ __all__ = [
     "Association",
     "Memories",
     "MemoryFilter",
-    "MemoryUnit",
-    "Recalled",
+    "MemoryMatch",
+    "MemoryRecord",
     "Scope",
 ]

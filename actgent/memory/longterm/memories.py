@@ -34,8 +34,8 @@ from .records import (
     EVERYTHING,
     Association,
     MemoryFilter,
-    MemoryUnit,
-    Recalled,
+    MemoryMatch,
+    MemoryRecord,
     check_metadata,
     checked_id,
     checked_importance,
@@ -141,8 +141,8 @@ class Memories(LongTermMemory):
         message_id: str = "",
         key: str = "",
         is_unique: bool = False,
-    ) -> MemoryUnit:
-        """Store a memory, and return it. It is durable on return. The arguments are fields of `MemoryUnit`.
+    ) -> MemoryRecord:
+        """Store a memory, and return it. It is durable on return. The arguments are fields of `MemoryRecord`.
 
         A second call with the same `key` for an owner stores nothing, and returns the memory of the first, even if that was
         forgotten since. With `is_unique`, an existing memory with the same kind and text is returned instead of a second one.
@@ -168,17 +168,17 @@ class Memories(LongTermMemory):
         }
         put = self._put(_sender(owner), fields, key=key, is_unique=is_unique)
         vectors = await self._embedder.vectors([put.unit.text])
-        return cast(MemoryUnit, await self._store.write(attrs.evolve(put, vector=vectors[0])))
+        return cast(MemoryRecord, await self._store.write(attrs.evolve(put, vector=vectors[0])))
 
     def _put(self, owner: Sender, fields: Mapping[str, Any], *, key: str, is_unique: bool = False) -> Put:
         at = self._now()
         check_owner(owner)
-        unit = MemoryUnit(id=_new_id(), owner=owner, created_at=at, last_used=at, **_checked(fields))
+        unit = MemoryRecord(id=_new_id(), owner=owner, created_at=at, last_used=at, **_checked(fields))
         return Put(unit=unit, key=checked_id("key", key), is_unique=is_unique)
 
     async def update(
         self, memory_id: str, text: str | None = None, *, owner: Sender | str, key: str = "", **changes: Any
-    ) -> MemoryUnit:
+    ) -> MemoryRecord:
         """Replace a memory by a new one, and return the new one. The old one stays readable as history.
 
         Args:
@@ -201,7 +201,7 @@ class Memories(LongTermMemory):
             if fresh is None:
                 fresh = (await self.get(memory_id, owner=owner)).text
             todo = attrs.evolve(todo, vector=(await self._embedder.vectors([fresh]))[0])
-        return cast(MemoryUnit, await self._store.write(todo))
+        return cast(MemoryRecord, await self._store.write(todo))
 
     def _replacement(self, owner: Sender, memory_id: str, changes: Mapping[str, Any], *, key: str) -> Replace:
         scope = Scope(owner, with_shared=False)
@@ -274,7 +274,7 @@ class Memories(LongTermMemory):
         wanted: MemoryFilter = EVERYTHING,
         at: float | None = None,
         with_shared: bool = True,
-    ) -> list[Recalled]:
+    ) -> list[MemoryMatch]:
         """Return the memories that match a query by words or vectors, best first. A query without words returns those of most worth.
 
         Only current memories that are valid at the time `at` are returned; None means now. All words of a query are searched; none
@@ -314,7 +314,7 @@ class Memories(LongTermMemory):
             pass
         return [recalled for _, recalled in best]
 
-    async def get(self, memory_id: str, *, owner: Sender | str) -> MemoryUnit:
+    async def get(self, memory_id: str, *, owner: Sender | str) -> MemoryRecord:
         """Return one memory by its id, current or replaced.
 
         Raises:
@@ -323,7 +323,7 @@ class Memories(LongTermMemory):
         scope = Scope(_sender(owner))
         return next(scope.check([await self._store.read(MemoryStore.get, scope, clean(memory_id))]))
 
-    async def history(self, memory_id: str, *, owner: Sender | str) -> list[MemoryUnit]:
+    async def history(self, memory_id: str, *, owner: Sender | str) -> list[MemoryRecord]:
         """Return a memory with its predecessors and successors, oldest first.
 
         Raises:
@@ -345,20 +345,20 @@ class Memories(LongTermMemory):
         *,
         owner: Sender | str,
         wanted: MemoryFilter = EVERYTHING,
-        after: MemoryUnit | None = None,
+        after: MemoryRecord | None = None,
         limit: int = 100,
         with_shared: bool = False,
-    ) -> list[MemoryUnit]:
+    ) -> list[MemoryRecord]:
         """Return at most `limit` current memories, oldest first, that follow `after`, the last memory of the previous page."""
         scope = Scope(_sender(owner), with_shared=with_shared)
         after_id = None if after is None else after.id
         found = await self._store.read(_page, scope, wanted, after_id, limit)
         return list(scope.check(each.memory for each in found))
 
-    async def export(self, owner: Sender | str) -> list[MemoryUnit]:
+    async def export(self, owner: Sender | str) -> list[MemoryRecord]:
         """Return all memories of an owner, replaced ones included, oldest first."""
         scope = Scope(_sender(owner), with_shared=False)
-        memories: list[MemoryUnit] = []
+        memories: list[MemoryRecord] = []
         after = 0
         while found := await self._store.read(_all_of, scope.owner, after, MAX_GROUP):
             memories += scope.check(each.memory for each in found)
@@ -394,7 +394,7 @@ class Memories(LongTermMemory):
         forgotten: Sequence[str] = (),
         marks: Mapping[str, str] | None = None,
         key: str = "",
-    ) -> list[MemoryUnit]:
+    ) -> list[MemoryRecord]:
         """Add, replace and delete memories in one transaction, and return the new ones.
 
         Args:

@@ -8,7 +8,7 @@ import attrs
 from actgent.messages import Sender
 
 from .periods import Period
-from .records import EVERYTHING, MemoryFilter, MemoryUnit
+from .records import EVERYTHING, MemoryFilter, MemoryRecord
 from .scope import Scope
 
 
@@ -16,7 +16,7 @@ from .scope import Scope
 class Put:
     """Store a memory once per `key`. The result is the stored or existing memory."""
 
-    unit: MemoryUnit
+    unit: MemoryRecord
     key: str = ""
     """Idempotency key, unique per owner; empty stores a memory on each call."""
     vector: bytes | None = None
@@ -32,7 +32,7 @@ class Replace:
     old: str
     new_id: str
     changes: Mapping[str, Any]
-    """New values of fields of `MemoryUnit`."""
+    """New values of fields of `MemoryRecord`."""
     now: float
     key: str = ""
     vector: bytes | None = None

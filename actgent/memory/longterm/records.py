@@ -35,7 +35,7 @@ class Association:
 
 
 @attrs.frozen(kw_only=True)
-class MemoryUnit:
+class MemoryRecord:
     """One long-term memory. It is immutable: an update creates a new memory, and the old one stays readable as history."""
 
     id: str
@@ -77,10 +77,10 @@ class MemoryUnit:
 
 
 @attrs.frozen
-class Recalled:
+class MemoryMatch:
     """A search result: a memory with its score."""
 
-    memory: MemoryUnit
+    memory: MemoryRecord
     """The memory."""
     score: float
     """Score of the memory. Higher is better; scores of different searches are not comparable."""
@@ -113,7 +113,7 @@ class MemoryFilter:
     metadata: Mapping[str, Any] = attrs.field(factory=dict)
     """Required metadata values by name."""
     is_kept: bool | None = None
-    """Required value of `MemoryUnit.is_kept`; None allows both."""
+    """Required value of `MemoryRecord.is_kept`; None allows both."""
 
     def __attrs_post_init__(self) -> None:
         for name in ("kinds", "agents", "sessions"):

@@ -13,7 +13,7 @@ import attrs
 from actgent.errors import ConfigurationError, MemoriesFailed
 from actgent.messages import Sender
 
-from .records import MemoryUnit
+from .records import MemoryRecord
 
 MAX_OWNER_BYTES = 1_000
 """Maximum size of an owner's key. With the other columns, an index row in PostgreSQL has at most 2,704 bytes."""
@@ -64,11 +64,11 @@ class Scope:
             return "(m.owner = ? OR m.is_shared = 1)", [self.key]
         return "m.owner = ?", [self.key]
 
-    def allows(self, memory: MemoryUnit) -> bool:
+    def allows(self, memory: MemoryRecord) -> bool:
         """Return True if the owner may see a memory."""
         return memory.owner == self.owner or (self.with_shared and memory.is_shared)
 
-    def check(self, memories: Iterable[MemoryUnit]) -> Iterator[MemoryUnit]:
+    def check(self, memories: Iterable[MemoryRecord]) -> Iterator[MemoryRecord]:
         """Yield the memories after checking that the owner may see them.
 
         Raises:

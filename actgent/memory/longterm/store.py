@@ -34,8 +34,8 @@ from .records import (
     EVERYTHING,
     Association,
     MemoryFilter,
-    MemoryUnit,
-    Recalled,
+    MemoryMatch,
+    MemoryRecord,
     Source,
     clean,
     normal_form,
@@ -116,7 +116,7 @@ UPGRADE = """
 """Migration from version 1, in which each database had a different word index."""
 
 
-_make_unit = fast_constructor(MemoryUnit)
+_make_unit = fast_constructor(MemoryRecord)
 
 
 @attrs.frozen
@@ -125,7 +125,7 @@ class Found:
 
     number: int
     """Primary key of the memory."""
-    memory: MemoryUnit
+    memory: MemoryRecord
     """The stored memory."""
 
 
@@ -142,7 +142,7 @@ class Candidates:
     is_all: bool = True
     """True if a higher maximum of candidates would find no others."""
 
-    def recalled(self, found: Found, source: Source) -> Recalled:
+    def recalled(self, found: Found, source: Source) -> MemoryMatch:
         """Return a loaded memory as a search result. `source` is its reason if it was found neither by words nor by its vector."""
         number = found.number
         by_words, by_vectors = number in self.words, number in self.vectors
@@ -151,7 +151,7 @@ class Candidates:
             found_by = (
                 ("words", "vectors") if by_words and by_vectors else ("words",) if by_words else ("vectors",)
             )
-        return Recalled(found.memory, self.scores[number] / UNITS, found_by)
+        return MemoryMatch(found.memory, self.scores[number] / UNITS, found_by)
 
 
 class MemoryStore(abc.ABC):
@@ -238,7 +238,7 @@ class MemoryStore(abc.ABC):
         except (ConfigurationError, MemoryNotFound, MemoryReplaced, MemoriesFull) as error:
             return error
 
-    def _put(self, todo: Put) -> MemoryUnit:
+    def _put(self, todo: Put) -> MemoryRecord:
         owner = owner_key(todo.unit.owner)
         found = self._done_before(owner, todo.key, todo.unit)
         if found is None and todo.is_unique:
@@ -252,7 +252,7 @@ class MemoryStore(abc.ABC):
         self._insert(todo.unit, todo.vector)
         return todo.unit
 
-    def _done_before(self, owner: str, key: str, unit: MemoryUnit) -> MemoryUnit | None:
+    def _done_before(self, owner: str, key: str, unit: MemoryRecord) -> MemoryRecord | None:
         """Return the result of an earlier operation with the same key; None if there was none.
 
         If its memory was forgotten since, return `unit` with the id of that memory.
@@ -263,7 +263,7 @@ class MemoryStore(abc.ABC):
         found = self._read("m.id = ? AND m.owner = ?", (rows[0][0], owner))
         return found[0].memory if found else attrs.evolve(unit, id=rows[0][0])
 
-    def _same(self, owner: str, unit: MemoryUnit) -> MemoryUnit | None:
+    def _same(self, owner: str, unit: MemoryRecord) -> MemoryRecord | None:
         condition = f"m.owner = ? AND m.said = ? AND m.kind = ? AND {_CURRENT}"
         found = self._read(condition, (owner, normal_form(unit.text), unit.kind))
         return found[0].memory if found else None
@@ -272,7 +272,7 @@ class MemoryStore(abc.ABC):
         if key:
             self.run("INSERT INTO acts VALUES (?, ?, ?)", (owner, key, memory_id))
 
-    def _insert(self, unit: MemoryUnit, vector: bytes | None, *, position: int | None = None) -> int:
+    def _insert(self, unit: MemoryRecord, vector: bytes | None, *, position: int | None = None) -> int:
         owner, said = owner_key(unit.owner), normal_form(unit.text)
         if position is None:
             position = self._next_position(owner, unit.session_id, said)
@@ -325,7 +325,7 @@ class MemoryStore(abc.ABC):
                 self.words.add(number, owner, text, is_shared=bool(is_shared))
             after = rows[-1][0]
 
-    def _make_room(self, unit: MemoryUnit) -> None:
+    def _make_room(self, unit: MemoryRecord) -> None:
         """Evict the memories of least worth if an owner has reached the capacity.
 
         Raises:
@@ -354,7 +354,7 @@ class MemoryStore(abc.ABC):
 
     logarithm = "ln"
 
-    def _replace(self, todo: Replace) -> MemoryUnit:
+    def _replace(self, todo: Replace) -> MemoryRecord:
         owner = todo.scope.key
         old = self._one(todo.scope, todo.old)
         done = self._done_before(owner, todo.key, old.memory)
@@ -449,7 +449,7 @@ class MemoryStore(abc.ABC):
 
     # --- reading -------------------------------------------------------------------------
 
-    def search(self, search: Search) -> list[tuple[int, Recalled]]:
+    def search(self, search: Search) -> list[tuple[int, MemoryMatch]]:
         """Return the best memories with their numbers, at most `search.limit`, best first."""
         if not search.words:
             return self._best(search, self._by_worth(search), "worth")
@@ -518,11 +518,11 @@ class MemoryStore(abc.ABC):
         )
         return {number: (owner, session) for number, owner, session in rows}
 
-    def _best(self, search: Search, candidates: Candidates, source: Source) -> list[tuple[int, Recalled]]:
+    def _best(self, search: Search, candidates: Candidates, source: Source) -> list[tuple[int, MemoryMatch]]:
         """Load the best candidates that pass the filters. Of memories with equal texts, one is returned."""
         condition, values = _condition(search.scope, search.wanted, at=search.at)
         scores, numbers = candidates.scores, in_order(candidates.scores)
-        best: list[tuple[int, Recalled]] = []
+        best: list[tuple[int, MemoryMatch]] = []
         texts: set[str] = set()
         start = 0
         while start < len(numbers) and len(best) < search.limit:
@@ -568,7 +568,7 @@ class MemoryStore(abc.ABC):
         """
         return self._one(scope, memory_id).number
 
-    def get(self, scope: Scope, memory_id: str) -> MemoryUnit:
+    def get(self, scope: Scope, memory_id: str) -> MemoryRecord:
         """Return one memory, current or replaced.
 
         Raises:
@@ -576,7 +576,7 @@ class MemoryStore(abc.ABC):
         """
         return self._one(scope, memory_id).memory
 
-    def history(self, scope: Scope, memory_id: str) -> list[MemoryUnit]:
+    def history(self, scope: Scope, memory_id: str) -> list[MemoryRecord]:
         """Return a memory with its predecessors and successors, oldest first. Versions outside of the scope are omitted.
 
         Raises:

@@ -22,7 +22,7 @@ import trio
 
 from actgent.control.budget import Amounts, Funding, spent_in
 from actgent.control.limits import Limits
-from actgent.errors import NotRunning, SessionClosed, SessionExists, SessionNotFound, WaitCycle
+from actgent.errors import DeadlockDetected, NotRunning, SessionClosed, SessionExists, SessionNotFound
 from actgent.errors.safe_texts import model_error_text
 from actgent.journal.records import (
     NO_LIMITS,
@@ -214,7 +214,7 @@ class PoolTasks:
         try:
             with trio.move_on_after(wait):
                 return await what(opener, task)
-        except WaitCycle as error:
+        except DeadlockDetected as error:
             return PoolReport(refused=model_error_text(error))
         except SessionExists:
             return PoolReport(refused=f"another session of agent {task.agent!r} has the id of this task")
@@ -309,7 +309,7 @@ class PoolTasks:
         """Register the local callers in `chain` as waiting for a session during the block, to detect cycles.
 
         Raises:
-            WaitCycle: The session waits for one of the callers.
+            DeadlockDetected: The session waits for one of the callers.
         """
         with ExitStack() as edges:
             for name in chain:

@@ -96,7 +96,7 @@ class Delegation:
         A failed task is retried in a new session, up to `tries` attempts. Return the outcome of the last attempt.
 
         Raises:
-            WaitCycle: The child session waits for the calling session.
+            DeadlockDetected: The child session waits for the calling session.
         """
         for number in range(tries):
             each = f"{key}/{number}" if number else key
@@ -130,7 +130,7 @@ class Delegation:
             form: Options of the task's turn, such as the output type; None for none.
 
         Raises:
-            WaitCycle: The child session waits for the calling session.
+            DeadlockDetected: The child session waits for the calling session.
             SessionExists: An unrelated session has the id.
         """
         with host_of(asker).kept(asker):

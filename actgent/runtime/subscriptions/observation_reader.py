@@ -8,7 +8,7 @@ import attrs
 import trio
 
 from actgent.control.arguments import at_least_one
-from actgent.errors import CursorUnknown, SessionNotFound
+from actgent.errors import InvalidCursor, SessionNotFound
 from actgent.journal.base import Journal
 from actgent.journal.session_lists import SessionKey
 from actgent.runtime.sessions.table import SessionTable
@@ -219,7 +219,7 @@ async def observe_recent(
 ) -> AsyncGenerator[ObservationReader, None]:
     """Yield a reader of the observations of a session without a journal, for the block."""
     if after is not None and after > recent.last:
-        raise CursorUnknown(context.id, after, recent.last)
+        raise InvalidCursor(context.id, after, recent.last)
     view = ObservationView()
     live = table.followed.setdefault(context.id, LiveText())
     live.attach(context)

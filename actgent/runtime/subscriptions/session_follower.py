@@ -12,9 +12,9 @@ import trio
 
 from actgent.errors import (
     ConfigurationError,
-    CursorUnknown,
     FeedLagged,
     Fenced,
+    InvalidCursor,
     SessionMoved,
     SessionNotFound,
 )
@@ -322,7 +322,7 @@ async def follow_session(
     Raises:
         ConfigurationError: The runtime has no journal.
         SessionNotFound: The journal has no such session.
-        CursorUnknown: `after` is larger than the number of the last record.
+        InvalidCursor: `after` is larger than the number of the last record.
     """
     if journal is None:
         raise ConfigurationError(
@@ -333,7 +333,7 @@ async def follow_session(
         if head is None:
             raise SessionNotFound(key.agent, key.session_id)
         if after is not None and after > head.records:
-            raise CursorUnknown(key.session_id, after, head.records)
+            raise InvalidCursor(key.session_id, after, head.records)
         live = LiveText() if table is None else table.followed.setdefault(key.session_id, LiveText())
         if table is not None and (context := table.get(key.session_id)) is not None:
             live.attach(context)

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 import attrs
 
 from actgent.approvals import Approval, Edit, Grant, approval_id
-from actgent.errors import AskPerson
+from actgent.errors import ApprovalRequired
 from actgent.forms import to_form
 from actgent.messages import ToolCall
 from actgent.tools.caller_tools import AskCaller
@@ -15,7 +15,7 @@ from .approval_ledger import ApprovalLedger
 
 def approval_for(
     call: ToolCall,
-    question: AskPerson,
+    question: ApprovalRequired,
     *,
     session_id: str,
     agent: str,
@@ -57,11 +57,11 @@ def approval_for(
     )
 
 
-def question_of(approval: Approval) -> AskPerson:
-    """Return the question of an approval as `AskPerson`."""
+def question_of(approval: Approval) -> ApprovalRequired:
+    """Return the question of an approval as `ApprovalRequired`."""
     if approval.for_caller:
         return AskCaller()
-    return AskPerson(
+    return ApprovalRequired(
         approval.question,
         form=approval.form,
         again=approval.again,

@@ -26,7 +26,7 @@ from actgent.approvals import (
     decision_name,
 )
 from actgent.control.durable_timer import DurableTimer
-from actgent.errors import AlreadyDecided, ApprovalMismatch, ApprovalNotFound, NotSuspended, Suspended
+from actgent.errors import ApprovalAlreadyDecided, ApprovalMismatch, ApprovalNotFound, NotSuspended, Suspended
 from actgent.journal.records import (
     AgentMessageRecord,
     ApprovalDecisionRecord,
@@ -254,11 +254,11 @@ class ApprovalLedger:
             NotSuspended: The session has no open approval, and the id is unknown.
             ApprovalNotFound: The session has open approvals, but none with this id.
             ApprovalMismatch: The approval object was altered.
-            AlreadyDecided: The approval was decided, withdrawn or expired.
+            ApprovalAlreadyDecided: The approval was decided, withdrawn or expired.
         """
         known = asked if isinstance(asked, str) else asked.id
         if (decision := self._decisions.get(known)) is not None:
-            raise AlreadyDecided(known, decision, decision_name(decision))
+            raise ApprovalAlreadyDecided(known, decision, decision_name(decision))
         approval = self.open.get(known)
         if approval is None:
             raise (ApprovalNotFound(known, session_id) if self.has_open else NotSuspended(session_id))
@@ -291,10 +291,10 @@ class ApprovalLedger:
         """Check that the approval was not withdrawn while its decision was written.
 
         Raises:
-            AlreadyDecided: The approval was withdrawn in the meantime.
+            ApprovalAlreadyDecided: The approval was withdrawn in the meantime.
         """
         if isinstance(decision := self._decisions.get(approval.id), Withdraw):
-            raise AlreadyDecided(approval.id, decision, decision_name(decision))
+            raise ApprovalAlreadyDecided(approval.id, decision, decision_name(decision))
 
 
 APPROVAL_TIMER = "approvals"

@@ -5,7 +5,7 @@ import types
 from collections.abc import Mapping
 from typing import Any
 
-from actgent.errors import AskPerson, InvalidArguments, ToolError
+from actgent.errors import ApprovalRequired, InvalidArguments, ToolError
 from actgent.support.user_code import convert_user_error, leaves
 from actgent.tools.base import Tool, ToolContext, WrappedTool
 
@@ -34,7 +34,7 @@ class EnvelopedTool(WrappedTool):
             if self.inner.process_output is not None and not has_media(value):
                 value = self.inner.process_output(to_result_text(value))
             return _success_envelope(value)
-        except AskPerson:
+        except ApprovalRequired:
             raise  # a request for approval, not an error
         except BaseException as raised:  # noqa: ASYNC103, BLE001 - the edge to foreign code
             error = convert_user_error(raised, "tool", self.name)
@@ -59,7 +59,7 @@ def _as_json(value: object) -> object:
     """Return a value if JSON can represent it, else its `str()`.
 
     Raises:
-        UnusableResult: The value is a coroutine that was not awaited, so the work was not done.
+        InvalidToolResult: The value is a coroutine that was not awaited, so the work was not done.
     """
     if type(value) is types.CoroutineType:
         to_text(value)

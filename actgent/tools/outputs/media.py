@@ -11,7 +11,7 @@ from typing import Any
 
 import attrs
 
-from actgent.errors import UnusableResult
+from actgent.errors import InvalidToolResult
 from actgent.messages import File, Image, Media, Medium, ToolCall
 from actgent.support.user_code import type_name
 
@@ -52,7 +52,7 @@ class DescribedMedia:
     """Text of the result, with one line for each picture and file."""
     media: tuple[Medium, ...]
     """Pictures and files that the result contains."""
-    unusable: UnusableResult | None = None
+    unusable: InvalidToolResult | None = None
     """The error of the first item that was converted by `str(item)`; None if JSON can represent all items."""
 
 
@@ -113,14 +113,14 @@ def describe_media(value: object, call: ToolCall, *, state: Any, outside: bool) 
     budget_bytes = MAX_SESSION_MEDIA_BYTES - (0 if state is None else state.get(_KEY_PREFIX, 0))
     kept: list[Medium] = []
     texts: list[str] = []
-    unusable: UnusableResult | None = None
+    unusable: InvalidToolResult | None = None
     for item in value if isinstance(value, (list, tuple)) else (value,):
         try:
             medium = _normalize(item) if issubclass(type(item), Media) else None
             if medium is None:
                 texts.append(to_text(item))
                 continue
-        except UnusableResult as error:
+        except InvalidToolResult as error:
             unusable = unusable or error
             texts.append(fallback_text(item))
             continue
@@ -142,7 +142,7 @@ def _normalize(medium: Any) -> Medium:
     """Return a picture or file with its detected media type and a name in one line.
 
     Raises:
-        UnusableResult: The data is not bytes.
+        InvalidToolResult: The data is not bytes.
     """
     checked: Medium = medium
     if isinstance(checked, File):
@@ -155,7 +155,7 @@ def _normalize(medium: Any) -> Medium:
     try:
         data = bytes(checked.data)
     except Exception as error:  # user code: the class of the data may raise anything
-        raise UnusableResult(
+        raise InvalidToolResult(
             f"the data of {type(checked).__name__} is {type_name(checked.data)}, not bytes"
         ) from error
     return attrs.evolve(checked, data=data, media_type=detect_media_type(data, checked.media_type))

@@ -21,7 +21,7 @@ from typing import Any
 import attrs
 import msgspec
 
-from actgent.errors import ToolError, UnusableResult
+from actgent.errors import InvalidToolResult, ToolError
 from actgent.messages import Media
 from actgent.support.user_code import advice_for, convert_user_error, explained_text, leaves, type_name
 
@@ -172,7 +172,7 @@ def to_text(value: object) -> str:
     converted to their fields or elements.
 
     Raises:
-        UnusableResult: The value contains itself, or has no data: a function, a generator, a lock.
+        InvalidToolResult: The value contains itself, or has no data: a function, a generator, a lock.
     """
     try:
         if isinstance(value, str):
@@ -186,7 +186,7 @@ def to_text(value: object) -> str:
         return _json_text(value)
     except BaseException as raised:  # noqa: ASYNC103, BLE001 - the value's own methods may raise anything
         error = convert_user_error(raised, "result", type_name(value))
-    raise UnusableResult(f"the result cannot be converted to JSON: {describe(error)}") from error
+    raise InvalidToolResult(f"the result cannot be converted to JSON: {describe(error)}") from error
 
 
 def _json_text(value: object) -> str:
@@ -205,7 +205,7 @@ def to_result_text(value: object) -> str:
     """
     try:
         return to_text(value)
-    except UnusableResult:
+    except InvalidToolResult:
         return fallback_text(value)
 
 
@@ -227,7 +227,7 @@ def to_json_text(data: object) -> str | None:
         return None
     try:
         return json.dumps(data, ensure_ascii=False) if isinstance(data, str) else to_text(data)
-    except UnusableResult:
+    except InvalidToolResult:
         return None
 
 

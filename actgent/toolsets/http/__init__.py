@@ -1,7 +1,7 @@
 """Tools that call APIs over HTTP, and the guard that checks every connection."""
 
 from .auth import APIKey, Auth, Basic, Bearer, Credentials, check_auth, get_credentials
-from .connections import APIRequest, Connections, RetryableRequestFailed, decode_text, read_decoded
+from .connections import APIRequest, Connections, RetryableHTTPToolError, decode_text, read_decoded
 from .guard import Guard
 from .tool import METHOD_EFFECTS, RESERVED_HEADERS, HTTPTool, api_tool, to_parameter_text, to_tool_result
 from .urls import is_http_url, origin_of
@@ -18,7 +18,7 @@ __all__ = [
     "Credentials",
     "Guard",
     "HTTPTool",
-    "RetryableRequestFailed",
+    "RetryableHTTPToolError",
     "api_tool",
     "check_auth",
     "decode_text",

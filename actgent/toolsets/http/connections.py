@@ -14,7 +14,7 @@ import attrs
 import httpx2
 import trio
 
-from actgent.errors import AddressRefused, RequestFailed
+from actgent.errors import AddressBlocked, HTTPToolError
 from actgent.errors.printable import counted, shown
 from actgent.support.user_code import explained_text
 
@@ -30,7 +30,7 @@ _RETRYABLE_STATUSES = (408, 425, 429, 500, 502, 503, 504)
 """HTTP statuses after which a retry may succeed."""
 
 
-class RetryableRequestFailed(RequestFailed):
+class RetryableHTTPToolError(HTTPToolError):
     """A failure after which a retry of the same request may succeed."""
 
 
@@ -98,8 +98,8 @@ class Connections:
         """Send a request and follow its redirects. Credentials and bodies never go to another origin.
 
         Raises:
-            AddressRefused: The request or a redirect leads to an address that is not public.
-            RequestFailed: No response, an error status, too many redirects, or a redirect that must not be followed.
+            AddressBlocked: The request or a redirect leads to an address that is not public.
+            HTTPToolError: No response, an error status, too many redirects, or a redirect that must not be followed.
         """
         kept = self._open.get(trio.lowlevel.current_trio_token())
         if kept is not None:
@@ -115,28 +115,28 @@ async def _send(client: httpx2.AsyncClient, request: APIRequest) -> APIResponse:
         if response.status not in _REDIRECTS or "location" not in response.headers:
             return _check_response(response, secrets)
         request = _follow_redirect(request, response)
-    raise RequestFailed(f"the API redirected more than {counted(request.redirects, 'time')}")
+    raise HTTPToolError(f"the API redirected more than {counted(request.redirects, 'time')}")
 
 
 def _follow_redirect(request: APIRequest, response: APIResponse) -> APIRequest:
     """Return the request that a redirect response asks for.
 
     Raises:
-        RequestFailed: The redirect would send a body to another origin, or leave TLS.
+        HTTPToolError: The redirect would send a body to another origin, or leave TLS.
     """
     here = httpx2.URL(request.url)
     try:
         there = here.join(response.headers["location"])
     except (httpx2.InvalidURL, ValueError):
-        raise RequestFailed("the API redirected to an invalid URL") from None
+        raise HTTPToolError("the API redirected to an invalid URL") from None
     if here.scheme == "https" and there.scheme != "https":
-        raise RequestFailed(
+        raise HTTPToolError(
             f"the API redirected from https to {shown(str(there.scheme))}, which is not followed"
         )
     is_same = (here.scheme, here.host, here.port) == (there.scheme, there.host, there.port)
     keeps_method = response.status in (307, 308) or request.method in ("GET", "HEAD")
     if keeps_method and request.content is not None and not is_same:
-        raise RequestFailed(
+        raise HTTPToolError(
             f"the API redirected a request with a body to {shown(there.host)}, which is not followed"
         )
     return attrs.evolve(
@@ -154,8 +154,8 @@ async def _exchange(client: httpx2.AsyncClient, request: APIRequest) -> APIRespo
     """Send one request with its credentials, and return the response.
 
     Raises:
-        AddressRefused: The address is not public.
-        RequestFailed: The request is invalid, or no readable response arrived.
+        AddressBlocked: The address is not public.
+        HTTPToolError: The request is invalid, or no readable response arrived.
     """
     secret = request.credentials
     query = _without(request.query, secret.query) + tuple(secret.query.items())
@@ -172,7 +172,7 @@ async def _exchange(client: httpx2.AsyncClient, request: APIRequest) -> APIRespo
         async with _answer(client, sent) as response:
             body, is_truncated = await read_decoded(response, request.max_bytes)
             return APIResponse(response.status_code, response.headers, body, is_truncated, request.url)
-    except (AddressRefused, RequestFailed):
+    except (AddressBlocked, HTTPToolError):
         raise
     except (
         httpx2.UnsupportedProtocol,
@@ -181,13 +181,13 @@ async def _exchange(client: httpx2.AsyncClient, request: APIRequest) -> APIRespo
         ValueError,
         OverflowError,
     ) as error:
-        raise RequestFailed(f"the request cannot be sent: {_redact(error, secret)}") from None
+        raise HTTPToolError(f"the request cannot be sent: {_redact(error, secret)}") from None
     except httpx2.TransportError as error:
-        raise RetryableRequestFailed(
+        raise RetryableHTTPToolError(
             f"no answer from the API: {type(error).__name__}: {_redact(explained_text(error), secret)}"
         ) from None
     except httpx2.HTTPError as error:
-        raise RequestFailed(f"the answer cannot be read: {_redact(error, secret)}") from None
+        raise HTTPToolError(f"the answer cannot be read: {_redact(error, secret)}") from None
 
 
 def _without(pairs: tuple[tuple[str, str], ...], ours: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
@@ -213,12 +213,12 @@ async def read_decoded(response: httpx2.Response, max_bytes: int) -> tuple[bytes
     httpx2 decodes gzip and deflate in pieces of 1 MiB, so a short packed body takes no more memory than a plain body.
 
     Raises:
-        RequestFailed: The body has a content coding that was not requested, or several nested codings.
+        HTTPToolError: The body has a content coding that was not requested, or several nested codings.
     """
     codings = response.headers.get_list("content-encoding", split_commas=True)
     used = [coding for each in codings if (coding := each.strip().lower()) not in ("", "identity")]
     if len(used) > 1 or not CODINGS.issuperset(used):
-        raise RequestFailed(
+        raise HTTPToolError(
             f"the answer has the content coding {shown(', '.join(used))}, "
             f"and the request accepts one of {', '.join(sorted(CODINGS))}"
         )
@@ -247,7 +247,7 @@ def _check_response(response: APIResponse, secrets: Sequence[str]) -> APIRespons
     """Return a response without the secrets of its request, which some APIs send back.
 
     Raises:
-        RequestFailed: The status is an error.
+        HTTPToolError: The status is an error.
     """
     is_error = response.status >= 400  # noqa: PLR2004 - RFC 9110: errors start at 400
     body = response.body
@@ -259,7 +259,7 @@ def _check_response(response: APIResponse, secrets: Sequence[str]) -> APIRespons
         return response
     said = response.text[:MAX_ERROR_CHARACTERS]
     phrase = httpx2.codes.get_reason_phrase(response.status)
-    kind = RetryableRequestFailed if response.status in _RETRYABLE_STATUSES else RequestFailed
+    kind = RetryableHTTPToolError if response.status in _RETRYABLE_STATUSES else HTTPToolError
     raise kind(f"the API answered {response.status} {phrase}: {said}".rstrip(": "), status=response.status)
 
 

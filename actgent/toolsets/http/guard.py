@@ -16,7 +16,7 @@ import attrs
 import httpcore2
 import httpx2
 
-from actgent.errors import AddressRefused, ConfigurationError
+from actgent.errors import AddressBlocked, ConfigurationError
 from actgent.errors.printable import shown
 from actgent.support.logs import logger_of
 
@@ -62,7 +62,7 @@ class Guard:
         """Resolve a host and check all of its addresses.
 
         Raises:
-            AddressRefused: An address is neither public nor allowed.
+            AddressBlocked: An address is neither public nor allowed.
             OSError: The host name cannot be resolved.
         """
         literals = await resolve_host(host, port)
@@ -72,7 +72,7 @@ class Guard:
         return literals
 
     def _check_address(self, host: str, address: Address) -> None:
-        """Raise `AddressRefused` if an address is neither public nor allowed."""
+        """Raise `AddressBlocked` if an address is neither public nor allowed."""
         reason = non_public_reason(address)
         if reason is None or any(address.version == net.version and address in net for net in self.networks):
             return
@@ -82,7 +82,7 @@ class Guard:
             address,
             reason,
         )
-        raise AddressRefused(host, reason)
+        raise AddressBlocked(host, reason)
 
     def client(self, *, wrap: Wrap | None = None, **options: Any) -> httpx2.AsyncClient:
         """Make an HTTP client that connects through the guard, follows no redirects and ignores the environment.
@@ -150,7 +150,7 @@ class _GuardedNetwork(httpcore2.AsyncNetworkBackend):
         timeout: float | None = None,  # noqa: ASYNC109 - httpcore2's signature
         socket_options: Iterable[Any] | None = None,
     ) -> httpcore2.AsyncNetworkStream:
-        raise AddressRefused(path, "a socket of this host")
+        raise AddressBlocked(path, "a socket of this host")
 
     async def sleep(self, seconds: float) -> None:
         await self._network.sleep(seconds)

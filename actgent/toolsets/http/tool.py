@@ -19,7 +19,7 @@ from actgent.tools.outputs.media import UNKNOWN_TYPE, make_medium
 from actgent.toolsets.toolset import Publish, Toolset
 
 from .auth import Auth, check_auth, get_credentials
-from .connections import APIRequest, APIResponse, Connections, RetryableRequestFailed
+from .connections import APIRequest, APIResponse, Connections, RetryableHTTPToolError
 from .guard import Guard
 from .urls import is_http_url
 
@@ -121,7 +121,7 @@ class HTTPTool(Tool, Toolset):
         self.effect = effect or METHOD_EFFECTS.get(self.method, "once")
         self.timeout = timeout
         self.retries = (0 if self.effect == "once" else 2) if retries is None else retries
-        self.retry_on = (RetryableRequestFailed,) if self.retries else ()
+        self.retry_on = (RetryableHTTPToolError,) if self.retries else ()
         self.approval = approval
         self.max_bytes = max_bytes
         self.redirects = redirects

@@ -19,7 +19,7 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
 
 from actgent.approvals import FormAnswer
-from actgent.errors import AskPerson, ConfigurationError, OutcomeUnknown, ToolError
+from actgent.errors import ApprovalRequired, ConfigurationError, OutcomeUnknown, ToolError
 from actgent.errors.printable import counted
 from actgent.messages import ChatMessage, Medium, Text
 from actgent.support.logs import logger_of
@@ -150,7 +150,7 @@ class MCPConnection:
         """Run a tool of the server. Cancelling the call notifies the server.
 
         Raises:
-            AskPerson: The server asks a question; the call runs again with the answer.
+            ApprovalRequired: The server asks a question; the call runs again with the answer.
             OutcomeUnknown: The connection was lost while the call ran.
             SessionExpired: The server no longer knows the session; the call did not run.
             ToolError: The tool failed.
@@ -233,7 +233,7 @@ class MCPConnection:
         """Send a request, and answer the server's requests for input, until the server returns the result.
 
         Raises:
-            AskPerson: An approver must answer a question. The exception carries the state of the round.
+            ApprovalRequired: An approver must answer a question. The exception carries the state of the round.
         """
 
         async def respond(request: mcp_types.InputRequest, current: Round) -> mcp_types.InputResponse:
@@ -290,7 +290,7 @@ class MCPConnection:
         """Return the content of a resource.
 
         Raises:
-            AskPerson: The server asks a question; the resource is read again with the answer.
+            ApprovalRequired: The server asks a question; the resource is read again with the answer.
             ToolError: The resource cannot be read.
         """
         send: Any = partial(self.session.read_resource, uri, allow_input_required=True)
@@ -329,7 +329,7 @@ class MCPConnection:
         send: Any = partial(self.session.get_prompt, name, dict(arguments), allow_input_required=True)
         try:
             result = await self._rounds(send, _Call(None))
-        except AskPerson as question:
+        except ApprovalRequired as question:
             raise ToolError(f"the prompt asks a question: {question.question}") from None
         except MCPError as error:
             raise ToolError(f"the server failed to return the prompt: {error}") from error
@@ -517,6 +517,6 @@ def _elicit_result(answer: FormAnswer, params: mcp_types.ElicitRequestFormParams
     return mcp_types.ElicitResult(action="decline")
 
 
-def _approval_request(params: mcp_types.ElicitRequestFormParams, state: str = "") -> AskPerson:
+def _approval_request(params: mcp_types.ElicitRequestFormParams, state: str = "") -> ApprovalRequired:
     """Return the exception that asks an approver the server's question. `state` is the state of the round."""
-    return AskPerson(params.message, form=params.requested_schema, again=True, state=state)
+    return ApprovalRequired(params.message, form=params.requested_schema, again=True, state=state)

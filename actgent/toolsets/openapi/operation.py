@@ -17,7 +17,7 @@ from actgent.toolsets.http import (
     APIRequest,
     Auth,
     Connections,
-    RetryableRequestFailed,
+    RetryableHTTPToolError,
     get_credentials,
     to_parameter_text,
     to_tool_result,
@@ -92,7 +92,7 @@ class OperationTool(Tool):
         self.effect = METHOD_EFFECTS.get(operation.method.upper(), "once")
         self.timeout = timeout
         self.retries = 0 if self.effect == "once" else 2
-        self.retry_on = (RetryableRequestFailed,) if self.retries else ()
+        self.retry_on = (RetryableHTTPToolError,) if self.retries else ()
         translator = SchemaTranslator(document)
         properties: dict[str, Any] = {}
         self._parameters = tuple(_parameters(operation, translator, properties))

@@ -9,7 +9,7 @@ import attrs
 import trio
 
 from actgent.control.arguments import at_least_one
-from actgent.errors import AddressRefused, ConfigurationError
+from actgent.errors import AddressBlocked, ConfigurationError
 from actgent.errors.printable import counted, shown
 from actgent.support.logs import logger_of
 from actgent.tools.base import Tool
@@ -164,7 +164,7 @@ class OpenAPI(Toolset):
         request = APIRequest(method="GET", url=self._url, max_bytes=MAX_DOCUMENT_BYTES)
         try:
             response = await self._connections.send(request)
-        except AddressRefused as error:
+        except AddressBlocked as error:
             host = urlsplit(self._url).hostname
             raise ConfigurationError(
                 f"the document at {self._url} cannot be fetched: {error}. If this is intended, write allow=[{host!r}]"

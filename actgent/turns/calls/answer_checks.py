@@ -1,6 +1,6 @@
 """Checks of a model answer before the turn uses it: its type and its stop reason."""
 
-from actgent.errors import BrokenAnswer, ContentFiltered, Refusal, TruncatedAnswer
+from actgent.errors import ContentFiltered, Refusal, StreamInterrupted, TruncatedAnswer
 from actgent.llm.base import LLM, Answer, StopReason
 
 _WHOLE: tuple[StopReason, ...] = ("end", "tool_calls", "pause")
@@ -31,11 +31,11 @@ def check_answer(answer: object, llm: LLM) -> Answer:
     """Return the result of `LLM.complete()` if it is an `Answer`.
 
     Raises:
-        BrokenAnswer: The model client returned another type; the error names the client class.
+        StreamInterrupted: The model client returned another type; the error names the client class.
     """
     if isinstance(answer, Answer):
         return answer
-    raise BrokenAnswer(
+    raise StreamInterrupted(
         f"{type(llm).__name__}.complete() returned {type(answer).__name__}, and has to return an Answer",
         model=llm.name,
     )

@@ -7,7 +7,7 @@ from operator import itemgetter
 import attrs
 
 from actgent.approvals import Approval, Ask
-from actgent.errors import AskPerson
+from actgent.errors import ApprovalRequired
 from actgent.journal.records import ApprovalRequestRecord, SuspensionRecord
 from actgent.messages import ToolCall
 from actgent.sessions.context import SessionContext
@@ -92,7 +92,7 @@ class ApprovalRequests:
         call = ToolCall(asked.guard, {"text": asked.text}, id=asked.call_id)
         about = "message" if asked.is_message else "answer"
         question = asked.ask.question or f"May this {about} pass the guard {asked.guard!r}?"
-        wish = AskPerson(
+        wish = ApprovalRequired(
             question, form=asked.ask.form, again=False, timeout=asked.ask.timeout, risk=asked.ask.risk
         )
         approvals = [self._approval(context, turn, call, wish)]
@@ -143,7 +143,9 @@ class ApprovalRequests:
                 asked.append(approval)
         return asked
 
-    def _approval(self, context: SessionContext, turn: Turn, call: ToolCall, question: AskPerson) -> Approval:
+    def _approval(
+        self, context: SessionContext, turn: Turn, call: ToolCall, question: ApprovalRequired
+    ) -> Approval:
         return approval_for(
             call,
             question,

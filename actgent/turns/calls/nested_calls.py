@@ -15,7 +15,7 @@ import attrs
 import trio
 
 from actgent.approvals import FormAnswer, Grant
-from actgent.errors import AskPerson, ToolError
+from actgent.errors import ApprovalRequired, ToolError
 from actgent.messages import ToolCall, ToolResult
 from actgent.sessions.context import SessionContext
 from actgent.sessions.turn import Turn
@@ -72,7 +72,7 @@ class NestedCalls:
         """Run a nested tool call, or return its stored result from an earlier run of the outer call.
 
         Raises:
-            AskPerson: The call needs an approval. The outer call is suspended, and runs again after the decision.
+            ApprovalRequired: The call needs an approval. The outer call is suspended, and runs again after the decision.
             LimitReached: The turn has used all tool calls of its limit.
             ToolError: The tool does not exist or may not be nested, or an earlier run made another call at this position.
         """
@@ -147,9 +147,9 @@ class NestedCalls:
 
     # --- people ----------------------------------------------------------------------------
 
-    def _question(self, call: ToolCall, question: AskPerson) -> AskPerson:
+    def _question(self, call: ToolCall, question: ApprovalRequired) -> ApprovalRequired:
         words = f"{self._asked_about(call)} {question.question or f'May the tool {call.name!r} run?'}"
-        return AskPerson(
+        return ApprovalRequired(
             words,
             form=question.form,
             timeout=question.timeout,

@@ -9,7 +9,7 @@ import trio
 from actgent.control.answer_limits import excess_of
 from actgent.control.budget import Budget
 from actgent.control.loop_detection import MIN_CALLS, find_call_cycle, is_same, most_calls
-from actgent.errors import LimitReached, UnusableResult
+from actgent.errors import InvalidToolResult, LimitReached
 from actgent.errors.printable import quoted
 from actgent.journal.records import AgentMessageRecord, CallsStartedRecord, make_agent_message_record
 from actgent.messages import CallProgress, Message, ToolCall, Usage
@@ -384,7 +384,7 @@ class _Host:
     def report_exception(self, call: ToolCall, error: Exception) -> None:
         self.caller.dispatcher.failure_logger.log_tool_error(self.context, call, error)
 
-    def log_unserializable(self, call: ToolCall, error: UnusableResult) -> None:
+    def log_unserializable(self, call: ToolCall, error: InvalidToolResult) -> None:
         self.caller.dispatcher.failure_logger.log_unusable_result(self.context, call, error)
 
 

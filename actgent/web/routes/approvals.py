@@ -6,7 +6,7 @@ from starlette.responses import Response
 
 from actgent.agents.session import Session, context_of, face_of
 from actgent.approvals import Approve, Decision, Edit, Reject, Respond, session_of
-from actgent.errors import AlreadyDecided, NotRunning, SessionClosed
+from actgent.errors import ApprovalAlreadyDecided, NotRunning, SessionClosed
 from actgent.messages import Sender
 from actgent.tools.outputs.result_text import to_text
 from actgent.web.access_control import encode_cursor, parse_cursor
@@ -87,7 +87,7 @@ async def post_decision(call: HTTPCall) -> Response:
 async def _decide(session: Session, approval_id: str, decision: Decision, *, by: str) -> None:
     try:
         await session.answer(approval_id, decision, by=Sender(by))
-    except AlreadyDecided as decided:
+    except ApprovalAlreadyDecided as decided:
         known: dict[str, Any] = {}
         if decided.decision is not None:
             known["as_asked"] = _is_same(decided.decision, decision)

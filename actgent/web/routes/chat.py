@@ -13,7 +13,7 @@ import trio
 from starlette.responses import Response
 
 from actgent.agents.session import Session, context_of, services_of
-from actgent.errors import FeedLagged, GuardRefused, HandlerFailed
+from actgent.errors import FeedLagged, GuardrailTripped, HandlerFailed
 from actgent.journal.base import Journal, SessionSummary
 from actgent.journal.feed import Erased, FeedReader, Written
 from actgent.journal.records import Record
@@ -274,7 +274,7 @@ def has_content(session: Session, message: Message, content: str | list[Part]) -
 def _as_guarded(session: Session, content: str | list[Part]) -> tuple[Part, ...] | None:
     """Apply the input guards to a message's content, and return the resulting parts; None if a guard rejects the content."""
     context, guards = context_of(session), services_of(session).running.core.guards
-    with suppress(GuardRefused, HandlerFailed):
+    with suppress(GuardrailTripped, HandlerFailed):
         return guards.admit(context, message_to(context, content)).parts
     return None
 

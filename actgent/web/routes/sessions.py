@@ -7,7 +7,7 @@ from starlette.responses import Response
 from actgent.agents.session import Session, face_of
 from actgent.control.arguments import check_id
 from actgent.control.limits import Limits
-from actgent.errors import AddressRefused, NotRunning, SessionClosed, SessionExists
+from actgent.errors import AddressBlocked, NotRunning, SessionClosed, SessionExists
 from actgent.journal.base import SessionSummary
 from actgent.messages import Sender
 from actgent.runtime.sessions.tree_close import close_below
@@ -156,7 +156,7 @@ async def _check_receiver(call: HTTPCall) -> None:
     if notify and webhook is not None:
         try:
             await webhook.check_reachable(notify[0])
-        except AddressRefused as refused:
+        except AddressBlocked as refused:
             raise Problem("invalid", f"notify: {refused}") from refused
 
 

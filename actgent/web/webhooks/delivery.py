@@ -7,7 +7,7 @@ import attrs
 import httpx2
 import trio
 
-from actgent.errors import AddressRefused
+from actgent.errors import AddressBlocked
 
 from .notifications import Notification
 from .signatures import SigningKeys
@@ -46,7 +46,7 @@ async def deliver(
             finally:
                 with trio.CancelScope(deadline=trio.current_time() + 1, shield=True):
                     await response.aclose()
-        except AddressRefused as error:
+        except AddressBlocked as error:
             return Attempt(problem=str(error), is_final=True)
         except (httpx2.HTTPError, httpx2.InvalidURL, OSError, ValueError) as error:
             return Attempt(problem=f"no response: {type(error).__name__}")

@@ -120,7 +120,7 @@ class Webhook:
         """Raise if notifications cannot be sent to a URL. A host name that cannot be resolved now is accepted.
 
         Raises:
-            AddressRefused: An IP address of the host is not public, and `allow` does not permit it for this port and path.
+            AddressBlocked: An IP address of the host is not public, and `allow` does not permit it for this port and path.
         """
         parts = urlsplit(url)
         with trio.move_on_after(RESOLVE_TIMEOUT_SECONDS), suppress(OSError):

@@ -5,12 +5,12 @@ import pytest
 import trio
 
 from actgent import (
-    AlreadyDecided,
+    ApprovalAlreadyDecided,
     ApprovalMismatch,
     ApprovalNotFound,
+    ApprovalRequired,
     Approve,
     Ask,
-    AskPerson,
     BareAgent,
     ConfigurationError,
     Edit,
@@ -191,11 +191,11 @@ async def test_an_answer_counts_once_and_for_nothing_else():
                 await session.answer(approval, wrong)
         assert desk.ran == []
         await session.answer(approval, Approve())
-        with pytest.raises(AlreadyDecided, match="approved") as caught:
+        with pytest.raises(ApprovalAlreadyDecided, match="approved") as caught:
             await session.answer(approval, Reject())
         assert caught.value.decision == Approve()
         await session.wait_idle()
-        with pytest.raises(AlreadyDecided):
+        with pytest.raises(ApprovalAlreadyDecided):
             await session.answer(approval, Approve())
         await desk.agent.answer(theirs.id, Reject())
         await other.wait_idle()
@@ -254,7 +254,7 @@ async def test_a_tool_asks_and_the_decision_is_its_result():
     async def choose(what: str) -> str:
         """Let a person choose."""
         ran.append(what)
-        raise AskPerson(f"Which {what}?", form={"enum": ["red", "blue"]})
+        raise ApprovalRequired(f"Which {what}?", form={"enum": ["red", "blue"]})
 
     desk = Desk([ToolCall("choose", {"what": "colour"})] * 3, "done", tools=[choose])
     async with desk.agent:
@@ -282,13 +282,13 @@ async def test_a_tool_that_wants_to_go_on_runs_again():
         """Transfer."""
         seen.append(context.approval)
         if amount > 10 and context.approval is None:
-            raise AskPerson("So much?", again=True)
+            raise ApprovalRequired("So much?", again=True)
         return "done"
 
     @tool
     async def stubborn() -> str:
         """Ask whatever is said."""
-        raise AskPerson("Sure?", again=True)
+        raise ApprovalRequired("Sure?", again=True)
 
     calls = [
         ToolCall("transfer", {"amount": 5}),
@@ -421,7 +421,7 @@ async def test_an_urgent_message_withdraws_what_waits(listen):
         (approval,) = session.approvals
         await session.chat("stop", priority=Priority.URGENT)
         await session.wait_idle()
-        with pytest.raises(AlreadyDecided, match="withdrawn"):
+        with pytest.raises(ApprovalAlreadyDecided, match="withdrawn"):
             await session.answer(approval, Approve())
         assert session.status == "idle"
     assert desk.ran == [("look", "shop")]
@@ -445,7 +445,7 @@ async def test_interrupting_and_closing_withdraw_what_waits(listen, stop):
         await getattr(session, stop)()
         assert [each.status for each in heard[:1]] == ["cancelled"]
         assert heard[1].kind in ("interrupted", "stopped")
-        with pytest.raises((AlreadyDecided, SessionClosed)):
+        with pytest.raises((ApprovalAlreadyDecided, SessionClosed)):
             await session.answer(approval, Approve())
         assert session.status == ("closed" if stop == "aclose" else "idle")
     assert desk.ran == []

@@ -6,8 +6,8 @@ import pytest
 
 from actgent import (
     ApprovalNotFound,
+    ApprovalRequired,
     Approve,
-    AskPerson,
     BareAgent,
     NotSerializable,
     NotSuspended,
@@ -34,7 +34,7 @@ class Prod:
         async def deploy_prod(version: int) -> str:
             """Deploy; a person says whether, and what they say is the result."""
             self.ran.append("deploy_prod")
-            raise AskPerson(f"Deploy version {version}?")
+            raise ApprovalRequired(f"Deploy version {version}?")
 
         @tool(approval=True)
         async def wipe() -> str:

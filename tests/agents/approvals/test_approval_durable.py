@@ -6,9 +6,9 @@ import pytest
 import trio
 
 from actgent import (
-    AlreadyDecided,
+    ApprovalAlreadyDecided,
+    ApprovalRequired,
     Approve,
-    AskPerson,
     BareAgent,
     Edit,
     JournalFull,
@@ -60,7 +60,7 @@ class World:
             """Ask a person by itself."""
             await trio.lowlevel.checkpoint()
             if context.approval is None:
-                raise AskPerson(f"Send {order}?", again=True)
+                raise ApprovalRequired(f"Send {order}?", again=True)
             self.paid[order] += 1
             return f"sent {order}"
 
@@ -121,11 +121,11 @@ async def test_it_survives_a_restart_unopened():
             await agent.answer(two, Reject("no"))
             session = await agent.open_session("s")
             assert (session.status, session.approvals) == ("suspended", (one,))
-            with pytest.raises(AlreadyDecided):
+            with pytest.raises(ApprovalAlreadyDecided):
                 await session.answer(two, Approve())
         async with open_runtime(journal=journal) as runtime:
             agent = await runtime.start(world.agent())
-            with pytest.raises(AlreadyDecided):
+            with pytest.raises(ApprovalAlreadyDecided):
                 await agent.answer(two, Approve())
             await agent.answer(one.id, Approve())
             session = await agent.open_session("s")
@@ -134,7 +134,7 @@ async def test_it_survives_a_restart_unopened():
             texts = [message.text for message in session.history if message.sender.kind == "assistant"]
             assert texts[1].startswith("done: paid order 1/0; seen order 1/1; Error: User denied")
             assert texts[2] == "hello"
-            with pytest.raises(AlreadyDecided):
+            with pytest.raises(ApprovalAlreadyDecided):
                 await session.answer(one, Approve())
         assert [(each.suspended, each.unfinished) for each in await journal.sessions()] == [(False, 0)]
     assert world.paid == {"order 1/0": 1}
@@ -207,7 +207,7 @@ async def test_it_expires(autojump_clock):
         await trio.sleep(1805)
         await session.wait_idle()
         assert session.status == "idle"
-        with pytest.raises(AlreadyDecided, match="expired"):
+        with pytest.raises(ApprovalAlreadyDecided, match="expired"):
             await session.answer(two, Approve())
     assert world.paid == {"order 1/0": 1}
     assert "nobody approved 'pay' in time" in world.views[-1][-1][1][2]
@@ -414,7 +414,7 @@ async def test_a_cancelled_answer_counts():
             if session.approvals:  # it was cancelled before it began
                 await session.answer(approval, Approve())
             await session.wait_idle()
-            with pytest.raises(AlreadyDecided):
+            with pytest.raises(ApprovalAlreadyDecided):
                 await session.answer(approval, Reject())
         (summary,) = await journal.sessions()
         assert (summary.unfinished, summary.suspended) == (0, False)

@@ -4,7 +4,16 @@ import pytest
 import trio
 import trio.lowlevel
 
-from actgent import AlreadyDecided, Approve, BareAgent, Reject, ScriptedLLM, ToolCall, open_runtime, tool
+from actgent import (
+    ApprovalAlreadyDecided,
+    Approve,
+    BareAgent,
+    Reject,
+    ScriptedLLM,
+    ToolCall,
+    open_runtime,
+    tool,
+)
 from actgent.errors import JournalFailed
 from actgent.testing import FaultyJournal
 
@@ -77,7 +86,7 @@ async def test_a_second_decision_waits_for_the_first_one(autojump_clock):
             nursery.start_soon(session.answer, approval, Approve())
             await trio.sleep(0.1)
             begun = trio.current_time()
-            with pytest.raises(AlreadyDecided) as raised:
+            with pytest.raises(ApprovalAlreadyDecided) as raised:
                 await session.answer(approval, Reject("no"))
             assert raised.value.decision == Approve()
             assert trio.current_time() - begun >= 0.3

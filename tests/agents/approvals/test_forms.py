@@ -7,9 +7,9 @@ from types import MappingProxyType
 import pytest
 
 from actgent import (
+    ApprovalRequired,
     Approve,
     Ask,
-    AskPerson,
     BareAgent,
     ConfigurationError,
     HandlerFailed,
@@ -42,7 +42,7 @@ async def book(hotel: str, context: ToolContext) -> str:
 @tool
 async def survey(topic: str) -> str:
     """Ask a person what they think."""
-    raise AskPerson(f"What of {topic}?", form=Field("score", "number", maximum=10), risk="low")
+    raise ApprovalRequired(f"What of {topic}?", form=Field("score", "number", maximum=10), risk="low")
 
 
 def desk(*answers):
@@ -111,7 +111,7 @@ async def test_an_invalid_form_is_an_error_for_the_model():
     @tool
     async def odd() -> str:
         """Ask wrongly."""
-        raise AskPerson("What?", form=["name"])
+        raise ApprovalRequired("What?", form=["name"])
 
     last = lambda chat: chat.messages[-1].parts[0].text  # noqa: E731 - as above
     async with BareAgent("desk", llm=ScriptedLLM([ToolCall("odd", {}), last]), tools=[odd]) as agent:
@@ -143,7 +143,7 @@ async def test_forms_that_cannot_be_checked_are_rejected(form):
     @tool
     async def ask() -> str:
         """Ask."""
-        raise AskPerson("What?", form=form)
+        raise ApprovalRequired("What?", form=form)
 
     @tool(approval=lambda _: Ask("May it?", form=form))
     async def run() -> str:
@@ -189,7 +189,7 @@ async def test_a_form_of_other_mappings_is_asked_as_plain_json():
     @tool
     async def ask() -> str:
         """Ask."""
-        raise AskPerson("Who?", form=form)
+        raise ApprovalRequired("Who?", form=form)
 
     @tool(approval=lambda _: Ask("May it?", form=form))
     async def run() -> str:

@@ -8,7 +8,7 @@ import trio
 from actgent import (
     BareAgent,
     ConfigurationError,
-    GuardRefused,
+    GuardrailTripped,
     Refuse,
     Reply,
     ScriptedLLM,
@@ -139,7 +139,7 @@ async def test_guards_of_the_first_agent_look_at_what_goes_on_and_comes_back():
     async with desk:
         session = await desk.create_session("ada")
         assert str(await desk.run("my bill?", session=session)) == "code ****"
-        with pytest.raises(GuardRefused, match="no weather"):
+        with pytest.raises(GuardrailTripped, match="no weather"):
             await desk.run("the weather?", session=session)
     assert len(clerk_llm.chats) == 1
 

@@ -9,10 +9,10 @@ import trio
 
 from actgent import (
     BareAgent,
+    DeadlockDetected,
     RouterAgent,
     ScriptedLLM,
     ToolCall,
-    WaitCycle,
     WouldDeadlock,
     open_runtime,
     tool,
@@ -38,7 +38,7 @@ def waiting_by(how, found, name):
                 async with agent.stream("go on", session=session) as events:
                     return str([event async for event in events][-1])
             return str(await agent.run("go on", session=session))
-        except WaitCycle as error:
+        except DeadlockDetected as error:
             found.append((name, error))
             return "no way"
 
@@ -96,7 +96,7 @@ async def test_a_circle_of_eight_is_named_within_ten_milliseconds():
             begun = time.perf_counter()
             try:
                 return str(await agents[following].run("go on", session=sessions[following]))
-            except WaitCycle as error:
+            except DeadlockDetected as error:
                 took.append(time.perf_counter() - begun)
                 paths.append(len(error.path))
                 return "no way"

@@ -8,13 +8,13 @@ from actgent import (
     Approve,
     BareAgent,
     ConfigurationError,
-    Governed,
     Governor,
     InboxFull,
     Mode,
     Modes,
     OpenAI,
     Priority,
+    RateLimitedModel,
     ScriptedLLM,
     ToolCall,
     open_runtime,
@@ -240,7 +240,7 @@ async def test_observers_hear_why_a_model_call_takes_long(autojump_clock):
     """Limits of the provider, attempts that failed, and the one after which there is none."""
     governor = Governor(requests_per_minute=60, burst=1 / 60)
     async with open_runtime() as runtime, runtime.events() as events:
-        llm = Governed(ScriptedLLM(["one", RateLimited("slow down", retry_after=2.0)]), governor)
+        llm = RateLimitedModel(ScriptedLLM(["one", RateLimited("slow down", retry_after=2.0)]), governor)
         agent = await runtime.start(BareAgent("a", llm=llm))
         session = await agent.create_session("ada")
         session.on_exception(print)

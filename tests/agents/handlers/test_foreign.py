@@ -10,14 +10,14 @@ import trio.testing
 from actgent import (
     LLM,
     BareAgent,
-    ForeignExit,
     HandlerFailed,
     Limits,
     ModelError,
     ScriptedLLM,
-    Summarizing,
+    SummarizingMemory,
     ToolCall,
     Toolset,
+    UserCodeExit,
     open_runtime,
     tool,
 )
@@ -458,7 +458,7 @@ async def test_a_summary_that_fails_ends_nothing(autojump_clock, caplog, error, 
             await trio.lowlevel.checkpoint()
 
     writer = ScriptedLLM([error], repeat=True) if llm == "raises" else Odd()
-    memory = Summarizing(llm=writer, keep=4, trigger=100)
+    memory = SummarizingMemory(llm=writer, keep=4, trigger=100)
     async with BareAgent("a", llm=ScriptedLLM(["fine"], repeat=True), memory=memory) as agent:
         session = await agent.create_session("ada")
         for _ in range(6):
@@ -510,7 +510,7 @@ async def test_a_toolset_that_fails_ends_nothing_but_its_agents_start(autojump_c
             raise error
 
     async with open_runtime() as runtime:
-        with pytest.raises(type(error) if isinstance(error, Exception) else ForeignExit):
+        with pytest.raises(type(error) if isinstance(error, Exception) else UserCodeExit):
             await runtime.start(
                 BareAgent("a", llm=ScriptedLLM([]), tools=[Group().filtered(lambda _: fail(error))])
             )
@@ -523,7 +523,7 @@ async def test_a_toolset_that_fails_ends_nothing_but_its_agents_start(autojump_c
 async def test_new_words_for_a_message_that_fail_are_an_exception(error):
     """Who creates the session gets it, and can go on."""
     async with BareAgent("a", llm=ScriptedLLM([error, "fine"])) as agent:
-        with pytest.raises(ModelError if isinstance(error, Exception) else ForeignExit):
+        with pytest.raises(ModelError if isinstance(error, Exception) else UserCodeExit):
             await agent.create_session("ada", "hello", enhance_prompt=True)
         assert (await agent.run("hello")).text == "fine"
 
@@ -636,7 +636,7 @@ async def test_an_error_that_is_hard_to_look_at_ends_nothing_but_its_call(autoju
         odd = await runtime.start(BareAgent("o", llm=ScriptedLLM(["fine"]), protocol=Odd()))
         with trio.fail_after(5):
             assert (await told.run("hello")).text == "fine"
-            with pytest.raises(type(make()) if isinstance(make(), Exception) else ForeignExit):
+            with pytest.raises(type(make()) if isinstance(make(), Exception) else UserCodeExit):
                 await odd.run("hello")
 
 

@@ -14,7 +14,7 @@ from actgent import (
     BareAgent,
     ConfigurationError,
     Edit,
-    GuardRefused,
+    GuardrailTripped,
     HandlerFailed,
     Image,
     LimitReached,
@@ -253,7 +253,7 @@ async def test_a_refused_call_is_paid(autojump_clock):
 
     async with agent:
         session = await agent.create_session("ada", limits=Limits(model_calls=1))
-        with pytest.raises(GuardRefused):
+        with pytest.raises(GuardrailTripped):
             await agent.run("Hello", session=session)
         with pytest.raises(LimitReached):
             await agent.run("Hello", session=session)
@@ -277,7 +277,7 @@ async def test_an_answer_is_refused_or_said_otherwise(journal, listen):
         session = await agent.create_session("ada")
         heard = listen(session, tokens=True)
         assert str(await agent.run("Code?", session=session)) == "The code is ****."
-        with pytest.raises(GuardRefused, match="it tells a secret"):
+        with pytest.raises(GuardrailTripped, match="it tells a secret"):
             await agent.run("Secret?", session=session)
         assert str(await agent.run("Hello", session=session)) == "Hello."
         assert [getattr(each, "text", "") or each.kind for each in heard] == [
@@ -395,11 +395,11 @@ async def test_what_a_guard_of_inputs_refuses_is_never_in():
     async with BareAgent("clerk", llm=llm) as agent:
         agent.guard(hidden, on="input")
         session = await agent.create_session("ada")
-        with pytest.raises(GuardRefused, match="no weapons"):
+        with pytest.raises(GuardrailTripped, match="no weapons"):
             await session.chat("a weapon")
-        with pytest.raises(GuardRefused, match="no weapons"):
+        with pytest.raises(GuardrailTripped, match="no weapons"):
             await agent.create_session("ada", "a weapon", session_id="w")
-        with pytest.raises(GuardRefused, match="no weapons"):
+        with pytest.raises(GuardrailTripped, match="no weapons"):
             await agent.run("a weapon", session=session)
         assert (session.history, session.status) == ((), "idle")
         assert "w" not in agent._opener.running.sessions
@@ -461,7 +461,7 @@ async def test_a_builder_attaches_guards_of_each_kind():
     guarded = plain.guard(hidden, on="input").guard(lambda reply: reply.text.replace("1", "*"), on="answer")
     async with guarded.build() as agent:
         assert str(await agent.run("4111")) == "code *234"
-        with pytest.raises(GuardRefused):
+        with pytest.raises(GuardrailTripped):
             await agent.run("weapon")
     async with plain.build() as agent:
         assert str(await agent.run("weapon")) == "code 1234"
@@ -481,9 +481,9 @@ def test_portal_agents_have_guards():
         agent.guard(on="answer")(lambda reply: reply.text.replace("1", "*"))
         agent.guard(hidden, on="input")
         assert str(agent.run("Hello")) == "code *234"
-        with pytest.raises(GuardRefused, match="no weather"):
+        with pytest.raises(GuardrailTripped, match="no weather"):
             agent.run("the weather?")
-        with pytest.raises(GuardRefused, match="no weapons"):
+        with pytest.raises(GuardrailTripped, match="no weapons"):
             agent.run("a weapon")
         assert all(thread is not portal.thread for thread in threads)
         assert len(threads) == 2
@@ -537,7 +537,7 @@ async def test_what_a_person_rejects_is_refused(on):
         session = await agent.create_session("ada", "my code?")
         with pytest.raises(Suspended) as waiting:
             await agent.run("x", session=await agent.create_session("bob"))
-        with pytest.raises(GuardRefused, match="not today"):
+        with pytest.raises(GuardrailTripped, match="not today"):
             await agent.resume({waiting.value.ids[0]: Reject("not today")})
         await session.interrupt()
         await session.wait_idle()

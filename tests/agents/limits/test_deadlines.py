@@ -8,7 +8,7 @@ import trio
 from actgent import (
     LLM,
     BareAgent,
-    Fallback,
+    FallbackModel,
     Limits,
     OpenAI,
     Pipeline,
@@ -55,7 +55,7 @@ async def test_a_provider_that_wants_to_be_asked_later_does_not_hold_the_fallbac
     """Retry-After of 100 s and four seconds: the call fails at once, and the second model answers at once."""
     async with open_provider(lambda _: ErrorStatus(429, retry_after=100)) as provider:
         llm = OpenAI("gpt", base_url=provider.base_url, api_key="sk-aaaaaaaaaaa")
-        chain = Fallback(llm, ScriptedLLM(["from the second model"], repeat=True))
+        chain = FallbackModel(llm, ScriptedLLM(["from the second model"], repeat=True))
         limits = Limits(model_timeout=4)
         async with (
             BareAgent("a", llm=llm, limits=limits) as alone,
@@ -72,7 +72,7 @@ async def test_a_provider_that_wants_to_be_asked_later_does_not_hold_the_fallbac
 
 async def test_a_model_that_hangs_is_left_in_time(autojump_clock):
     """The next one of the chain answers before the turn's time is over."""
-    chain = Fallback(ScriptedLLM(["late"], delay=100), ScriptedLLM(["in time"]))
+    chain = FallbackModel(ScriptedLLM(["late"], delay=100), ScriptedLLM(["in time"]))
     async with BareAgent("a", llm=chain, limits=Limits(model_timeout=4)) as agent:
         assert (await agent.run("hello")).text == "in time"
 

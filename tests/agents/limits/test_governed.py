@@ -6,13 +6,13 @@ import trio.testing
 
 from actgent import (
     BareAgent,
-    Governed,
     Governor,
     Limits,
     ModelTimeout,
     OpenAI,
     Priority,
     RateLimited,
+    RateLimitedModel,
     ScriptedLLM,
 )
 from actgent.testing import RateLimits, open_provider
@@ -21,7 +21,9 @@ from actgent.testing import RateLimits, open_provider
 async def test_the_model_is_asked_in_the_name_of_its_session():
     """Session and priority of the message go with the call, for who admits it."""
     asked = []
-    llm = Governed(ScriptedLLM(lambda chat: asked.append((chat.session, chat.priority)) or "ok"), Governor())
+    llm = RateLimitedModel(
+        ScriptedLLM(lambda chat: asked.append((chat.session, chat.priority)) or "ok"), Governor()
+    )
     async with BareAgent("clerk", llm=llm) as agent:
         session = await agent.create_session("ada")
         await session.chat("one")
@@ -33,7 +35,7 @@ async def test_the_model_is_asked_in_the_name_of_its_session():
 
 async def test_a_timeout_says_that_the_call_waited(autojump_clock):
     """Waiting for the provider's limits counts into the model's timeout, and the error tells it."""
-    slow = Governed(ScriptedLLM(["ok"], repeat=True), Governor(requests_per_minute=4, burst=0.25))
+    slow = RateLimitedModel(ScriptedLLM(["ok"], repeat=True), Governor(requests_per_minute=4, burst=0.25))
     async with (
         BareAgent("clerk", llm=slow, limits=Limits(model_timeout=20)) as agent,
         trio.open_nursery() as nursery,
@@ -50,7 +52,7 @@ async def test_a_timeout_says_that_the_call_waited(autojump_clock):
 
 async def test_a_wait_that_cannot_end_in_time_is_not_begun(autojump_clock):
     """Where the limits certainly leave no room before the model's timeout, the call fails at once."""
-    slow = Governed(ScriptedLLM(["ok"], repeat=True), Governor(requests_per_minute=1, burst=1.0))
+    slow = RateLimitedModel(ScriptedLLM(["ok"], repeat=True), Governor(requests_per_minute=1, burst=1.0))
     async with BareAgent("clerk", llm=slow, limits=Limits(model_timeout=20)) as agent:
         await agent.run("one")
         begun = trio.current_time()

@@ -9,7 +9,7 @@ from actgent import (
     BareAgent,
     Memories,
     ScriptedLLM,
-    Summarizing,
+    SummarizingMemory,
     Tool,
     ToolCall,
     ToolError,
@@ -198,7 +198,7 @@ async def test_a_summary_is_data(with_page, autojump_clock):
         return "more " * 200
 
     def make():
-        memory = Summarizing(trigger=200, keep=1)
+        memory = SummarizingMemory(trigger=200, keep=1)
         return BareAgent("agent", llm=ScriptedLLM(plan, keep=0), tools=[page], memory=memory)
 
     async with MemoryJournal().running() as journal:

@@ -13,7 +13,7 @@ from actgent import (
     DuplicateTool,
     EnvelopedTool,
     Mode,
-    ModeRefused,
+    ModeChangeRejected,
     Modes,
     PlanAgent,
     ReActAgent,
@@ -29,7 +29,7 @@ from actgent import (
     open_runtime,
     tool,
 )
-from actgent.errors import ForeignExit
+from actgent.errors import UserCodeExit
 from actgent.journal.memory import MemoryJournal
 from actgent.journal.transfer import load_sessions, read_sessions, save_sessions, with_new_ids, write_sessions
 from actgent.modes.mode import ACT, INTEGRATION, ONBOARDING, PLAN
@@ -333,7 +333,7 @@ async def test_case_12_a_mode_of_your_own():
     )
     async with agent:
         session = await agent.create_session("ada")
-        with pytest.raises(ModeRefused, match="admin may not switch"):
+        with pytest.raises(ModeChangeRejected, match="admin may not switch"):
             await session.set_mode("review", by="admin")
         await session.set_mode("review", by="user")
         results = await talk(session, "go")
@@ -583,7 +583,7 @@ async def test_a_table_says_who_may_go_where():
     async with agent:
         session = await agent.create_session("ada")
         for mode, by in (("act", "user"), ("act", "admin"), ("integration", "user")):
-            with pytest.raises(ModeRefused) as refused:
+            with pytest.raises(ModeChangeRejected) as refused:
                 await session.set_mode(mode, by=by)
             assert (refused.value.mode, refused.value.requested) == ("onboarding", mode)
         await session.set_mode("integration", by="admin")
@@ -606,9 +606,9 @@ async def test_a_guard_has_a_say_and_only_an_admin_may_force():
     )
     async with agent:
         session = await agent.create_session("ada")
-        with pytest.raises(ModeRefused, match="onboarding is not complete"):
+        with pytest.raises(ModeChangeRejected, match="onboarding is not complete"):
             await session.set_mode("act")
-        with pytest.raises(ModeRefused, match="only an admin may force"):
+        with pytest.raises(ModeChangeRejected, match="only an admin may force"):
             await session.set_mode("act", by="user", force=True)
         (result,) = await talk(session, "go")
         assert "onboarding is not complete" in result.error
@@ -631,7 +631,7 @@ async def test_a_guard_of_modes_ends_nothing():
     agent, _ = agent_of("hello", modes=modes_with(guard=leave))
     async with agent:
         session = await agent.create_session("ada")
-        with pytest.raises(ForeignExit):
+        with pytest.raises(UserCodeExit):
             await session.set_mode("act")
         assert session.mode == "onboarding"
         assert str(await agent.run("hi", session=session)) == "hello"

@@ -27,7 +27,7 @@ from actgent import (
     tool,
 )
 from actgent.approvals import Approve
-from actgent.errors import ActgentError, AlreadyAnswered, Interrupted, SessionExists
+from actgent.errors import ActgentError, DuplicateMessage, Interrupted, SessionExists
 from actgent.journal.memory import MemoryJournal
 
 SEEDS = 30 if os.environ.get("ACTGENT_SOAK") else 1
@@ -263,7 +263,7 @@ REPEATED = [
 async def repeat(world, case):
     """Repeat a call when there is room; another caller may have made what it makes, and a message have ended."""
     await world.session.wait_idle()
-    with suppress(SessionExists, Interrupted, AlreadyAnswered):
+    with suppress(SessionExists, Interrupted, DuplicateMessage):
         await case.call(world)
 
 

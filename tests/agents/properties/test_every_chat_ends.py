@@ -9,7 +9,6 @@ from hypothesis import given, settings, strategies as st
 
 from actgent import (
     BareAgent,
-    BrokenAnswer,
     Failure,
     InboxFull,
     Instruction,
@@ -20,6 +19,7 @@ from actgent import (
     RouterAgent,
     ScriptedLLM,
     SimpleAgent,
+    StreamInterrupted,
     ToolCall,
     ToolError,
     ToolResult,
@@ -95,7 +95,7 @@ stops = st.sampled_from(["end", "end", "end", "end", "length", "refusal", "filte
 answers = st.builds(
     lambda parts, stop: Answer(parts=tuple(parts), stop=stop), st.lists(parts, max_size=4), stops
 )
-errors = st.sampled_from([NotAuthorized("no"), BrokenAnswer("half"), KeyError("a bug")])
+errors = st.sampled_from([NotAuthorized("no"), StreamInterrupted("half"), KeyError("a bug")])
 entries = st.one_of(answers, answers, answers, errors)
 
 

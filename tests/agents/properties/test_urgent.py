@@ -9,13 +9,13 @@ from hypothesis import given, settings, strategies as st
 
 from actgent import (
     BareAgent,
-    BrokenAnswer,
     InboxFull,
     NotRunning,
     Priority,
     ScriptedLLM,
     SessionClosed,
     Stopped,
+    StreamInterrupted,
     ToolCall,
     tool,
 )
@@ -80,7 +80,7 @@ async def answer(chat):
     if "slow" in text:
         await trio.sleep(3)
     if "fail" in text:
-        raise BrokenAnswer("cut")
+        raise StreamInterrupted("cut")
     if "tools" in text and chat.messages[-1].role == "user":
         return [
             ToolCall("quick", {}),

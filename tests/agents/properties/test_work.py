@@ -22,7 +22,7 @@ from actgent import (
     tool,
 )
 from actgent.agents.steps.events import FinalEvent, PlanEvent, StepEvent
-from actgent.errors import AskPerson
+from actgent.errors import ApprovalRequired
 from actgent.journal.records import ApprovalDecisionRecord, ApprovalRequestRecord
 from actgent.runtime.approval_decisions import open_approvals
 from actgent.sessions.context import SessionContext
@@ -162,7 +162,13 @@ class Tree:
         self.asked += 1
         call = ToolCall("pay", {}, f"call {self.asked}")
         question = approval_for(
-            call, AskPerson("?"), session_id=context.id, agent="a", owner="ada", now=0, timeout=float("inf")
+            call,
+            ApprovalRequired("?"),
+            session_id=context.id,
+            agent="a",
+            owner="ada",
+            now=0,
+            timeout=float("inf"),
         )
         context.record_approval(ApprovalRequestRecord(approval=question))
 

@@ -15,7 +15,7 @@ import pytest
 import trio
 
 from actgent import (
-    AlreadyDecided,
+    ApprovalAlreadyDecided,
     Approve,
     BareAgent,
     Edit,
@@ -113,7 +113,7 @@ async def decide(session, dice):
             )
             try:
                 await session.answer(approval, decision)
-            except AlreadyDecided:
+            except ApprovalAlreadyDecided:
                 continue
         await session.wait_idle()
 

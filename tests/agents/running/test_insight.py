@@ -11,14 +11,14 @@ from actgent import (
     Approve,
     BareAgent,
     ConfigurationError,
-    Fallback,
-    Governed,
+    FallbackModel,
     Governor,
     Limits,
     OpenAI,
     Priority,
+    RateLimitedModel,
     ScriptedLLM,
-    Summarizing,
+    SummarizingMemory,
     ToolCall,
     ToolContext,
     Toolset,
@@ -66,11 +66,11 @@ async def test_provider_limits_are_told_model_by_model(autojump_clock):
     """Each governor once, whoever shares it; who waits by priority; of keys only a few characters of their digest."""
     governor = Governor(requests_per_minute=60, burst=1 / 60)
     shared = {"base_url": "http://127.0.0.1:9", "api_key": "the-secret-key"}
-    llm = Governed(ScriptedLLM(["ok"], repeat=True), governor)
+    llm = RateLimitedModel(ScriptedLLM(["ok"], repeat=True), governor)
     first, second = OpenAI("one", **shared), OpenAI("two", **shared)
     async with open_runtime() as runtime:
         agent = await runtime.start(BareAgent("a", llm=llm))
-        await runtime.start(BareAgent("b", llm=Fallback(first, llm)))
+        await runtime.start(BareAgent("b", llm=FallbackModel(first, llm)))
         await runtime.start(BareAgent("c", llm=second))
         sessions = [await agent.create_session("ada") for _ in range(4)]
         for session, priority in zip(sessions, ["normal", "normal", "high", "low"], strict=True):
@@ -460,7 +460,7 @@ async def test_a_comparison_asks_no_model_for_summaries():
         asked.append(chat)
         return "they said numbers"
 
-    memory = Summarizing(llm=ScriptedLLM(summarize), keep=2, trigger=4)
+    memory = SummarizingMemory(llm=ScriptedLLM(summarize), keep=2, trigger=4)
     async with open_runtime(journal="memory:") as runtime:
         llm = ScriptedLLM(["yes"], repeat=True)
         agent = await runtime.start(BareAgent("a", llm=llm, memory=memory))

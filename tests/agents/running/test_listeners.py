@@ -6,7 +6,7 @@ import trio.testing
 
 from actgent import BareAgent, Interrupted, Reply, ScriptedLLM, ToolCall, ToolResult, open_runtime, tool
 from actgent.approvals import Approve, Reject
-from actgent.errors import AlreadyDecided, Suspended
+from actgent.errors import ApprovalAlreadyDecided, Suspended
 from actgent.journal.memory import MemoryJournal
 from actgent.messages import Token
 
@@ -181,7 +181,7 @@ async def test_of_two_who_resume_by_the_same_decision_one_is_told_that_it_is_too
         async def resume():
             try:
                 outcomes.append((await office.clerk.resume({approval.id: Approve()})).text)
-            except AlreadyDecided:
+            except ApprovalAlreadyDecided:
                 outcomes.append("too late")
 
         nursery.start_soon(resume)
@@ -201,7 +201,7 @@ async def test_a_follower_whose_decision_is_too_late_stops_nothing(autojump_cloc
         (approval,) = session.approvals
         failures = []
         session.on_exception(failures.append)
-        with pytest.raises(AlreadyDecided):  # noqa: PT012 - it comes out of the block
+        with pytest.raises(ApprovalAlreadyDecided):  # noqa: PT012 - it comes out of the block
             async with office.clerk.follow(session):
                 await office.clerk.answer(approval, Approve())
                 await session.answer(approval, Reject())

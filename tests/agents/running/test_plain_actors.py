@@ -12,10 +12,10 @@ from actgent.errors import (
     ActorFailed,
     ConfigurationError,
     DeadLetterGone,
+    DeadlockDetected,
     NotRunning,
     Stopped,
     UsageError,
-    WaitCycle,
 )
 from actgent.testing import assert_no_leaks
 
@@ -321,7 +321,9 @@ async def test_an_actor_that_asks_an_agent_in_a_circle_is_refused_at_once(autoju
         await runtime.start(BareAgent("tutor", llm=ScriptedLLM(answer), tools=[ask_clerk]))
         assert await clerk.ask("hi") == "done"
     assert trio.current_time() == 0
-    assert re.search(r"WaitCycle.*wait for each other forever: tutor/\S+ -> clerk -> tutor/", results[0])
+    assert re.search(
+        r"DeadlockDetected.*wait for each other forever: tutor/\S+ -> clerk -> tutor/", results[0]
+    )
 
 
 async def test_an_actor_that_asks_itself_is_refused_at_once(autojump_clock):
@@ -335,7 +337,7 @@ async def test_an_actor_that_asks_itself_is_refused_at_once(autojump_clock):
             name, *rest = payload
             try:
                 outcomes.append(await runtime.find(name).ask(rest or "answer", deadline=5))
-            except WaitCycle as error:
+            except DeadlockDetected as error:
                 outcomes.append(error.path)
 
     async with open_runtime() as runtime:

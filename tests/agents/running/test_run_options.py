@@ -6,11 +6,11 @@ import pytest
 import trio
 
 from actgent import (
-    AlreadyAnswered,
     Approve,
     BareAgent,
     ConfigurationError,
     DeadlineExceeded,
+    DuplicateMessage,
     Failure,
     Interrupted,
     ModelError,
@@ -316,7 +316,7 @@ async def test_after_a_restart_the_reply_is_in_the_history(tmp_path):
     async with open_runtime(journal=url) as runtime:
         agent = await runtime.start(agent_of(["two"]))
         session = await agent.open_session("s")
-        with pytest.raises(AlreadyAnswered, match="history"):
+        with pytest.raises(DuplicateMessage, match="history"):
             await agent.run("go", session=session, message_id="m1")
         assert session.history[-1].text == "one"
 

@@ -5,8 +5,8 @@ import json
 import pytest
 import trio
 
-from actgent import BareAgent, Fallback, ReActAgent, RouterAgent, ScriptedLLM, SimpleAgent, Token
-from actgent.errors import BrokenAnswer
+from actgent import BareAgent, FallbackModel, ReActAgent, RouterAgent, ScriptedLLM, SimpleAgent, Token
+from actgent.errors import StreamInterrupted
 from actgent.llm.base import LLM, Answer
 from actgent.messages import Text
 
@@ -86,9 +86,9 @@ async def test_a_fallback_is_a_new_attempt(listen):
     class Half(ScriptedLLM):
         async def complete(self, chat, *, on_text=None):
             await on_text("I am", 0)
-            raise BrokenAnswer("half")
+            raise StreamInterrupted("half")
 
-    async with BareAgent("a", llm=Fallback(Half(["x"]), ScriptedLLM(["Hello."]))) as agent:
+    async with BareAgent("a", llm=FallbackModel(Half(["x"]), ScriptedLLM(["Hello."]))) as agent:
         session = await agent.create_session("ada", "hi")
         heard = listen(session, tokens=True)
         await session.wait_idle()

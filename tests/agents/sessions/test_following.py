@@ -7,7 +7,7 @@ import trio
 import trio.testing
 
 from actgent import BareAgent, Limits, ScriptedLLM, SimpleAgent, ToolCall, ToolContext, open_runtime, tool
-from actgent.errors import ConfigurationError, CursorUnknown, SessionNotFound
+from actgent.errors import ConfigurationError, InvalidCursor, SessionNotFound
 from actgent.journal.base import Entry
 from actgent.journal.journal_url import open_journal
 from actgent.journal.records import (
@@ -303,7 +303,7 @@ async def test_cursors_of_others_are_refused(runtime):
     """Behind the end there is another session, or an older copy; an error says what to do."""
     agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(["hi"])))
     session = await agent.create_session("ada", session_id="s")
-    with pytest.raises(CursorUnknown, match="'s' has 1 record, but the cursor is 7") as caught:
+    with pytest.raises(InvalidCursor, match="'s' has 1 record, but the cursor is 7") as caught:
         async with session.follow(after=7):
             pass
     assert (caught.value.cursor, caught.value.records) == (7, 1)
@@ -547,7 +547,7 @@ async def test_a_cursor_goes_on_in_a_backup_as_far_as_that_goes(tmp_path):
         newest = len(await runtime.journal.load("s"))
     async with open_runtime(journal=f"sqlite:///{tmp_path}/copy.db") as runtime:
         session = await talk(runtime)
-        with pytest.raises(CursorUnknown):
+        with pytest.raises(InvalidCursor):
             async with session.follow(after=newest):
                 pass
         async with session.follow(after=2) as follower:

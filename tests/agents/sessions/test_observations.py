@@ -9,7 +9,7 @@ import trio
 import trio.testing
 
 from actgent import Approve, BareAgent, PlanAgent, ScriptedLLM, SimpleAgent, ToolCall, open_runtime, tool
-from actgent.errors import CursorUnknown, ModelTimeout
+from actgent.errors import InvalidCursor, ModelTimeout
 from actgent.sessions.subscriptions import growing_thoughts
 
 NAMES = {"role": "clerk", "goal": "help", "capabilities": "words"}
@@ -240,7 +240,7 @@ async def test_a_cursor_ahead_of_the_records_is_refused():
     """It is of another session."""
     async with BareAgent("a", llm=ScriptedLLM([])) as agent:
         session = await agent.create_session("ada")
-        with pytest.raises(CursorUnknown):
+        with pytest.raises(InvalidCursor):
             async with session.observe(after=7):
                 pass
 

@@ -6,7 +6,6 @@ import trio
 from actgent import (
     LLM,
     BareAgent,
-    BrokenAnswer,
     ConfigurationError,
     File,
     Image,
@@ -15,6 +14,7 @@ from actgent import (
     ScriptedLLM,
     Sender,
     SessionClosed,
+    StreamInterrupted,
     Text,
     ToolCall,
 )
@@ -241,7 +241,7 @@ async def test_a_model_client_that_returns_something_else_is_named(listen):
             return "hello"
 
     async with BareAgent("a", llm=Chatty()) as agent:
-        with pytest.raises(BrokenAnswer, match=r"Chatty.complete\(\) returned str"):
+        with pytest.raises(StreamInterrupted, match=r"Chatty.complete\(\) returned str"):
             await agent.run("hi")
 
 

@@ -13,7 +13,7 @@ from actgent import (
     Limits,
     Priority,
     ScriptedLLM,
-    ThreadsLeft,
+    ThreadsStillRunning,
     ToolCall,
     open_runtime,
     tool,
@@ -108,7 +108,7 @@ async def test_a_tool_that_timed_out_is_left_too(go):
 async def test_leaving_the_block_names_what_does_not_end(go):
     """After the grace for threads, with the function's name and what to do."""
     stubborn, reached = blocking(go)
-    with pytest.raises(ThreadsLeft, match=r"1 thread.*stubborn.*async") as caught:  # noqa: PT012 - what the block does is the test
+    with pytest.raises(ThreadsStillRunning, match=r"1 thread.*stubborn.*async") as caught:  # noqa: PT012 - what the block does is the test
         async with make(stubborn, thread_grace=0.05) as agent:
             session = await agent.create_session("ada", "begin")
             await reached.wait()
@@ -119,7 +119,7 @@ async def test_leaving_the_block_names_what_does_not_end(go):
 async def test_a_thread_that_runs_when_the_block_is_cancelled_is_waited_for(go):
     """Cancelled from around, the block still says which threads it could not end."""
     stubborn, reached = blocking(go)
-    with trio.CancelScope() as scope, pytest.raises(ThreadsLeft):  # noqa: PT012 - what the block does is the test
+    with trio.CancelScope() as scope, pytest.raises(ThreadsStillRunning):  # noqa: PT012 - what the block does is the test
         async with make(stubborn, thread_grace=0.05) as agent:
             await agent.create_session("ada", "begin")
             await reached.wait()

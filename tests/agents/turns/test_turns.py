@@ -7,7 +7,6 @@ import trio
 
 from actgent import (
     BareAgent,
-    BrokenAnswer,
     ConfigurationError,
     Event,
     Failure,
@@ -22,6 +21,7 @@ from actgent import (
     Reply,
     ScriptedLLM,
     SimpleAgent,
+    StreamInterrupted,
     ToolCall,
     ToolResult,
     open_runtime,
@@ -427,7 +427,7 @@ async def test_usage_of_a_reply_counts_all_calls_of_its_turn(make, listen):
     [
         (NotAuthorized("no", status=401), "model"),
         (RateLimited("later", retry_after=3), "model"),
-        (BrokenAnswer("half"), "model"),
+        (StreamInterrupted("half"), "model"),
         (ZeroDivisionError("a bug"), "model"),
     ],
 )

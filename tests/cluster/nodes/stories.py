@@ -14,7 +14,7 @@ import httpx2
 import trio
 
 from actgent import (
-    AlreadyDecided,
+    ApprovalAlreadyDecided,
     ApprovalNotFound,
     Approve,
     Failure,
@@ -125,7 +125,7 @@ async def approval(world, dice):
     async def decide(client, decision, by):
         there = await client.agent("clerk").open_session(session.id)
         await trio.sleep(dice.uniform(0, 0.2))
-        with suppress(AlreadyDecided, NotSuspended, ApprovalNotFound):
+        with suppress(ApprovalAlreadyDecided, NotSuspended, ApprovalNotFound):
             await there.answer(waits[0].id, decision, by=by)
             counted.append(by)
 

@@ -7,7 +7,7 @@ import pytest
 import trio
 
 from actgent import (
-    AlreadyDecided,
+    ApprovalAlreadyDecided,
     Approve,
     GatewayLimits,
     Reject,
@@ -196,7 +196,7 @@ async def test_of_two_people_one_hears_that_the_other_was_faster(pair, monkeypat
             (approval_id,) = waits.value.ids
             there = await pair.agents[1].open_session(session.id)
             monkeypatch.setattr(NodeTransport, "relay", lose_all)
-            with pytest.raises(AlreadyDecided):
+            with pytest.raises(ApprovalAlreadyDecided):
                 await session.answer(approval_id, Reject("no"))
             assert (
                 await clerk.outcome(session, (await session.history())[0].id)
@@ -235,7 +235,7 @@ async def test_two_people_decide_at_two_nodes(pair):
     async def decide(session, approval_id, decision):
         try:
             await session.answer(approval_id, decision)
-        except AlreadyDecided:
+        except ApprovalAlreadyDecided:
             refused.append(decision)
         else:
             counted.append(decision)

@@ -6,7 +6,7 @@ import pytest
 import trio
 
 from actgent import (
-    AlreadyDecided,
+    ApprovalAlreadyDecided,
     ApprovalNotFound,
     Approve,
     NotSuspended,
@@ -43,7 +43,7 @@ async def test_of_several_decisions_one_counts_while_the_session_moves(pair):
         await trio.sleep(pause)
         try:
             await session.answer(approval_id, decision)
-        except (AlreadyDecided, NotSuspended, ApprovalNotFound):
+        except (ApprovalAlreadyDecided, NotSuspended, ApprovalNotFound):
             return
         counted.setdefault(approval_id, []).append(decision)
 

@@ -20,10 +20,10 @@ from actgent import (
     ScriptedLLM,
 )
 from actgent.llm.base import Answer, ChatMessage
-from actgent.llm.fallback import Fallback
+from actgent.llm.fallback import FallbackModel
 from actgent.llm.governor import Governor
 from actgent.llm.retry import Retry
-from actgent.llm.wrappers import Governed
+from actgent.llm.wrappers import RateLimitedModel
 from actgent.messages import Text, Usage
 from actgent.testing import ErrorStatus, RateLimits, Slow, assert_no_leaks, open_provider
 
@@ -245,7 +245,7 @@ def test_cancelled_anywhere_it_leaves_nothing_behind(seed, count):
                 raise RateLimited("no", retry_after=what.retry_after)
             return what
 
-        model = Governed(ScriptedLLM(said), governor)
+        model = RateLimitedModel(ScriptedLLM(said), governor)
 
         async def call(number):
             await trio.sleep(dice.choice([0, 0, 1, 5]))
@@ -273,7 +273,7 @@ def test_cancelled_anywhere_it_leaves_nothing_behind(seed, count):
 async def test_reservations_of_cancelled_waiters_are_given_back(autojump_clock):
     """A hundred calls give up while they wait; the next one has the whole rate for itself."""
     governor = Governor(requests_per_minute=60, burst=1 / 60)
-    model = Governed(ScriptedLLM(lambda _: "ok"), governor)
+    model = RateLimitedModel(ScriptedLLM(lambda _: "ok"), governor)
     await model.complete(chat())
     async with trio.open_nursery() as nursery:
         for number in range(100):
@@ -288,7 +288,7 @@ async def test_reservations_of_cancelled_waiters_are_given_back(autojump_clock):
 async def test_a_session_with_many_calls_does_not_delay_another(autojump_clock):
     """A hundred calls of one session wait; one of another session is second at the latest."""
     order = []
-    model = Governed(
+    model = RateLimitedModel(
         ScriptedLLM(lambda asked: order.append(asked.session) or "ok"),
         Governor(requests_per_minute=60, burst=0.01),
     )
@@ -307,7 +307,7 @@ async def test_a_session_with_many_calls_does_not_delay_another(autojump_clock):
 async def test_waiting_has_an_end(autojump_clock):
     """At once where it is certain, after `max_wait`, and at once where too many wait: a typed error that is not repeated."""
     governor = Governor(requests_per_minute=1, burst=1.0, max_wait=100, capacity=2)
-    model = Governed(ScriptedLLM(lambda _: "ok"), governor)
+    model = RateLimitedModel(ScriptedLLM(lambda _: "ok"), governor)
     await model.complete(chat())
     begun = trio.current_time()
     with trio.move_on_after(30), pytest.raises(RateLimited, match=r"no room for another 60\.0 s") as caught:
@@ -331,8 +331,10 @@ async def test_waiting_has_an_end(autojump_clock):
 
 async def test_a_fallback_goes_on_where_waiting_is_too_long(autojump_clock):
     """A first model with little patience, and a second one."""
-    first = Governed(ScriptedLLM(lambda _: "first"), Governor(requests_per_minute=1, burst=1.0, max_wait=5))
-    model = Fallback(first, ScriptedLLM(lambda _: "second"))
+    first = RateLimitedModel(
+        ScriptedLLM(lambda _: "first"), Governor(requests_per_minute=1, burst=1.0, max_wait=5)
+    )
+    model = FallbackModel(first, ScriptedLLM(lambda _: "second"))
     assert [(await model.complete(chat())).text for _ in range(3)] == ["first", "second", "second"]
 
 
@@ -377,7 +379,7 @@ async def test_models_of_one_key_wait_apart(autojump_clock):
 def test_a_governor_begins_anew_in_each_run():
     """The clock of another trio run means nothing."""
     governor = Governor(requests_per_minute=1, burst=1.0)
-    model = Governed(ScriptedLLM(lambda _: "ok"), governor)
+    model = RateLimitedModel(ScriptedLLM(lambda _: "ok"), governor)
 
     async def main():
         await model.complete(chat())

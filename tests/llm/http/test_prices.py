@@ -4,7 +4,7 @@ import pytest
 
 from actgent import OpenAI
 from actgent.errors import ConfigurationError
-from actgent.llm.fallback import Fallback
+from actgent.llm.fallback import FallbackModel
 from actgent.llm.http.prices import cost_of, reported_cost
 from actgent.llm.scripted import ScriptedLLM
 from actgent.messages import Usage
@@ -57,8 +57,8 @@ async def test_a_client_may_be_told_its_price():
     assert told.price_of(usage) == pytest.approx(7)
     assert told.priced(usage, "own", {}).cost == pytest.approx(7)
     assert known.price_of(usage) == pytest.approx(1.25)
-    assert Fallback(known, told).price_of(usage) == pytest.approx(7)
-    assert Fallback(told, ScriptedLLM(["?"])).price_of(usage) is None
+    assert FallbackModel(known, told).price_of(usage) == pytest.approx(7)
+    assert FallbackModel(told, ScriptedLLM(["?"])).price_of(usage) is None
     for client in (told, known):
         await client.aclose()
 

@@ -10,7 +10,7 @@ import threading
 import pytest
 import trio
 
-from actgent import BareAgent, Memories, MemoryFilter, ScriptedLLM, Sender, Summarizing, open_runtime
+from actgent import BareAgent, Memories, MemoryFilter, ScriptedLLM, Sender, SummarizingMemory, open_runtime
 from actgent.cli.main import main
 
 ADA, BOB = Sender("ada"), Sender("bob")
@@ -143,7 +143,7 @@ def wait_for_threads():
 async def talk(journal, memories):
     """Sessions of two owners, one of them with summaries."""
     llm = ScriptedLLM(lambda chat: ("qqsecretqq " if chat.owner == "ada" else "tea ") * 20)
-    shown = Summarizing(keep=1, trigger=50)
+    shown = SummarizingMemory(keep=1, trigger=50)
     clerk = BareAgent("clerk", llm=llm, memories=memories, memory=shown)
     async with open_runtime(journal=journal) as runtime:
         await runtime.start(clerk)

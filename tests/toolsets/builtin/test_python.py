@@ -24,7 +24,7 @@ from actgent import (
     open_runtime,
     tool,
 )
-from actgent.errors import AskPerson, ToolError
+from actgent.errors import ApprovalRequired, ToolError
 from actgent.journal.memory import MemoryJournal
 from actgent.testing import CrashingJournal
 from actgent.toolsets.builtin import python_tool
@@ -378,7 +378,7 @@ async def test_an_approval_is_for_one_call():
     def who(context: ToolContext) -> str:
         """Ask for a name."""
         if context.approval is None:
-            raise AskPerson("Which name?", form={"type": "object"}, again=True)
+            raise ApprovalRequired("Which name?", form={"type": "object"}, again=True)
         return f"{context.approval.question} {context.approval.content['name']}"
 
     code = "pay(amount=1)\npay(amount=1)\nwho()"

@@ -6,7 +6,7 @@ import threading
 import pytest
 import trio
 
-from actgent.errors import AddressRefused
+from actgent.errors import AddressBlocked
 from actgent.toolsets.http import Guard
 from actgent.toolsets.http.dns import LOOKUP_THREADS, LOOKUP_TIMEOUT_SECONDS, resolve_host
 
@@ -67,7 +67,7 @@ async def test_addresses_need_no_resolver(names):
     assert await resolve_host("127.0.0.1", 80) == ["127.0.0.1"]
     assert await resolve_host("0x7f.1", 80) == ["127.0.0.1"]
     assert await resolve_host("::1", 80) == ["::1"]
-    with pytest.raises(AddressRefused):
+    with pytest.raises(AddressBlocked):
         await Guard().addresses("2130706433", 80)
     assert names.begun == 0
 
@@ -75,6 +75,6 @@ async def test_addresses_need_no_resolver(names):
 async def test_an_answer_is_judged(names):
     """Each address that a name has."""
     names.answer.set()
-    with pytest.raises(AddressRefused):
+    with pytest.raises(AddressBlocked):
         await Guard().addresses("inside.example", 80)
     assert await Guard(["inside.example"]).addresses("inside.example", 80) == ["10.0.0.1"]

@@ -23,7 +23,7 @@ from actgent import (
     ToolCall,
     ToolContext,
 )
-from actgent.errors import AddressRefused, RequestFailed, ToolError
+from actgent.errors import AddressBlocked, HTTPToolError, ToolError
 from actgent.tools.execution import Batch
 from actgent.tools.registry import ToolRegistry
 from actgent.toolsets.builtin import page_tool
@@ -405,13 +405,13 @@ async def test_a_name_with_an_address_inside(no_connections):
     names = Names(["93.184.216.34", "10.0.0.1"], ["93.184.216.34"], ["127.0.0.1"])
     trio.socket.set_custom_hostname_resolver(names)
     async with Guard().client() as client:
-        with pytest.raises(AddressRefused, match="not public"):
+        with pytest.raises(AddressBlocked, match="not public"):
             await client.get("http://mixed.example/")
         with pytest.raises(Connected):
             await client.get("http://rebinding.example/")
         assert no_connections == ["93.184.216.34"], "the address that was judged, and not the name again"
         assert len(names.answers) == 1
-        with pytest.raises(AddressRefused):
+        with pytest.raises(AddressBlocked):
             await client.get("http://rebinding.example/")
 
 
@@ -516,7 +516,7 @@ async def test_an_answer_that_is_no_http(server):
     server.answer = lambda _: noise
     result = await call(HTTPTool("x", server.url, retries=0, allow=HERE))
     assert "no answer from the API" in result.error
-    with pytest.raises(RequestFailed):
+    with pytest.raises(HTTPToolError):
         await HTTPTool("x", server.url, retries=0, allow=HERE).execute({}, ToolContext())
 
 

@@ -27,7 +27,7 @@ from actgent import (
     open_toolset,
 )
 from actgent.errors import (
-    AskPerson,
+    ApprovalRequired,
     InvalidArguments,
     LimitReached,
     NotSerializable,
@@ -325,7 +325,7 @@ async def test_questions_that_the_program_answers(tmp_path):
         return {"name": 3}
 
     async with open_toolset(faulty(tmp_path, "rounds", answers=wrong)) as tools:
-        with pytest.raises(AskPerson, match="Which name"):
+        with pytest.raises(ApprovalRequired, match="Which name"):
             await call(tools, "ask")
 
 

@@ -6,10 +6,10 @@ from contextlib import asynccontextmanager
 from actgent import (
     Ask,
     BareAgent,
-    Governed,
     Governor,
     Limits,
     ProviderUnavailable,
+    RateLimitedModel,
     ScriptedLLM,
     ToolCall,
     ToolContext,
@@ -75,7 +75,7 @@ def agents():
     return [
         BareAgent(
             "clerk",
-            llm=Governed(ScriptedLLM(clerk, name="clerk-model"), governor),
+            llm=RateLimitedModel(ScriptedLLM(clerk, name="clerk-model"), governor),
             tools=[find_invoice, note, credit],
             role="a clerk",
             goal="keep the invoices right",

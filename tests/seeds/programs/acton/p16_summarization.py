@@ -8,13 +8,13 @@ import json
 import trio
 import trio.testing
 
-from actgent import ScriptedLLM, StepsAgent, Summarizing
+from actgent import ScriptedLLM, StepsAgent, SummarizingMemory
 
 
 async def main() -> None:
     llm = ScriptedLLM([json.dumps({"final_answer": "Noted."})], repeat=True)
     writer = ScriptedLLM(["Ada lives in Turin and likes bicycles."], repeat=True)
-    memory = Summarizing(llm=writer, keep=2, trigger=200)
+    memory = SummarizingMemory(llm=writer, keep=2, trigger=200)
     async with StepsAgent("clerk", llm=llm, memory=memory) as agent:
         talk = await agent.open_conversation()
         for number in range(8):

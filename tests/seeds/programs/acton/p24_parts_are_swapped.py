@@ -5,7 +5,7 @@ Document: Design Patterns, 2. Composition Over Inheritance.
 
 import json
 
-from actgent import FunctionTool, Retried, Retry, ScriptedLLM, StepsAgent, Truncation
+from actgent import FunctionTool, Retry, RetryingModel, ScriptedLLM, StepsAgent, Truncation
 
 
 def weather() -> str:
@@ -22,7 +22,7 @@ for client in (ScriptedLLM([final]), lambda messages: final):
         for retry in (Retry(attempts=1), Retry.exponential(5, multiplier=1)):
             agent = StepsAgent(
                 "clerk",
-                llm=Retried(client, retry),
+                llm=RetryingModel(client, retry),
                 memory=memory,
                 tools=[FunctionTool("weather", "Tells the weather.", weather, retries=2, retry_on=OSError)],
             )

@@ -3,7 +3,7 @@
 Document: Design Patterns, 4. Retry Pattern with Tenacity; Performance Considerations, 2. Retry Logic.
 
 Differs: the clients for providers retry by themselves; for a client of your own write
-`llm=Retried(client, Retry.exponential(3, multiplier=2, least=1, most=60))` in place of `retry_config=`.
+`llm=RetryingModel(client, Retry.exponential(3, multiplier=2, least=1, most=60))` in place of `retry_config=`.
 """
 
 import json
@@ -11,7 +11,7 @@ import json
 import trio
 import trio.testing
 
-from actgent import Limits, ModelError, Retried, Retry, StepsAgent
+from actgent import Limits, ModelError, Retry, RetryingModel, StepsAgent
 
 
 class Client:
@@ -29,7 +29,7 @@ class Client:
 
 async def ask(client: Client, retry: Retry) -> list[float]:
     limits = Limits(model_timeout=600)  # a call with its retries has 120 s otherwise
-    async with StepsAgent("clerk", llm=Retried(client, retry), limits=limits) as agent:
+    async with StepsAgent("clerk", llm=RetryingModel(client, retry), limits=limits) as agent:
         assert str(await agent.run("Hello?")) == "Hello."
     return [round(after - before) for before, after in zip(client.times, client.times[1:], strict=False)]
 

@@ -7,7 +7,7 @@ Differs: it is named `ModelError` and has subclasses such as `NotAuthorized` and
 
 import trio
 
-from actgent import ModelError, NotAuthorized, OpenAI, Retried, Retry, StepsAgent
+from actgent import ModelError, NotAuthorized, OpenAI, Retry, RetryingModel, StepsAgent
 from actgent.testing import ErrorStatus, open_provider
 
 
@@ -17,7 +17,7 @@ class Client:
 
 
 async def main() -> None:
-    patient = Retried(Client(), Retry.exponential(2, multiplier=0.001, least=0.001))
+    patient = RetryingModel(Client(), Retry.exponential(2, multiplier=0.001, least=0.001))
     for client in (Client(), patient):
         async with StepsAgent("clerk", llm=client) as agent:
             try:

@@ -7,7 +7,7 @@ import json
 
 import trio
 
-from actgent import Fallback, FunctionTool, ScriptedLLM, StepsAgent
+from actgent import FallbackModel, FunctionTool, ScriptedLLM, StepsAgent
 
 
 class Down:
@@ -23,7 +23,7 @@ async def main() -> None:
     step = {"tool_calls": [{"id": "1", "tool_name": "broken", "parameters": {}}]}
     up = ScriptedLLM([json.dumps(step), json.dumps({"final_answer": "The disk is full."})])
     tools = [FunctionTool("broken", "Fails.", broken)]
-    async with StepsAgent("clerk", llm=Fallback(Down(), up), tools=tools) as agent:
+    async with StepsAgent("clerk", llm=FallbackModel(Down(), up), tools=tools) as agent:
         assert str(await agent.run("Work.")) == "The disk is full."
     assert "the disk is full" in str(up.chats[1].messages)
 

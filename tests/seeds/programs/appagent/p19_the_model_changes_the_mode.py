@@ -5,7 +5,7 @@ Document: Unified System Prompt Architecture, Mode Transitions via Conversation.
 
 import trio
 
-from actgent import BareAgent, ModeRefused, Modes, ScriptedLLM, ToolCall
+from actgent import BareAgent, ModeChangeRejected, Modes, ScriptedLLM, ToolCall
 
 
 async def main() -> None:
@@ -23,7 +23,7 @@ async def main() -> None:
         assert session.mode == "act"
         try:
             await session.set_mode("onboarding", by="agent")
-        except ModeRefused as refused:
+        except ModeChangeRejected as refused:
             assert "onboarding" in str(refused)
         else:
             raise AssertionError("the agent may not switch to onboarding")

@@ -8,7 +8,7 @@ Differs: Who is an administrator is for the program to say (`set_mode("integrati
 
 import trio
 
-from actgent import BareAgent, ModeRefused, Modes, ScriptedLLM
+from actgent import BareAgent, ModeChangeRejected, Modes, ScriptedLLM
 
 TRANSITIONS = {
     "onboarding": {"integration": ["admin"], "plan": ["user", "agent", "admin"]},
@@ -22,7 +22,7 @@ async def main() -> None:
         for who in ("user", "agent"):
             try:
                 await session.set_mode("integration", by=who)
-            except ModeRefused as refused:
+            except ModeChangeRejected as refused:
                 assert "integration" in str(refused)
             else:
                 raise AssertionError(who)

@@ -5,7 +5,7 @@ Document: Production Considerations, Performance Optimization (LLM Call Minimiza
 
 import json
 
-from actgent import Cached, ScriptedLLM, run_agent_sync
+from actgent import CachedModel, ScriptedLLM, run_agent_sync
 
 
 def lookup(state, args):
@@ -18,7 +18,7 @@ decisions = [
     {"action": "evaluate", "params": {"achieved": True, "answer": "1642 m"}},
 ]
 inner = ScriptedLLM([json.dumps(each) for each in decisions] * 2)
-model = Cached(inner)
+model = CachedModel(inner)
 for _ in range(3):
     assert run_agent_sync("How deep?", model, tools={"lookup": lookup}).achieved
 assert len(inner.chats) == 2
