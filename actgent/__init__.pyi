@@ -86,8 +86,8 @@ from .agents.teams.pool_agent import (
 )
 from .approvals import (
     Approval as Approval,
+    ApprovalRequest as ApprovalRequest,
     Approve as Approve,
-    Ask as Ask,
     Edit as Edit,
     Reject as Reject,
     Respond as Respond,
@@ -217,8 +217,8 @@ from .journal.base import (
 )
 from .llm.base import (
     LLM as LLM,
-    Answer as Answer,
-    Chat as Chat,
+    ModelRequest as ModelRequest,
+    ModelResponse as ModelResponse,
     ResponseFormat as ResponseFormat,
 )
 from .llm.clients.anthropic import (
@@ -332,7 +332,6 @@ from .portal.sync_portal import (
 )
 from .protocols.base import (
     CallTools as CallTools,
-    Change as Change,
     ClassificationType as ClassificationType,
     Classifier as Classifier,
     Continue as Continue,
@@ -343,8 +342,9 @@ from .protocols.base import (
     PromptTemplate as PromptTemplate,
     Protocol as Protocol,
     Request as Request,
-    Say as Say,
-    View as View,
+    SendReply as SendReply,
+    TurnView as TurnView,
+    UpdateState as UpdateState,
 )
 from .protocols.goal import (
     CustomAction as CustomAction,

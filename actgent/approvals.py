@@ -55,7 +55,7 @@ def _to_form(form: Mapping[str, Any] | Field | Iterable[Field] | None) -> Mappin
 
 
 @attrs.frozen
-class Ask:
+class ApprovalRequest:
     """Result of an approval rule: the tool call needs an approval, with the question for the approver.
 
     Raises:

@@ -253,7 +253,7 @@ class ModelAnswered(SessionObservation):
     usage: Usage
     """Tokens and cost of the call."""
     stop: str
-    """Stop reason of the model; see `Answer.stop`."""
+    """Stop reason of the model; see `ModelResponse.stop`."""
     first_chunk: float | None = None
     """Seconds from the start of the call to the first piece of this answer; None if the answer was not streamed."""
 

@@ -6,7 +6,7 @@ actor gives up is a dead letter, which can be listed and sent again.
 
 import trio
 
-from actgent import BareAgent, Chat, Runtime, ScriptedLLM, ToolCall, ToolResult, open_runtime, tool
+from actgent import BareAgent, ModelRequest, Runtime, ScriptedLLM, ToolCall, ToolResult, open_runtime, tool
 from actgent.actors import Actor, Supervision
 
 
@@ -40,7 +40,7 @@ class Postman(Actor):
             print(f"{payload!r}:", await clerk.ask(payload))
 
 
-def answer(chat: Chat) -> list[ToolCall] | str:
+def answer(chat: ModelRequest) -> list[ToolCall] | str:
     """What a model would do: ask the till, and put the number into words."""
     last = chat.messages[-1].parts[-1]
     if isinstance(last, ToolResult):

@@ -9,7 +9,18 @@ from pathlib import Path
 
 import trio
 
-from actgent import Approve, BareAgent, Chat, Edit, Reject, ScriptedLLM, Session, ToolCall, open_runtime, tool
+from actgent import (
+    Approve,
+    BareAgent,
+    Edit,
+    ModelRequest,
+    Reject,
+    ScriptedLLM,
+    Session,
+    ToolCall,
+    open_runtime,
+    tool,
+)
 from actgent.messages import ToolResult
 
 SMALL = 100
@@ -21,7 +32,7 @@ PERSON: dict[str, Approve | Edit | Reject] = {
 }
 
 
-def answer(chat: Chat) -> str | list[ToolCall]:
+def answer(chat: ModelRequest) -> str | list[ToolCall]:
     """A model that pays all bills, and then tells what came of it."""
     results = [part for part in chat.messages[-1].parts if isinstance(part, ToolResult)]
     if not results:

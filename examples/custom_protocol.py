@@ -9,7 +9,17 @@ from typing import ClassVar
 
 import trio
 
-from actgent import Agent, Answer, Continue, Protocol, Request, Say, ScriptedLLM, View, extract_only
+from actgent import (
+    Agent,
+    Continue,
+    ModelResponse,
+    Protocol,
+    Request,
+    ScriptedLLM,
+    SendReply,
+    TurnView,
+    extract_only,
+)
 
 
 class Drafted(Protocol):
@@ -18,14 +28,14 @@ class Drafted(Protocol):
     name: ClassVar[str] = "drafted"
     template: ClassVar[str] = "You are {{ profile.name }}, {{ profile.role }}."
 
-    def request(self, view: View) -> Request:
+    def request(self, view: TurnView) -> Request:
         if view.stage == "write":
             return Request(tail="Now write the text, a sentence for each point.")
         return Request(tail='First give an outline, as JSON: {"points": ["...", "..."]}')
 
-    def read(self, answer: Answer, view: View) -> Sequence[Continue | Say]:
+    def read(self, answer: ModelResponse, view: TurnView) -> Sequence[Continue | SendReply]:
         if view.stage == "write":
-            return [Say(text=answer.text)]
+            return [SendReply(text=answer.text)]
         points = extract_only(answer.text, self._what_is_wrong)["points"]
         return [Continue("write", note="The outline:\n" + "\n".join(f"- {point}" for point in points))]
 

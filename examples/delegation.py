@@ -9,7 +9,7 @@ import trio
 
 from actgent import (
     BareAgent,
-    Chat,
+    ModelRequest,
     Reply,
     ScriptedLLM,
     Text,
@@ -30,7 +30,7 @@ WORKERS = {
 }
 
 
-def lead(chat: Chat) -> list[ToolCall] | str:
+def lead(chat: ModelRequest) -> list[ToolCall] | str:
     """What a model would do: look for agents, give them tasks, and gather what comes."""
     last = chat.messages[-1]
     told = [part.text for part in last.parts if isinstance(part, Text | ToolResult)]

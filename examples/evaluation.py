@@ -7,7 +7,7 @@ import trio
 
 from actgent import BareAgent, Limits, ScriptedLLM, ToolCall, tool
 from actgent.evaluation import Case, Trial, calls, contains, evaluate
-from actgent.llm.base import Chat
+from actgent.llm.base import ModelRequest
 
 
 @tool(thread=False, effect="pure")
@@ -38,7 +38,7 @@ cases = [
 ]
 
 
-def clerk(chat: Chat) -> str | ToolCall:
+def clerk(chat: ModelRequest) -> str | ToolCall:
     """Answer as a model would: ask for the price, then say it; the prompt decides how."""
     last = chat.messages[-1].parts[0]
     words = getattr(last, "text", "")

@@ -5,7 +5,17 @@ All tools stand in the prompt all the time, so it never changes and stays in the
 
 import trio
 
-from actgent import BareAgent, Chat, Mode, ModeChangeRejected, Modes, ScriptedLLM, Text, ToolCall, tool
+from actgent import (
+    BareAgent,
+    Mode,
+    ModeChangeRejected,
+    ModelRequest,
+    Modes,
+    ScriptedLLM,
+    Text,
+    ToolCall,
+    tool,
+)
 
 
 @tool(effect="pure")
@@ -26,7 +36,7 @@ async def approve(service: str) -> str:
     return f"{service} is approved"
 
 
-def answer(chat: Chat) -> str | list[ToolCall]:
+def answer(chat: ModelRequest) -> str | list[ToolCall]:
     """A model that is too eager: it looks, and then deploys in whatever mode it is."""
     last = chat.messages[-1]
     if last.role == "user" and isinstance(last.parts[0], Text) and "shop" in last.parts[0].text:

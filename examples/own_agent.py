@@ -10,7 +10,17 @@ from typing import Any, ClassVar
 
 import trio
 
-from actgent import Agent, AgentCore, Answer, Classifier, PromptTemplate, Protocol, Say, ScriptedLLM, View
+from actgent import (
+    Agent,
+    AgentCore,
+    Classifier,
+    ModelResponse,
+    PromptTemplate,
+    Protocol,
+    ScriptedLLM,
+    SendReply,
+    TurnView,
+)
 from actgent.errors import ParseError
 
 VERDICTS = ("approve", "refuse")
@@ -34,11 +44,11 @@ You are {{ profile.name }}, {{ profile.role }}. Answer with a verdict and a reas
 class VerdictReader(Classifier):
     """Reads the verdict and its reason."""
 
-    def read(self, answer: Answer, view: View) -> list[Say]:
+    def read(self, answer: ModelResponse, view: TurnView) -> list[SendReply]:
         verdict, colon, reason = (part.strip() for part in answer.text.partition(":"))
         if verdict not in VERDICTS or not colon:
             raise ParseError("a verdict comes first: approve or refuse, a colon, the reason", answer.text)
-        return [Say(text=reason, message_type=verdict)]
+        return [SendReply(text=reason, message_type=verdict)]
 
 
 class CountingCore(AgentCore):

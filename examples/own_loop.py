@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 import trio
 
 from actgent import Agent, Event, ScriptedLLM
-from actgent.llm.base import Answer
-from actgent.protocols.base import Change, Continue, Outcome, Protocol, Request, Say, View
+from actgent.llm.base import ModelResponse
+from actgent.protocols.base import Continue, Outcome, Protocol, Request, SendReply, TurnView, UpdateState
 from actgent.structured.extract import extract_only
 
 ROUNDS = 3
@@ -24,25 +24,25 @@ class Reviewed(Protocol):
     name: ClassVar[str] = "reviewed"
     template: ClassVar[str] = "You are {{ profile.name }}, {{ profile.role }}."
 
-    def request(self, view: View) -> Request:
+    def request(self, view: TurnView) -> Request:
         if view.stage == "review":
             return Request(
                 model="critic", tail='Judge the draft strictly, as JSON: {"good": true, "flaws": []}'
             )
         return Request(model="drafter", tail="Write the text, and nothing else.")
 
-    def read(self, answer: Answer, view: View) -> list[Outcome]:
+    def read(self, answer: ModelResponse, view: TurnView) -> list[Outcome]:
         if view.stage == "review":
             return self._judge(extract_only(answer.text, _what_is_wrong), view)
         number = view.state.get("drafts", 0) + 1
-        kept = Change(lambda _: [("draft", answer.text), ("drafts", number)])
+        kept = UpdateState(lambda _: [("draft", answer.text), ("drafts", number)])
         return [kept, Event(name="draft", data=number), Continue("review", "Here is the draft.")]
 
-    def _judge(self, judged: dict[str, list[str]], view: View) -> list[Outcome]:
+    def _judge(self, judged: dict[str, list[str]], view: TurnView) -> list[Outcome]:
         flaws, draft = "; ".join(judged["flaws"]), view.state["draft"]
         if judged["good"] or view.state["drafts"] == ROUNDS:
-            said = Say(text=draft, message_type="good" if judged["good"] else f"still wrong: {flaws}")
-            return [Change(lambda _: ("drafts", 0)), said]
+            said = SendReply(text=draft, message_type="good" if judged["good"] else f"still wrong: {flaws}")
+            return [UpdateState(lambda _: ("drafts", 0)), said]
         return [Continue("draft", f"Mend these flaws: {flaws}.")]
 
 

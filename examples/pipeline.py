@@ -8,7 +8,7 @@ from typing import TypedDict
 
 import trio
 
-from actgent import BareAgent, Chat, Pipeline, PipelineStep, ScriptedLLM, Text, When, open_runtime
+from actgent import BareAgent, ModelRequest, Pipeline, PipelineStep, ScriptedLLM, Text, When, open_runtime
 
 
 class Source(TypedDict):
@@ -18,7 +18,7 @@ class Source(TypedDict):
     depth: int
 
 
-def find(chat: Chat) -> str:
+def find(chat: ModelRequest) -> str:
     """What a model would do: look it up, in the form that was asked for."""
     lake = _told(chat).removeprefix("Find out about ")
     return json.dumps(
@@ -26,12 +26,12 @@ def find(chat: Chat) -> str:
     )
 
 
-def write(chat: Chat) -> str:
+def write(chat: ModelRequest) -> str:
     """The same, for words."""
     return f"{_told(chat)}."
 
 
-def _told(chat: Chat) -> str:
+def _told(chat: ModelRequest) -> str:
     part = chat.messages[0].parts[0]
     return part.text if isinstance(part, Text) else ""
 

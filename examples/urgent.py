@@ -5,10 +5,10 @@ The inbox is full of ordinary work here, and the agent is in the middle of a slo
 
 import trio
 
-from actgent import BareAgent, Chat, InboxFull, Priority, ScriptedLLM, Text
+from actgent import BareAgent, InboxFull, ModelRequest, Priority, ScriptedLLM, Text
 
 
-async def answer(chat: Chat) -> str:
+async def answer(chat: ModelRequest) -> str:
     """A model that needs an hour for a report and answers everything else at once."""
     said = "".join(part.text for part in chat.messages[-1].parts if isinstance(part, Text))
     if said == "Write a report.":

@@ -4,7 +4,7 @@ import attrs
 import pytest
 from hypothesis import given, strategies as st
 
-from actgent import Approve, Ask, ConfigurationError, Edit, Reject
+from actgent import ApprovalRequest, Approve, ConfigurationError, Edit, Reject
 from actgent.approvals import Approval, approval_id, session_of
 
 plain = st.recursive(
@@ -69,10 +69,10 @@ def test_no_session_is_found_in_what_is_no_id():
 @pytest.mark.parametrize(
     ("kind", "values", "named"),
     [
-        (Ask, {"question": 3}, "question="),
-        (Ask, {"form": "text"}, "form="),
-        (Ask, {"timeout": 0}, "timeout="),
-        (Ask, {"timeout": float("inf")}, "timeout="),
+        (ApprovalRequest, {"question": 3}, "question="),
+        (ApprovalRequest, {"form": "text"}, "form="),
+        (ApprovalRequest, {"timeout": 0}, "timeout="),
+        (ApprovalRequest, {"timeout": float("inf")}, "timeout="),
         (Approve, {"reason": None}, "reason="),
         (Reject, {"reason": 3}, "reason="),
         (Edit, {"arguments": "text"}, "arguments="),

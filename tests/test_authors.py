@@ -8,10 +8,7 @@ import trio
 from actgent import (
     LLM,
     Agent,
-    Answer,
     CallTools,
-    Change,
-    Chat,
     ChatMessage,
     Continue,
     Event,
@@ -19,13 +16,15 @@ from actgent import (
     Finish,
     Memory,
     Message,
+    ModelRequest,
+    ModelResponse,
     ModelView,
     ParseError,
     Protocol,
     RateLimited,
     Request,
     ResponseFormat,
-    Say,
+    SendReply,
     ShortTermMemory,
     Text,
     Thinking,
@@ -34,8 +33,9 @@ from actgent import (
     ToolContext,
     ToolHooks,
     ToolSpec,
+    TurnView,
+    UpdateState,
     Usage,
-    View,
     extract_only,
     tool,
 )
@@ -47,22 +47,22 @@ class Echo(LLM):
     name = "echo:1"
 
     def __init__(self) -> None:
-        self.chats: list[Chat] = []
+        self.chats: list[ModelRequest] = []
 
-    async def complete(self, chat: Chat, *, on_text: Any = None) -> Answer:
+    async def complete(self, chat: ModelRequest, *, on_text: Any = None) -> ModelResponse:
         await trio.lowlevel.checkpoint()
         self.chats.append(chat)
         last: ChatMessage = chat.messages[-1]
         if chat.tools and not any(message.role == "tool" for message in chat.messages):
             spec: ToolSpec = chat.tools[0]
-            return Answer(parts=(ToolCall(spec.name, {"text": "hi"}),), stop="tool_calls")
+            return ModelResponse(parts=(ToolCall(spec.name, {"text": "hi"}),), stop="tool_calls")
         if last.role == "nobody":
             raise RateLimited("later", retry_after=1)
         said = "".join(part.text for part in last.parts if isinstance(part, Text))
         if on_text is not None:
             await on_text(said, 0)
         parts = (Thinking("hm", "echo"), Text(said or "done"))
-        return Answer(parts=parts, usage=Usage(input_tokens=1, output_tokens=1))
+        return ModelResponse(parts=parts, usage=Usage(input_tokens=1, output_tokens=1))
 
 
 class Lines(Protocol):
@@ -71,20 +71,20 @@ class Lines(Protocol):
     name: ClassVar[str] = "lines"
     template: ClassVar[str] = "You are {{ profile.name }}."
 
-    def request(self, view: View) -> Request:
+    def request(self, view: TurnView) -> Request:
         form = ResponseFormat("line", {"type": "object"})
         return Request(tail='{"say": "it"}', response_format=form)
 
     def read(
-        self, answer: Answer, view: View
-    ) -> Sequence[Say | Change | Continue | Fail | CallTools | Finish]:
+        self, answer: ModelResponse, view: TurnView
+    ) -> Sequence[SendReply | UpdateState | Continue | Fail | CallTools | Finish]:
         try:
             said = extract_only(answer.text, lambda value: None if "say" in value else "no say")
         except ParseError as error:
             return [Fail(error)]
         if view.stage is None:
-            return [Change(lambda _: ("told", 1)), Continue("again", '{"say": "it"}')]
-        return [Say(text=said["say"]), Finish()]
+            return [UpdateState(lambda _: ("told", 1)), Continue("again", '{"say": "it"}')]
+        return [SendReply(text=said["say"]), Finish()]
 
     def partial(self, text: str) -> str | None:
         return None

@@ -19,7 +19,7 @@ import trio
 from rich.console import Console
 
 from actgent import (
-    Ask,
+    ApprovalRequest,
     BareAgent,
     ConfigurationError,
     Image,
@@ -40,7 +40,7 @@ from actgent.cli.main import app, main
 from actgent.cli.models import open_models
 from actgent.cli.signals import Shutdown, run_until_signalled
 from actgent.cli.terminal import ConversationView, Lines, Terminal, one_line, printable
-from actgent.llm.base import Chat
+from actgent.llm.base import ModelRequest
 from actgent.messages import ChatMessage
 from actgent.testing import open_provider
 
@@ -227,7 +227,7 @@ def milliseconds(text):
 
 async def test_scripted_provider_runs_in_a_separate_process():
     """It answers on each wire while the block lasts, and is gone afterwards, also where it is killed."""
-    chat = Chat(messages=[ChatMessage("user", (Text("Who are you?"),))])
+    chat = ModelRequest(messages=[ChatMessage("user", (Text("Who are you?"),))])
     async with open_script_process() as models:
         for model in models:
             assert "I am a script" in (await model.complete(chat)).text
@@ -701,7 +701,7 @@ async def test_approval_is_decided_in_the_terminal(live, typed, ran, said):
     terminal, shown = live
     swept, lines = [], iter([*typed, None, None])
 
-    @tool(approval=Ask("Sweep [red]now[/red]\x1b[2J?"))
+    @tool(approval=ApprovalRequest("Sweep [red]now[/red]\x1b[2J?"))
     async def sweep(path: str) -> str:
         """Sweep a folder."""
         swept.append(path)
@@ -794,7 +794,7 @@ async def test_signal_during_the_load_test(capsys):
     """The running turns end, and no session starts another turn."""
     shutdown = Shutdown(print)
 
-    def reply(chat: Chat) -> str:
+    def reply(chat: ModelRequest) -> str:
         shutdown.signal = signal.SIGTERM
         return "22"
 

@@ -5,7 +5,7 @@ import base64
 import pytest
 import trio
 
-from actgent import Ask, BareAgent, ScriptedLLM, ToolCall, ToolContext, tool
+from actgent import ApprovalRequest, BareAgent, ScriptedLLM, ToolCall, ToolContext, tool
 from actgent.cli.console.exchange import answer
 from actgent.cli.console.form_input import fill_form
 from actgent.cli.terminal import Terminal
@@ -37,7 +37,7 @@ async def test_form_values_are_passed_to_the_call(shown):
         Field("agreed", "confirm"),
     ]
 
-    @tool(approval=Ask("Book it?", form=form, risk="high"))
+    @tool(approval=ApprovalRequest("Book it?", form=form, risk="high"))
     async def book(context: ToolContext) -> str:
         """Book."""
         got.append(dict(context.approval.content))

@@ -15,7 +15,7 @@ from actgent.llm import models
 MODEL = """
 import json
 import trio
-from actgent import LLM, Answer, ScriptedLLM, Text, Usage, register_provider
+from actgent import LLM, ModelResponse, ScriptedLLM, Text, Usage, register_provider
 
 def act(action, **params):
     return json.dumps({"action": action, "params": params, "reasoning": "because"})
@@ -24,7 +24,7 @@ def use(name, **args):
     return act("execute", tool=name, args=args)
 
 def said(text):
-    return Answer(parts=(Text(text),), usage=Usage(input_tokens=10, output_tokens=1, cost=0.5))
+    return ModelResponse(parts=(Text(text),), usage=Usage(input_tokens=10, output_tokens=1, cost=0.5))
 
 class Never(LLM):
     name = "toy:never"

@@ -7,7 +7,7 @@
     class MyModel:
         async def complete(self, chat, *, on_text=None)   same as `LLM.complete`, without the base class
 
-`complete` receives the complete `Chat`. The other forms receive messages of plain text, with the system prompt first. They
+`complete` receives the complete `ModelRequest`. The other forms receive messages of plain text, with the system prompt first. They
 have no native tools: the system prompt lists the tools, and the model calls them in the text format of the protocol.
 """
 
@@ -19,7 +19,7 @@ from typing import Any, Protocol
 import orjson
 
 from actgent.errors import ConfigurationError, StreamInterrupted
-from actgent.llm.base import LLM, Answer, Chat, OnText
+from actgent.llm.base import LLM, ModelRequest, ModelResponse, OnText
 from actgent.messages import ChatMessage, File, Image, Part, Text, ToolCall, ToolResult, ToolSpec
 from actgent.support.user_code import DedicatedThreadLimiter
 
@@ -45,9 +45,11 @@ class SimpleMessage(dict[str, str]):
 
 
 class CompletesChats(Protocol):
-    """An object with the `complete` method of `LLM`, without the base class. It may return text instead of an `Answer`."""
+    """An object with the `complete` method of `LLM`, without the base class. It may return text instead of a `ModelResponse`."""
 
-    def complete(self, chat: Chat, *, on_text: OnText | None = None) -> Awaitable[Answer | str]: ...
+    def complete(
+        self, chat: ModelRequest, *, on_text: OnText | None = None
+    ) -> Awaitable[ModelResponse | str]: ...
 
 
 class CallsMessages(Protocol):
@@ -93,10 +95,10 @@ class CompletingModel(LLM):
         parameters = _parameters_of(self._complete, self.name)
         self._takes_on_text = parameters is None or "on_text" in parameters
 
-    async def complete(self, chat: Chat, *, on_text: OnText | None = None) -> Answer:
+    async def complete(self, chat: ModelRequest, *, on_text: OnText | None = None) -> ModelResponse:
         if self._takes_on_text:
             answer = await self._complete(chat, on_text=on_text)
-            return answer if type(answer) is Answer else _to_answer(answer, self.name)
+            return answer if type(answer) is ModelResponse else _to_answer(answer, self.name)
         answer = _to_answer(await self._complete(chat), self.name)
         if on_text is not None:
             await on_text(answer.text, 0)
@@ -128,7 +130,7 @@ class CallingModel(LLM):
         """Last tool list and its text for the system prompt."""
         self._threads = DedicatedThreadLimiter()
 
-    async def complete(self, chat: Chat, *, on_text: OnText | None = None) -> Answer:
+    async def complete(self, chat: ModelRequest, *, on_text: OnText | None = None) -> ModelResponse:
         messages = self._to_messages(chat)
         if on_text is not None and self._stream is not None:
             options = _options_from(chat, self._stream_options) if self._stream_options else {}
@@ -169,7 +171,7 @@ class CallingModel(LLM):
         while (piece := await self._threads.run_sync(next, iterator, None)) is not None:
             yield piece
 
-    def _to_messages(self, chat: Chat) -> list[SimpleMessage]:
+    def _to_messages(self, chat: ModelRequest) -> list[SimpleMessage]:
         system = chat.system
         if chat.tools:
             if self._tools_text[0] is not chat.tools:
@@ -229,7 +231,7 @@ def _options_of(function: Callable[..., Any], name: str) -> tuple[str, ...]:
     return tuple(option for option in _OPTIONS if parameters is None or option in parameters)
 
 
-def _options_from(chat: Chat, options: Sequence[str]) -> Mapping[str, Any]:
+def _options_from(chat: ModelRequest, options: Sequence[str]) -> Mapping[str, Any]:
     """Return the values of these settings that the chat sets."""
     return {name: value for name in options if (value := getattr(chat, name)) is not None}
 
@@ -262,9 +264,11 @@ def _describe_tools(tools: Iterable[ToolSpec]) -> str:
     return "\n".join([_TOOLS, *lines])
 
 
-def _to_answer(result: object, name: str) -> Answer:
-    if isinstance(result, Answer):
+def _to_answer(result: object, name: str) -> ModelResponse:
+    if isinstance(result, ModelResponse):
         return result
     if isinstance(result, str):
-        return Answer(parts=(Text(result),), model=name)
-    raise StreamInterrupted(f"a model must return text or an Answer, not {type(result).__name__}", model=name)
+        return ModelResponse(parts=(Text(result),), model=name)
+    raise StreamInterrupted(
+        f"a model must return text or a ModelResponse, not {type(result).__name__}", model=name
+    )

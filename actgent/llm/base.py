@@ -1,4 +1,4 @@
-"""Interface of a model client: `LLM.complete` takes a `Chat` and returns an `Answer`."""
+"""Interface of a model client: `LLM.complete` takes a `ModelRequest` and returns a `ModelResponse`."""
 
 import abc
 import math
@@ -25,10 +25,10 @@ from .rate_limiter import RateLimiter
 
 __all__ = [
     "LLM",
-    "Answer",
     "CallWatch",
-    "Chat",
     "ChatMessage",
+    "ModelRequest",
+    "ModelResponse",
     "OnText",
     "ResponseFormat",
     "Role",
@@ -52,7 +52,7 @@ class ResponseFormat:
 
 @attrs.define(eq=False)
 class CallWatch:
-    """Observer of the attempts of one model call. Set it as `Chat.watch`, and override the methods of interest."""
+    """Observer of the attempts of one model call. Set it as `ModelRequest.watch`, and override the methods of interest."""
 
     waited: float = 0.0
     """Total seconds that attempts of this call waited for the provider's rate limit."""
@@ -76,7 +76,7 @@ class CallWatch:
 
 
 @attrs.define(kw_only=True)
-class Chat:
+class ModelRequest:
     """One request to a model with everything that its answer depends on. Model clients never change it."""
 
     system: str = ""
@@ -108,7 +108,7 @@ class Chat:
 
 @fast_init
 @attrs.frozen(kw_only=True)
-class Answer:
+class ModelResponse:
     """Complete answer of a model, with stop reason and usage."""
 
     parts: tuple[Part, ...]
@@ -156,7 +156,7 @@ class LLM(abc.ABC):
     """Name of the client's wire format. Thinking blocks are only sent back in the wire format in which they were received."""
 
     @abc.abstractmethod
-    async def complete(self, chat: Chat, *, on_text: OnText | None = None) -> Answer:
+    async def complete(self, chat: ModelRequest, *, on_text: OnText | None = None) -> ModelResponse:
         """Send a chat to the model and return the complete answer.
 
         A cancelled call closes its connection. Retries stop at the earlier of the chat's deadline and the deadline of the
@@ -176,7 +176,7 @@ class LLM(abc.ABC):
         """True if `count_tokens` asks the provider."""
         return False
 
-    async def count_tokens(self, chat: Chat) -> int | None:
+    async def count_tokens(self, chat: ModelRequest) -> int | None:
         """Return the provider's count of the prompt tokens of a chat; None if the provider does not answer in time.
 
         It is called if an estimate cannot tell whether a request fits. The default implementation returns None.

@@ -14,7 +14,7 @@ import attrs
 from actgent.messages import ChatMessage, Part, Text, Thinking, ToolCall, ToolResult, ToolSpec
 from actgent.support.token_estimate import estimate_tokens
 
-from .base import LLM, Answer, Chat
+from .base import LLM, ModelRequest, ModelResponse
 
 MESSAGE_TOKENS = 4
 """Tokens of a message in addition to its text. A tool call and a tool result take the same."""
@@ -39,7 +39,7 @@ _MIN_MEASURED_TOKENS = 1_000
 """Minimum estimated tokens of a request for measuring a rate. In shorter requests the provider's additions dominate."""
 
 
-def reserved_answer_tokens(llm: LLM, chat: Chat, window: int) -> int:
+def reserved_answer_tokens(llm: LLM, chat: ModelRequest, window: int) -> int:
     """Return the tokens of a context window of `window` tokens that are reserved for the answer."""
     return chat.max_tokens or llm.max_tokens or min(ANSWER_TOKENS, window // 8)
 
@@ -70,7 +70,7 @@ class CountedRequest:
 
 
 def count_answered(
-    llm: LLM, chat: Chat, answer: Answer, before: CountedRequest | None = None
+    llm: LLM, chat: ModelRequest, answer: ModelResponse, before: CountedRequest | None = None
 ) -> CountedRequest | None:
     """Return the counts of a request from the usage of its answer; None if the usage is empty. `before` is the previous count."""
     usage = answer.usage
@@ -89,7 +89,7 @@ def count_answered(
     )
 
 
-def count_unsent(llm: LLM, chat: Chat, tokens: int, before: CountedRequest | None) -> CountedRequest:
+def count_unsent(llm: LLM, chat: ModelRequest, tokens: int, before: CountedRequest | None) -> CountedRequest:
     """Return the counts of a request that was counted by the provider and not sent. `before` is the previous count."""
     known = before if before is not None and before.model == llm.name else None
     thinking_before = min(_thinking_tokens_in(chat, known), tokens)
@@ -98,7 +98,7 @@ def count_unsent(llm: LLM, chat: Chat, tokens: int, before: CountedRequest | Non
     )
 
 
-def _answer_thinking_tokens(answer: Answer, said: float) -> float:
+def _answer_thinking_tokens(answer: ModelResponse, said: float) -> float:
     """Return the tokens of an answer's thinking: the provider's count, or the output tokens not explained by the visible parts."""
     usage = answer.usage
     if usage.reasoning_tokens or not any(isinstance(part, Thinking) for part in answer.parts):
@@ -106,7 +106,7 @@ def _answer_thinking_tokens(answer: Answer, said: float) -> float:
     return max(0.0, usage.output_tokens - said)
 
 
-def _thinking_tokens_in(chat: Chat, before: CountedRequest | None) -> float:
+def _thinking_tokens_in(chat: ModelRequest, before: CountedRequest | None) -> float:
     """Return the tokens of the thinking in a request that the provider keeps: thinking after the user's last message."""
     if before is not None:
         return before.thoughts if _continues_turn(chat) else 0.0
@@ -118,7 +118,7 @@ def _thinking_tokens_in(chat: Chat, before: CountedRequest | None) -> float:
     return found
 
 
-def _continues_turn(chat: Chat) -> bool:
+def _continues_turn(chat: ModelRequest) -> bool:
     """Return True if the last message that is not a tool result is the model's, so that its thinking is sent back."""
     return next((each.role for each in reversed(chat.messages) if each.role != "tool"), "user") == "assistant"
 
@@ -129,7 +129,7 @@ def _thinking_tokens(part: Part) -> float:
     return estimate_tokens(part.text) if part.text else len(str(part.data)) / ENCRYPTED_CHARACTERS_PER_TOKEN
 
 
-def expected_tokens(llm: LLM, chat: Chat, before: CountedRequest | None) -> int:
+def expected_tokens(llm: LLM, chat: ModelRequest, before: CountedRequest | None) -> int:
     """Return the expected tokens of a request. `before` is the last counted request of its conversation."""
     size = estimate_request(chat)
     if before is None or before.model != llm.name:
@@ -141,7 +141,7 @@ def expected_tokens(llm: LLM, chat: Chat, before: CountedRequest | None) -> int:
     return int(size * before.rate + thoughts)
 
 
-def upper_bound(llm: LLM, chat: Chat, before: CountedRequest | None) -> int:
+def upper_bound(llm: LLM, chat: ModelRequest, before: CountedRequest | None) -> int:
     """Return an upper bound for the tokens of a request. `before` is the last counted request of its conversation.
 
     New text may have more tokens per character than the counted text, so a rate below 1 is not applied to it.
@@ -160,7 +160,7 @@ def upper_bound(llm: LLM, chat: Chat, before: CountedRequest | None) -> int:
     return int((size * rate * SHORTENED_MARGIN + thoughts) * COUNTED_MARGIN) + HIDDEN_TOKENS
 
 
-def lower_bound(llm: LLM, chat: Chat, before: CountedRequest | None) -> int:
+def lower_bound(llm: LLM, chat: ModelRequest, before: CountedRequest | None) -> int:
     """Return a lower bound for the tokens of a request. `before` is the last counted request of its conversation."""
     size = estimate_request(chat)
     if before is None or before.model != llm.name:
@@ -174,7 +174,7 @@ def lower_bound(llm: LLM, chat: Chat, before: CountedRequest | None) -> int:
     return int((size * rate / SHORTENED_MARGIN + thoughts) / COUNTED_MARGIN)
 
 
-def estimate_request(chat: Chat) -> float:
+def estimate_request(chat: ModelRequest) -> float:
     """Return the estimated tokens of a request, without any provider count."""
     size = estimate_tokens(chat.system) + tool_tokens(chat.tools) + conversation_tokens(chat.messages)
     if chat.response_format is not None:

@@ -20,7 +20,7 @@ from actgent.messages import Usage
 from actgent.support.user_code import convert_user_error
 
 from .adapters import ModelLike
-from .base import LLM, Answer, Chat, OnText
+from .base import LLM, ModelRequest, ModelResponse, OnText
 from .client_errors import as_model_error
 from .models import resolve_model
 from .rate_limiter import RateLimiter
@@ -74,7 +74,7 @@ class FallbackModel(LLM):
         self.refuses_length = any(model.refuses_length for model in self.models)
         self._when = when
 
-    async def complete(self, chat: Chat, *, on_text: OnText | None = None) -> Answer:
+    async def complete(self, chat: ModelRequest, *, on_text: OnText | None = None) -> ModelResponse:
         attempts = None if on_text is None else _RisingAttempts(on_text)
         failures: list[ModelError] = []
         for place, model in enumerate(self.models):
@@ -94,7 +94,7 @@ class FallbackModel(LLM):
     def counts_tokens(self) -> bool:
         return self.models[0].counts_tokens
 
-    async def count_tokens(self, chat: Chat) -> int | None:
+    async def count_tokens(self, chat: ModelRequest) -> int | None:
         """Return the prompt token count of the first model; None if it cannot count."""
         return await self.models[0].count_tokens(chat)
 
@@ -121,7 +121,7 @@ def _each(given: ModelLike | str | Iterable[ModelLike | str]) -> Iterable[ModelL
     return given if isinstance(given, list | tuple) else (given,)
 
 
-async def _in_its_share(model: LLM, chat: Chat, shares: int, on_text: OnText | None) -> Answer:
+async def _in_its_share(model: LLM, chat: ModelRequest, shares: int, on_text: OnText | None) -> ModelResponse:
     """Ask one model within its share of the remaining time: the time until the deadline, divided by `shares`.
 
     Raises:

@@ -12,7 +12,7 @@ import attrs
 
 from actgent.messages import Part, Text, Thinking, ToolCall, ToolResult, ToolSpec
 
-from .base import Chat
+from .base import ModelRequest
 
 BYTES_A_TOKEN = 3
 MEDIA_BYTES = 6000
@@ -28,7 +28,7 @@ class PromptEstimator:
     _tools: Sequence[ToolSpec] | None = None
     _tools_bytes: int = 0
 
-    def tokens(self, chat: Chat) -> int:
+    def tokens(self, chat: ModelRequest) -> int:
         """Return the estimated tokens of a chat's prompt."""
         if chat.tools is not self._tools:
             self._tools, self._tools_bytes = chat.tools, sum(_size(repr(spec)) for spec in chat.tools)

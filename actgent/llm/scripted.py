@@ -11,17 +11,17 @@ from actgent.errors import ConfigurationError
 from actgent.errors.printable import counted
 from actgent.messages import Part, ToolCall, to_parts
 
-from .base import LLM, Answer, Chat, OnText
+from .base import LLM, ModelRequest, ModelResponse, OnText
 
-ScriptedAnswer = str | Part | Answer | Sequence[str | Part]
-"""One answer: text, a tool call, several parts, or a complete `Answer`."""
+ScriptedAnswer = str | Part | ModelResponse | Sequence[str | Part]
+"""One answer: text, a tool call, several parts, or a complete `ModelResponse`."""
 Scripted = (
     ScriptedAnswer
     | BaseException
     | type[BaseException]
-    | Callable[[Chat], "ScriptedAnswer | Awaitable[ScriptedAnswer]"]
+    | Callable[[ModelRequest], "ScriptedAnswer | Awaitable[ScriptedAnswer]"]
 )
-"""One entry of a script: an answer, an exception to raise, or a sync or async function of the `Chat` that returns an answer."""
+"""One entry of a script: an answer, an exception to raise, or a sync or async function of the `ModelRequest` that returns an answer."""
 
 
 class ScriptedLLM(LLM):
@@ -36,7 +36,7 @@ class ScriptedLLM(LLM):
 
     def __init__(
         self,
-        script: Sequence[Scripted] | Callable[[Chat], "ScriptedAnswer | Awaitable[ScriptedAnswer]"],
+        script: Sequence[Scripted] | Callable[[ModelRequest], "ScriptedAnswer | Awaitable[ScriptedAnswer]"],
         *,
         delay: float = 0.0,
         chunk: int | None = None,
@@ -66,24 +66,24 @@ class ScriptedLLM(LLM):
         self._script = _prepare(script)
         self._repeat = repeat or callable(script)
         self._delay, self._chunk, self._chunk_delay = delay, chunk, chunk_delay
-        self._chats: deque[Chat] = deque(maxlen=keep)
+        self._chats: deque[ModelRequest] = deque(maxlen=keep)
         self._next = 0
         if chunk is not None and chunk < 1:
             raise ConfigurationError(f"chunk= is a number of characters, at least 1, not {chunk}")
 
     @property
-    def chats(self) -> list[Chat]:
+    def chats(self) -> list[ModelRequest]:
         """Received requests, oldest first, at most the newest `keep`."""
         return list(self._chats)
 
-    async def complete(self, chat: Chat, *, on_text: OnText | None = None) -> Answer:
+    async def complete(self, chat: ModelRequest, *, on_text: OnText | None = None) -> ModelResponse:
         self._chats.append(chat)
         entry = self._next_entry()
         if self._delay:
             await trio.sleep(self._delay)
         else:
             await trio.lowlevel.checkpoint()
-        answer = entry if type(entry) is Answer else await _perform(entry, chat)
+        answer = entry if type(entry) is ModelResponse else await _perform(entry, chat)
         if on_text is not None:
             await self._stream(answer.text, on_text)
         return answer
@@ -113,7 +113,9 @@ class ScriptedLLM(LLM):
         return f"ScriptedLLM({self.name!r}, {counted(len(self._script), 'entry', 'entries')})"
 
 
-_Entry = Answer | BaseException | Callable[[Chat], "ScriptedAnswer | Awaitable[ScriptedAnswer]"]
+_Entry = (
+    ModelResponse | BaseException | Callable[[ModelRequest], "ScriptedAnswer | Awaitable[ScriptedAnswer]"]
+)
 
 
 def _prepare(script: object) -> list[_Entry]:
@@ -134,22 +136,22 @@ def _entry(item: object) -> _Entry:
     return _answer(item)
 
 
-def _answer(said: object) -> Answer:
-    if isinstance(said, Answer):
+def _answer(said: object) -> ModelResponse:
+    if isinstance(said, ModelResponse):
         return said
     try:
         parts = to_parts(said)  # type: ignore[arg-type]
     except TypeError as error:
         raise ConfigurationError(f"{said!r} is not a scripted answer: {error}") from None
-    return Answer(
+    return ModelResponse(
         parts=parts,
         stop="tool_calls" if any(isinstance(part, ToolCall) for part in parts) else "end",
         model="scripted",
     )
 
 
-async def _perform(entry: _Entry, chat: Chat) -> Answer:
-    if isinstance(entry, Answer):
+async def _perform(entry: _Entry, chat: ModelRequest) -> ModelResponse:
+    if isinstance(entry, ModelResponse):
         return entry
     if isinstance(entry, BaseException):
         raise entry.with_traceback(None)

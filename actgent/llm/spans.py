@@ -12,7 +12,7 @@ from actgent.messages import ChatMessage, Part, Text, Thinking, ToolCall, ToolRe
 from actgent.support import span_names as names
 from actgent.support.tracing import ActiveTrace, Attribute, TracedWork, active_trace
 
-from .base import LLM, Answer, Chat, OnText
+from .base import LLM, ModelRequest, ModelResponse, OnText
 
 _model_work: ContextVar["ModelWork | None"] = ContextVar("_model_work", default=None)
 
@@ -24,7 +24,7 @@ class ModelWork(TracedWork):
         self,
         active: ActiveTrace,
         model: str,
-        chat: Chat,
+        chat: ModelRequest,
         *,
         attempt: int = 0,
         streams: bool = False,
@@ -84,7 +84,7 @@ class ModelWork(TracedWork):
         """Record the time of the first piece of text. Later calls have no effect."""
         self.facts.setdefault(names.FIRST_CHUNK, time.monotonic() - self._begun)
 
-    def note_answer(self, answer: Answer) -> None:
+    def note_answer(self, answer: ModelResponse) -> None:
         """Record usage, stop reason and model of the answer."""
         if self.is_shell:
             return
@@ -109,7 +109,7 @@ class ModelWork(TracedWork):
             self.facts |= self.tracing.content(names.OUTPUT_MESSAGES, lambda: _written(said))
 
 
-async def complete_as_span(llm: LLM, chat: Chat, *, on_text: OnText | None) -> Answer:
+async def complete_as_span(llm: LLM, chat: ModelRequest, *, on_text: OnText | None) -> ModelResponse:
     """Call `llm.complete` inside a span, unless tracing is off or the model creates spans for its attempts."""
     active = active_trace.get()
     if active is None or llm.traces_attempts:
@@ -122,7 +122,7 @@ async def complete_as_span(llm: LLM, chat: Chat, *, on_text: OnText | None) -> A
                 await on_text(text, attempt)
 
         answer = await llm.complete(chat, on_text=None if on_text is None else forward)
-        if isinstance(answer, Answer):  # the caller rejects other types
+        if isinstance(answer, ModelResponse):  # the caller rejects other types
             work.note_answer(answer)
         return answer
 

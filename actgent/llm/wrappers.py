@@ -14,7 +14,7 @@ from actgent.errors import ConfigurationError, ModelError, ProviderUnavailable
 from actgent.messages import NO_USAGE, Usage
 
 from .adapters import ModelLike
-from .base import LLM, Answer, Chat, OnText
+from .base import LLM, ModelRequest, ModelResponse, OnText
 from .client_errors import as_model_error, wrapped
 from .governor import Governor
 from .models import resolve_model
@@ -43,7 +43,7 @@ class WrappingModel(LLM):
     def counts_tokens(self) -> bool:
         return self.llm.counts_tokens
 
-    async def count_tokens(self, chat: Chat) -> int | None:
+    async def count_tokens(self, chat: ModelRequest) -> int | None:
         return await self.llm.count_tokens(chat)
 
     def price_of(self, usage: Usage) -> float | None:
@@ -75,7 +75,7 @@ class RateLimitedModel(WrappingModel):
         super().__init__(llm)
         self.governor = governor
 
-    async def complete(self, chat: Chat, *, on_text: OnText | None = None) -> Answer:
+    async def complete(self, chat: ModelRequest, *, on_text: OnText | None = None) -> ModelResponse:
         size = _size(chat) if self.governor.counts_tokens else 0
         async with self.governor.admit(chat, model=self.name, size=size) as permit:
             if chat.watch is not None:
@@ -94,7 +94,7 @@ class RateLimitedModel(WrappingModel):
         return f"RateLimitedModel({self.llm!r})"
 
 
-def _size(chat: Chat) -> int:
+def _size(chat: ModelRequest) -> int:
     texts = (getattr(part, "text", "") for message in chat.messages for part in message.parts)
     return len(chat.system) + sum(map(len, texts))
 
@@ -125,10 +125,10 @@ class RetryingModel(WrappingModel):
         super().__init__(llm)
         self.retry, self.retry_on = retry or Retry(), retry_on
 
-    async def complete(self, chat: Chat, *, on_text: OnText | None = None) -> Answer:
+    async def complete(self, chat: ModelRequest, *, on_text: OnText | None = None) -> ModelResponse:
         watch = chat.watch
 
-        async def attempt(number: int) -> Answer:
+        async def attempt(number: int) -> ModelResponse:
             if watch is not None:
                 watch.begin(self.name, number)
             try:
@@ -195,9 +195,9 @@ class CachedModel(WrappingModel):
         super().__init__(llm)
         self.capacity = capacity
         self.hits = self.misses = 0
-        self._answers: OrderedDict[bytes, Answer] = OrderedDict()
+        self._answers: OrderedDict[bytes, ModelResponse] = OrderedDict()
 
-    async def complete(self, chat: Chat, *, on_text: OnText | None = None) -> Answer:
+    async def complete(self, chat: ModelRequest, *, on_text: OnText | None = None) -> ModelResponse:
         key = _key_of(chat)
         if key is not None and (known := self._answers.get(key)) is not None:
             await trio.lowlevel.checkpoint()
@@ -213,7 +213,7 @@ class CachedModel(WrappingModel):
             self._store(key, answer)
         return answer
 
-    def _store(self, key: bytes, answer: Answer) -> None:
+    def _store(self, key: bytes, answer: ModelResponse) -> None:
         self._answers[key] = attrs.evolve(answer, usage=NO_USAGE, id=None)
         self._answers.move_to_end(key)
         while len(self._answers) > self.capacity:
@@ -231,13 +231,13 @@ class CachedModel(WrappingModel):
         return f"CachedModel({self.llm!r}, capacity={self.capacity})"
 
 
-def _mentions_id(answer: Answer) -> bool:
+def _mentions_id(answer: ModelResponse) -> bool:
     """Return True if the answer contains an id of actgent, which is only valid in its session."""
     texts = [answer.text, *(str(call.arguments) for call in answer.tool_calls)]
     return any(map(_OURS.search, texts))
 
 
-def _key_of(chat: Chat) -> bytes | None:
+def _key_of(chat: ModelRequest) -> bytes | None:
     """Return the digest of a request and its owner; None if the chat has neither an owner nor a session."""
     scope = ["owner", chat.owner] if chat.owner else ["session", chat.session]
     if not scope[1]:

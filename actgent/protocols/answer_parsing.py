@@ -16,7 +16,7 @@ from .base import (
     CallTools,
     ClassificationType,
     Outcome,
-    Say,
+    SendReply,
     describes_whole_answer,
     member_names,
 )
@@ -222,7 +222,7 @@ def outcomes_of_type(kind: ClassificationType, data: Any, text: str | None) -> l
     """
     reply: list[Outcome] = []
     if text:
-        reply = [Say(text=text, data=None if isinstance(data, str) else data, message_type=kind.name)]
+        reply = [SendReply(text=text, data=None if isinstance(data, str) else data, message_type=kind.name)]
     event = Event(name=kind.name, data=data)
     if kind.tool is None:
         return reply or [event]

@@ -3,11 +3,11 @@
 from typing import Any, ClassVar
 
 from actgent.errors import ParseError
-from actgent.llm.base import Answer
+from actgent.llm.base import ModelResponse
 from actgent.structured.extract import is_cut, loads, unfenced, visible
 
 from .answer_parsing import answer_text, parse_encoded_calls
-from .base import Outcome, Profile, Protocol, Say, View, make_say
+from .base import Outcome, Profile, Protocol, SendReply, TurnView, make_say
 from .partial_answers import PartialAnswer, follow_prose
 from .prompts import WHO
 
@@ -25,7 +25,7 @@ class Bare(Protocol):
     lookback = 0
     template: ClassVar[str] = WHO
 
-    def read(self, answer: Answer, view: View) -> list[Outcome]:
+    def read(self, answer: ModelResponse, view: TurnView) -> list[Outcome]:
         text = answer.text
         if text.lstrip()[:1] in _MAY_BE_JSON or "</think" in text:
             return _read_json_like(text, view.profile)
@@ -53,7 +53,7 @@ def _read_json_like(text: str, profile: Profile) -> list[Outcome]:
     inner_text = _text_in(value)
     structure = value if isinstance(value, dict | list) else None
     return [
-        Say(
+        SendReply(
             text=shown if inner_text is None else inner_text,
             data=structure,
             message_type=_first_type(profile),

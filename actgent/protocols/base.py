@@ -13,7 +13,7 @@ import attrs
 
 from actgent.errors import AnswerError, ConfigurationError, ParseError, nearest
 from actgent.errors.printable import quoted, shown
-from actgent.llm.base import Answer, ResponseFormat
+from actgent.llm.base import ModelResponse, ResponseFormat
 from actgent.messages import (
     INTERMEDIATE,
     NO_METADATA,
@@ -251,13 +251,13 @@ class Profile:
     types: Sequence[ClassificationType] = ()
     """Classification types of the agent, from `instructions` and from `types`."""
     tools: Sequence[ToolSpec] = ()
-    """Tools at the creation of the agent. The system prompt uses these, so that it never changes; see `View.tools`."""
+    """Tools at the creation of the agent. The system prompt uses these, so that it never changes; see `TurnView.tools`."""
     body: str = ""
     """Further text of the system prompt, e.g. the body of brain.md."""
 
 
 @attrs.define(kw_only=True, eq=False)
-class View:
+class TurnView:
     """Read-only view of a session for a protocol.
 
     One view serves one pass of a turn: rendering the request and reading its answer. `state` and `calls` are
@@ -309,7 +309,7 @@ PLAIN_REQUEST = Request()
 
 @fast_init
 @attrs.frozen(kw_only=True)
-class Say:
+class SendReply:
     """Outcome of an answer: reply to the user."""
 
     text: str
@@ -322,7 +322,7 @@ class Say:
     """The model's explanations of the answer, as the protocol names them; None if the model gave none."""
 
 
-make_say = fast_constructor(Say)
+make_say = fast_constructor(SendReply)
 
 
 @attrs.frozen
@@ -336,7 +336,7 @@ class CallTools:
 
 
 @attrs.frozen
-class Change:
+class UpdateState:
     """Outcome: change the state of the session. Changes are dispatched before all other outcomes of the answer."""
 
     action: Callable[[Mapping[str, Any]], Any]
@@ -369,7 +369,7 @@ class Fail:
     """Error that describes the problem of the answer."""
 
 
-Outcome = Say | Event | Route | CallTools | Change | Continue | Finish | Fail
+Outcome = SendReply | Event | Route | CallTools | UpdateState | Continue | Finish | Fail
 
 
 # --- the two halves of a protocol -----------------------------------------------------------
@@ -410,15 +410,15 @@ class PromptTemplate(abc.ABC):
     final_stage: ClassVar[str | None] = None
     """Stage that answers the user. Answers of other stages are marked as intermediate; None marks no answer."""
 
-    def request(self, view: View) -> Request:
+    def request(self, view: TurnView) -> Request:
         """Return the additions to the conversation for the next model call."""
         return PLAIN_REQUEST
 
-    def stage_name(self, view: View) -> str | None:
+    def stage_name(self, view: TurnView) -> str | None:
         """Return the stage of the next model call, one of `stages`; None if the protocol has no stages."""
         return view.stage
 
-    def answer_metadata(self, view: View) -> Mapping[str, Any]:
+    def answer_metadata(self, view: TurnView) -> Mapping[str, Any]:
         """Return the metadata of the message that will hold the answer of the next model call: its stage."""
         stage = self.stage_name(view)
         if stage is None:
@@ -429,18 +429,18 @@ class PromptTemplate(abc.ABC):
 
 
 def _example(
-    response: str | Answer, types: Sequence[ClassificationType | Mapping[str, Any]]
-) -> tuple[Answer, View]:
+    response: str | ModelResponse, types: Sequence[ClassificationType | Mapping[str, Any]]
+) -> tuple[ModelResponse, TurnView]:
     """Return an answer and a view of a new session in which the model gave this answer."""
-    answer = Answer(parts=(Text(response),)) if isinstance(response, str) else response
+    answer = ModelResponse(parts=(Text(response),)) if isinstance(response, str) else response
     profile = Profile(types=validate_types(map(to_type, types)))
     return answer, _first_view(answer, profile)
 
 
-def _first_view(answer: Answer, profile: Profile) -> View:
+def _first_view(answer: ModelResponse, profile: Profile) -> TurnView:
     question = Message(session_id="example", sender=Sender("user"), parts=(Text("An example."),))
     reply = Message(session_id="example", sender=Sender("agent", "assistant"), parts=answer.parts)
-    return View(
+    return TurnView(
         message=question, record=(question, reply), state={}, calls=1, profile=profile, tools=profile.tools
     )
 
@@ -455,7 +455,7 @@ class Classifier(abc.ABC):
             cls.partial_answer = Classifier.partial_answer  # type: ignore[method-assign]
 
     @abc.abstractmethod
-    def read(self, answer: Answer, view: View) -> Sequence[Outcome]:
+    def read(self, answer: ModelResponse, view: TurnView) -> Sequence[Outcome]:
         """Return the outcomes of an answer. The core has already handled native tool calls of the answer.
 
         Raises:
@@ -463,7 +463,7 @@ class Classifier(abc.ABC):
         """
 
     def validate_response(
-        self, response: str | Answer, types: Sequence[ClassificationType | Mapping[str, Any]] = ()
+        self, response: str | ModelResponse, types: Sequence[ClassificationType | Mapping[str, Any]] = ()
     ) -> bool:
         """Return True if this classifier can read an answer, for an agent with these types.
 
@@ -476,7 +476,7 @@ class Classifier(abc.ABC):
         return not any(isinstance(outcome, Fail) for outcome in outcomes)
 
     def classify(
-        self, response: str | Answer, types: Sequence[ClassificationType | Mapping[str, Any]] = ()
+        self, response: str | ModelResponse, types: Sequence[ClassificationType | Mapping[str, Any]] = ()
     ) -> str:
         """Return the type name of an answer, for an agent with these types.
 
@@ -491,7 +491,7 @@ class Classifier(abc.ABC):
                 return outcome.name
             if isinstance(outcome, Route):
                 return outcome.action
-            if isinstance(outcome, Say) and outcome.message_type is not None:
+            if isinstance(outcome, SendReply) and outcome.message_type is not None:
                 return outcome.message_type
         return (
             "TOOL_INVOCATION" if any(isinstance(each, CallTools) for each in outcomes) else "DIRECT_RESPONSE"
@@ -535,7 +535,7 @@ class Protocol(PromptTemplate, Classifier):
     reserved_names: ClassVar[frozenset[str]] = frozenset()
     """Type names with a special meaning in this protocol; an instruction with a tool must have another name."""
     lookback: int | None = None
-    """Number of messages before the running turn that the protocol reads in `View.record`; None reads all.
+    """Number of messages before the running turn that the protocol reads in `TurnView.record`; None reads all.
 
     A limited lookback lets long sessions load quickly, if the memory permits it too. Reading earlier messages
     still works, but loads them from the journal synchronously, which blocks the event loop.
@@ -588,7 +588,7 @@ class Protocol(PromptTemplate, Classifier):
 
     def _misread(self, example: str, profile: Profile) -> str | None:
         """Return the reason why an answer cannot be read, or None if it can."""
-        answer = Answer(parts=(Text(example),))
+        answer = ModelResponse(parts=(Text(example),))
         try:
             outcomes = self.read(answer, _first_view(answer, profile))
         except AnswerError as error:
@@ -641,13 +641,13 @@ class _Pair(Protocol):
     def halves(self) -> tuple[object, object]:
         return self._template, self._classifier
 
-    def request(self, view: View) -> Request:
+    def request(self, view: TurnView) -> Request:
         return self._template.request(view)
 
-    def stage_name(self, view: View) -> str | None:
+    def stage_name(self, view: TurnView) -> str | None:
         return self._template.stage_name(view)
 
-    def read(self, answer: Answer, view: View) -> Sequence[Outcome]:
+    def read(self, answer: ModelResponse, view: TurnView) -> Sequence[Outcome]:
         return self._classifier.read(answer, view)
 
     def partial(self, text: str) -> str | None:
@@ -664,7 +664,7 @@ class _Pair(Protocol):
 
 
 class WithOutput(Protocol):
-    """A protocol whose turns end with a value of one type, in `Say.data`.
+    """A protocol whose turns end with a value of one type, in `SendReply.data`.
 
     The model gets the schema, through the provider's structured output if it has it. The value may be the
     inner protocol's data, its text, or the whole answer.
@@ -687,12 +687,12 @@ class WithOutput(Protocol):
         self._hint = f"Your final answer must be JSON of this form: {self.output.form}"
         self._format = self.output.response_format
 
-    def request(self, view: View) -> Request:
+    def request(self, view: TurnView) -> Request:
         request = self.inner.request(view)
         tail = f"{request.tail}\n\n{self._hint}" if request.tail else self._hint
         return attrs.evolve(request, tail=tail, response_format=request.response_format or self._format)
 
-    def read(self, answer: Answer, view: View) -> Sequence[Outcome]:
+    def read(self, answer: ModelResponse, view: TurnView) -> Sequence[Outcome]:
         try:
             outcomes = self.inner.read(answer, view)
         except ParseError as error:
@@ -701,12 +701,12 @@ class WithOutput(Protocol):
             # A provider that enforces the schema leaves no room for the inner protocol's own format, and a model
             # that does not may omit the text around the value.
             value = self._extract_value(answer.text)
-            return [Say(text=visible(answer.text), data=self.output.convert(value))]
+            return [SendReply(text=visible(answer.text), data=self.output.convert(value))]
         if any(isinstance(outcome, CallTools | Continue) for outcome in outcomes):
             return outcomes
-        return [self._with_value(each) if isinstance(each, Say) else each for each in outcomes]
+        return [self._with_value(each) if isinstance(each, SendReply) else each for each in outcomes]
 
-    def stage_name(self, view: View) -> str | None:
+    def stage_name(self, view: TurnView) -> str | None:
         return self.inner.stage_name(view)
 
     def partial(self, text: str) -> str | None:
@@ -725,7 +725,7 @@ class WithOutput(Protocol):
         """Return True if an answer that the inner protocol cannot read may be the bare value."""
         return True
 
-    def _with_value(self, reply: Say) -> Say:
+    def _with_value(self, reply: SendReply) -> SendReply:
         """Return the reply with the converted value as its data.
 
         Raises:

@@ -24,7 +24,7 @@ from .base import (
     Profile,
     PromptTemplate,
     Request,
-    View,
+    TurnView,
     describes_whole_answer,
 )
 
@@ -284,7 +284,7 @@ class PromptManager:
         return text
 
     def user_prompt(
-        self, session: PromptSession, view: View, request: Request, memory: ModelView | None = None
+        self, session: PromptSession, view: TurnView, request: Request, memory: ModelView | None = None
     ) -> str:
         """Return the text after the conversation in this pass: the rendered user template, then the text of the request.
 

@@ -14,7 +14,7 @@ import attrs
 
 from actgent.errors import ParseError
 from actgent.errors.printable import quoted, shown
-from actgent.llm.base import Answer
+from actgent.llm.base import ModelResponse
 from actgent.messages import ToolCall
 from actgent.structured.extract import extract_only, grown, loads, unfenced
 
@@ -36,7 +36,7 @@ from .answer_parsing import (
     type_mismatch_reason,
     type_named,
 )
-from .base import MESSAGE_TYPE, ClassificationType, Outcome, Protocol, Request, Say, View
+from .base import MESSAGE_TYPE, ClassificationType, Outcome, Protocol, Request, SendReply, TurnView
 from .partial_answers import PartialAnswer, follow_strings
 from .prompts import NAMED_TYPES, WHO
 from .strategies import KeywordStrategy, Mode, Strategy
@@ -97,10 +97,10 @@ class ReAct(Protocol):
         self.strategy = strategy or KeywordStrategy()
         self.lookback = self.strategy.lookback
 
-    def request(self, view: View) -> Request:
+    def request(self, view: TurnView) -> Request:
         return _MODES[self.strategy.choose(view)]
 
-    def read(self, answer: Answer, view: View) -> list[Outcome]:
+    def read(self, answer: ModelResponse, view: TurnView) -> list[Outcome]:
         text = answer_text(answer.text)
         if calls := parse_encoded_calls(text):
             return [calls]
@@ -115,7 +115,7 @@ class ReAct(Protocol):
     def partial(self, text: str) -> str | None:
         if '"response_description"' in text:
             return _partial_description(text)
-        return _partial_final(text) if "Answer" in text and '"primary_action"' not in text else None
+        return _partial_final(text) if "ModelResponse" in text and '"primary_action"' not in text else None
 
     def partial_answer(self) -> PartialAnswer:
         return PartialAnswer(self.partial, follow_strings(self.partial))
@@ -173,7 +173,7 @@ def _act(value: dict[str, Any], kinds: Sequence[ClassificationType]) -> list[Out
         ):  # a tool call needs the explicit name: the model may have meant another type and made a mistake
             raise missing_type_error(kinds)
         return _typed(kind, {MESSAGE_TYPE: kind.name, "content": content}, value)
-    return [Say(text=_plain_text(action, kinds), data=None if isinstance(content, str) else content)]
+    return [SendReply(text=_plain_text(action, kinds), data=None if isinstance(content, str) else content)]
 
 
 def _type_name(action: dict[str, Any]) -> str | None:
@@ -245,7 +245,9 @@ def _with_reasoning(outcomes: list[Outcome], value: dict[str, Any]) -> list[Outc
     reasoning = {name: value[name] for name in _REASONING if value.get(name) not in (None, "", [], {})}
     if not reasoning:
         return outcomes
-    return [attrs.evolve(each, reasoning=reasoning) if isinstance(each, Say) else each for each in outcomes]
+    return [
+        attrs.evolve(each, reasoning=reasoning) if isinstance(each, SendReply) else each for each in outcomes
+    ]
 
 
 # --- the line format of the paper --------------------------------------------------------------------
@@ -265,7 +267,7 @@ def _read_lines(text: str) -> list[Outcome]:
         actions = list(_ACTION.finditer(text))
     final = _FINAL.search(text)
     if final and (not actions or final.start() < actions[0].start()):
-        return [Say(text=_final_text(text, final.end()))]
+        return [SendReply(text=_final_text(text, final.end()))]
     if final or len(actions) > 1:
         raise ParseError("give one Action, or a Final Answer, not more than one of them", text)
     return [_read_action(text, actions[0])] if actions else []

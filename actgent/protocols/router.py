@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from actgent.errors import ParseError
 from actgent.errors.printable import quoted, shown
-from actgent.llm.base import Answer
+from actgent.llm.base import ModelResponse
 from actgent.messages import Event, Route, ToolCall
 from actgent.structured.extract import extract_only, grown, loads, unfenced
 
@@ -20,7 +20,7 @@ from .answer_parsing import (
     type_mismatch_reason,
     type_named,
 )
-from .base import MESSAGE_TYPE, ClassificationType, Outcome, Protocol, Say, View
+from .base import MESSAGE_TYPE, ClassificationType, Outcome, Protocol, SendReply, TurnView
 from .partial_answers import PartialAnswer, follow_strings
 from .prompts import TYPES, WHO
 
@@ -44,12 +44,12 @@ class Router(Protocol):
     lookback = 0
     template: ClassVar[str] = WHO + _FORMAT + TYPES
 
-    def read(self, answer: Answer, view: View) -> list[Outcome]:
+    def read(self, answer: ModelResponse, view: TurnView) -> list[Outcome]:
         text = answer_text(answer.text)
         if calls := parse_encoded_calls(text):
             return [calls]
         if _is_prose(text):
-            return [Say(text=text)]
+            return [SendReply(text=text)]
         kinds = view.profile.types
         return _outcomes(extract_only(text, lambda value: _reason(value, kinds)), kinds)
 
@@ -149,8 +149,8 @@ def _outcomes(value: dict[str, Any], kinds: Kinds) -> list[Outcome]:
     if "top_level_intent" not in value:
         return _event(value, kinds)
     if str(value["top_level_intent"]).upper() == "CONVERSATION":
-        return [Say(text=value["response"])]
-    reply: list[Outcome] = [Say(text=value["response"])] if _is_name(value.get("response")) else []
+        return [SendReply(text=value["response"])]
+    reply: list[Outcome] = [SendReply(text=value["response"])] if _is_name(value.get("response")) else []
     return [Route(action=value["second_level_intent"], data=_data(value)), *reply]
 
 

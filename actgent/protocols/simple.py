@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from actgent.errors.printable import quoted, shown
-from actgent.llm.base import Answer
+from actgent.llm.base import ModelResponse
 from actgent.messages import ToolCall
 from actgent.structured.extract import extract_only, grown
 
@@ -23,7 +23,7 @@ from .answer_parsing import (
     type_mismatch_reason,
     type_named,
 )
-from .base import ClassificationType, Outcome, Protocol, Say, View
+from .base import ClassificationType, Outcome, Protocol, SendReply, TurnView
 from .partial_answers import PartialAnswer, follow_strings
 from .prompts import NAMED_TYPES, WHO
 
@@ -47,7 +47,7 @@ class Simple(Protocol):
     reserved_names = frozenset((DIRECT_RESPONSE, TOOL_INVOCATION))
     template: ClassVar[str] = WHO + _FORMAT + NAMED_TYPES
 
-    def read(self, answer: Answer, view: View) -> list[Outcome]:
+    def read(self, answer: ModelResponse, view: TurnView) -> list[Outcome]:
         text = answer_text(answer.text)
         if calls := parse_encoded_calls(text):
             return [calls]
@@ -101,4 +101,6 @@ def _outcomes(value: dict[str, Any], kinds: Sequence[ClassificationType]) -> lis
     if kind := type_named(kinds, name):
         data = matching_data(value, kind)
         return outcomes_of_type(kind, content if data is None else data, text)
-    return [Say(text=text or "", data=content if isinstance(content, dict) else None, message_type=name)]
+    return [
+        SendReply(text=text or "", data=content if isinstance(content, dict) else None, message_type=name)
+    ]

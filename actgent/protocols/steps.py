@@ -20,12 +20,22 @@ from zoneinfo import ZoneInfo
 import attrs
 
 from actgent.errors import ConfigurationError, ParseError
-from actgent.llm.base import Answer
+from actgent.llm.base import ModelResponse
 from actgent.messages import ToolCall
 from actgent.structured.extract import extract, grown, visible
 
 from .answer_parsing import answer_text, misspelled_key_reason, parse_encoded_calls
-from .base import CallTools, Change, Continue, Outcome, Protocol, Request, Say, View, WithOutput
+from .base import (
+    CallTools,
+    Continue,
+    Outcome,
+    Protocol,
+    Request,
+    SendReply,
+    TurnView,
+    UpdateState,
+    WithOutput,
+)
 from .partial_answers import PartialAnswer, follow_strings
 from .prompts import WHO
 from .text_tool_calls import CallFormat, stray_arguments_reason
@@ -134,7 +144,7 @@ class Steps(Protocol):
         """
         self._zone, self.timezone = _parse_timezone(name), name
 
-    def request(self, view: View) -> Request:
+    def request(self, view: TurnView) -> Request:
         said = [self._clock(view.message.created_at), _BEGIN if view.stage is None else _GO_ON]
         if view.calls + 1 == self.max_iterations:
             said[1] = _LAST
@@ -142,12 +152,12 @@ class Steps(Protocol):
             said.append(f"The final answer: {self.final_answer_format}")
         return Request(tail="\n".join(said))
 
-    def read(self, answer: Answer, view: View) -> list[Outcome]:
+    def read(self, answer: ModelResponse, view: TurnView) -> list[Outcome]:
         step = read_step(answer.text)
-        kept: list[Outcome] = [Change(_store_plan(step.plan))] if step.plan else []
+        kept: list[Outcome] = [UpdateState(_store_plan(step.plan))] if step.plan else []
         if step.kind == "final":
             data = None if isinstance(step.answer, str) else step.answer
-            return [*kept, Say(text=step.answer_text, data=data)]
+            return [*kept, SendReply(text=step.answer_text, data=data)]
         return [*kept, CallTools(step.calls, STEP) if step.calls else Continue(STEP)]
 
     def partial(self, text: str) -> str | None:
@@ -173,7 +183,7 @@ class Steps(Protocol):
 class StepsOutput(WithOutput):
     """`output=` for steps: only the final answer must fit the schema, so the provider must not enforce it."""
 
-    def request(self, view: View) -> Request:
+    def request(self, view: TurnView) -> Request:
         return attrs.evolve(super().request(view), response_format=None)
 
     def _may_be_value(self, error: ParseError) -> bool:

@@ -9,7 +9,7 @@ import attrs
 
 from actgent.messages import Message
 
-from .base import View
+from .base import TurnView
 
 Mode = Literal["direct", "react"]
 
@@ -44,7 +44,7 @@ class Strategy(abc.ABC):
     """Number of messages before the running turn that the strategy reads; None reads all messages."""
 
     @abc.abstractmethod
-    def choose(self, view: View) -> Mode:
+    def choose(self, view: TurnView) -> Mode:
         """Return `direct` to answer immediately, or `react` to reason and use tools first."""
 
 
@@ -71,7 +71,7 @@ class KeywordStrategy(Strategy):
         text = text[:_MAX_SCORED_CHARS]
         return sum(weight for pattern, weight in self._weights if pattern.search(text))
 
-    def choose(self, view: View) -> Mode:
+    def choose(self, view: TurnView) -> Mode:
         return "react" if self.score(turn_begin(view).text) >= self.threshold else "direct"
 
 
@@ -89,7 +89,7 @@ class AutoSwitching(Strategy):
     def lookback(self) -> int | None:  # type: ignore[override]
         return None if self.inner.lookback is None else max(self.window, self.inner.lookback)
 
-    def choose(self, view: View) -> Mode:
+    def choose(self, view: TurnView) -> Mode:
         recent = list(view.record[-self.window :])
         if sum(len(message.tool_results) for message in recent) >= self.threshold:
             return "react"
@@ -107,12 +107,12 @@ class UserPreference(Strategy):
     def lookback(self) -> int | None:  # type: ignore[override]
         return self.inner.lookback
 
-    def choose(self, view: View) -> Mode:
+    def choose(self, view: TurnView) -> Mode:
         mode = view.state.get(self.key)
         return mode if mode in ("direct", "react") else self.inner.choose(view)
 
 
-def turn_begin(view: View) -> Message:
+def turn_begin(view: TurnView) -> Message:
     """Return the user's message that began the turn, so that all passes of a turn choose the same mode."""
     begin = view.message.correlation_id
     if begin is None or begin == view.message.id:

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 import trio
 
 from actgent.errors import ModelTimeout, ProviderUnavailable, RateLimited, StreamInterrupted
-from actgent.llm.base import LLM, Answer, Chat, OnText
+from actgent.llm.base import LLM, ModelRequest, ModelResponse, OnText
 from actgent.messages import Text, ToolCall, Usage
 
 from .choices import Choices
@@ -26,7 +26,7 @@ _FAILURES = (RateLimited, ProviderUnavailable, ModelTimeout, StreamInterrupted, 
 class ModelObserver(Protocol):
     """Receives each request of a simulated model. May kill the life."""
 
-    async def on_request(self, agent: str, chat: Chat) -> None: ...
+    async def on_request(self, agent: str, chat: ModelRequest) -> None: ...
 
 
 class RandomModel(LLM):
@@ -42,7 +42,7 @@ class RandomModel(LLM):
         self.fault_chance = fault_chance
         """Probability that a call fails."""
 
-    async def complete(self, chat: Chat, *, on_text: OnText | None = None) -> Answer:
+    async def complete(self, chat: ModelRequest, *, on_text: OnText | None = None) -> ModelResponse:
         choices, life, name = self.world.choices, self.world.life, f"model of {chat.session}"
         await self.observer.on_request(self.agent, chat)
         await trio.sleep(choices.pick(f"{name}: delay", (0, 0.01, 0.5, 2, 20)))
@@ -54,7 +54,7 @@ class RandomModel(LLM):
         if calls:
             for call in calls:
                 self.world.record("model", f"the model calls {describe_call(call)}")
-            return Answer(parts=calls, stop="tool_calls", model=self.name, usage=usage)
+            return ModelResponse(parts=calls, stop="tool_calls", model=self.name, usage=usage)
         text = self._text(chat, name)
         if on_text is not None:
             for start in range(0, len(text), TEXT_PIECE_CHARACTERS):
@@ -62,7 +62,7 @@ class RandomModel(LLM):
                 await on_text(text[start : start + TEXT_PIECE_CHARACTERS], 0)
         self.world.check_alive(life)
         self.world.record("model", f"the model answers {text!r}", is_shown=False)
-        return Answer(parts=(Text(text),), model=self.name, usage=usage)
+        return ModelResponse(parts=(Text(text),), model=self.name, usage=usage)
 
     async def _fail(self, choices: Choices, name: str) -> None:
         error = choices.pick(f"{name}: error", _FAILURES)
@@ -73,7 +73,7 @@ class RandomModel(LLM):
         self.world.record("model", f"the model fails with {error.__name__}")
         raise error("simulated failure")
 
-    def _calls(self, chat: Chat, name: str) -> tuple[ToolCall, ...]:
+    def _calls(self, chat: ModelRequest, name: str) -> tuple[ToolCall, ...]:
         """Return the tool calls of the answer; empty if the answer is text."""
         choices = self.world.choices
         since = max((n for n, message in enumerate(chat.messages) if message.role == "user"), default=0)
@@ -92,7 +92,7 @@ class RandomModel(LLM):
             made.append(ToolCall(spec.name, arguments if isinstance(arguments, dict) else {}))
         return tuple(made)
 
-    def _text(self, chat: Chat, name: str) -> str:
+    def _text(self, chat: ModelRequest, name: str) -> str:
         choices = self.world.choices
         if chat.response_format is not None and not choices.happens(f"{name}: answer of another form", 0.1):
             values = ValueMaker(choices, name, _words_of(chat))
@@ -186,7 +186,7 @@ def describe_call(call: ToolCall) -> str:
     return f"{call.name}({', '.join(f'{name}={value!r}' for name, value in call.arguments.items())})"
 
 
-def _words_of(chat: Chat) -> list[str]:
+def _words_of(chat: ModelRequest) -> list[str]:
     """Return the words of the newest user message, without punctuation."""
     newest = next((each for each in reversed(chat.messages) if each.role == "user"), None)
     text = "" if newest is None else " ".join(part.text for part in newest.parts if isinstance(part, Text))

@@ -25,7 +25,7 @@ from actgent.errors import (
     SessionBusy,
     SessionClosed,
 )
-from actgent.llm.base import LLM, Chat
+from actgent.llm.base import LLM, ModelRequest
 from actgent.llm.scripted import ScriptedLLM
 from actgent.messages import Failure, Reply, ToolResult
 from actgent.runtime.runtime import Runtime, open_runtime
@@ -373,7 +373,7 @@ class _Run:
         tool.execute = run  # type: ignore[method-assign] # until the end of the life
         self._wrapped.append(tool)
 
-    async def on_request(self, agent: str, chat: Chat) -> None:
+    async def on_request(self, agent: str, chat: ModelRequest) -> None:
         """Check a request to a simulated model; see `ModelObserver`."""
         self.world.record("request", f"{chat.session}: {len(chat.messages)} messages", is_shown=False)
         for problem in check_transcript(chat):

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from actgent.errors import ConfigurationError
-from actgent.llm.base import Chat, ChatMessage
+from actgent.llm.base import ChatMessage, ModelRequest
 from actgent.messages import Text, ToolCall, ToolResult
 
 from .provider_apis import (
@@ -17,8 +17,8 @@ from .provider_apis import (
     unique_calls,
 )
 
-Transcript = Chat | Mapping[str, Any] | Sequence[ChatMessage] | Sequence[Mapping[str, Any]]
-"""A `Chat`, a request body of a provider API, or a list of messages (or input items) of either."""
+Transcript = ModelRequest | Mapping[str, Any] | Sequence[ChatMessage] | Sequence[Mapping[str, Any]]
+"""A `ModelRequest`, a request body of a provider API, or a list of messages (or input items) of either."""
 
 
 def check_transcript(transcript: Transcript, dialect: str | None = None) -> list[str]:
@@ -28,13 +28,13 @@ def check_transcript(transcript: Transcript, dialect: str | None = None) -> list
 
     Args:
         transcript: The conversation.
-        dialect: `openai`, `openai-responses` or `anthropic`, for request bodies and their messages. A `Chat` is
+        dialect: `openai`, `openai-responses` or `anthropic`, for request bodies and their messages. A `ModelRequest` is
             checked for all APIs.
 
     Raises:
         ConfigurationError: The dialect is unknown.
     """
-    if isinstance(transcript, Chat):
+    if isinstance(transcript, ModelRequest):
         return list(_neutral(transcript.messages))
     if not isinstance(transcript, Mapping) and _is_neutral(transcript):
         return list(_neutral(transcript))  # type: ignore[arg-type]

@@ -12,7 +12,7 @@ import attrs
 import trio
 from typing_extensions import TypeVar
 
-from actgent.approvals import Ask, Grant
+from actgent.approvals import ApprovalRequest, Grant
 from actgent.errors import DatabaseFailed, DepsMissing, InvalidToolSchema, ToolTimeout
 from actgent.messages import CallProgress, ToolCall, ToolResult, ToolSpec
 from actgent.support.fast_init import fast_constructor
@@ -37,8 +37,8 @@ DEFAULT_TIMEOUT_SECONDS = 60.0
 MAX_PROGRESS_CHARACTERS = 2000
 """Maximum length of a progress text; longer texts are truncated."""
 
-ApprovalRule = Callable[[ToolCall], bool | Ask]
-"""Sync function of a call: True or an `Ask` if the call needs an approval, False if it does not."""
+ApprovalRule = Callable[[ToolCall], bool | ApprovalRequest]
+"""Sync function of a call: True or an `ApprovalRequest` if the call needs an approval, False if it does not."""
 
 DepsT = TypeVar("DepsT", default=Any)
 """Type of the dependencies that a program passes to its agents' tools."""
@@ -304,8 +304,8 @@ class Tool(abc.ABC, Generic[DepsT_contra]):
     In contrast to `parallel=False`, a barrier also waits for approvals of earlier calls, and later calls wait for its
     approval.
     """
-    approval: bool | Ask | ApprovalRule = False
-    """True if each call needs an approval. An `Ask` sets the question. A function decides per call."""
+    approval: bool | ApprovalRequest | ApprovalRule = False
+    """True if each call needs an approval. An `ApprovalRequest` sets the question. A function decides per call."""
     hooks: Sequence[ToolHooks] = ()
     """Callbacks around each call, in order."""
     process_output: Callable[[str], str] | None = None

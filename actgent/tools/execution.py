@@ -23,7 +23,7 @@ import attrs
 import orjson
 import trio
 
-from actgent.approvals import Ask, Edit, Grant
+from actgent.approvals import ApprovalRequest, Edit, Grant
 from actgent.errors import (
     ActgentError,
     ApprovalRequired,
@@ -62,7 +62,7 @@ _UNKNOWN = "stopped while it ran: its outcome is unknown"
 
 NO_GRANTS: Mapping[str, Grant] = MappingProxyType({})
 _ONE_STAGE: Sequence[Sequence[int]] = ((0,),)
-_NO_APPROVALS: Mapping[int, Ask] = MappingProxyType({})
+_NO_APPROVALS: Mapping[int, ApprovalRequest] = MappingProxyType({})
 _NONE_AWAITING: Mapping[int, ApprovalRequired] = MappingProxyType({})
 Check = Callable[[ToolCall, Tool], str | None]
 """Return the reason why a call must not run now, as text for the model; None if it may run. May raise `ToolError` instead."""
@@ -107,7 +107,7 @@ class Batch:
     """Context of the turn; each call gets a copy with its own id and effect key."""
     check: Check | None = attrs.field(default=None, kw_only=True)
     """Called directly before each call starts, after the calls that it has to wait for."""
-    ask: Callable[[ToolCall, Tool], Ask | None] | None = attrs.field(default=None, kw_only=True)
+    ask: Callable[[ToolCall, Tool], ApprovalRequest | None] | None = attrs.field(default=None, kw_only=True)
     """Returns the approval that a call needs in addition to the tool's own `approval`; None if it needs none."""
     grants: Mapping[str, Grant] = attrs.field(default=NO_GRANTS, kw_only=True)
     """Approvals of calls that may run, by call id."""
@@ -139,7 +139,9 @@ class Batch:
     """Approval requests of the calls that wait for a decision, by index."""
     is_rejected: bool = attrs.field(default=False, init=False)
     """True if `reject_all` rejected the answer as a whole."""
-    _required_approvals: Mapping[int, Ask] = attrs.field(default=_NO_APPROVALS, init=False, repr=False)
+    _required_approvals: Mapping[int, ApprovalRequest] = attrs.field(
+        default=_NO_APPROVALS, init=False, repr=False
+    )
     """Approvals that `required_approval` found, by index."""
 
     # --- results ---------------------------------------------------------------------------
@@ -341,7 +343,7 @@ class Batch:
             raise AskCaller
         return tool, arguments
 
-    def required_approval(self, index: int) -> Ask | None:
+    def required_approval(self, index: int) -> ApprovalRequest | None:
         """Return the approval that a call still needs; None if none. The first answer is kept until it is granted."""
         call = self.calls[index]
         tool = self.registry.get(call.name)
@@ -352,7 +354,7 @@ class Batch:
             self._required_approvals = {**self._required_approvals, index: ask}
         return ask
 
-    def _approval_for(self, call: ToolCall, tool: Tool) -> Ask | None:
+    def _approval_for(self, call: ToolCall, tool: Tool) -> ApprovalRequest | None:
         """Return the approval that the agent or the tool requires for a call, with a validated form; None if none."""
         ask = None if self.ask is None else self.ask(call, tool)
         ask = ask if ask is not None else _tool_approval(call, tool)
@@ -526,17 +528,17 @@ async def _run_with_retries(
         call_context.attempted_before = True
 
 
-def _tool_approval(call: ToolCall, tool: Tool) -> Ask | None:
+def _tool_approval(call: ToolCall, tool: Tool) -> ApprovalRequest | None:
     """Return the approval that the tool itself requires for a call; None if it requires none."""
     rule_result = (
         _evaluate_approval_rule(tool.approval, call, tool) if callable(tool.approval) else tool.approval
     )
-    if isinstance(rule_result, Ask):
+    if isinstance(rule_result, ApprovalRequest):
         return rule_result
-    return Ask() if rule_result else None
+    return ApprovalRequest() if rule_result else None
 
 
-def _evaluate_approval_rule(rule: ApprovalRule, call: ToolCall, tool: Tool) -> bool | Ask:
+def _evaluate_approval_rule(rule: ApprovalRule, call: ToolCall, tool: Tool) -> bool | ApprovalRequest:
     """Return the answer of a tool's approval rule.
 
     Raises:
@@ -573,7 +575,9 @@ def _find_approval_request(error: Exception) -> ApprovalRequired | None:
 def _validate_approval_request(question: ApprovalRequired) -> ConfigurationError | None:
     """Validate the form of a tool's approval request in place. Return the error if the request is invalid."""
     try:
-        made = Ask(question.question, form=question.form, timeout=question.timeout, risk=question.risk)  # type: ignore[arg-type] # it checks
+        made = ApprovalRequest(
+            question.question, form=question.form, timeout=question.timeout, risk=question.risk
+        )  # type: ignore[arg-type] # it checks
         question.form = plain_form(made.form, owner="the approval request")
     except ConfigurationError as error:
         return error

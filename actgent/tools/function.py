@@ -12,7 +12,7 @@ from typing import Annotated, Any, Concatenate, Generic, Self, Union, get_args, 
 import attrs
 from typing_extensions import ParamSpec, TypeVar
 
-from actgent.approvals import Ask
+from actgent.approvals import ApprovalRequest
 from actgent.errors import ConfigurationError, InvalidArguments, InvalidToolSchema
 from actgent.support.logs import logger_of
 from actgent.support.misuse_hints import hints_for_tools
@@ -78,7 +78,7 @@ class FunctionTool(Tool[DepsT_contra], Generic[P, R, DepsT_contra]):
         cache: int = 0,
         parallel: bool | None = None,
         alone: bool = False,
-        approval: bool | Ask | ApprovalRule = False,
+        approval: bool | ApprovalRequest | ApprovalRule = False,
         hooks: ToolHooks | Sequence[ToolHooks] = (),
         process_output: Callable[[str], str] | None = None,
         outside: bool = False,
@@ -347,7 +347,7 @@ def tool(
     cache: int = 0,
     parallel: bool | None = None,
     alone: bool = False,
-    approval: bool | Ask | ApprovalRule = False,
+    approval: bool | ApprovalRequest | ApprovalRule = False,
     hooks: ToolHooks | Sequence[ToolHooks] = (),
     process_output: Callable[[str], str] | None = None,
     outside: bool = False,

@@ -7,7 +7,7 @@ from typing import get_args
 
 import attrs
 
-from actgent.approvals import Ask
+from actgent.approvals import ApprovalRequest
 from actgent.errors import ConfigurationError
 
 from .base import Effect, Tool, ToolHooks
@@ -113,9 +113,9 @@ def _check_order(tool: Tool) -> None:
 
 def _check_hooks(tool: Tool) -> None:
     _require(
-        isinstance(tool.approval, bool | Ask) or _is_sync_function(tool.approval),
+        isinstance(tool.approval, bool | ApprovalRequest) or _is_sync_function(tool.approval),
         tool,
-        "approval= must be True, False, an Ask(...) or a sync function of the call",
+        "approval= must be True, False, an ApprovalRequest(...) or a sync function of the call",
     )
     _require(
         tool.process_output is None or _is_sync_function(tool.process_output),

@@ -14,7 +14,7 @@ from typing import Any, get_args
 
 import trio
 
-from actgent.approvals import Ask
+from actgent.approvals import ApprovalRequest
 from actgent.errors import ConfigurationError, ToolsetUnavailable
 from actgent.support.user_code import leaves
 from actgent.tools.adapters import ToolProtocol
@@ -92,13 +92,13 @@ class Toolset(abc.ABC):
             self, derived.rename_tools(names if callable(names) else lambda name: names.get(name, name))
         )
 
-    def approved(self, rule: Ask | ApprovalRule | None = None) -> "Toolset":
-        """Return a toolset whose calls require approval: all calls, or the calls for which `rule` returns True or an `Ask`.
+    def approved(self, rule: ApprovalRequest | ApprovalRule | None = None) -> "Toolset":
+        """Return a toolset whose calls require approval: all calls, or the calls for which `rule` returns True or an `ApprovalRequest`.
 
         Raises:
-            ConfigurationError: The rule is neither an `Ask` nor a sync function of the call.
+            ConfigurationError: The rule is neither an `ApprovalRequest` nor a sync function of the call.
         """
-        if rule is not None and not isinstance(rule, Ask):
+        if rule is not None and not isinstance(rule, ApprovalRequest):
             check_rule_function("approved()", rule, takes="(call)")
         return DerivedToolset(
             self, derived.override_options(lambda _: {"approval": True if rule is None else rule})

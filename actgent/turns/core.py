@@ -23,7 +23,7 @@ from actgent.journal.records import (
     make_agent_message_record,
     make_message_appended_record,
 )
-from actgent.llm.base import Answer, Chat, StopReason
+from actgent.llm.base import ModelRequest, ModelResponse, StopReason
 from actgent.memory.base import Memory
 from actgent.messages import (
     Delivery,
@@ -37,7 +37,6 @@ from actgent.messages import (
 from actgent.modes.modes import Modes
 from actgent.protocols.base import (
     CallTools,
-    Change,
     Classifier,
     Continue,
     Fail,
@@ -45,8 +44,9 @@ from actgent.protocols.base import (
     Outcome,
     Profile,
     PromptTemplate,
-    Say,
-    View,
+    SendReply,
+    TurnView,
+    UpdateState,
 )
 from actgent.protocols.prompts import PromptManager
 from actgent.sessions.context import SessionContext
@@ -77,8 +77,8 @@ BEGUN = (
 )
 _make_calls, _make_chat, _make_view = (
     fast_constructor(CallTools),
-    fast_constructor(Chat),
-    fast_constructor(View),
+    fast_constructor(ModelRequest),
+    fast_constructor(TurnView),
 )
 Router = Callable[[SessionContext, Turn, Route], Awaitable[Reply | None]]
 """Routes a message to another agent. Returns the agent's reply, or None if the route names no agent."""
@@ -165,7 +165,7 @@ class AgentCore:
             await self._redeliver_recorded_reply(context, turn)
             return None
         message = next(m for m in reversed(context.conversation.messages) if m.id == last.causation_id)
-        answer = Answer(parts=last.parts, stop=cast("StopReason", resume.stop))
+        answer = ModelResponse(parts=last.parts, stop=cast("StopReason", resume.stop))
         calls = () if last.cut else last.tool_calls
         context.conversation.open_calls = calls
         view = self._view(context, turn, message)
@@ -176,14 +176,14 @@ class AgentCore:
         await self._react(context, turn, view, answer, calls)
         return self.inbox.next_followup(context.id)
 
-    def _is_lost(self, turn: Turn, view: View, answer: Answer, resume: TurnCheckpoint) -> bool:
+    def _is_lost(self, turn: Turn, view: TurnView, answer: ModelResponse, resume: TurnCheckpoint) -> bool:
         """Return True if the tool calls in an answer's text cannot be restored: the answer is redacted, or the protocol changed."""
         if not (resume.unsettled or resume.is_redacted):
             return False
         asks = self._asks_for_tools(turn, view, answer)
         return resume.is_redacted or not asks if resume.unsettled else asks
 
-    def _asks_for_tools(self, turn: Turn, view: View, answer: Answer) -> bool:
+    def _asks_for_tools(self, turn: Turn, view: TurnView, answer: ModelResponse) -> bool:
         try:
             return any(isinstance(each, CallTools) for each in self.read(turn, view, answer, ()))
         except AnswerError:
@@ -238,8 +238,8 @@ class AgentCore:
         self,
         context: SessionContext,
         turn: Turn,
-        view: View,
-        answer: Answer,
+        view: TurnView,
+        answer: ModelResponse,
         calls: tuple[ToolCall, ...],
     ) -> None:
         """Read an answer that is recorded in the conversation, and act on its outcomes."""
@@ -255,7 +255,9 @@ class AgentCore:
             turn.aside = ""
             try:
                 await self.act(context, turn, message, outcomes)
-            except InvalidState as error:  # of a Change, which comes before everything else of the answer
+            except (
+                InvalidState
+            ) as error:  # of an UpdateState, which comes before everything else of the answer
                 turn.progress.repairs = repairs
                 self._repair(turn, message, ParseError(str(error), answer.text))
 
@@ -312,7 +314,7 @@ class AgentCore:
             if context.log is not None:
                 context.log.add(MessageAppendedRecord(message_id=message.id, joins=place > 0, at=time.time()))
 
-    def _view(self, context: SessionContext, turn: Turn, message: Message) -> View:
+    def _view(self, context: SessionContext, turn: Turn, message: Message) -> TurnView:
         offered = context.conversation.offered
         tools = self.calling.registry.specs() if offered is None else offered.specs
         return _make_view(
@@ -329,8 +331,8 @@ class AgentCore:
     # --- ask -----------------------------------------------------------------------------
 
     def ask(
-        self, context: SessionContext, turn: Turn, view: View
-    ) -> Awaitable[tuple[Answer, tuple[ToolCall, ...]]]:
+        self, context: SessionContext, turn: Turn, view: TurnView
+    ) -> Awaitable[tuple[ModelResponse, tuple[ToolCall, ...]]]:
         """Call the model with the messages that memory selects, between the prompts. Return the answer and its native tool calls."""
         if turn.progress.calls:  # a first one is always allowed
             self.models.check_limit(context, turn)
@@ -364,7 +366,9 @@ class AgentCore:
 
     # --- read ----------------------------------------------------------------------------
 
-    def read(self, turn: Turn, view: View, answer: Answer, calls: tuple[ToolCall, ...]) -> Sequence[Outcome]:
+    def read(
+        self, turn: Turn, view: TurnView, answer: ModelResponse, calls: tuple[ToolCall, ...]
+    ) -> Sequence[Outcome]:
         """Interpret an answer as outcomes. Native tool calls take precedence over text, in every protocol."""
         if turn.budget is not None and turn.budget.cut is not None:
             raise turn.budget.cut
@@ -403,9 +407,9 @@ class AgentCore:
         """Apply the outcomes of an answer in order: state, events, routing, conversation, and the next step of the turn."""
         further = []
         for place, outcome in enumerate(outcomes):
-            if type(outcome) is Say:
+            if type(outcome) is SendReply:
                 continue
-            if isinstance(outcome, Change):  # once: it may have been done before a restart
+            if isinstance(outcome, UpdateState):  # once: it may have been done before a restart
                 context.state.dispatch(outcome.action, once=f"{turn.answer_id}/{place}")
             elif isinstance(outcome, (CallTools, Continue, Finish)):
                 further.append(outcome)

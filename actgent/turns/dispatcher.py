@@ -23,7 +23,7 @@ from actgent.messages import (
     make_reply,
     message_failure,
 )
-from actgent.protocols.base import Outcome, Say
+from actgent.protocols.base import Outcome, SendReply
 from actgent.sessions.context import SessionContext
 from actgent.sessions.handlers import Handler, HandlerKind, name_of, to_awaitable
 from actgent.sessions.pending.turn_future import TurnFuture
@@ -60,7 +60,7 @@ def to_deliveries(
     deliveries: list[Delivery] = []
     replies = 0
     for outcome in sorted(outcomes, key=_rank) if len(outcomes) > 1 else outcomes:
-        if isinstance(outcome, Say):
+        if isinstance(outcome, SendReply):
             deliveries.append(
                 make_reply(
                     id=f"{answer_id}/{replies}" if replies else answer_id,

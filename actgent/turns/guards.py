@@ -15,7 +15,7 @@ from typing import Literal, TypeVar, get_args
 import attrs
 import trio
 
-from actgent.approvals import Approve, Ask, Expire, Reject, Respond
+from actgent.approvals import ApprovalRequest, Approve, Expire, Reject, Respond
 from actgent.errors import ConfigurationError, GuardrailTripped, HandlerFailed, nearest
 from actgent.journal.records import GuardDecisionRecord
 from actgent.messages import Message, Refuse, Reply, Text
@@ -135,19 +135,21 @@ class Guards:
 
         Raises:
             GuardrailTripped: A guard rejected a message.
-            HandlerFailed: A guard failed, or returned something other than None, an `Ask` or a `Refuse`.
+            HandlerFailed: A guard failed, or returned something other than None, an `ApprovalRequest` or a `Refuse`.
         """
         for message in (*turn.joined, turn.message):
             if message.sender.kind != "system":
                 for guard, with_session in self.messages:
                     said = await dispatcher.judge(context, guard, message, takes_session=with_session)
-                    if isinstance(said, Ask):
+                    if isinstance(said, ApprovalRequest):
                         said = _decided(context, guard, message, said)
                     if isinstance(said, Refuse):
                         raise GuardrailTripped(name_of(guard), said.reason)
                     if said is not None:
                         raise dispatcher.unusable(
-                            guard, said, "a guard of messages returns None, Ask(question) or Refuse(reason)"
+                            guard,
+                            said,
+                            "a guard of messages returns None, ApprovalRequest(question) or Refuse(reason)",
                         )
 
     # --- answers -----------------------------------------------------------------------------
@@ -176,7 +178,7 @@ class Guards:
         text: str | None = None
         for guard, with_session in self.answers:
             said = await dispatcher.judge(context, guard, reply, takes_session=with_session)
-            if isinstance(said, Ask):
+            if isinstance(said, ApprovalRequest):
                 said = _decided(context, guard, reply, said)
             if isinstance(said, Refuse):
                 return GuardDecisionRecord(
@@ -186,7 +188,9 @@ class Guards:
                 text, reply = said, attrs.evolve(reply, text=said)
             elif said is not None:
                 raise dispatcher.unusable(
-                    guard, said, "a guard of answers returns None, a text, Ask(question) or Refuse(reason)"
+                    guard,
+                    said,
+                    "a guard of answers returns None, a text, ApprovalRequest(question) or Refuse(reason)",
                 )
         return GuardDecisionRecord(message_id=turn.message.id, answer=reply.id, text=text)
 
@@ -246,7 +250,7 @@ class ApprovalNeeded(Exception):
 
 
 def _decided(
-    context: SessionContext, guard: Handler, about: Message | Reply, ask: Ask
+    context: SessionContext, guard: Handler, about: Message | Reply, ask: ApprovalRequest
 ) -> Refuse | str | None:
     """Return the approval decision about a message or an answer; a string replaces the answer.
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 import attrs
 
 from actgent.messages import Message
-from actgent.protocols.base import PromptTemplate, View
+from actgent.protocols.base import PromptTemplate, TurnView
 from actgent.sessions.context import SessionContext
 from actgent.sessions.handlers import Handler, takes_session
 from actgent.sessions.turn import Turn
@@ -56,7 +56,7 @@ class Hooks:
         return _worded(texts)
 
     async def gather_for(
-        self, context: SessionContext, turn: Turn, view: View, dispatcher: Dispatcher
+        self, context: SessionContext, turn: Turn, view: TurnView, dispatcher: Dispatcher
     ) -> None:
         """Run the pre-processors of the current protocol stage, and add their texts to the next model call; failed hooks add nothing."""
         if turn.message.sender.kind != "user" or view.repairs:  # of those it is there already

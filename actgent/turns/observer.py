@@ -32,7 +32,7 @@ from actgent.events import (
     TurnStarted,
     TurnSuspended,
 )
-from actgent.llm.base import Answer, CallWatch
+from actgent.llm.base import CallWatch, ModelResponse
 from actgent.messages import CallProgress, Message, ToolCall, ToolResult
 from actgent.modes.changes import changes_in
 from actgent.sessions.context import SessionContext
@@ -172,7 +172,7 @@ class Observer:
         self,
         context: SessionContext,
         message: Message,
-        answer: Answer,
+        answer: ModelResponse,
         started: float,
         first_at: float | None,
     ) -> None:

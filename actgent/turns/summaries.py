@@ -8,7 +8,7 @@ import trio
 from actgent.control.budget import Budget
 from actgent.errors import LimitReached, ModelError, PriceUnknown
 from actgent.journal.records import AgentMessageRecord
-from actgent.llm.base import LLM, Answer, Chat
+from actgent.llm.base import LLM, ModelRequest, ModelResponse
 from actgent.memory.short_term import SUMMARY
 from actgent.memory.summarizing import Material, SummarizingView
 from actgent.messages import ChatMessage, Message, Priority, Sender, Text
@@ -80,7 +80,7 @@ class SummaryMaker:
             LimitReached: The session's limits do not allow the model call.
             PriceUnknown: The session limits cost, and the model has no price.
         """
-        chat = Chat(
+        chat = ModelRequest(
             system=PROMPT,
             messages=(ChatMessage("user", (Text(material.text),)),),
             session=context.id,
@@ -106,7 +106,7 @@ class SummaryMaker:
         said = "it took too long" if error is None else error_text(error)
         raise ModelError(f"no summary: {said}", model=self.llm.name)
 
-    async def _paid(self, context: SessionContext, chat: Chat) -> Answer:
+    async def _paid(self, context: SessionContext, chat: ModelRequest) -> ModelResponse:
         budget = self.budget_of(context)
         if budget is None:
             return check_answer(await self.llm.complete(chat), self.llm)

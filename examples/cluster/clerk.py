@@ -2,10 +2,10 @@
 
 import os
 
-from actgent import BareAgent, Chat, ScriptedLLM, Text
+from actgent import BareAgent, ModelRequest, ScriptedLLM, Text
 
 
-def answer(chat: Chat) -> str:
+def answer(chat: ModelRequest) -> str:
     said = "".join(part.text for part in chat.messages[-1].parts if isinstance(part, Text))
     return f"{os.environ['CLERK_NODE']}: {said}"
 

@@ -6,7 +6,7 @@ import trio.lowlevel
 from measure import ANSWER, Figures, Stopwatch, expect, short
 
 from actgent import LLM, BareAgent, Text
-from actgent.llm.base import Answer, Chat, OnText
+from actgent.llm.base import ModelRequest, ModelResponse, OnText
 
 ROUNDS = 25
 
@@ -14,17 +14,17 @@ ROUNDS = 25
 class Subclass(LLM):
     """Answers at once."""
 
-    async def complete(self, chat: Chat, *, on_text: OnText | None = None) -> Answer:
+    async def complete(self, chat: ModelRequest, *, on_text: OnText | None = None) -> ModelResponse:
         await trio.lowlevel.checkpoint()
-        return Answer(parts=(Text(ANSWER),))
+        return ModelResponse(parts=(Text(ANSWER),))
 
 
 class WithoutBase:
     """The same by its method alone."""
 
-    async def complete(self, chat: Chat, *, on_text: OnText | None = None) -> Answer:
+    async def complete(self, chat: ModelRequest, *, on_text: OnText | None = None) -> ModelResponse:
         await trio.lowlevel.checkpoint()
-        return Answer(parts=(Text(ANSWER),))
+        return ModelResponse(parts=(Text(ANSWER),))
 
 
 async def function(messages: list[dict[str, str]]) -> str:

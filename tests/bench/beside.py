@@ -97,11 +97,11 @@ async def _latencies(session: Session, count: int) -> list[float]:
 async def direct(size: int) -> Figures:
     """The floor: the model asked directly, with nobody beside it."""
     llm, found = ScriptedLLM(["Noted."], repeat=True, keep=0), []
-    from actgent.llm.base import Chat
+    from actgent.llm.base import ModelRequest
 
     for _ in range(size):
         begun = time.perf_counter()
-        await llm.complete(Chat(messages=(ChatMessage("user", (Text("How is the weather?"),)),)))
+        await llm.complete(ModelRequest(messages=(ChatMessage("user", (Text("How is the weather?"),)),)))
         found.append(time.perf_counter() - begun)
         await trio.sleep(PAUSE)
     return {

@@ -22,7 +22,17 @@ import psycopg
 import trio
 from measure import REFERENCE_S, calibrate
 
-from actgent import LLM, Answer, BareAgent, GatewayLimits, Runtime, Text, connect, open_gateway, open_runtime
+from actgent import (
+    LLM,
+    BareAgent,
+    GatewayLimits,
+    ModelResponse,
+    Runtime,
+    Text,
+    connect,
+    open_gateway,
+    open_runtime,
+)
 
 DATABASE = os.environ.get("ACTGENT_JOURNAL", "postgresql://postgres@127.0.0.1:5432/test")
 MANY = 1_000_000
@@ -44,9 +54,9 @@ class Slow(LLM):
         self._times = float(shortest), float(longest)
         self._random = random.Random(16)
 
-    async def complete(self, chat: Any, on_text: Any = None) -> Answer:
+    async def complete(self, chat: Any, on_text: Any = None) -> ModelResponse:
         await trio.sleep(self._random.uniform(*self._times))
-        return Answer(parts=(Text("It is nine o'clock."),))
+        return ModelResponse(parts=(Text("It is nine o'clock."),))
 
 
 @attrs.define(eq=False)

@@ -70,11 +70,11 @@ from actgent.journal.records import (
     SessionCreatedRecord,
     StateChangeRecord,
 )
-from actgent.llm.base import Answer, Chat, OnText
+from actgent.llm.base import ModelRequest, ModelResponse, OnText
 from actgent.messages import ChatMessage, Message, Sender
 
-SAID = Answer(parts=(Text(ANSWER),))
-WANTS_SUM = Answer(parts=(ToolCall("add", {"a": 2, "b": 3}, id="call_1"),), stop="tool_calls")
+SAID = ModelResponse(parts=(Text(ANSWER),))
+WANTS_SUM = ModelResponse(parts=(ToolCall("add", {"a": 2, "b": 3}, id="call_1"),), stop="tool_calls")
 
 # --- models: one checkpoint a call --------------------------------------------------------
 
@@ -84,7 +84,7 @@ class Instant(LLM):
 
     name = "bench:instant"
 
-    async def complete(self, chat: Chat, *, on_text: OnText | None = None) -> Answer:
+    async def complete(self, chat: ModelRequest, *, on_text: OnText | None = None) -> ModelResponse:
         await checkpoint()
         return SAID
 
@@ -94,7 +94,7 @@ class Slow(LLM):
 
     name = "bench:slow"
 
-    async def complete(self, chat: Chat, *, on_text: OnText | None = None) -> Answer:
+    async def complete(self, chat: ModelRequest, *, on_text: OnText | None = None) -> ModelResponse:
         await trio.sleep(0.1)
         return SAID
 
@@ -104,7 +104,7 @@ class Endless(LLM):
 
     name = "bench:endless"
 
-    async def complete(self, chat: Chat, *, on_text: OnText | None = None) -> Answer:
+    async def complete(self, chat: ModelRequest, *, on_text: OnText | None = None) -> ModelResponse:
         await trio.sleep_forever()
         return SAID
 
@@ -114,12 +114,12 @@ class Adding(LLM):
 
     name = "bench:adding"
 
-    async def complete(self, chat: Chat, *, on_text: OnText | None = None) -> Answer:
+    async def complete(self, chat: ModelRequest, *, on_text: OnText | None = None) -> ModelResponse:
         await checkpoint()
         last = chat.messages[-1]
         if last.role != "tool":
             return WANTS_SUM
-        return Answer(parts=(Text(f"The sum is {last.parts[0].text}"),))
+        return ModelResponse(parts=(Text(f"The sum is {last.parts[0].text}"),))
 
 
 class Growing(LLM):
@@ -129,14 +129,14 @@ class Growing(LLM):
 
     def __init__(self) -> None:
         self.calls = 0
-        self.last: Chat | None = None
+        self.last: ModelRequest | None = None
 
-    async def complete(self, chat: Chat, *, on_text: OnText | None = None) -> Answer:
+    async def complete(self, chat: ModelRequest, *, on_text: OnText | None = None) -> ModelResponse:
         await checkpoint()
         self.calls += 1
         self.last = chat
         expect(seen=len(chat.messages), wanted=2 * self.calls - 1, what="messages that the model saw")
-        return Answer(parts=(Text(long(1_000_000 + self.calls)),))
+        return ModelResponse(parts=(Text(long(1_000_000 + self.calls)),))
 
 
 class Verbose(LLM):
@@ -144,9 +144,9 @@ class Verbose(LLM):
 
     name = "bench:verbose"
 
-    async def complete(self, chat: Chat, *, on_text: OnText | None = None) -> Answer:
+    async def complete(self, chat: ModelRequest, *, on_text: OnText | None = None) -> ModelResponse:
         await checkpoint()
-        return Answer(parts=(Text(short(len(chat.messages)) * 25),))
+        return ModelResponse(parts=(Text(short(len(chat.messages)) * 25),))
 
 
 class Chunked(LLM):
@@ -157,12 +157,12 @@ class Chunked(LLM):
     def __init__(self, count: int) -> None:
         self.count = count
 
-    async def complete(self, chat: Chat, *, on_text: OnText | None = None) -> Answer:
+    async def complete(self, chat: ModelRequest, *, on_text: OnText | None = None) -> ModelResponse:
         for _ in range(self.count):
             await checkpoint()
             if on_text is not None:
                 await on_text(CHUNK, 0)
-        return Answer(parts=(Text(CHUNK * self.count),))
+        return ModelResponse(parts=(Text(CHUNK * self.count),))
 
 
 class Streams(LLM):
@@ -173,7 +173,7 @@ class Streams(LLM):
     def __init__(self) -> None:
         self.stopped: Callable[[float], None] = lambda _: None
 
-    async def complete(self, chat: Chat, *, on_text: OnText | None = None) -> Answer:
+    async def complete(self, chat: ModelRequest, *, on_text: OnText | None = None) -> ModelResponse:
         if "urgent" in chat.messages[-1].parts[0].text:
             await checkpoint()
             return SAID
@@ -628,7 +628,7 @@ async def granted(count: int) -> Figures:
         async def ask(session: str, urgent: bool) -> None:
             said = ChatMessage("user", (Text(session),))
             priority = Priority.URGENT if urgent else Priority.NORMAL
-            await llm.complete(Chat(messages=(said,), session=session, priority=priority))
+            await llm.complete(ModelRequest(messages=(said,), session=session, priority=priority))
 
         figures = await shared.measure(ask, count, let_go=lambda: governor.statistics().admitted)
         await llm.aclose()

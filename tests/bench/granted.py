@@ -11,7 +11,7 @@ import attrs
 import trio
 from measure import ANSWER, Figures, Stopwatch, expect
 
-from actgent.llm.base import Answer
+from actgent.llm.base import ModelResponse
 from actgent.messages import Text, Usage
 from actgent.testing import Provider, ProviderRequest, RateLimits, Slow, open_provider
 
@@ -39,7 +39,7 @@ class Shared:
     def answer(self, request: ProviderRequest) -> Slow:
         if request.text in self.asked:
             self.waits.append(request.number - self.asked.pop(request.text) - 1)
-        return Slow(Answer(parts=(Text(ANSWER),), usage=USAGE), delay=1.0)
+        return Slow(ModelResponse(parts=(Text(ANSWER),), usage=USAGE), delay=1.0)
 
     async def measure(self, ask: Ask, sessions: int, *, let_go: Callable[[], int]) -> Figures:
         """One call of each session, all at once, and an urgent one now and then."""

@@ -7,7 +7,7 @@ import pytest
 
 import actgent
 from actgent import LLM, BareAgent, Text, ToolCall, tool
-from actgent.llm.base import Answer
+from actgent.llm.base import ModelResponse
 
 PACKAGE = str(Path(actgent.__file__).parent)
 COUNT = 50
@@ -23,8 +23,8 @@ class Adding(LLM):
 
     async def complete(self, chat, *, on_text=None):
         if chat.tools and chat.messages[-1].role != "tool":
-            return Answer(parts=(ToolCall("add", {"a": 2, "b": 3}, id="call_1"),), stop="tool_calls")
-        return Answer(parts=(Text("This is an answer."),))
+            return ModelResponse(parts=(ToolCall("add", {"a": 2, "b": 3}, id="call_1"),), stop="tool_calls")
+        return ModelResponse(parts=(Text("This is an answer."),))
 
 
 @tool(thread=False)

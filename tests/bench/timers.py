@@ -17,7 +17,7 @@ from actgent import LLM, BareAgent, Sender, Text, open_runtime
 from actgent.journal.base import Entry
 from actgent.journal.journal_url import open_journal
 from actgent.journal.records import NextTimerRecord, ScheduleRecord, SessionCreatedRecord
-from actgent.llm.base import Answer, Chat, OnText
+from actgent.llm.base import ModelRequest, ModelResponse, OnText
 
 RATE = 100_000 / 60
 """How many are due each second: 100,000 within a minute."""
@@ -45,12 +45,12 @@ class Lateness(LLM):
         self.done = trio.Event()
         self._count = count
 
-    async def complete(self, chat: Chat, *, on_text: OnText | None = None) -> Answer:
+    async def complete(self, chat: ModelRequest, *, on_text: OnText | None = None) -> ModelResponse:
         await checkpoint()
         part = chat.messages[-1].parts[0]
         assert isinstance(part, Text)
         self.note(float(part.text.split()[-2]))
-        return Answer(parts=(Text(ANSWER),))
+        return ModelResponse(parts=(Text(ANSWER),))
 
     def note(self, due: float) -> None:
         self.late.append(self.now() - due)

@@ -9,7 +9,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, Spa
 from opentelemetry.sdk.trace.sampling import TraceIdRatioBased
 
 from actgent import LLM, BareAgent, Text, open_runtime
-from actgent.llm.base import Answer, Chat, OnText
+from actgent.llm.base import ModelRequest, ModelResponse, OnText
 from actgent.observe import Telemetry
 
 ROUNDS = 5
@@ -20,9 +20,9 @@ class Instant(LLM):
 
     name = "bench:instant"
 
-    async def complete(self, chat: Chat, *, on_text: OnText | None = None) -> Answer:
+    async def complete(self, chat: ModelRequest, *, on_text: OnText | None = None) -> ModelResponse:
         await trio.lowlevel.checkpoint()
-        return Answer(parts=(Text(ANSWER),))
+        return ModelResponse(parts=(Text(ANSWER),))
 
 
 class Nowhere(SpanExporter):

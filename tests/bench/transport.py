@@ -28,7 +28,7 @@ import httpx2
 import trio
 from measure import long
 
-from actgent.llm.base import Chat, ChatMessage
+from actgent.llm.base import ChatMessage, ModelRequest
 from actgent.llm.clients.anthropic import Anthropic
 from actgent.llm.clients.openai import OpenAI
 from actgent.llm.clients.openai_responses import OpenAIResponses
@@ -74,11 +74,11 @@ APIS = (
 )
 
 
-def conversation(size: int) -> Chat:
+def conversation(size: int) -> ModelRequest:
     """Return a chat of `size` messages of 400 characters, user and assistant in turn."""
     roles = ("user", "assistant")
     messages = tuple(ChatMessage(roles[number % 2], (Text(long(number)),)) for number in range(size))
-    return Chat(system="You are a helpful assistant.", messages=messages)
+    return ModelRequest(system="You are a helpful assistant.", messages=messages)
 
 
 async def drop(text: str, attempt: int) -> None:
@@ -86,7 +86,7 @@ async def drop(text: str, attempt: int) -> None:
     await trio.lowlevel.checkpoint()
 
 
-def ways(api: Api, model: Remote, chat: Chat, *, streams: bool) -> Mapping[str, Way]:
+def ways(api: Api, model: Remote, chat: ModelRequest, *, streams: bool) -> Mapping[str, Way]:
     """Return each way to make the same call."""
     sdk = model._sdk.client
     resource = api.resource(sdk)

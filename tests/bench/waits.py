@@ -27,7 +27,7 @@ from actgent.journal.records import (
     SessionCreatedRecord,
     SuspensionRecord,
 )
-from actgent.llm.base import Answer, Chat, OnText
+from actgent.llm.base import ModelRequest, ModelResponse, OnText
 from actgent.messages import Message, ToolResult
 
 DAY = 86_400.0
@@ -46,7 +46,7 @@ class Cashier(LLM):
         self.done = trio.Event()
         self._count = count
 
-    async def complete(self, chat: Chat, *, on_text: OnText | None = None) -> Answer:
+    async def complete(self, chat: ModelRequest, *, on_text: OnText | None = None) -> ModelResponse:
         await checkpoint()
         result = chat.messages[-1].parts[0]
         assert isinstance(result, ToolResult)
@@ -58,7 +58,7 @@ class Cashier(LLM):
             self.late.append(self.now() - float(first.text))
         if self.answered + len(self.late) == self._count:
             self.done.set()
-        return Answer(parts=(Text(ANSWER),))
+        return ModelResponse(parts=(Text(ANSWER),))
 
 
 def sizes(size: int) -> tuple[int, int, int]:

@@ -8,10 +8,10 @@ import trio
 
 from actgent import (
     LLM,
-    Answer,
     BareAgent,
     GatewayLimits,
     ModelError,
+    ModelResponse,
     ScriptedLLM,
     Text,
     ToolCall,
@@ -63,11 +63,13 @@ class Counting(LLM):
         if said == "you said: wait":
             await trio.sleep_forever()
         if isinstance(said, ToolCall):
-            return Answer(parts=(said,), stop="tool_use", usage=Usage(input_tokens=10, output_tokens=2))
+            return ModelResponse(
+                parts=(said,), stop="tool_use", usage=Usage(input_tokens=10, output_tokens=2)
+            )
         for word in said.split(" "):
             if on_text is not None:
                 await on_text(f"{word} ", 0)
-        return Answer(parts=(Text(said + " "),), usage=Usage(input_tokens=7, output_tokens=3))
+        return ModelResponse(parts=(Text(said + " "),), usage=Usage(input_tokens=7, output_tokens=3))
 
 
 def make_agent(name="clerk", **options):

@@ -3,7 +3,7 @@
 import pytest
 import trio
 
-from actgent import LLM, Answer, BareAgent, Text, Token
+from actgent import LLM, BareAgent, ModelResponse, Text, Token
 from actgent.client import event_subscription
 from actgent.client.json_conversion import DeliveryDecoder
 from actgent.client.transport import StreamEvent
@@ -28,7 +28,7 @@ class Halting(LLM):
         await on_text("one", 0)
         await self.may_go.wait()
         await on_text(" two", 0)
-        return Answer(parts=(Text("one two"),))
+        return ModelResponse(parts=(Text("one two"),))
 
 
 async def test_token_handler_attached_later_receives_tokens(serving):

@@ -16,7 +16,7 @@ from pathlib import Path
 import attrs
 import trio
 
-from actgent import LLM, Answer, BareAgent, Text, Usage, open_runtime
+from actgent import LLM, BareAgent, ModelResponse, Text, Usage, open_runtime
 from actgent.cluster.opening import PARTITIONS
 
 LIFE = Path(__file__)
@@ -37,7 +37,7 @@ class Slow(LLM):
             signal.raise_signal(signal.SIGKILL)
         await trio.sleep(self.seconds)
         self.note("DONE", said)
-        return Answer(parts=(Text(f"you said: {said}"),), usage=Usage(input_tokens=1, output_tokens=1))
+        return ModelResponse(parts=(Text(f"you said: {said}"),), usage=Usage(input_tokens=1, output_tokens=1))
 
 
 @asynccontextmanager

@@ -8,7 +8,7 @@ import trio
 
 pytest.importorskip("psycopg", reason="the extra `postgres` is not installed")
 
-from actgent import BareAgent, Chat, Governor, Priority, RateLimited, RateLimitedModel, ScriptedLLM
+from actgent import BareAgent, Governor, ModelRequest, Priority, RateLimited, RateLimitedModel, ScriptedLLM
 from actgent.errors import JournalFailed
 from actgent.journal.postgres import PartitionedJournal, rate_limit_leases
 from actgent.llm.governor import LimitLeaseClient
@@ -37,7 +37,7 @@ class Node:
                 await talk(self)
 
     async def call(self, session="", *, tokens=0, guess=0, seconds=0.5, **options):
-        chat = Chat(messages=(), session=session, max_tokens=guess, **options)
+        chat = ModelRequest(messages=(), session=session, max_tokens=guess, **options)
         async with self.governor.admit(chat, model="m", size=0) as permit:
             self.calls.append((trio.current_time(), tokens))
             await trio.sleep(seconds)
@@ -207,7 +207,7 @@ async def test_a_governor_has_its_limits_for_itself_again(virtual, autojump_cloc
     node, times = Node("n0", virtual, requests_per_minute=60, burst=1 / 60), []
 
     async def call():
-        async with node.governor.admit(Chat(messages=()), model="m"):
+        async with node.governor.admit(ModelRequest(messages=()), model="m"):
             times.append(trio.current_time())
 
     async with trio.open_nursery() as nursery:

@@ -30,7 +30,7 @@ from actgent.cluster.operations.changing import release
 from actgent.control.budget import spent_in
 from actgent.errors import Fenced
 from actgent.journal.records import UsageRecord
-from actgent.llm.base import Answer
+from actgent.llm.base import ModelResponse
 from actgent.messages import Message, Sender, Text, Usage
 from actgent.runtime.delegation.pool_tasks import PoolTask
 from tests.clusters import Cluster, open_balancer, open_cluster
@@ -104,7 +104,9 @@ def writing(*, calls=None, wait=None):
             calls.append(said(chat))
         if wait is not None:
             await wait.wait()
-        return Answer(parts=(Text(f"written: {said(chat)}"),), usage=Usage(input_tokens=7, output_tokens=5))
+        return ModelResponse(
+            parts=(Text(f"written: {said(chat)}"),), usage=Usage(input_tokens=7, output_tokens=5)
+        )
 
     return BareAgent("writer", llm=ScriptedLLM(answer))
 
@@ -456,7 +458,7 @@ async def test_what_a_task_of_another_pool_took_counts_for_who_asked():
 
     def looking(chat):
         call = ToolCall("look", {"place": "here"})
-        return Answer(parts=(call,), stop="tool_use", usage=Usage(input_tokens=7, output_tokens=5))
+        return ModelResponse(parts=(call,), stop="tool_use", usage=Usage(input_tokens=7, output_tokens=5))
 
     greedy = BareAgent("greedy", llm=ScriptedLLM(looking), tools=[look])
     async with open_pools() as (editors, writers), writers.node(writing(), greedy):

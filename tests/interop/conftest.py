@@ -4,9 +4,9 @@ import pytest
 import trio
 import trio.lowlevel
 
-from actgent import Ask, BareAgent, ScriptedLLM, Text, ToolCall, ToolResult, Usage, tool
+from actgent import ApprovalRequest, BareAgent, ScriptedLLM, Text, ToolCall, ToolResult, Usage, tool
 from actgent.interop import PROTOCOLS
-from actgent.llm.base import Answer
+from actgent.llm.base import ModelResponse
 from tests.web.conftest import open_served
 
 USAGE = Usage(input_tokens=12, output_tokens=5)
@@ -24,24 +24,24 @@ def answer(chat):
     theirs = [each for each in chat.tools if each.name not in OWN]
     if results := [part for part in last.parts if isinstance(part, ToolResult)]:
         told = f" {' '.join(each.text for each in results)}" if theirs else ""
-        return Answer(parts=(Text(f"The result is in.{told}"),), usage=USAGE)
+        return ModelResponse(parts=(Text(f"The result is in.{told}"),), usage=USAGE)
     if theirs and ("where" in words or "weather" in words):
         calls = [
             ToolCall(each.name, dict.fromkeys(each.parameters.get("required", ()), "x")) for each in theirs
         ]
         own = [ToolCall("add", {"a": 1, "b": 2})] if "add" in words else []
         own += [ToolCall("pay", {"euros": 3})] if "pay" in words else []
-        return Answer(parts=(*calls, *own), stop="tool_calls", usage=USAGE)
+        return ModelResponse(parts=(*calls, *own), stop="tool_calls", usage=USAGE)
     if "add" in words:
         calls = [Text("I add. "), *(ToolCall("add", {"a": number, "b": 3}) for number in range(2))]
-        return Answer(parts=tuple(calls), stop="tool_calls", usage=USAGE)
+        return ModelResponse(parts=tuple(calls), stop="tool_calls", usage=USAGE)
     if "pay" in words:
-        return Answer(parts=(ToolCall("pay", {"euros": 3}),), stop="tool_calls", usage=USAGE)
+        return ModelResponse(parts=(ToolCall("pay", {"euros": 3}),), stop="tool_calls", usage=USAGE)
     if "break" in words:
-        return Answer(parts=(ToolCall("break_down", {}),), stop="tool_calls", usage=USAGE)
+        return ModelResponse(parts=(ToolCall("break_down", {}),), stop="tool_calls", usage=USAGE)
     if "fail" in words:
         raise RuntimeError("secret-canary")
-    return Answer(parts=(Text(f"you said: {words}"),), usage=USAGE)
+    return ModelResponse(parts=(Text(f"you said: {words}"),), usage=USAGE)
 
 
 @tool(effect="pure")
@@ -51,7 +51,7 @@ async def add(a: int, b: int) -> int:
     return a + b
 
 
-@tool(approval=Ask("Really pay?", timeout=3600))
+@tool(approval=ApprovalRequest("Really pay?", timeout=3600))
 async def pay(euros: int) -> str:
     """Pay an amount."""
     await trio.lowlevel.checkpoint()

@@ -397,7 +397,7 @@ async def test_failed_turn_is_an_error_without_foreign_words(client):
     ("stop", "reason"), [("length", "max_tokens"), ("refusal", "refusal"), ("filter", "refusal")]
 )
 async def test_stop_reasons_of_the_model(stop, reason):
-    agent = BareAgent("clerk", llm=ScriptedLLM(lambda _: Answer(parts=(Text("no"),), stop=stop)))
+    agent = BareAgent("clerk", llm=ScriptedLLM(lambda _: ModelResponse(parts=(Text("no"),), stop=stop)))
     async with open_runtime(journal="memory:") as runtime:
         await runtime.start(agent)
         async with connected(runtime, agent) as client:

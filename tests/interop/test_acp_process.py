@@ -16,8 +16,8 @@ from .acp_client import Client, selecting
 ACTGENT = str(Path(sys.executable).with_name("actgent"))
 AGENT = """
 import trio
-from actgent import Ask, BareAgent, ScriptedLLM, Text, ToolCall, ToolResult, tool
-from actgent.llm.base import Answer
+from actgent import ApprovalRequest, BareAgent, ScriptedLLM, Text, ToolCall, ToolResult, tool
+from actgent.llm.base import ModelResponse
 
 print("noise of an import")
 
@@ -28,10 +28,10 @@ def answer(chat):
     if any(isinstance(part, ToolResult) for part in last.parts):
         return "The result is in."
     name = next((word for word in ("pay", "wait") if word in words), "")
-    return Answer(parts=(ToolCall(name, {}),), stop="tool_calls") if name else f"you said: {words}"
+    return ModelResponse(parts=(ToolCall(name, {}),), stop="tool_calls") if name else f"you said: {words}"
 
 
-@tool(approval=Ask("Really pay?", timeout=3600))
+@tool(approval=ApprovalRequest("Really pay?", timeout=3600))
 def pay() -> str:
     '''Pay.'''
     print("noise of a tool")

@@ -11,7 +11,6 @@ import trio
 
 from actgent import (
     LLM,
-    Answer,
     BadRequest,
     BareAgent,
     ConfigurationError,
@@ -19,6 +18,7 @@ from actgent import (
     Governor,
     Limits,
     ModelError,
+    ModelResponse,
     ModelTimeout,
     NotAuthorized,
     ProviderUnavailable,
@@ -86,11 +86,11 @@ class Completes:
         self.chats.append(chat)
         if on_text is not None:
             await on_text("whole", 0)
-        return Answer(parts=(Text("whole"),), usage=Usage(input_tokens=3, output_tokens=1))
+        return ModelResponse(parts=(Text("whole"),), usage=Usage(input_tokens=3, output_tokens=1))
 
 
 class Terse:
-    """One that knows neither streams nor `Answer`."""
+    """One that knows neither streams nor `ModelResponse`."""
 
     async def complete(self, chat):
         return chat.messages[-1].parts[0].text.upper()
@@ -354,7 +354,7 @@ async def test_what_is_no_text_is_named():
     async def number(messages):
         return 5
 
-    with pytest.raises(StreamInterrupted, match=r"number.*text or an Answer, not int"):
+    with pytest.raises(StreamInterrupted, match=r"number.*text or a ModelResponse, not int"):
         await said(number)
 
 

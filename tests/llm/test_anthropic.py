@@ -2,10 +2,10 @@
 
 import pytest
 
-from actgent.llm.base import Chat, ChatMessage, ResponseFormat
+from actgent.llm.base import ChatMessage, ModelRequest, ResponseFormat
 from actgent.messages import File, Image, Opaque, Text, Thinking, ToolCall, ToolResult, ToolSpec
 
-HELLO = Chat(messages=(ChatMessage("user", (Text("Hello."),)),))
+HELLO = ModelRequest(messages=(ChatMessage("user", (Text("Hello."),)),))
 ASKED = HELLO.messages[0]
 DIALECT = "anthropic"
 MARK = {"cache_control": {"type": "ephemeral"}}
@@ -47,7 +47,7 @@ async def test_the_whole_request(connect, said):
         ),
     )
     specs = (ToolSpec("add", "Add.", {"type": "object"}), ToolSpec("sub", "Subtract.", {"type": "object"}))
-    await model.complete(Chat(system="Be kind.", messages=messages, tools=specs))
+    await model.complete(ModelRequest(system="Be kind.", messages=messages, tools=specs))
     assert wire.bodies[0] == {
         "model": "model-1",
         "max_tokens": 8192,
@@ -86,7 +86,7 @@ async def test_the_cache_holds_when_the_last_words_are_said_only_once(connect, s
         ChatMessage("assistant", (Text("Yes?"),)),
         ChatMessage("user", (Text("Add."), Text("Answer in JSON."))),
     )
-    await model.complete(Chat(messages=history))
+    await model.complete(ModelRequest(messages=history))
     marked = [
         block["text"]
         for turn in wire.bodies[0]["messages"]
@@ -114,7 +114,7 @@ async def test_turns_alternate_and_begin_with_the_user(connect, said):
         ChatMessage("assistant", (Thinking("x", "openai"),)),
         ChatMessage("user", (Text("B"),)),
     )
-    await model.complete(Chat(messages=messages))
+    await model.complete(ModelRequest(messages=messages))
     opening, welcome, asked = wire.bodies[0]["messages"]
     assert (opening["role"], welcome["content"]) == ("user", [text("Welcome.")])
     assert asked == {
@@ -138,7 +138,7 @@ async def test_thinking_goes_back_unchanged(connect):
     assert answer.text == "Found."
     assert answer.parts[:2] == (Thinking("Hm.", DIALECT, blocks[0]), Thinking("", DIALECT, blocks[1]))
     assert answer.tool_calls == (ToolCall("f", {}, provider_id="toolu_1"),)
-    await model.complete(Chat(messages=(ASKED, ChatMessage("assistant", answer.parts), ASKED)))
+    await model.complete(ModelRequest(messages=(ASKED, ChatMessage("assistant", answer.parts), ASKED)))
     assert wire.bodies[1]["messages"][1]["content"] == blocks
 
 
@@ -259,7 +259,7 @@ async def test_response_format(connect, said):
     """The schema is sent closed, as the API demands."""
     model, wire = connect(DIALECT, said(DIALECT))
     schema = {"type": "object", "properties": {"a": {"type": "integer", "minimum": 1}}, "required": ["a"]}
-    await model.complete(Chat(messages=HELLO.messages, response_format=ResponseFormat("r", schema)))
+    await model.complete(ModelRequest(messages=HELLO.messages, response_format=ResponseFormat("r", schema)))
     form = wire.bodies[0]["output_config"]["format"]
     assert form["type"] == "json_schema"
     assert form["schema"]["additionalProperties"] is False

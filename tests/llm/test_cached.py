@@ -7,11 +7,11 @@ import pytest
 import trio
 
 from actgent import (
-    Answer,
     BareAgent,
     CachedModel,
     ConfigurationError,
     GoalAgent,
+    ModelResponse,
     ScriptedLLM,
     Text,
     ToolCall,
@@ -19,7 +19,7 @@ from actgent import (
     run_agent,
     tool,
 )
-from actgent.llm.base import LLM, Chat
+from actgent.llm.base import LLM, ModelRequest
 from actgent.messages import ChatMessage
 
 
@@ -37,9 +37,9 @@ def decide(chat, *, native=True):
     said = str(chat.messages)
     if "'v'" not in said and '"v"' not in said:
         call = ToolCall("ok", {}) if native else Text(act("execute", tool="ok"))
-        return Answer(parts=(call,), usage=Usage(input_tokens=5, cost=1.0))
+        return ModelResponse(parts=(call,), usage=Usage(input_tokens=5, cost=1.0))
     text = act("evaluate", achieved=True, answer="done")
-    return Answer(parts=(Text(text),), usage=Usage(input_tokens=5, cost=1.0))
+    return ModelResponse(parts=(Text(text),), usage=Usage(input_tokens=5, cost=1.0))
 
 
 @pytest.mark.parametrize("native", [True, False])
@@ -87,7 +87,7 @@ async def test_it_is_bounded():
     llm = CachedModel(ScriptedLLM(lambda chat: chat.messages[-1].parts[0].text), capacity=2)
 
     async def ask(text):
-        await llm.complete(Chat(messages=[ChatMessage("user", (Text(text),))], owner="ada"))
+        await llm.complete(ModelRequest(messages=[ChatMessage("user", (Text(text),))], owner="ada"))
 
     for text in ("a", "b", "a", "c", "a", "b"):
         await ask(text)
@@ -104,24 +104,27 @@ async def test_whatever_the_model_is_told_counts(change):
     """Another prompt, temperature, bound or owner is another request."""
     llm = CachedModel(ScriptedLLM(["one", "two"]))
     chat = {"messages": [ChatMessage("user", (Text("hi"),))], "owner": "ada"}
-    assert (await llm.complete(Chat(**chat))).text == "one"
-    assert (await llm.complete(Chat(**{**chat, **change}))).text == "two"
-    assert (await llm.complete(Chat(**chat))).text == "one"
+    assert (await llm.complete(ModelRequest(**chat))).text == "one"
+    assert (await llm.complete(ModelRequest(**{**chat, **change}))).text == "two"
+    assert (await llm.complete(ModelRequest(**chat))).text == "one"
 
 
 async def test_nobodys_requests_are_not_kept():
     """Where it is not known for whom a request is, it is asked; a session alone is an owner of its own."""
     llm = CachedModel(ScriptedLLM(["one", "two", "three"]))
     chat = {"messages": [ChatMessage("user", (Text("hi"),))]}
-    assert [(await llm.complete(Chat(**chat))).text for _ in range(2)] == ["one", "two"]
-    assert [(await llm.complete(Chat(**chat, session="s"))).text for _ in range(2)] == ["three", "three"]
+    assert [(await llm.complete(ModelRequest(**chat))).text for _ in range(2)] == ["one", "two"]
+    assert [(await llm.complete(ModelRequest(**chat, session="s"))).text for _ in range(2)] == [
+        "three",
+        "three",
+    ]
 
 
 async def test_cut_and_failed_answers_are_not_kept():
     """A refusal, a cut answer and an error are asked again."""
-    cut = Answer(parts=(Text("half"),), stop="length")
+    cut = ModelResponse(parts=(Text("half"),), stop="length")
     llm = CachedModel(ScriptedLLM([cut, ConfigurationError("no"), "whole"]))
-    chat = Chat(messages=[ChatMessage("user", (Text("hi"),))], owner="ada")
+    chat = ModelRequest(messages=[ChatMessage("user", (Text("hi"),))], owner="ada")
     assert (await llm.complete(chat)).text == "half"
     with pytest.raises(ConfigurationError):
         await llm.complete(chat)
@@ -139,13 +142,13 @@ class Slow(LLM):
     async def complete(self, chat, *, on_text=None):
         self.asked += 1
         await trio.sleep(1)
-        return Answer(parts=(Text(f"answer {self.asked}"),))
+        return ModelResponse(parts=(Text(f"answer {self.asked}"),))
 
 
 async def test_equal_requests_at_once_and_a_cancelled_one(autojump_clock):
     """Both are asked; one that is cancelled leaves nothing, and the next is asked."""
     llm = CachedModel(Slow())
-    chat = Chat(messages=[ChatMessage("user", (Text("hi"),))], owner="ada")
+    chat = ModelRequest(messages=[ChatMessage("user", (Text("hi"),))], owner="ada")
     with trio.move_on_after(0.5):
         await llm.complete(chat)
     assert llm.llm.asked == 1
@@ -196,7 +199,7 @@ async def test_answers_that_name_ids_are_not_kept():
     """A decision to read on in a result by its id means something in its own session alone."""
     names = act("execute", tool="read_result", args={"id": "185eb1dc0aae-00000001/call/0"})
     llm = CachedModel(ScriptedLLM([names, "other"]))
-    chat = Chat(messages=[ChatMessage("user", (Text("hi"),))], owner="ada")
+    chat = ModelRequest(messages=[ChatMessage("user", (Text("hi"),))], owner="ada")
     assert [(await llm.complete(chat)).text for _ in range(2)] == [names, "other"]
 
 

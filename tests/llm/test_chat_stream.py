@@ -8,10 +8,10 @@ import trio
 
 from actgent import BareAgent, tool
 from actgent.errors import ModelError, ModelTimeout, StreamInterrupted
-from actgent.llm.base import Chat, ChatMessage
+from actgent.llm.base import ChatMessage, ModelRequest
 from actgent.messages import Text, Thinking
 
-HELLO = Chat(messages=(ChatMessage("user", (Text("Hello."),)),))
+HELLO = ModelRequest(messages=(ChatMessage("user", (Text("Hello."),)),))
 URL = "http://localhost:1/v1"
 
 
@@ -232,7 +232,7 @@ async def test_thoughts_in_the_content_go_back_to_their_model(connect, sse):
     answer = await model.complete(HELLO)
     assert [part.text for part in answer.parts if isinstance(part, Thinking)] == ["hmhm"]
     other, others = connect("openai", reply, stream=True, base_url=URL, model="model-2")
-    chat = Chat(messages=(*HELLO.messages, ChatMessage("assistant", answer.parts), *HELLO.messages))
+    chat = ModelRequest(messages=(*HELLO.messages, ChatMessage("assistant", answer.parts), *HELLO.messages))
     await model.complete(chat)
     await other.complete(chat)
     thought = {"type": "thinking", "thinking": [{"type": "text", "text": "hmhm"}]}

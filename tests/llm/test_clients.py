@@ -23,7 +23,7 @@ from actgent.errors import (
     StreamInterrupted,
     UnsupportedPart,
 )
-from actgent.llm.base import Chat, ChatMessage
+from actgent.llm.base import ChatMessage, ModelRequest
 from actgent.llm.clients.anthropic import Anthropic
 from actgent.llm.clients.openai import OpenAI
 from actgent.llm.clients.openai_responses import OpenAIResponses
@@ -31,9 +31,9 @@ from actgent.llm.retry import Retry
 from actgent.messages import File, Image, Opaque, Text, Thinking, ToolCall, ToolResult, ToolSpec
 
 KEY = "sk-secret-0123456789"
-HELLO = Chat(messages=(ChatMessage("user", (Text("Hello."),)),))
+HELLO = ModelRequest(messages=(ChatMessage("user", (Text("Hello."),)),))
 ADD = ToolSpec("math.add", "Add.", {"type": "object", "properties": {"a": {"type": "integer"}}})
-TOOLS = Chat(messages=HELLO.messages, tools=(ADD,))
+TOOLS = ModelRequest(messages=HELLO.messages, tools=(ADD,))
 CLASSES = {"openai": OpenAI, "openai-responses": OpenAIResponses, "anthropic": Anthropic}
 QUICK = Retry(attempts=3, first_delay=0.001)
 
@@ -168,7 +168,7 @@ async def test_defaults_and_the_chats_own_values(connect, said, dialect):
     """Zero is a temperature; the chat's own value goes before the client's."""
     model, wire = connect(dialect, said(dialect), temperature=0.0, max_tokens=5)
     await model.complete(HELLO)
-    await model.complete(Chat(messages=HELLO.messages, temperature=0.5, max_tokens=9))
+    await model.complete(ModelRequest(messages=HELLO.messages, temperature=0.5, max_tokens=9))
     limits = [next(body[key] for key in body if "max" in key) for body in wire.bodies]
     assert [body["temperature"] for body in wire.bodies] == [0.0, 0.5]
     assert limits == [5, 9]
@@ -196,7 +196,7 @@ async def test_thinking_of_another_dialect_stays_at_home(connect, said, dialect)
     foreign += [Opaque(other, {"type": "x", "data": "secret"}) for other in CLASSES if other != dialect]
     model, wire = connect(dialect, said(dialect))
     messages = (*HELLO.messages, ChatMessage("assistant", (*foreign, Text("Yes?"))), *HELLO.messages)
-    await model.complete(Chat(messages=messages))
+    await model.complete(ModelRequest(messages=messages))
     text = wire.requests[0].content.decode()
     assert "secret" not in text
     assert "Yes?" in text
@@ -206,7 +206,7 @@ async def test_blocks_of_the_own_dialect_can_be_said_too(connect, said, dialect)
     """What a provider has and actgent has no part for goes as an opaque block of the user's."""
     block = {"type": "container_upload", "file_id": "file_1"}
     model, wire = connect(dialect, said(dialect), **({"cache": False} if dialect == "anthropic" else {}))
-    await model.complete(Chat(messages=(ChatMessage("user", (Text("See"), Opaque(dialect, block))),)))
+    await model.complete(ModelRequest(messages=(ChatMessage("user", (Text("See"), Opaque(dialect, block))),)))
     assert block in [value for _, value in walk(wire.bodies[0])]
 
 
@@ -218,7 +218,9 @@ async def test_calls_and_results_share_ids_that_providers_take(connect, said, di
     results = tuple(ToolResult(call_id=call.id, tool_name="math.add", content="1") for call in calls)
     model, wire = connect(dialect, said(dialect))
     await model.complete(
-        Chat(messages=(*HELLO.messages, ChatMessage("assistant", calls), ChatMessage("tool", results)))
+        ModelRequest(
+            messages=(*HELLO.messages, ChatMessage("assistant", calls), ChatMessage("tool", results))
+        )
     )
     found = [
         value
@@ -241,7 +243,7 @@ async def test_calls_of_text_protocols_go_back_as_text(connect, said, dialect):
         ChatMessage("user", (result,)),
     )
     model, wire = connect(dialect, said(dialect))
-    await model.complete(Chat(messages=messages))
+    await model.complete(ModelRequest(messages=messages))
     text = wire.requests[0].content.decode()
     assert "id-1" not in text
     assert "42" in text
@@ -291,7 +293,7 @@ async def test_long_histories_are_cheap(connect, said, dialect):
     costs, floors = [], []
     for _ in range(7):
         begin = time.process_time()
-        await model.complete(Chat(messages=history, tools=(ADD,)))
+        await model.complete(ModelRequest(messages=history, tools=(ADD,)))
         sent = time.process_time()
         json.loads(wire.requests[-1].content)
         costs.append(sent - begin)
@@ -303,7 +305,7 @@ async def test_long_histories_are_cheap(connect, said, dialect):
 async def test_lone_surrogates_do_not_stop_a_request(connect, said, dialect):
     """Text that UTF-8 cannot carry goes with a question mark in place."""
     model, wire = connect(dialect, said(dialect))
-    await model.complete(Chat(messages=(ChatMessage("user", (Text("a\ud800b"),)),)))
+    await model.complete(ModelRequest(messages=(ChatMessage("user", (Text("a\ud800b"),)),)))
     assert "a?b" in wire.requests[0].content.decode()
 
 
@@ -316,10 +318,12 @@ async def test_unsupported_parts_are_typed_errors(connect, said, dialect):
     }[dialect]
     model, wire = connect(dialect, said(dialect))
     with pytest.raises(UnsupportedPart):
-        await model.complete(Chat(messages=(ChatMessage("user", (part,)),)))
+        await model.complete(ModelRequest(messages=(ChatMessage("user", (part,)),)))
     with pytest.raises(UnsupportedPart):
         await model.complete(
-            Chat(messages=(ChatMessage("assistant", (Text("a"), Image(media_type="image/png", data=b"1"))),))
+            ModelRequest(
+                messages=(ChatMessage("assistant", (Text("a"), Image(media_type="image/png", data=b"1"))),)
+            )
         )
     assert not wire.requests
 

@@ -10,7 +10,7 @@ import pytest
 
 from actgent import OpenAI
 from actgent.errors import ConfigurationError, MissingKey
-from actgent.llm.base import Chat, ChatMessage, ResponseFormat
+from actgent.llm.base import ChatMessage, ModelRequest, ResponseFormat
 from actgent.llm.clients.providers import COMPATIBLE
 from actgent.llm.fallback import FallbackModel
 from actgent.llm.models import PROVIDERS, resolve_model
@@ -83,7 +83,7 @@ async def test_the_variables_say_where_and_with_which_key(provider, monkeypatch)
         monkeypatch.setenv(row.key[-1], "own-key")
         named = f"{provider}:meta/model-1"
         for model in (resolve_model(named), load_settings(named).build(), FallbackModel(named)):
-            answer = await model.complete(Chat(messages=ASKED[:1]))
+            answer = await model.complete(ModelRequest(messages=ASKED[:1]))
             assert answer.text == "Hello."
             await model.aclose()
         assert {request.json["model"] for request in server.requests} == {"meta/model-1"}
@@ -96,7 +96,7 @@ async def test_calls_and_their_results_are_taken(provider, monkeypatch):
     async with open_provider([[ToolCall("add", {"a": 1})]] * 2) as server:
         monkeypatch.setenv(row.url[0], server.base_url)
         model = resolve_model(f"{provider}:m")
-        chat = Chat(messages=ASKED, tools=(ADD,), response_format=FORM, max_tokens=77)
+        chat = ModelRequest(messages=ASKED, tools=(ADD,), response_format=FORM, max_tokens=77)
         whole, streamed = await model.complete(chat), await model.complete(chat, on_text=ignore)
         await model.aclose()
     assert whole.tool_calls[0].arguments == streamed.tool_calls[0].arguments == {"a": 1}
@@ -117,7 +117,7 @@ async def test_ids_of_calls_have_the_length_that_a_provider_insists_on(monkeypat
     async with open_provider(["6"]) as server:
         monkeypatch.setenv("MISTRAL_BASE_URL", server.base_url)
         model = resolve_model("mistral:m")
-        await model.complete(Chat(messages=ASKED, tools=(ADD,)))
+        await model.complete(ModelRequest(messages=ASKED, tools=(ADD,)))
         await model.aclose()
     _, calls, *results = server.requests[0].json["messages"]
     ids = [call["id"] for call in calls["tool_calls"]]
@@ -214,7 +214,7 @@ def scripted(message, finish="tool_calls"):
 
 async def sent_back(model, *, to=None, streams=False, asked=()):
     """The assistant's message as `to` (or the model itself) gets it with the next request."""
-    answer = await model.complete(Chat(messages=ASKED[:1]), on_text=ignore if streams else None)
+    answer = await model.complete(ModelRequest(messages=ASKED[:1]), on_text=ignore if streams else None)
     results = tuple(
         ToolResult(call_id=f"id-{at}", tool_name="add", content="5") for at in range(len(answer.tool_calls))
     )
@@ -228,7 +228,7 @@ async def sent_back(model, *, to=None, streams=False, asked=()):
         ChatMessage("assistant", tuple(parts)),
         ChatMessage("user", results or (Text("?"),)),
     )
-    body = (to or model).encode(Chat(messages=messages))
+    body = (to or model).encode(ModelRequest(messages=messages))
     return next(message for message in body["messages"] if message["role"] == "assistant")
 
 
@@ -289,7 +289,7 @@ CALLED = ChatMessage("assistant", (ToolCall("add", {"a": 2}, id="call-1"),))
 @pytest.mark.parametrize("provider", ["mistral", "vllm"])
 async def test_an_assistant_stands_between_a_tool_and_a_user(connect_as, provider):
     """Both refuse `user` after `tool`, which arises when a turn is stopped while its tool runs."""
-    body = connect_as(f"{provider}:m").encode(Chat(messages=(*ASKED[:1], CALLED, RESULTS)))
+    body = connect_as(f"{provider}:m").encode(ModelRequest(messages=(*ASKED[:1], CALLED, RESULTS)))
     assert [each["role"] for each in body["messages"]] == ["user", "assistant", "tool", "assistant", "user"]
     assert body["messages"][3]["content"]
 
@@ -306,13 +306,13 @@ async def test_roles_alternate_for_chat_templates(connect_as):
         ChatMessage("assistant", (Text("B."), *CALLED.parts)),
         RESULTS,
     )
-    body = connect_as("vllm:m").encode(Chat(system="S.", messages=messages))
+    body = connect_as("vllm:m").encode(ModelRequest(system="S.", messages=messages))
     roles = [each["role"] for each in body["messages"]]
     assert roles == ["system", "user", "assistant", "user", "assistant", "tool", "assistant", "user"]
     assert [item.get("text") for item in body["messages"][3]["content"]] == ["One.\n\nTwo.", "Three.", None]
     assert body["messages"][4]["content"] == "A.\n\nB."
     assert body["messages"][4]["tool_calls"]
-    plain = connect_as("openrouter:m").encode(Chat(messages=messages))
+    plain = connect_as("openrouter:m").encode(ModelRequest(messages=messages))
     assert [each["role"] for each in plain["messages"]][:4] == ["assistant", "user", "user", "user"]
 
 
@@ -320,7 +320,7 @@ async def test_arguments_that_are_no_json_do_not_break_the_next_request(connect_
     """vLLM, llama.cpp and Ollama decode the arguments of earlier calls."""
     broken = ChatMessage("assistant", (ToolCall("add", "{broken", id="call-1"),))
     for provider in ("vllm:m", "ollama:m", "groq:m"):
-        body = connect_as(provider).encode(Chat(messages=(*ASKED[:1], broken, RESULTS)))
+        body = connect_as(provider).encode(ModelRequest(messages=(*ASKED[:1], broken, RESULTS)))
         call = body["messages"][1]["tool_calls"][0]
         assert json.loads(call["function"]["arguments"]) == {"invalid_json": "{broken"}
 
@@ -343,13 +343,13 @@ async def test_response_formats_alone_and_with_tools(connect_as, model, alone, w
     """A provider that refuses the two together is asked with the tools; the prompt says the form."""
     client = connect_as(model)
     for tools, kind in (((), alone), ((ADD,), with_tools)):
-        body = client.encode(Chat(messages=ASKED[:1], tools=tools, response_format=FORM))
+        body = client.encode(ModelRequest(messages=ASKED[:1], tools=tools, response_format=FORM))
         assert body.get("response_format", {}).get("type") == kind
 
 
 async def test_an_address_of_the_table_has_its_row(connect_as):
     """`OpenAI(base_url=...)` at a provider of the table takes care of the same differences."""
     client = OpenAI("llama-3.3-70b-versatile", base_url="https://api.groq.com/openai/v1", api_key="k")
-    body = client.encode(Chat(messages=ASKED[:1], tools=(ADD,), response_format=FORM))
+    body = client.encode(ModelRequest(messages=ASKED[:1], tools=(ADD,), response_format=FORM))
     assert "response_format" not in body
     await client.aclose()

@@ -6,7 +6,7 @@ import pytest
 import trio
 
 from actgent.errors import ModelTimeout, ProviderUnavailable, RateLimited
-from actgent.llm.base import LLM, Answer, Chat
+from actgent.llm.base import LLM, ModelRequest, ModelResponse
 from actgent.llm.fallback import FallbackModel
 from actgent.llm.governor import Governor
 from actgent.llm.retry import Retry
@@ -30,7 +30,7 @@ class Hanging(LLM):
             await on_text(self.shows, 0)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._hang)
-        return Answer(parts=(Text("late"),))
+        return ModelResponse(parts=(Text("late"),))
 
     async def _hang(self):
         try:
@@ -62,12 +62,12 @@ async def test_a_governor_admits_nobody_who_would_be_too_late(autojump_clock):
     """Certainly too late: it says so at once."""
     governor = Governor(requests_per_minute=1, burst=1.0)
     model = RateLimitedModel(ScriptedLLM(["ok"], repeat=True), governor)
-    await model.complete(Chat())
+    await model.complete(ModelRequest())
     begun = trio.current_time()
     with pytest.raises(RateLimited, match="leaves no room"):
-        await model.complete(Chat(deadline=begun + 59))
+        await model.complete(ModelRequest(deadline=begun + 59))
     assert trio.current_time() == begun
-    assert (await model.complete(Chat(deadline=begun + 61))).text == "ok"
+    assert (await model.complete(ModelRequest(deadline=begun + 61))).text == "ok"
 
 
 @pytest.mark.parametrize("fails", [False, True])
@@ -76,7 +76,7 @@ async def test_models_share_the_time_that_is_left(autojump_clock, fails):
     first, second = Hanging(fails=fails), Hanging(fails=fails)
     last = ScriptedLLM(["yes"])
     begun = trio.current_time()
-    answer = await FallbackModel(first, second, last).complete(Chat(deadline=begun + 30))
+    answer = await FallbackModel(first, second, last).complete(ModelRequest(deadline=begun + 30))
     assert answer.text == "yes"
     assert trio.current_time() == begun + 20
     assert first.deadlines == [begun + 10]
@@ -89,7 +89,7 @@ async def test_a_model_that_fails_soon_leaves_its_time_to_the_next():
     second = Hanging(seconds=0)
     begun = trio.current_time()
     await FallbackModel(ScriptedLLM([ProviderUnavailable("no")]), second, ScriptedLLM(["no"])).complete(
-        Chat(deadline=begun + 30)
+        ModelRequest(deadline=begun + 30)
     )
     assert second.deadlines == [pytest.approx(begun + 15, abs=1)]
 
@@ -98,7 +98,7 @@ async def test_a_model_whose_text_streams_keeps_the_time(autojump_clock):
     """What a person reads already is not begun anew."""
     begun = trio.current_time()
     models = Hanging(shows="Once", seconds=20), ScriptedLLM(["no"])
-    answer = await FallbackModel(*models).complete(Chat(deadline=begun + 30), on_text=ignore)
+    answer = await FallbackModel(*models).complete(ModelRequest(deadline=begun + 30), on_text=ignore)
     assert (answer.text, trio.current_time()) == ("late", begun + 20)
 
 
@@ -106,7 +106,7 @@ async def test_a_model_whose_text_streams_keeps_the_time(autojump_clock):
 async def test_without_time_to_share_nothing_is_cut(autojump_clock, deadline):
     """No deadline, or one that is over: then whoever set it cuts."""
     first = Hanging(seconds=500)
-    answer = await FallbackModel(first, ScriptedLLM(["no"])).complete(Chat(deadline=deadline))
+    answer = await FallbackModel(first, ScriptedLLM(["no"])).complete(ModelRequest(deadline=deadline))
     assert answer.text == "late"
     assert first.deadlines == [deadline]
 
@@ -115,7 +115,7 @@ async def test_the_error_of_a_share_names_the_time(autojump_clock):
     """It stands in the notes of the last error."""
     with pytest.raises(ProviderUnavailable) as caught:
         await FallbackModel(Hanging(), ScriptedLLM([ProviderUnavailable("no")])).complete(
-            Chat(deadline=trio.current_time() + 30)
+            ModelRequest(deadline=trio.current_time() + 30)
         )
     assert caught.value.__notes__ == [
         f"before that, {ModelTimeout.__name__}: hanging: no answer within its share of the time, 15 s"
@@ -124,4 +124,4 @@ async def test_the_error_of_a_share_names_the_time(autojump_clock):
 
 def test_a_deadline_is_no_part_of_what_is_asked():
     """Two chats that say the same are equal."""
-    assert Chat(deadline=3) == Chat()
+    assert ModelRequest(deadline=3) == ModelRequest()

@@ -1,12 +1,12 @@
 """How many tokens a prompt takes, before its provider has counted them."""
 
-from actgent.llm.base import Chat, ChatMessage, ResponseFormat
+from actgent.llm.base import ChatMessage, ModelRequest, ResponseFormat
 from actgent.llm.prompt_estimator import PromptEstimator
 from actgent.messages import Image, Text, ToolCall, ToolResult, ToolSpec
 
 
 def estimate(*parts, **fields):
-    return PromptEstimator().tokens(Chat(messages=(ChatMessage("user", parts),), **fields))
+    return PromptEstimator().tokens(ModelRequest(messages=(ChatMessage("user", parts),), **fields))
 
 
 def test_three_bytes_are_a_token():
@@ -31,7 +31,7 @@ def test_tools_are_looked_at_once():
     """As long as they are the same object."""
     estimator = PromptEstimator()
     one, two = (ToolSpec("a", "b" * 300, {}),), (ToolSpec("a", "b" * 600, {}),)
-    first = estimator.tokens(Chat(tools=one))
-    assert estimator.tokens(Chat(tools=one)) == first
-    assert estimator.tokens(Chat(tools=two)) > first + 90
-    assert estimator.tokens(Chat(tools=one)) == first
+    first = estimator.tokens(ModelRequest(tools=one))
+    assert estimator.tokens(ModelRequest(tools=one)) == first
+    assert estimator.tokens(ModelRequest(tools=two)) > first + 90
+    assert estimator.tokens(ModelRequest(tools=one)) == first

@@ -12,12 +12,12 @@ from actgent.errors import (
     RateLimited,
     StreamInterrupted,
 )
-from actgent.llm.base import LLM, Answer, Chat
+from actgent.llm.base import LLM, ModelRequest, ModelResponse
 from actgent.llm.fallback import FallbackModel
 from actgent.llm.scripted import ScriptedLLM
 from actgent.messages import Text
 
-CHAT = Chat()
+CHAT = ModelRequest()
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ class Stuttering(LLM):
             await on_text("x", attempt)
         if self.error:
             raise self.error
-        return Answer(parts=(Text("xx"),))
+        return ModelResponse(parts=(Text("xx"),))
 
     async def aclose(self):
         self.closed = True

@@ -6,7 +6,7 @@ import pytest
 import trio
 
 from actgent.errors import ModelTimeout, ProviderUnavailable, RateLimited, StreamInterrupted
-from actgent.llm.base import Chat, ChatMessage
+from actgent.llm.base import ChatMessage, ModelRequest
 from actgent.llm.clients.anthropic import Anthropic
 from actgent.llm.clients.openai import OpenAI
 from actgent.llm.clients.openai_responses import OpenAIResponses
@@ -25,8 +25,8 @@ from actgent.testing import (
 )
 
 CLASSES = {"openai": OpenAI, "openai-responses": OpenAIResponses, "anthropic": Anthropic}
-HELLO = Chat(messages=(ChatMessage("user", (Text("Hello."),)),))
-WITH_TOOL = Chat(messages=HELLO.messages, tools=(ToolSpec("math.add", "Add.", {"type": "object"}),))
+HELLO = ModelRequest(messages=(ChatMessage("user", (Text("Hello."),)),))
+WITH_TOOL = ModelRequest(messages=HELLO.messages, tools=(ToolSpec("math.add", "Add.", {"type": "object"}),))
 ONCE = Retry(attempts=1)
 
 

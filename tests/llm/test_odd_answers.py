@@ -7,14 +7,14 @@ import re
 import pytest
 
 from actgent.errors import ModelError
-from actgent.llm.base import Answer, Chat, ChatMessage
+from actgent.llm.base import ChatMessage, ModelRequest, ModelResponse
 from actgent.llm.http.encoding import check_texts
 from actgent.llm.http.secrets import Secrets, secrets_in
 from actgent.messages import Text
 
 from .conftest import KEY
 
-HELLO = Chat(messages=(ChatMessage("user", (Text("Hello."),)),))
+HELLO = ModelRequest(messages=(ChatMessage("user", (Text("Hello."),)),))
 ODD = (
     None,
     5,
@@ -147,7 +147,7 @@ async def test_no_place_tells_the_key(connect, said, dialect, streams, echo):
 
 def test_a_server_that_numbers_its_answers_is_taken():
     """The id is for people alone."""
-    assert check_texts(Answer(parts=(Text("x"),), id=123)).id == "123"
+    assert check_texts(ModelResponse(parts=(Text("x"),), id=123)).id == "123"
 
 
 def test_a_token_that_stands_for_a_user_in_an_address_is_told_to_nobody():

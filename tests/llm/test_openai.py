@@ -3,10 +3,10 @@
 import pytest
 
 from actgent.errors import ModelError, RateLimited, StreamInterrupted, UnsupportedPart
-from actgent.llm.base import Chat, ChatMessage, ResponseFormat
+from actgent.llm.base import ChatMessage, ModelRequest, ResponseFormat
 from actgent.messages import File, Image, Opaque, Text, Thinking, ToolCall, ToolResult
 
-HELLO = Chat(messages=(ChatMessage("user", (Text("Hello."),)),))
+HELLO = ModelRequest(messages=(ChatMessage("user", (Text("Hello."),)),))
 CLOSED = {
     "type": "object",
     "properties": {"a": {"type": "string"}},
@@ -59,7 +59,7 @@ async def test_the_whole_request(connect, said):
             ),
         ),
     )
-    await model.complete(Chat(system="Be kind.", messages=messages, max_tokens=5))
+    await model.complete(ModelRequest(system="Be kind.", messages=messages, max_tokens=5))
     body = wire.bodies[0]
     assert body["max_completion_tokens"] == 5
     assert body["messages"] == [
@@ -121,7 +121,7 @@ async def test_the_name_of_the_token_limit(connect, said, model, url, field):
 async def test_response_format(connect, said, schema, strict):
     """A schema is enforced where it has the form that OpenAI enforces."""
     model, wire = connect("openai", said("openai"))
-    await model.complete(Chat(messages=HELLO.messages, response_format=ResponseFormat("a.b", schema)))
+    await model.complete(ModelRequest(messages=HELLO.messages, response_format=ResponseFormat("a.b", schema)))
     form = wire.bodies[0]["response_format"]
     assert form["type"] == "json_schema"
     assert (form["json_schema"]["schema"], form["json_schema"]["strict"]) == (schema, strict)
@@ -138,7 +138,7 @@ async def test_reasoning_goes_back_as_it_came(connect, sse, field):
         assert answer.text == "42"
         assert answer.parts[0] == Thinking("Let me see.", "openai", {field: "Let me see."})
     await model.complete(
-        Chat(messages=(*HELLO.messages, ChatMessage("assistant", answer.parts), *HELLO.messages))
+        ModelRequest(messages=(*HELLO.messages, ChatMessage("assistant", answer.parts), *HELLO.messages))
     )
     assert wire.bodies[-1]["messages"][1] == {"role": "assistant", "content": "42", field: "Let me see."}
 
@@ -313,7 +313,7 @@ async def test_audio_is_carried_and_goes_back_by_its_id(connect):
     answer = await model.complete(HELLO)
     assert answer.parts == (Opaque("openai", {"audio": {"id": "audio_1", "data": "x", "transcript": "Hi"}}),)
     await model.complete(
-        Chat(messages=(*HELLO.messages, ChatMessage("assistant", answer.parts), *HELLO.messages))
+        ModelRequest(messages=(*HELLO.messages, ChatMessage("assistant", answer.parts), *HELLO.messages))
     )
     assert wire.bodies[1]["messages"][1] == {"role": "assistant", "content": None, "audio": {"id": "audio_1"}}
 
@@ -338,7 +338,7 @@ async def test_files_by_address_are_refused(connect, said):
     model, _ = connect("openai", said("openai"))
     file = File(media_type="application/pdf", url="https://example.com/a.pdf", name="a.pdf")
     with pytest.raises(UnsupportedPart, match=r"a\.pdf.*data="):
-        await model.complete(Chat(messages=(ChatMessage("user", (file,)),)))
+        await model.complete(ModelRequest(messages=(ChatMessage("user", (file,)),)))
     assert issubclass(UnsupportedPart, ModelError)
 
 

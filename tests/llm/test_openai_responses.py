@@ -3,10 +3,10 @@
 import pytest
 
 from actgent.errors import ModelError, ProviderUnavailable, RateLimited
-from actgent.llm.base import Chat, ChatMessage, ResponseFormat
+from actgent.llm.base import ChatMessage, ModelRequest, ResponseFormat
 from actgent.messages import File, Image, Opaque, Text, Thinking, ToolCall, ToolResult, ToolSpec
 
-HELLO = Chat(messages=(ChatMessage("user", (Text("Hello."),)),))
+HELLO = ModelRequest(messages=(ChatMessage("user", (Text("Hello."),)),))
 DIALECT = "openai-responses"
 
 
@@ -41,7 +41,7 @@ async def test_the_whole_request(connect, said):
     )
     spec = ToolSpec("add", "Add.", {"type": "object"})
     await model.complete(
-        Chat(
+        ModelRequest(
             system="Be kind.",
             messages=messages,
             tools=(spec,),
@@ -118,7 +118,7 @@ async def test_reasoning_goes_back_encrypted_and_unchanged(connect):
         ToolCall("f", {}, provider_id="call_1"),
     )
     await model.complete(
-        Chat(messages=(*HELLO.messages, ChatMessage("assistant", answer.parts), *HELLO.messages))
+        ModelRequest(messages=(*HELLO.messages, ChatMessage("assistant", answer.parts), *HELLO.messages))
     )
     assert wire.bodies[1]["input"][1:-1] == [
         reasoning, search, {"type": "function_call", "call_id": "call_1", "name": "f", "arguments": "{}"},
@@ -135,7 +135,7 @@ async def test_phases_and_annotations_stay_with_their_text(connect):
     assert answer.text == "First.Then."
     assert any(isinstance(part, Opaque) and part.data.get("annotations") == note for part in answer.parts)
     await model.complete(
-        Chat(messages=(*HELLO.messages, ChatMessage("assistant", answer.parts), *HELLO.messages))
+        ModelRequest(messages=(*HELLO.messages, ChatMessage("assistant", answer.parts), *HELLO.messages))
     )
     assert wire.bodies[1]["input"][1:-1] == [
         {"role": "assistant", "content": "First.", "phase": "commentary"},

@@ -4,11 +4,11 @@ import pytest
 
 from actgent import BareAgent, tool
 from actgent.errors import BadRequest, ModelError, ProviderUnavailable, QuotaExhausted, RateLimited
-from actgent.llm.base import Chat, ChatMessage, ResponseFormat
+from actgent.llm.base import ChatMessage, ModelRequest, ResponseFormat
 from actgent.llm.overflow_errors import is_too_long
 from actgent.messages import Text
 
-HELLO = Chat(messages=(ChatMessage("user", (Text("Hello."),)),))
+HELLO = ModelRequest(messages=(ChatMessage("user", (Text("Hello."),)),))
 URL = "http://localhost:1/v1"
 
 TOO_LONG = [
@@ -180,7 +180,7 @@ async def test_a_form_that_groq_cannot_read_is_an_answer_to_correct(connect):
     """The text comes back, and its check says what is wrong."""
     model, _ = connect("openai", slip("json_validate_failed", '{"a": '), base_url=URL)
     form = ResponseFormat("f", {"type": "object"})
-    answer = await model.complete(Chat(messages=HELLO.messages, response_format=form))
+    answer = await model.complete(ModelRequest(messages=HELLO.messages, response_format=form))
     assert (answer.text, answer.tool_calls) == ('{"a": ', ())
 
 

@@ -7,10 +7,10 @@ import pytest
 
 from actgent import (
     AgentBuilder,
-    Answer,
     BareAgent,
     ConfigurationError,
     GoalAgent,
+    ModelResponse,
     ScriptedLLM,
     Text,
     register_provider,
@@ -36,7 +36,7 @@ class Acme(LLM):
         self.made.append(self)
 
     async def complete(self, chat, *, on_text=None):
-        return Answer(parts=(Text(f"{self.name} says hello"),))
+        return ModelResponse(parts=(Text(f"{self.name} says hello"),))
 
 
 @pytest.fixture(autouse=True)

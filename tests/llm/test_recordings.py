@@ -16,7 +16,7 @@ import pytest
 import trio
 
 from actgent.errors import ModelError, NotAuthorized, QuotaExhausted, RateLimited, StreamInterrupted
-from actgent.llm.base import Chat, ChatMessage
+from actgent.llm.base import ChatMessage, ModelRequest
 from actgent.llm.context_window import CountedRequest, count_answered, expected_tokens, upper_bound
 from actgent.messages import File, Image, Opaque, Part, Text, Thinking, ToolCall, ToolResult, ToolSpec
 
@@ -27,7 +27,7 @@ DIALECTS = {
     "/v1/messages": "anthropic",
 }
 BROKEN = {"stream_no_finish", "stream_no_stop"}
-HELLO = Chat(messages=(ChatMessage("user", (Text("Hello."),)),))
+HELLO = ModelRequest(messages=(ChatMessage("user", (Text("Hello."),)),))
 
 
 @pytest.fixture(scope="module")
@@ -292,7 +292,7 @@ def chat_parts(content: Any) -> list[Part]:
     return parts
 
 
-def chat_request(request) -> Chat:
+def chat_request(request) -> ModelRequest:
     system, messages = [], []
     for message in request["messages"]:
         role, parts = message["role"], chat_parts(message.get("content"))
@@ -324,12 +324,12 @@ def chat_request(request) -> Chat:
         for t in request.get("tools") or ()
         if t["type"] == "function"
     ]
-    return Chat(
+    return ModelRequest(
         system="\n\n".join(system), messages=messages, tools=tools, temperature=request.get("temperature")
     )
 
 
-def responses_request(request) -> Chat:
+def responses_request(request) -> ModelRequest:
     items = request["input"]
     if isinstance(items, str):
         items = [{"role": "user", "content": items}]
@@ -355,7 +355,7 @@ def responses_request(request) -> Chat:
         for t in request.get("tools") or ()
         if t["type"] == "function"
     ]
-    return Chat(system="\n\n".join(filter(None, system)), messages=messages, tools=tools)
+    return ModelRequest(system="\n\n".join(filter(None, system)), messages=messages, tools=tools)
 
 
 def responses_parts(content: Any) -> list[Part]:
@@ -374,7 +374,7 @@ def responses_parts(content: Any) -> list[Part]:
     return parts
 
 
-def messages_request(request) -> Chat:
+def messages_request(request) -> ModelRequest:
     system = request.get("system") or ""
     system = system if isinstance(system, str) else "\n\n".join(block["text"] for block in system)
     messages = []
@@ -390,7 +390,7 @@ def messages_request(request) -> Chat:
         for t in request.get("tools") or ()
         if "input_schema" in t
     ]
-    return Chat(system=system, messages=messages, tools=tools, max_tokens=request["max_tokens"])
+    return ModelRequest(system=system, messages=messages, tools=tools, max_tokens=request["max_tokens"])
 
 
 def block_part(block: dict[str, Any]) -> Part:
@@ -531,7 +531,7 @@ async def test_recorded_conversations_go_on_from_our_own_answers(connect, rows):
                 ChatMessage("assistant", parts),
                 ChatMessage("tool", (*results, Text("And?"))),
             )
-            await model.complete(Chat(messages=history))
+            await model.complete(ModelRequest(messages=history))
             sent = json.dumps(wire.bodies[1])
             for part in parts:
                 if isinstance(part, ToolCall):

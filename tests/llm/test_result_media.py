@@ -5,7 +5,7 @@ import base64
 import pytest
 
 from actgent.errors import BadRequest
-from actgent.llm.base import Chat, ChatMessage
+from actgent.llm.base import ChatMessage, ModelRequest
 from actgent.llm.clients.compatible import client_class
 from actgent.llm.prompt_estimator import MEDIA_BYTES, PromptEstimator
 from actgent.messages import File, Image, Text, ToolCall, ToolResult
@@ -24,7 +24,7 @@ def chat_with(*media, native=True, calls=1):
         ToolResult(call_id=each, tool_name="camera", content="[a thing]", media=media, native=native)
         for each in ids
     )
-    return Chat(
+    return ModelRequest(
         messages=(
             ChatMessage("user", (Text("Look."),)),
             ChatMessage("assistant", tuple(ToolCall("camera", {}, id=each, native=native) for each in ids)),

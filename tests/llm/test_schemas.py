@@ -13,7 +13,7 @@ import pydantic
 import pytest
 
 from actgent import BareAgent, tool
-from actgent.llm.base import Chat, ChatMessage, ResponseFormat
+from actgent.llm.base import ChatMessage, ModelRequest, ResponseFormat
 from actgent.llm.http.schemas import (
     ANTHROPIC_STYLE,
     GEMINI_STYLE,
@@ -338,11 +338,11 @@ async def test_a_tool_that_cannot_be_expressed_is_left_out_and_named(
     model, wire = connect(dialect, said(dialect))
     with caplog.at_level(logging.WARNING):
         for _ in range(2):
-            await model.complete(Chat(messages=HELLO, tools=specs))
+            await model.complete(ModelRequest(messages=HELLO, tools=specs))
     names = [each.get("function", each)["name"] for each in wire.bodies[0]["tools"]]
     assert names == ["good"]
     assert caplog.text.count(f"'bad {dialect}' is not offered") == 1
-    await model.complete(Chat(messages=HELLO, tools=specs[:1]))
+    await model.complete(ModelRequest(messages=HELLO, tools=specs[:1]))
     assert "tools" not in wire.bodies[-1]
 
 
@@ -350,11 +350,11 @@ async def test_names_of_parameters_that_anthropic_refuses(connect, said, caplog)
     """Its API refuses a request with such a name; OpenAI takes it."""
     odd = ToolSpec("query", "Query.", {"type": "object", "properties": {"$filter": {"type": "string"}}})
     model, wire = connect("anthropic", said("anthropic"))
-    await model.complete(Chat(messages=HELLO, tools=(odd,)))
+    await model.complete(ModelRequest(messages=HELLO, tools=(odd,)))
     assert "tools" not in wire.bodies[0]
     assert "'$filter'" in caplog.text
     model, wire = connect("openai", said("openai"))
-    await model.complete(Chat(messages=HELLO, tools=(odd,)))
+    await model.complete(ModelRequest(messages=HELLO, tools=(odd,)))
     assert wire.bodies[0]["tools"]
 
 
@@ -362,7 +362,7 @@ async def test_a_form_that_cannot_be_expressed_is_left_to_the_prompt(connect, sa
     """The answer is checked by it all the same."""
     form = ResponseFormat("f", {"type": "object", "properties": {"a": {"$ref": "#/$defs/no"}}})
     model, wire = connect(dialect, said(dialect))
-    await model.complete(Chat(messages=HELLO, response_format=form))
+    await model.complete(ModelRequest(messages=HELLO, response_format=form))
     assert not {"response_format", "text", "output_config"} & set(wire.bodies[0])
 
 

@@ -5,16 +5,16 @@ import trio
 from trio.testing import MockClock
 
 from actgent.errors import ConfigurationError, RateLimited
-from actgent.llm.base import Answer, Chat, ChatMessage
+from actgent.llm.base import ChatMessage, ModelRequest, ModelResponse
 from actgent.llm.scripted import ScriptedLLM
 from actgent.messages import Text, Thinking, ToolCall, Usage
 
-CHAT = Chat(messages=(ChatMessage("user", (Text("Hi"),)),))
+CHAT = ModelRequest(messages=(ChatMessage("user", (Text("Hi"),)),))
 
 
 async def test_every_kind_of_entry():
     """Texts, calls, parts, answers and functions of the chat are answers, in order."""
-    answer = Answer(parts=(Text("whole"),), stop="length", usage=Usage(input_tokens=3))
+    answer = ModelResponse(parts=(Text("whole"),), stop="length", usage=Usage(input_tokens=3))
 
     async def later(chat):
         await trio.lowlevel.checkpoint()
@@ -67,7 +67,7 @@ async def test_repeating_and_single_functions():
 
 async def test_chats_are_kept_up_to_a_bound():
     """All, the last few, or none."""
-    chats = [Chat(system=str(number)) for number in range(3)]
+    chats = [ModelRequest(system=str(number)) for number in range(3)]
     for keep, kept in ((None, chats), (2, chats[1:]), (0, [])):
         model = ScriptedLLM(["x"], repeat=True, keep=keep)
         for chat in chats:

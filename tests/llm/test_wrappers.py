@@ -2,7 +2,7 @@
 
 import pytest
 
-from actgent import Answer, CachedModel, Governor, RateLimitedModel, RetryingModel, Usage
+from actgent import CachedModel, Governor, ModelResponse, RateLimitedModel, RetryingModel, Usage
 from actgent.llm.base import LLM
 
 
@@ -16,7 +16,7 @@ class Told(LLM):
         self.governor = Governor()
 
     async def complete(self, chat, *, on_text=None):
-        return Answer(parts=())
+        return ModelResponse(parts=())
 
     @property
     def counts_tokens(self):

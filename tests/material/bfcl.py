@@ -30,9 +30,9 @@ import trio
 
 from actgent import (
     BareAgent,
-    Chat,
     Database,
     Limits,
+    ModelRequest,
     ScriptedLLM,
     Session,
     Tool,
@@ -211,11 +211,11 @@ def parse_call(text: str, methods: Mapping[str, Callable[..., Any]]) -> tuple[st
 
 def true_model(
     conversation: Conversation, methods: Mapping[str, Callable[..., Any]]
-) -> Callable[[Chat], Any]:
+) -> Callable[[ModelRequest], Any]:
     """Return a model that makes the true calls of each turn, one per answer, and then says that it is done."""
     script = [[parse_call(text, methods) for text in turn] for turn in conversation.truth]
 
-    def answer(chat: Chat) -> Any:
+    def answer(chat: ModelRequest) -> Any:
         roles = [message.role for message in chat.messages]
         turn, made = roles.count("user") - 1, roles[::-1][: roles[::-1].index("user")].count("tool")
         if made == len(script[turn]):
@@ -422,11 +422,11 @@ class Stops:
 
 def stopping_model(
     conversation: Conversation, methods: Mapping[str, Callable[..., Any]], stops: Stops
-) -> Callable[[Chat], Any]:
+) -> Callable[[ModelRequest], Any]:
     """Return the same model, which waits for the kill when it is shown the result of a call for the first time."""
     answer = true_model(conversation, methods)
 
-    async def stopping_answer(chat: Chat) -> Any:
+    async def stopping_answer(chat: ModelRequest) -> Any:
         last = chat.messages[-1].parts[-1]
         if isinstance(last, ToolResult):
             await stops.pass_by(conversation.id, last.call_id, "between")

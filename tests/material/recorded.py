@@ -18,11 +18,11 @@ import attrs
 import trio
 
 from actgent import (
-    Answer,
     BareAgent,
-    Chat,
     Limits,
     Memory,
+    ModelRequest,
+    ModelResponse,
     ScriptedLLM,
     SlidingWindow,
     SummarizingMemory,
@@ -159,7 +159,7 @@ class Replay:
         self._step = self._size = 0
         self._lost = False
 
-    def answer(self, chat: Chat) -> Answer:
+    def answer(self, chat: ModelRequest) -> ModelResponse:
         """Return the next recorded answer; the last one ends the turn."""
         tokens = self._tokens(chat)
         self._look(chat, tokens)
@@ -167,12 +167,12 @@ class Replay:
         usage = Usage(input_tokens=tokens, output_tokens=step.answer_tokens)
         self._step += 1
         if self._step == len(self._run.steps):
-            return Answer(parts=(Text(step.answer),), usage=usage)
+            return ModelResponse(parts=(Text(step.answer),), usage=usage)
         call = ToolCall("bash", {"command": command_of(step.answer)}, id=f"c{self._step - 1}")
         text = step.answer.replace(f"```bash\n{call.arguments['command']}\n```", "").strip()
-        return Answer(parts=(*((Text(text),) if text else ()), call), usage=usage)
+        return ModelResponse(parts=(*((Text(text),) if text else ()), call), usage=usage)
 
-    def _tokens(self, chat: Chat) -> int:
+    def _tokens(self, chat: ModelRequest) -> int:
         """Count a request as the provider did: each message at the rate of its step, other text at 4 characters."""
         run = self._run
         begin = run.steps[0].counted / (len(run.system) + len(run.task))
@@ -195,7 +195,7 @@ class Replay:
                 return self._rates[number] if number < len(self._rates) else 0.25
         return 0.25
 
-    def _look(self, chat: Chat, tokens: int) -> None:
+    def _look(self, chat: ModelRequest, tokens: int) -> None:
         found = self._found
         found.requests += 1
         if not has_text(chat, self._run.task):
@@ -230,13 +230,13 @@ def command_of(answer: str) -> str:
     return found.group(1) if found else ""
 
 
-def parts_of(chat: Chat) -> Iterator[Any]:
+def parts_of(chat: ModelRequest) -> Iterator[Any]:
     """Yield the parts of all messages of a request."""
     for message in chat.messages:
         yield from message.parts
 
 
-def has_text(chat: Chat, text: str) -> bool:
+def has_text(chat: ModelRequest, text: str) -> bool:
     """Return True if a part of the request has the whole text in it."""
     return any(text in part.text for part in parts_of(chat) if isinstance(part, Text))
 
@@ -244,7 +244,7 @@ def has_text(chat: Chat, text: str) -> bool:
 def room_of(window: int) -> int:
     """Return the tokens of a window without those that are kept free for the answer."""
     model = ScriptedLLM(["-"], context_window=window)
-    return window - context_window.reserved_answer_tokens(model, Chat(messages=()), window)
+    return window - context_window.reserved_answer_tokens(model, ModelRequest(messages=()), window)
 
 
 async def replay(run: Run, found: Replayed, window: int | None, memory: Memory | None) -> None:
@@ -330,14 +330,14 @@ def compare_counts(runs: Sequence[Run], progress: Callable[[int], None]) -> Coun
         model, before = ScriptedLLM(["-"], context_window=1_000_000), None
         messages = [ChatMessage("system", (Text(run.system),)), ChatMessage("user", (Text(run.task),))]
         for step in run.steps:
-            chat = Chat(messages=tuple(messages))
+            chat = ModelRequest(messages=tuple(messages))
             bound = context_window.upper_bound(model, chat, before)
             found.requests += 1
             found.short += bound < step.counted
             found.high.append(bound / step.counted)
             found.expected.append(context_window.expected_tokens(model, chat, before) / step.counted)
             usage = Usage(input_tokens=step.counted, output_tokens=step.answer_tokens)
-            answer = Answer(parts=(Text(step.answer),), usage=usage)
+            answer = ModelResponse(parts=(Text(step.answer),), usage=usage)
             before = context_window.count_answered(model, chat, answer, before)
             messages += [
                 ChatMessage("assistant", (Text(step.answer),)),
@@ -425,7 +425,7 @@ async def accept_all(
     return list(kinds.values())
 
 
-def has_pairs(chat: Chat) -> bool:
+def has_pairs(chat: ModelRequest) -> bool:
     """Return True if each call of a request has its result after it, and each result its call before it."""
     waiting: Counter[str] = Counter()
     for part in parts_of(chat):

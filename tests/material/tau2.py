@@ -23,8 +23,8 @@ import trio
 
 from actgent import (
     BareAgent,
-    Chat,
     Limits,
+    ModelRequest,
     Runtime,
     ScriptedLLM,
     Tool,
@@ -219,10 +219,12 @@ def split_by_turn(actions: Sequence[Action]) -> list[tuple[list[Action], list[Ac
     return turns
 
 
-def acting_model(groups: Sequence[Sequence[Action]], say: Callable[[int], str]) -> Callable[[Chat], Any]:
+def acting_model(
+    groups: Sequence[Sequence[Action]], say: Callable[[int], str]
+) -> Callable[[ModelRequest], Any]:
     """Return a model that makes the actions of each turn, one per answer, and then says something."""
 
-    def answer(chat: Chat) -> Any:
+    def answer(chat: ModelRequest) -> Any:
         roles = [message.role for message in chat.messages][::-1]
         if roles[0] == "user" and roles[1:2] in (["user"], ["tool"]):
             del roles[0]  # the form of the answer, at the end of each request of the user's model

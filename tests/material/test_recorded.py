@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from actgent import Chat, ShortTermMemory
+from actgent import ModelRequest, ShortTermMemory
 from actgent.messages import ChatMessage, Text, ToolCall, ToolResult
 
 from . import recorded
@@ -98,12 +98,12 @@ def test_a_request_without_the_task_is_counted():
         ChatMessage("assistant", (call,)),
         ChatMessage("tool", (result,)),
     )
-    model.answer(Chat(messages=whole[:1]))
-    model.answer(Chat(messages=whole[1:]))
+    model.answer(ModelRequest(messages=whole[:1]))
+    model.answer(ModelRequest(messages=whole[1:]))
     assert (found.requests, found.without_task, found.runs_without_task, found.without_last) == (2, 1, 1, 0)
     model = recorded.Replay(run, found := recorded.Replayed(), 1_000)
-    model.answer(Chat(messages=whole[:1]))
-    model.answer(Chat(messages=whole[:1]))
+    model.answer(ModelRequest(messages=whole[:1]))
+    model.answer(ModelRequest(messages=whole[:1]))
     assert (found.without_task, found.without_last) == (0, 1)
 
 
@@ -112,7 +112,7 @@ def test_a_call_whose_arguments_were_shortened_is_counted():
     run = recorded.Run("r", "s", TASK, (recorded.Step("a", "out", 100, 1), recorded.Step("b", "", 120, 1)))
     found = recorded.Replayed()
     model = recorded.Replay(run, found, None)
-    model.answer(Chat(messages=(ChatMessage("user", (Text(TASK),)),)))
+    model.answer(ModelRequest(messages=(ChatMessage("user", (Text(TASK),)),)))
     call = ToolCall("bash", {"not_shown": "60,000 characters"}, id="c0")
     result = ToolResult(call_id="c0", tool_name="bash", content="out")
     chat = (
@@ -120,7 +120,7 @@ def test_a_call_whose_arguments_were_shortened_is_counted():
         ChatMessage("assistant", (call,)),
         ChatMessage("tool", (result,)),
     )
-    model.answer(Chat(messages=chat))
+    model.answer(ModelRequest(messages=chat))
     assert (found.requests, found.without_task, found.without_last, found.unpaired) == (2, 0, 0, 0)
 
 
@@ -129,7 +129,7 @@ def test_a_cut_is_judged_only_if_its_task_and_last_results_leave_room():
     steps = tuple(recorded.Step("a", "out", tokens, 1) for tokens in (800, 900, 1_000))
     model = recorded.Replay(recorded.Run("r", "s", "task", steps), found := recorded.Replayed(), 1_000)
     for words in ("task" * 50, "task"):
-        model.answer(Chat(messages=(ChatMessage("user", (Text(words),)),)))
+        model.answer(ModelRequest(messages=(ChatMessage("user", (Text(words),)),)))
     assert (found.cramped, found.cuts, found.without_last, found.long_task) == (1, [], 1, 1)
     assert recorded.count_outside([0.44, 0.5, 0.56]) == 2
 

@@ -8,12 +8,12 @@ import trio
 from hypothesis import given, settings, strategies as st
 
 from actgent import (
-    Answer,
     BadRequest,
     BareAgent,
     ConfigurationError,
     ContextOverflow,
     FallbackModel,
+    ModelResponse,
     OpenAI,
     ScriptedLLM,
     SlidingWindow,
@@ -57,7 +57,9 @@ def counting(answers, *, window=WINDOW, wrong=None):
         parts = next(left, (Text("Yes."),))
         said = sum(len(getattr(part, "text", "")) for part in parts)
         stop = "tool_calls" if any(isinstance(part, ToolCall) for part in parts) else "end"
-        return Answer(parts=parts, stop=stop, usage=Usage(input_tokens=size, output_tokens=said // 4 + 5))
+        return ModelResponse(
+            parts=parts, stop=stop, usage=Usage(input_tokens=size, output_tokens=said // 4 + 5)
+        )
 
     return ScriptedLLM(answer, context_window=window)
 
@@ -218,5 +220,7 @@ async def guess(sizes):
         if before is not None:
             assert expected_tokens(llm, chat, before) == pytest.approx(truth(chat), rel=0.1)
         before = count_answered(
-            llm, chat, Answer(parts=(Text("Yes."),), usage=Usage(input_tokens=truth(chat), output_tokens=6))
+            llm,
+            chat,
+            ModelResponse(parts=(Text("Yes."),), usage=Usage(input_tokens=truth(chat), output_tokens=6)),
         )

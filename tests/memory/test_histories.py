@@ -10,9 +10,9 @@ from collections import Counter
 import attrs
 
 from actgent import (
-    Answer,
     BareAgent,
     ContextOverflow,
+    ModelResponse,
     RelevanceFilter,
     ScriptedLLM,
     SlidingWindow,
@@ -92,14 +92,14 @@ def said(rng):
         "Let me see.", rng.choice(("anthropic", "openai")), {"type": "thinking", "signature": "s"}
     )
     if kind == "empty":
-        return Answer(parts=())
+        return ModelResponse(parts=())
     if kind == "cut":
-        return Answer(parts=(Text("I was"), *calls), stop="length")
+        return ModelResponse(parts=(Text("I was"), *calls), stop="length")
     if kind == "thought":
-        return Answer(parts=(thought, *calls), stop="tool_calls")
+        return ModelResponse(parts=(thought, *calls), stop="tool_calls")
     if kind == "calls":
-        return Answer(parts=calls, stop="tool_calls")
-    return Answer(parts=(Text(text(rng, rng.choice((1, 80, 2_000, 9_000)))),))
+        return ModelResponse(parts=calls, stop="tool_calls")
+    return ModelResponse(parts=(Text(text(rng, rng.choice((1, 80, 2_000, 9_000)))),))
 
 
 def asked(rng):
@@ -155,7 +155,7 @@ async def go_on(rng, whole, records, seen, refused):
         calls = seen["requests"] % 3 == 0 and (ToolCall("look", {"number": rng.randrange(10**6)}),)
         parts = calls or (Text("Yes."),)
         usage = Usage(input_tokens=size, output_tokens=20) if tells else Usage()
-        return Answer(parts=parts, stop="tool_calls" if calls else "end", usage=usage)
+        return ModelResponse(parts=parts, stop="tool_calls" if calls else "end", usage=usage)
 
     journal = MemoryJournal()
     async with journal.running():

@@ -2,7 +2,7 @@
 
 import trio
 
-from actgent import BareAgent, Chat, ScriptedLLM, open_runtime
+from actgent import BareAgent, ModelRequest, ScriptedLLM, open_runtime
 from actgent.memory.history_slice import HistorySlice, followed_by
 from actgent.memory.short_term import ShortTermMemory
 from actgent.messages import ChatMessage, Message, Sender, Text
@@ -72,7 +72,7 @@ async def test_recorded_requests_do_not_change():
         for number in range(150):
             await agent.run(f"{number}", session=session, prompt=f"tail {number}")
         await trio.lowlevel.checkpoint()
-    chats: list[Chat] = llm.chats
+    chats: list[ModelRequest] = llm.chats
     assert [len(chat.messages) for chat in chats] == [2 * number + 2 for number in range(150)]
     assert [chat.messages[-1].parts[0].text for chat in chats] == [f"tail {number}" for number in range(150)]
     assert [chat.messages[-2].parts[0].text for chat in chats] == [str(number) for number in range(150)]

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from actgent import (
-    Answer,
     BareAgent,
     ConfigurationError,
     ContextOverflow,
     LimitReached,
     Limits,
+    ModelResponse,
     PlanAgent,
     ScriptedLLM,
     ShortTermMemory,
@@ -86,11 +86,11 @@ class Run:
             -last:
         ]
         if step == len(self.results):
-            return Answer(parts=(Text("Done."),), usage=Usage(input_tokens=size, output_tokens=3))
+            return ModelResponse(parts=(Text("Done."),), usage=Usage(input_tokens=size, output_tokens=3))
         call = ToolCall("look", {"number": step}, f"c{step}")
         parts = (Text(self.thoughts[step]), call)
         used = Usage(input_tokens=size, output_tokens=len(self.thoughts[step]) // 4 + 15)
-        return Answer(parts=parts, stop="tool_calls", usage=used)
+        return ModelResponse(parts=parts, stop="tool_calls", usage=used)
 
 
 def counted(chat):

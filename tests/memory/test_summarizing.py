@@ -7,13 +7,13 @@ import pytest
 import trio
 
 from actgent import (
-    Answer,
     BareAgent,
     ConfigurationError,
     Consolidation,
     LimitReached,
     Limits,
     Memories,
+    ModelResponse,
     ProviderUnavailable,
     Quotas,
     ScriptedLLM,
@@ -35,7 +35,9 @@ def writer(read, *, gate=None, fail=False):
             await gate.wait()
         if fail:
             raise ProviderUnavailable("overloaded", model="w")
-        return Answer(parts=(Text(f"summary {len(read)}"),), usage=Usage(input_tokens=100, output_tokens=7))
+        return ModelResponse(
+            parts=(Text(f"summary {len(read)}"),), usage=Usage(input_tokens=100, output_tokens=7)
+        )
 
     return ScriptedLLM(write)
 

@@ -27,7 +27,7 @@ from actgent import (
     tool,
 )
 from actgent.journal.memory import MemoryJournal
-from actgent.llm.base import Answer, Text
+from actgent.llm.base import ModelResponse, Text
 from actgent.llm.retry import Retry
 from actgent.messages import Usage, traceparent
 from actgent.runtime.sessions import table as session_table
@@ -130,7 +130,7 @@ async def test_attempts_are_spans_side_by_side(recorder):
     replies = [httpx2.Response(503), httpx2.Response(503)]
     async with httpx2.AsyncClient(transport=httpx2.MockTransport(lambda _: replies.pop(0))) as client:
         first = OpenAI("m", api_key="k", http_client=client, retry=Retry(attempts=2, first_delay=0))
-        said = Answer(parts=(Text("Hi."),), usage=Usage(input_tokens=7, output_tokens=2), model="x")
+        said = ModelResponse(parts=(Text("Hi."),), usage=Usage(input_tokens=7, output_tokens=2), model="x")
         agent = BareAgent("clerk", llm=FallbackModel(first, ScriptedLLM([said])))
         async with open_runtime(telemetry=recorder.telemetry()) as runtime:
             await runtime.start(agent)
@@ -440,7 +440,7 @@ async def test_a_redaction_that_fails_leaves_the_words_out(recorder):
 
 async def test_metrics(recorder):
     """They count what ended, by agent, model and tool."""
-    said = Answer(parts=(Text("Three."),), usage=Usage(input_tokens=11, output_tokens=3), model="x-1")
+    said = ModelResponse(parts=(Text("Three."),), usage=Usage(input_tokens=11, output_tokens=3), model="x-1")
     agent = BareAgent("clerk", llm=ScriptedLLM([ToolCall("add", {"a": 1, "b": 2}), said]), tools=[add])
     async with open_runtime(telemetry=recorder.telemetry()) as runtime:
         await runtime.start(agent)

@@ -6,7 +6,7 @@ import pytest
 import trio
 
 from actgent import LLM
-from actgent.llm.base import Answer
+from actgent.llm.base import ModelResponse
 from actgent.messages import Text
 
 
@@ -50,7 +50,7 @@ class Chatty(LLM):
             if on_text is not None:
                 await on_text(f"{number} ", 0)
             self.said += 1
-        return Answer(parts=(Text("".join(f"{number} " for number in range(self.pieces))),))
+        return ModelResponse(parts=(Text("".join(f"{number} " for number in range(self.pieces))),))
 
 
 @pytest.fixture

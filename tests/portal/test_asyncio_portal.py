@@ -13,10 +13,10 @@ import trio.lowlevel
 import trio.testing
 
 from actgent import (
-    Answer,
     Approve,
     BareAgent,
     Failure,
+    ModelResponse,
     PortalClosed,
     Reply,
     ScriptedLLM,
@@ -121,7 +121,7 @@ async def test_handlers_run_on_the_event_loop():
 async def test_hooks_and_state():
     """Hooks may await asyncio. Session properties are read by async methods."""
     chats = []
-    yes = Answer(parts=(Text("Yes."),), usage=Usage(input_tokens=3, output_tokens=7))
+    yes = ModelResponse(parts=(Text("Yes."),), usage=Usage(input_tokens=3, output_tokens=7))
     model = ScriptedLLM([lambda chat: chats.append(str(chat.messages)) or yes], repeat=True)
     async with open_portal() as portal:
         agent = await portal.start(BareAgent("clerk", llm=model))
@@ -268,7 +268,7 @@ async def test_cancelled_read_loses_no_delivery(slow):
             for number in range(20):
                 await trio.to_thread.run_sync(go_on.acquire)
                 await on_text(f"{number} ", 0)
-            return Answer(parts=(Text("".join(f"{n} " for n in range(20))),))
+            return ModelResponse(parts=(Text("".join(f"{n} " for n in range(20))),))
 
     heard = []
     async with open_portal() as portal:

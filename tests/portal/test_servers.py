@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from actgent import LLM, Answer, Text
+from actgent import LLM, ModelResponse, Text
 
 fastapi = pytest.importorskip("fastapi", reason="fastapi is not installed")
 uvicorn = pytest.importorskip("uvicorn", reason="uvicorn is not installed")
@@ -32,7 +32,7 @@ class Echo(LLM):
         text = chat.messages[-1].parts[0].text
         if not text.startswith("wait"):
             await trio.sleep(0.05)
-            return Answer(parts=(Text(text[::-1]),))
+            return ModelResponse(parts=(Text(text[::-1]),))
         self.begun += 1
         try:
             await trio.sleep_forever()

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from actgent.llm.base import Answer
+from actgent.llm.base import ModelResponse
 from actgent.messages import Message, Sender, Text
-from actgent.protocols.base import ClassificationType, Outcome, Profile, Protocol, View
+from actgent.protocols.base import ClassificationType, Outcome, Profile, Protocol, TurnView
 
 TYPES = (
     ClassificationType(name="greeting", description="a greeting", schema={"content": "<the words>"}),
@@ -17,11 +17,11 @@ TYPES = (
 )
 
 
-def view(text: str = "hello", **fields: Any) -> View:
+def view(text: str = "hello", **fields: Any) -> TurnView:
     """A view of a session at its first message."""
     message = Message(session_id="s", sender=Sender("ada"), parts=(Text(text),))
     profile = fields.pop("profile", Profile(types=TYPES))
-    return View(
+    return TurnView(
         message=fields.pop("message", message),
         record=fields.pop("record", [message]),
         state=fields.pop("state", {}),
@@ -33,4 +33,4 @@ def view(text: str = "hello", **fields: Any) -> View:
 
 def read(protocol: Protocol, text: str, **fields: Any) -> list[Outcome]:
     """What a protocol makes of an answer's text."""
-    return protocol.read(Answer(parts=(Text(text),)), view(**fields))
+    return protocol.read(ModelResponse(parts=(Text(text),)), view(**fields))

@@ -6,9 +6,9 @@ import attrs
 import pytest
 
 from actgent.errors import ConfigurationError, EmptyAnswer, ParseError
-from actgent.llm.base import Answer
+from actgent.llm.base import ModelResponse
 from actgent.messages import Message, Sender, Text, ToolCall, ToolResult, ToolSpec
-from actgent.protocols.base import CallTools, Change, Continue, Profile, Say
+from actgent.protocols.base import CallTools, Continue, Profile, SendReply, UpdateState
 from actgent.protocols.goal import CustomAction, Goal
 from actgent.protocols.goal.progress import (
     MAX_STALLED,
@@ -60,14 +60,14 @@ def at(phase, *, profile=TOOLS, record=(), **fields):
 
 
 def read(text, seen, protocol=None):
-    return (protocol or Goal()).read(Answer(parts=(Text(text),)), seen)
+    return (protocol or Goal()).read(ModelResponse(parts=(Text(text),)), seen)
 
 
 def changed(outcomes, seen):
     """The progress after the changes of some outcomes."""
     state = dict(seen.state)
     for outcome in outcomes:
-        if isinstance(outcome, Change):
+        if isinstance(outcome, UpdateState):
             made = outcome.action(state)
             state.update([made] if isinstance(made, tuple) else made)
     return progress_in(state)
@@ -205,7 +205,7 @@ def test_further_keys_mean_nothing(action):
     outcomes = read(decided(action, {**GOOD[action], **inside}, **extra), seen)
     progress = changed(outcomes, seen)
     assert (progress.achieved, progress.status) == (False, "")
-    assert not any(isinstance(outcome, Say) for outcome in outcomes)
+    assert not any(isinstance(outcome, SendReply) for outcome in outcomes)
 
 
 # --- the table -----------------------------------------------------------------------------
@@ -577,7 +577,7 @@ def test_an_action_that_brings_nothing_new_is_stopped():
         protocol = Goal(actions=[CustomAction("own", "", lambda *_, found=returned: found)])
         seen = after(*[decided("own")] * MAX_STALLED, protocol=protocol, seen=at("executing"))
         (*_, said) = read(decided("own"), seen, protocol)
-        assert (type(said), said.message_type) == (Say, "incomplete")
+        assert (type(said), said.message_type) == (SendReply, "incomplete")
         assert "no progress" in changed(read(decided("own"), seen, protocol), seen).error
     protocol = Goal(actions=[NOTE])
     seen = after(
@@ -601,7 +601,7 @@ def test_a_custom_action_cannot_do_harm(returned):
     seen = at("executing")
     outcomes = read(decided("own"), seen, protocol)
     assert outcomes[-1].note.startswith("own: Error: ")
-    assert len([outcome for outcome in outcomes if isinstance(outcome, Change)]) == 1
+    assert len([outcome for outcome in outcomes if isinstance(outcome, UpdateState)]) == 1
     assert not changed(outcomes, seen).achieved
 
 

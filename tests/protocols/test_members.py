@@ -8,7 +8,7 @@ from actgent.errors import EmptyAnswer, ParseError
 from actgent.messages import Event, Route, ToolCall
 from actgent.protocols.answer_parsing import parse_encoded_calls
 from actgent.protocols.bare import Bare
-from actgent.protocols.base import CallTools, ClassificationType, Profile, Say
+from actgent.protocols.base import CallTools, ClassificationType, Profile, SendReply
 from actgent.protocols.react import ReAct
 from actgent.protocols.router import Router
 from actgent.protocols.simple import Simple
@@ -142,18 +142,18 @@ def test_marked_text_that_is_no_whole_call(text):
 )
 def test_bare_keeps_text(text):
     """Text that only begins like JSON is text, to the last character."""
-    assert read(Bare(), text) == [Say(text=text, message_type="greeting")]
+    assert read(Bare(), text) == [SendReply(text=text, message_type="greeting")]
 
 
 def test_bare_without_types_has_no_type():
     """The first type's name is the message type, if there is one."""
-    assert read(Bare(), "hi", profile=Profile()) == [Say(text="hi")]
+    assert read(Bare(), "hi", profile=Profile()) == [SendReply(text="hi")]
 
 
 def test_bare_leaves_thoughts_out():
     """Thoughts in tags are neither reply nor token."""
-    assert read(Bare(), "<think>hm</think>\n\nhi") == [Say(text="hi", message_type="greeting")]
-    assert read(Bare(), "hm\n</think>\n\nhi") == [Say(text="hi", message_type="greeting")]
+    assert read(Bare(), "<think>hm</think>\n\nhi") == [SendReply(text="hi", message_type="greeting")]
+    assert read(Bare(), "hm\n</think>\n\nhi") == [SendReply(text="hi", message_type="greeting")]
     assert shown(Bare(), "<think>hm</think>hi")[-2:] == ["h", "hi"]
 
 
@@ -161,7 +161,7 @@ def test_bare_says_something():
     """Thoughts alone are an empty answer; an empty text in JSON is an empty text, not JSON."""
     with pytest.raises(EmptyAnswer):
         read(Bare(), "<think>so many")
-    assert read(Bare(), '{"text": ""}') == [Say(text="", data={"text": ""}, message_type="greeting")]
+    assert read(Bare(), '{"text": ""}') == [SendReply(text="", data={"text": ""}, message_type="greeting")]
 
 
 def test_bare_shows_all():
@@ -174,7 +174,9 @@ def test_bare_shows_all():
 
 def test_simple_direct_response():
     """The type that is always there is plain talk."""
-    assert read(Simple(), simple("DIRECT_RESPONSE", "hi")) == [Say(text="hi", message_type="DIRECT_RESPONSE")]
+    assert read(Simple(), simple("DIRECT_RESPONSE", "hi")) == [
+        SendReply(text="hi", message_type="DIRECT_RESPONSE")
+    ]
     with pytest.raises(ParseError, match="must be text"):
         read(Simple(), simple("DIRECT_RESPONSE", {"a": 1}))
 
@@ -243,7 +245,7 @@ def test_simple_shows_growing_content():
 
 def test_react_content_alone_may_be_the_text():
     """Without a description the content speaks, if it is text; a structure alone is not shown."""
-    assert read(ReAct(), direct(None, "hi")) == [Say(text="hi", reasoning=REASONED)]
+    assert read(ReAct(), direct(None, "hi")) == [SendReply(text="hi", reasoning=REASONED)]
     with pytest.raises(ParseError, match="response_description"):
         read(ReAct(), direct(None, {"a": 1}))
     with pytest.raises(ParseError, match="response_purpose"):
@@ -254,7 +256,7 @@ def test_react_empty_form_matches_nothing():
     """A type without a form is never matched by accident."""
     profile = Profile(types=[ClassificationType(name="any", tool="danger")])
     assert read(ReAct(), direct("d", {"a": 1}), profile=profile) == [
-        Say(text="d", data={"a": 1}, reasoning=REASONED)
+        SendReply(text="d", data={"a": 1}, reasoning=REASONED)
     ]
 
 
@@ -263,7 +265,9 @@ def test_react_lines():
     text = 'Thought: sum\nAction: add\nAction Input: {"a": 1}'
     assert read(ReAct(), text) == [CallTools([ToolCall("add", {"a": 1}, native=False)])]
     assert read(ReAct(), f"{text}\nObservation: 3\nFinal Answer: 3") == read(ReAct(), text)
-    assert read(ReAct(), "Thought: easy\nFinal Answer: it is 3\nindeed") == [Say(text="it is 3\nindeed")]
+    assert read(ReAct(), "Thought: easy\nFinal Answer: it is 3\nindeed") == [
+        SendReply(text="it is 3\nindeed")
+    ]
 
 
 @pytest.mark.parametrize(
@@ -277,7 +281,7 @@ def test_react_lines():
 )
 def test_a_fence_round_react_lines(text, said):
     """Its end is no part of the final answer; a fence of the answer's own is, whatever stands round it."""
-    assert read(ReAct(), text) == [Say(text=said)]
+    assert read(ReAct(), text) == [SendReply(text=said)]
 
 
 @pytest.mark.parametrize(
@@ -330,7 +334,7 @@ def test_router_data():
 )
 def test_router_takes_prose(text):
     """Plain text is a reply, whatever marks it holds."""
-    assert read(Router(), text) == [Say(text=text)]
+    assert read(Router(), text) == [SendReply(text=text)]
 
 
 @pytest.mark.parametrize(
@@ -410,7 +414,7 @@ def test_router_never_shows_raw_or_cut_data(text):
 )
 def test_router_takes_prose_with_marks(text):
     """Citations, quotes and names of functions in words for a reader."""
-    assert read(Router(), text) == [Say(text=text)]
+    assert read(Router(), text) == [SendReply(text=text)]
 
 
 @pytest.mark.parametrize("content", [{"a": 1}, [1], 3])

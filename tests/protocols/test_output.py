@@ -12,7 +12,7 @@ from actgent import BareAgent, ScriptedLLM
 from actgent.errors import ConfigurationError, ParseError
 from actgent.messages import ToolCall
 from actgent.protocols.bare import Bare
-from actgent.protocols.base import CallTools, Event, Say, WithOutput
+from actgent.protocols.base import CallTools, Event, SendReply, WithOutput
 from actgent.protocols.prompts import PromptManager
 from actgent.protocols.react import ReAct
 from actgent.protocols.simple import Simple
@@ -133,7 +133,7 @@ def test_only_the_end_of_a_turn_needs_a_value():
     assert isinstance(read(protocol, call)[0], CallTools)
     event, said, _ = read(protocol, '{"messageType": "creation", "content": "x"}')
     assert isinstance(event, Event)
-    assert said == Say(text="x", message_type="creation")
+    assert said == SendReply(text="x", message_type="creation")
 
 
 def test_request():
@@ -194,7 +194,7 @@ def test_a_script_with_a_form(inner):
     """A scripted model says a value in the form of the inner protocol, and it comes out as the value."""
     protocol = WithOutput(inner(), Town)
     (text,) = protocol.script(JSON)
-    (said,) = [outcome for outcome in read(protocol, text) if isinstance(outcome, Say)]
+    (said,) = [outcome for outcome in read(protocol, text) if isinstance(outcome, SendReply)]
     assert said.data == Town("Oslo", 700_000)
     call = ToolCall("look", {"n": 1})
     assert list(protocol.script(JSON, call)) == list(inner().script(JSON, call))

@@ -6,9 +6,9 @@ from typing import ClassVar
 import pytest
 
 from actgent.errors import ParseError
-from actgent.llm.base import Answer
+from actgent.llm.base import ModelResponse
 from actgent.messages import Message, Sender, Text
-from actgent.protocols.base import Continue, Profile, Protocol, Request, Say, View
+from actgent.protocols.base import Continue, Profile, Protocol, Request, SendReply, TurnView
 from actgent.protocols.prompts import PromptManager
 from actgent.structured.extract import extract_only
 
@@ -25,7 +25,7 @@ class Haiku(Protocol):
         lines = answer.text.strip().splitlines()
         if len(lines) != 3:
             raise ParseError(f"{len(lines)} lines instead of three", answer.text)
-        return [Say(text=" / ".join(lines))]
+        return [SendReply(text=" / ".join(lines))]
 
 
 class Drafted(Protocol):
@@ -42,7 +42,7 @@ class Drafted(Protocol):
 
     def read(self, answer, view):
         if view.stage == "write":
-            return [Say(text=answer.text)]
+            return [SendReply(text=answer.text)]
         points = extract_only(answer.text, self._reason)["points"]
         return [Continue("write", "Outline:\n" + "\n".join(f"- {point}" for point in points))]
 
@@ -61,7 +61,7 @@ def test_a_pair_of_ones_own():
         PromptManager(Haiku(), Profile(name="poet")).system_prompt()
         == "You are poet. Answer with three lines."
     )
-    assert read(Haiku(), "a\nb\nc") == [Say(text="a / b / c")]
+    assert read(Haiku(), "a\nb\nc") == [SendReply(text="a / b / c")]
     with pytest.raises(ParseError, match="2 lines instead of three"):
         read(Haiku(), "a\nb")
 
@@ -71,17 +71,17 @@ def test_two_stages():
     protocol = Drafted()
     first = view("Tell me of Oslo")
     assert "outline" in protocol.request(first).tail
-    (more,) = protocol.read(Answer(parts=(Text(json.dumps({"points": ["sea", "hills"]})),)), first)
+    (more,) = protocol.read(ModelResponse(parts=(Text(json.dumps({"points": ["sea", "hills"]})),)), first)
     assert more == Continue("write", "Outline:\n- sea\n- hills")
     note = Message(
         session_id="s", sender=Sender("system", "system"), parts=(Text(more.note),), stage=more.stage
     )
-    second = View(
+    second = TurnView(
         message=note, record=[*first.record, note], state={}, stage=note.stage, calls=1, profile=first.profile
     )
     assert protocol.request(second) == Request(tail="Write the final text from the outline.", model="writer")
-    assert protocol.read(Answer(parts=(Text("Oslo lies by the sea."),)), second) == [
-        Say(text="Oslo lies by the sea.")
+    assert protocol.read(ModelResponse(parts=(Text("Oslo lies by the sea."),)), second) == [
+        SendReply(text="Oslo lies by the sea.")
     ]
 
 

@@ -16,9 +16,9 @@ from actgent import (
     PromptTemplate,
     Protocol,
     Request,
-    Say,
     ScriptedLLM,
     Sender,
+    SendReply,
     ShortTermMemory,
     open_runtime,
 )
@@ -58,7 +58,7 @@ class Reading(Classifier):
         word, colon, text = answer.text.partition(": ")
         if not colon:
             raise ParseError("there is no colon", answer.text)
-        return [Event(name=word.lower(), data=text), Say(text=text)]
+        return [Event(name=word.lower(), data=text), SendReply(text=text)]
 
 
 class Failing(Classifier):
@@ -72,7 +72,7 @@ class Breaking(Classifier):
     """Has a mistake."""
 
     def read(self, answer, view):
-        return [Say(text={}["x"])]
+        return [SendReply(text={}["x"])]
 
 
 class NeedsTypes(Classifier):
@@ -81,7 +81,7 @@ class NeedsTypes(Classifier):
     def read(self, answer, view):
         if answer.text.partition(":")[0] not in [each.name for each in view.profile.types]:
             raise ParseError("that is no type", answer.text)
-        return [Say(text=answer.text)]
+        return [SendReply(text=answer.text)]
 
 
 def agent(*answers, template=None, classifier=None, **options):

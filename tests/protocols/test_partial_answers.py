@@ -6,7 +6,7 @@ import random
 import pytest
 
 from actgent.protocols.bare import Bare
-from actgent.protocols.base import Protocol, Say
+from actgent.protocols.base import Protocol, SendReply
 from actgent.protocols.goal import Goal
 from actgent.protocols.partial_answers import GROWTH_DIVISOR, SHORT_TEXT_CHARS, PartialAnswer
 from actgent.protocols.plan import Planning
@@ -154,7 +154,7 @@ class Own(Protocol):
     template = ""
 
     def read(self, answer, view):
-        return [Say(text=answer.text)]
+        return [SendReply(text=answer.text)]
 
     def partial(self, text):
         return text.removeprefix("> ")

@@ -5,9 +5,9 @@ import json
 import pytest
 
 from actgent.errors import AnswerError, ConfigurationError, EmptyAnswer, ParseError
-from actgent.llm.base import Answer
+from actgent.llm.base import ModelResponse
 from actgent.messages import Event, Message, Sender, Text, ToolCall, ToolResult
-from actgent.protocols.base import CallTools, Change, Continue, Profile, Say, View
+from actgent.protocols.base import CallTools, Continue, Profile, SendReply, TurnView, UpdateState
 from actgent.protocols.plan import Plan, TodoItem
 from actgent.protocols.plan.answers import END, START, read_calls, read_executed, read_planned, split_thoughts
 from actgent.protocols.plan.protocol import (
@@ -51,7 +51,7 @@ class Turn:
     @property
     def view(self):
         message = next(m for m in reversed(self.record) if m.sender.kind != "assistant")
-        return View(
+        return TurnView(
             message=message,
             record=self.record,
             state=self.state,
@@ -82,17 +82,17 @@ class Turn:
         if isinstance(answer, list):
             outcomes = [CallTools([ToolCall(name, {}) for name in answer], view.stage)]
         else:
-            outcomes = self.protocol.read(Answer(parts=(Text(text),)), view)
+            outcomes = self.protocol.read(ModelResponse(parts=(Text(text),)), view)
         for outcome in outcomes:
             self._act(outcome)
 
     def _act(self, outcome):
-        if isinstance(outcome, Change):
+        if isinstance(outcome, UpdateState):
             key, value = outcome.action(self.state)
             self.state[key] = value
         elif isinstance(outcome, Event):
             self.events.append(outcome)
-        elif isinstance(outcome, Say):
+        elif isinstance(outcome, SendReply):
             self.said = outcome
         elif isinstance(outcome, Continue):
             self._append(outcome.note, "system", outcome.stage)
@@ -275,7 +275,7 @@ def test_plain_flow_of_two_calls():
     assert turn.view.stage == SYNTHESIZE
     assert "answer the user" in turn.tail
     turn.say("It is so.")
-    assert turn.said == Say(text="It is so.", message_type="success")
+    assert turn.said == SendReply(text="It is so.", message_type="success")
     assert [event.name for event in turn.events] == ["intent", "plan"]
 
 

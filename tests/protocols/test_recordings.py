@@ -8,7 +8,7 @@ import pytest
 from actgent.errors import AnswerError, ParseError
 from actgent.messages import ToolSpec
 from actgent.protocols.bare import Bare
-from actgent.protocols.base import CallTools, Say
+from actgent.protocols.base import CallTools, SendReply
 from actgent.protocols.react import ReAct
 from actgent.protocols.router import Router
 from actgent.protocols.simple import Simple
@@ -116,9 +116,12 @@ def test_react_lines_of_real_models(recorded_rows):
                 derived["action_input_json"],
             )
         elif derived["has_final"]:
-            right = isinstance(outcome, Say) and outcome.text == derived["final"].removesuffix("```").rstrip()
+            right = (
+                isinstance(outcome, SendReply)
+                and outcome.text == derived["final"].removesuffix("```").rstrip()
+            )
         else:
-            right = isinstance(outcome, Say)  # `Answer:` instead of `Final Answer:`
+            right = isinstance(outcome, SendReply)  # `Answer:` instead of `Final Answer:`
         misread += [] if right else [row["id"]]
     assert rows
     assert misread == [], f"{len(misread)} of {len(rows)} misread"
@@ -203,7 +206,7 @@ def test_router_shows_words_only(recorded_rows):
             outcomes = read(Router(), row["raw"])
         except AnswerError:
             continue
-        shown += [outcome.text for outcome in outcomes if isinstance(outcome, Say)]
+        shown += [outcome.text for outcome in outcomes if isinstance(outcome, SendReply)]
     assert [
         text for text in shown if any(mark in text for mark in ('{"', "{'", "[{", '["', "['", "({", "```"))
     ] == []

@@ -9,7 +9,7 @@ from hypothesis import given, strategies as st
 
 from actgent.errors import ConfigurationError, EmptyAnswer, ParseError
 from actgent.messages import Message, Sender, Text, ToolCall
-from actgent.protocols.base import CallTools, Change, Continue, Say
+from actgent.protocols.base import CallTools, Continue, SendReply, UpdateState
 from actgent.protocols.steps import PLAN_KEY, STEP, Steps, grown_step
 
 from .conftest import read, view
@@ -18,7 +18,7 @@ ADD = {"id": "call_1", "tool_name": "add", "parameters": {"a": 5, "b": 3}}
 CALL = ToolCall("add", {"a": 5, "b": 3}, provider_id="call_1", native=False)
 STEP_TEXT = json.dumps({"tool_thought": "sum", "tool_calls": [ADD]})
 FINAL = '{"final_answer": "The answer is 42"}'
-SAID = [Say(text="The answer is 42")]
+SAID = [SendReply(text="The answer is 42")]
 
 
 def outcomes(text, **fields):
@@ -27,7 +27,7 @@ def outcomes(text, **fields):
 
 def planned(found):
     """The plan that outcomes keep in the state, None if they keep none."""
-    changes = [outcome for outcome in found if isinstance(outcome, Change)]
+    changes = [outcome for outcome in found if isinstance(outcome, UpdateState)]
     return changes[0].action({})[1] if changes else None
 
 
@@ -62,14 +62,14 @@ def test_final_answer(text):
 )
 def test_prose_is_a_final_answer(text):
     """5: words alone are for the user."""
-    assert outcomes(f"\n{text} ") == [Say(text=text)]
+    assert outcomes(f"\n{text} ") == [SendReply(text=text)]
 
 
 def test_nested_fence_is_kept():
     """22: a fence inside the answer's text belongs to it."""
     answer = "Do this:\n```python\nprint({})\n```"
     text = json.dumps({"final_answer": answer})
-    assert outcomes(text) == outcomes(f"```json\n{text}\n```") == [Say(text=answer)]
+    assert outcomes(text) == outcomes(f"```json\n{text}\n```") == [SendReply(text=answer)]
 
 
 @pytest.mark.parametrize("value", [{"sum": 8}, 8, [1, 2], True, {"é": "ß"}])
@@ -85,7 +85,10 @@ def test_other_values_as_final_answer(value):
 
 @pytest.mark.parametrize(
     ("plan", "kept"),
-    [("Step 1: Do this\nStep 2: Say it", "Step 1: Do this\nStep 2: Say it"), (["Do", "Say"], "Do\nSay")],
+    [
+        ("Step 1: Do this\nStep 2: Say it", "Step 1: Do this\nStep 2: Say it"),
+        (["Do", "SendReply"], "Do\nSay"),
+    ],
 )
 def test_plan(plan, kept):
     """2, 13: a plan is kept in the session's state, and the model goes on."""
@@ -289,12 +292,17 @@ def test_whatever_is_found_was_said(value, shape):
     except (ParseError, EmptyAnswer):
         return
     if not isinstance(value, dict):
-        assert found == [Say(text=text.strip())]
+        assert found == [SendReply(text=text.strip())]
         return
     names = {call.name for outcome in found if isinstance(outcome, CallTools) for call in outcome.calls}
     assert names <= {call["tool_name"] for call in value.get("tool_calls") or []}
-    assert not any(isinstance(outcome, Say) for outcome in found) or value["final_answer"] not in (None, "")
-    assert any(value.get(key) for key in ("plan", "tool_calls")) or any(isinstance(o, Say) for o in found)
+    assert not any(isinstance(outcome, SendReply) for outcome in found) or value["final_answer"] not in (
+        None,
+        "",
+    )
+    assert any(value.get(key) for key in ("plan", "tool_calls")) or any(
+        isinstance(o, SendReply) for o in found
+    )
 
 
 @pytest.mark.parametrize("key", ["Plan", "TOOL_CALLS", "Final_Answer"])
@@ -338,7 +346,7 @@ def test_missing_calls_are_named():
 def test_untidy_json_is_repaired(text):
     """10: a raw newline, a trailing comma, single quotes, a bare key: all of it is read, and nothing else."""
     found = outcomes(text)
-    assert found == [Say(text="a\nb")] if "final" in text else planned(found) == "a\nb"
+    assert found == [SendReply(text="a\nb")] if "final" in text else planned(found) == "a\nb"
 
 
 # --- what the model is told ----------------------------------------------------------------------

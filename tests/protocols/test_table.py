@@ -7,7 +7,7 @@ import pytest
 from actgent.errors import AnswerError, EmptyAnswer, ParseError
 from actgent.messages import Event, Route, ToolCall
 from actgent.protocols.bare import Bare
-from actgent.protocols.base import CallTools, Say
+from actgent.protocols.base import CallTools, SendReply
 from actgent.protocols.react import ReAct
 from actgent.protocols.router import Router
 from actgent.protocols.simple import Simple
@@ -40,7 +40,7 @@ def action(purpose, **members):
 
 
 def said(outcomes):
-    return [outcome.text for outcome in outcomes if isinstance(outcome, Say)]
+    return [outcome.text for outcome in outcomes if isinstance(outcome, SendReply)]
 
 
 def calls(outcomes):
@@ -215,7 +215,9 @@ def test_row_22_direct_with_a_known_type():
     (reply,) = read(
         REACT, action("DIRECT_RESPONSE", response_content={"content": "hi"}, response_description="desc")
     )
-    assert reply == Say(text="desc", data={"content": "hi"}, message_type="greeting", reasoning=REASONED)
+    assert reply == SendReply(
+        text="desc", data={"content": "hi"}, message_type="greeting", reasoning=REASONED
+    )
 
 
 def test_row_23_direct_with_a_mapped_type():
@@ -237,12 +239,12 @@ def test_row_24_no_match():
     """An empty list is no match, so the content is as it is and no tool runs."""
     content = CREATION | {"caps": []}
     outcomes = read(REACT, action("DIRECT_RESPONSE", response_content=content, response_description="desc"))
-    assert outcomes == [Say(text="desc", data=content, reasoning=REASONED)]
+    assert outcomes == [SendReply(text="desc", data=content, reasoning=REASONED)]
 
 
 def test_rows_26_27_router():
     """A conversation in any case; an action is a route, and what it says besides."""
-    assert read(ROUTER, "hello") == [Say(text="hello")]
-    assert read(ROUTER, '{"top_level_intent":"conversation","response":"hey"}') == [Say(text="hey")]
+    assert read(ROUTER, "hello") == [SendReply(text="hello")]
+    assert read(ROUTER, '{"top_level_intent":"conversation","response":"hey"}') == [SendReply(text="hey")]
     text = '{"top_level_intent":"ACTION","second_level_intent":"creation","response":"ok"}'
-    assert read(ROUTER, text) == [Route(action="creation"), Say(text="ok")]
+    assert read(ROUTER, text) == [Route(action="creation"), SendReply(text="ok")]

@@ -1,15 +1,15 @@
 """What translations of the documents' code are tried with."""
 
 from actgent import (
-    Answer,
     ClassificationType,
     Message,
+    ModelResponse,
     Profile,
     ReActAgent,
     ScriptedLLM,
     Sender,
     Text,
-    View,
+    TurnView,
     tool,
 )
 
@@ -36,12 +36,12 @@ def view(text="hello", **fields):
     message = Message(session_id="s", sender=Sender("ada"), parts=(Text(text),))
     profile = Profile(types=TYPES)
     given = {"message": message, "record": [message], "state": {}, "profile": profile, "tools": (), **fields}
-    return View(**given)
+    return TurnView(**given)
 
 
 def answer(text):
     """What a model said."""
-    return Answer(parts=(Text(text),))
+    return ModelResponse(parts=(Text(text),))
 
 
 def reacting(*script, **options):

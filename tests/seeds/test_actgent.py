@@ -23,10 +23,10 @@ from actgent import (
     Protocol,
     ReActAgent,
     Reply,
-    Say,
     SchemaBuilder,
     ScriptedLLM,
     Sender,
+    SendReply,
     ShortTermMemory,
     SimpleAgent,
     ToolCall,
@@ -362,7 +362,7 @@ def test_blocks_19_32_and_40_what_a_react_answer_means(number):
         class ReActClassifier(ReAct):
             def read(self, answer, view):
                 outcomes = super().read(answer, view)
-                return [each for each in outcomes if isinstance(each, (CallTools, Say, Event))]
+                return [each for each in outcomes if isinstance(each, (CallTools, SendReply, Event))]
 
         # end
         assert ReActClassifier().read(answer(DIRECT), view())[-1].text == "Hello."
@@ -391,7 +391,7 @@ class Reading(Classifier):
     """Reads it."""
 
     def read(self, answer, view):
-        return [Say(text=answer.text.partition(": ")[2])]
+        return [SendReply(text=answer.text.partition(": ")[2])]
 
 
 async def test_blocks_21_and_42_the_halves_of_a_pair():
@@ -400,7 +400,7 @@ async def test_blocks_21_and_42_the_halves_of_a_pair():
     # block 21, 42
     class CustomClassifier(Classifier):
         def read(self, answer, view):
-            return [Say(text=answer.text.upper())]
+            return [SendReply(text=answer.text.upper())]
 
     class CustomTemplate(PromptTemplate):
         name, template, examples = "custom", "Answer in a word.", ("Yes",)
@@ -439,7 +439,7 @@ async def test_block_23_a_form_and_who_reads_it():
             content = action["response_content"]
             if action["response_purpose"] == "TOOL_INVOCATION":
                 return [CallTools([ToolCall(content["name"], content["parameters"])])]
-            return [Say(text=content["message"])]
+            return [SendReply(text=content["message"])]
 
     # end
     llm = ScriptedLLM([INVOCATION, DIRECT])
@@ -455,7 +455,7 @@ def test_block_24_the_two_boundaries():
     outcomes = ReAct().read(answer(DIRECT), view())
     # end
     assert request.tail
-    assert isinstance(outcomes[-1], Say)
+    assert isinstance(outcomes[-1], SendReply)
 
 
 def test_blocks_25_and_26_the_forms_of_bare_and_simple():
@@ -549,7 +549,7 @@ def test_blocks_38_and_39_classifiers_of_bare_and_simple():
     # block 38
     class BareClassifier(Classifier):
         def read(self, answer, view):
-            return [Say(text=answer.text, message_type=view.profile.types[0].name)]
+            return [SendReply(text=answer.text, message_type=view.profile.types[0].name)]
 
     # end
     assert BareClassifier().read(answer("Hi"), view())[0].message_type == "greeting"
@@ -561,7 +561,7 @@ def test_blocks_38_and_39_classifiers_of_bare_and_simple():
             kind, content = parsed["messageType"], parsed["content"]
             if kind == "TOOL_INVOCATION":
                 return [CallTools([ToolCall(content["name"], content["parameters"])])]
-            return [Say(text=content, message_type=kind)]
+            return [SendReply(text=content, message_type=kind)]
 
     # end
     said = json.dumps({"messageType": "TOOL_INVOCATION", "content": TOOL})

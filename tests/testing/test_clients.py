@@ -3,7 +3,7 @@
 import attrs
 import pytest
 
-from actgent.llm.base import Chat, ChatMessage, ResponseFormat
+from actgent.llm.base import ChatMessage, ModelRequest, ResponseFormat
 from actgent.llm.clients.anthropic import Anthropic
 from actgent.llm.clients.openai import OpenAI
 from actgent.llm.clients.openai_responses import OpenAIResponses
@@ -11,7 +11,7 @@ from actgent.messages import File, Image, Text, Thinking, ToolCall, ToolResult, 
 from actgent.testing import assert_no_leaks, open_provider
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "additionalProperties": False}
-CHAT = Chat(
+CHAT = ModelRequest(
     system="Be brief.",
     messages=(
         ChatMessage(

@@ -32,7 +32,7 @@ from openai.types.chat.completion_create_params import CompletionCreateParamsNon
 from openai.types.responses.response_create_params import ResponseCreateParamsNonStreaming
 from typing_extensions import get_type_hints, is_typeddict
 
-from actgent.llm.base import Answer, Chat, ChatMessage, ResponseFormat
+from actgent.llm.base import ChatMessage, ModelRequest, ModelResponse, ResponseFormat
 from actgent.llm.clients.anthropic import Anthropic
 from actgent.llm.clients.openai import OpenAI
 from actgent.llm.clients.openai_responses import OpenAIResponses
@@ -83,9 +83,9 @@ ANSWERS = {
     "call": ToolCall("get_weather", {"city": "Oslo"}),
     "calls": ["Let me look.", ToolCall("get_weather", {"city": "Oslo"}), ToolCall("now", {})],
     "thinking": [Thinking("Hm.", ""), Text("Four.")],
-    "refusal": Answer(parts=(Text("No."),), stop="refusal"),
-    "length": Answer(parts=(Text("Once upon"),), stop="length"),
-    "filter": Answer(parts=(), stop="filter"),
+    "refusal": ModelResponse(parts=(Text("No."),), stop="refusal"),
+    "length": ModelResponse(parts=(Text("Once upon"),), stop="length"),
+    "filter": ModelResponse(parts=(), stop="filter"),
 }
 BODIES = {
     "openai": ("/v1/chat/completions", {"model": "m", "messages": [{"role": "user", "content": "Hi"}]}),
@@ -144,9 +144,9 @@ async def test_answers_have_the_types_of_the_sdks(wire, name):
 
 PICTURE = Image(media_type="image/png", data=b"\x89PNG\r\n\x1a\n")
 CHATS = {
-    "plain": Chat(system="Be kind.", messages=(ChatMessage("user", (Text("Hi"),)),), temperature=0.5, max_tokens=9),
-    "media": Chat(messages=(ChatMessage("user", (Text("See"), PICTURE, File(media_type="application/pdf", data=b"%PDF-", name="a.pdf"))),)),
-    "tools": Chat(
+    "plain": ModelRequest(system="Be kind.", messages=(ChatMessage("user", (Text("Hi"),)),), temperature=0.5, max_tokens=9),
+    "media": ModelRequest(messages=(ChatMessage("user", (Text("See"), PICTURE, File(media_type="application/pdf", data=b"%PDF-", name="a.pdf"))),)),
+    "tools": ModelRequest(
         messages=(
             ChatMessage("user", (Text("Weather?"),)),
             ChatMessage("assistant", (Text("I look."), ToolCall("get.weather", {"city": "Oslo"}, "c1"), ToolCall("get.weather", {"city": "Rome"}, "c2"))),
@@ -154,7 +154,7 @@ CHATS = {
         ),
         tools=(TOOL, ToolSpec("now", "", {"type": "object"})),
     ),
-    "form": Chat(messages=(ChatMessage("user", (Text("Hi"),)),), response_format=ResponseFormat("n", {"type": "array", "items": {"type": "integer"}})),
+    "form": ModelRequest(messages=(ChatMessage("user", (Text("Hi"),)),), response_format=ResponseFormat("n", {"type": "array", "items": {"type": "integer"}})),
 }  # fmt: skip
 CLIENTS = {"openai": OpenAI, "openai-responses": OpenAIResponses, "anthropic": Anthropic}
 PARAMS = {

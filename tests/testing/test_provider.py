@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from actgent.errors import ConfigurationError
-from actgent.llm.base import Answer
+from actgent.llm.base import ModelResponse
 from actgent.messages import Image, Opaque, Text, Thinking, ToolCall, Usage
 from actgent.testing import (
     CutStream,
@@ -84,7 +84,7 @@ async def drained(stream):
 
 async def test_chat_carries_text_calls_and_usage():
     """A chat completion has the text, both calls with JSON arguments and the cached tokens."""
-    async with clients([Answer(parts=tuple(CALLS), usage=USAGE)]) as peer:
+    async with clients([ModelResponse(parts=tuple(CALLS), usage=USAGE)]) as peer:
         completion = await chat_of(peer.openai)
     choice = completion.choices[0]
     assert choice.finish_reason == "tool_calls"
@@ -101,7 +101,7 @@ async def test_chat_carries_text_calls_and_usage():
 async def test_chat_stream_adds_up(is_usage_asked):
     """The deltas of a streamed chat add up to what was said; usage comes only to who asks."""
     options = {"stream_options": {"include_usage": True}} if is_usage_asked else {}
-    async with clients([Answer(parts=tuple(CALLS), usage=USAGE)], chunk=3) as peer:
+    async with clients([ModelResponse(parts=tuple(CALLS), usage=USAGE)], chunk=3) as peer:
         chunks = await drained(await chat_of(peer.openai, stream=True, **options))
     deltas = [chunk.choices[0].delta for chunk in chunks if chunk.choices]
     assert "".join(delta.content or "" for delta in deltas) == CALLS[0].text
@@ -117,7 +117,7 @@ async def test_chat_stream_adds_up(is_usage_asked):
 async def test_responses_carry_thinking_text_and_calls():
     """A response has a reasoning item, a message and a call, in the order they were said."""
     said = [Thinking("Let me see.", "openai-responses"), *CALLS]
-    async with clients([Answer(parts=tuple(said), usage=USAGE)]) as peer:
+    async with clients([ModelResponse(parts=tuple(said), usage=USAGE)]) as peer:
         response = await response_of(peer.openai, include=["reasoning.encrypted_content"])
     assert [item.type for item in response.output] == [
         "reasoning",
@@ -150,7 +150,7 @@ async def test_responses_stream_is_taken_whole_by_the_sdk():
 async def test_messages_carry_thinking_text_and_calls():
     """An Anthropic message has signed thinking, text and calls; its input tokens leave out the cached ones."""
     said = (Thinking("Let me see.", "anthropic"), *CALLS)
-    async with clients([Answer(parts=said, usage=USAGE)]) as peer:
+    async with clients([ModelResponse(parts=said, usage=USAGE)]) as peer:
         message = await message_of(peer.anthropic)
     assert [block.type for block in message.content] == ["thinking", "text", "tool_use", "tool_use"]
     assert message.content[0].signature
@@ -182,7 +182,7 @@ async def test_messages_stream_is_taken_whole_by_the_sdk():
 @pytest.mark.parametrize("stop", STOPS)
 async def test_stop_reasons_have_each_providers_word(stop):
     """A cut, filtered or refused answer ends as the provider would say it, streamed or not."""
-    async with clients(lambda _: Answer(parts=(Text("No."),), stop=stop)) as peer:
+    async with clients(lambda _: ModelResponse(parts=(Text("No."),), stop=stop)) as peer:
         chat = await chat_of(peer.openai)
         chunks = await drained(await chat_of(peer.openai, stream=True))
         response = await response_of(peer.openai)
@@ -198,7 +198,7 @@ async def test_provider_thinking_and_opaque_blocks_are_unchanged():
     redacted = {"type": "redacted_thinking", "data": "c2VhbGVk"}
     search = {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {"query": "x"}}
     said = [Thinking("", "anthropic", redacted), Opaque("anthropic", search), Text("Found.")]
-    async with clients(lambda _: Answer(parts=tuple(said), stop="pause")) as peer:
+    async with clients(lambda _: ModelResponse(parts=tuple(said), stop="pause")) as peer:
         message = await message_of(peer.anthropic)
         async with peer.anthropic.messages.stream(model="c", messages=USER, max_tokens=9) as stream:
             streamed = await stream.get_final_message()

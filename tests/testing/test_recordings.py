@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from actgent.llm.base import Answer
+from actgent.llm.base import ModelResponse
 from actgent.messages import Text, Thinking, ToolCall
 from actgent.testing import check_transcript
 from actgent.testing.provider_apis import (
@@ -106,7 +106,7 @@ def chat_answer(events):
         choices[-1]["finish_reason"], choices[-1]["finish_reason"]
     )
     parts = [Text(text)] if text else []
-    return Answer(parts=(*parts, *(ToolCall(*call) for call in calls.values())), stop=stop)
+    return ModelResponse(parts=(*parts, *(ToolCall(*call) for call in calls.values())), stop=stop)
 
 
 def block_answer(events):
@@ -116,7 +116,7 @@ def block_answer(events):
     for event in (event for event in events if event["type"] == "content_block_delta"):
         texts[event["index"]] += event["delta"].get("text") or event["delta"].get("partial_json") or ""
     parts = [block_part(block, text) for block, text in zip(starts, texts, strict=True)]
-    return Answer(parts=tuple(parts), stop="tool_calls" if starts[-1]["type"] == "tool_use" else "end")
+    return ModelResponse(parts=tuple(parts), stop="tool_calls" if starts[-1]["type"] == "tool_use" else "end")
 
 
 def block_part(block, text):
@@ -134,7 +134,7 @@ def block_part(block, text):
 def item_answer(events):
     """The answer that stands in the last event of a response."""
     parts = [item_part(item) for item in events[-1]["response"]["output"]]
-    return Answer(parts=tuple(parts))
+    return ModelResponse(parts=tuple(parts))
 
 
 def item_part(item):

@@ -3,7 +3,7 @@
 import pytest
 
 from actgent.errors import ConfigurationError
-from actgent.llm.base import Chat, ChatMessage
+from actgent.llm.base import ChatMessage, ModelRequest
 from actgent.llm.models import PROVIDERS, dialect_of
 from actgent.messages import Image, Text, ToolCall, ToolResult
 from actgent.testing import assert_valid_transcript, check_transcript
@@ -220,7 +220,9 @@ def test_valid_neutral_conversations():
     """Results may come in one message or in several; a picture is content enough."""
     assert_valid_transcript([ASK, CALL, neutral_results("b", "a")])
     assert_valid_transcript([ASK, CALL, neutral_results("a"), neutral_results("b"), ASK])
-    assert_valid_transcript(Chat(messages=(ChatMessage("user", (Image(media_type="image/png", url="x"),)),)))
+    assert_valid_transcript(
+        ModelRequest(messages=(ChatMessage("user", (Image(media_type="image/png", url="x"),)),))
+    )
 
 
 @pytest.mark.parametrize(

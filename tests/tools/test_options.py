@@ -7,7 +7,7 @@ import pytest
 
 from actgent import Anthropic, OpenAI, OpenAIResponses
 from actgent.errors import ConfigurationError
-from actgent.llm.base import Chat
+from actgent.llm.base import ModelRequest
 from actgent.messages import ChatMessage, Text, ToolSpec
 from actgent.tools import FunctionTool, Tool, ToolHooks, ToolRegistry
 
@@ -61,7 +61,7 @@ def test_a_tool_without_a_description(description):
     """Real definitions have none: it is a tool, and nothing is said of it on any wire."""
     look = FunctionTool("look", description, lambda: 1, parameters={"type": "object"})
     assert ToolRegistry([look]).specs() == (ToolSpec("look", "", {"type": "object"}),)
-    chat = Chat(messages=[ChatMessage("user", (Text("hi"),))], tools=[look.spec])
+    chat = ModelRequest(messages=[ChatMessage("user", (Text("hi"),))], tools=[look.spec])
     for client in (OpenAI, OpenAIResponses, Anthropic):
         (definition,) = client("m", api_key="k", base_url="http://127.0.0.1:9").encode(chat)["tools"]
         assert "description" not in {*definition, *definition.get("function", ())}

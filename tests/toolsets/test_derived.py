@@ -3,7 +3,15 @@
 import pytest
 import trio
 
-from actgent import Ask, ConfigurationError, StaticToolset, ToolCall, ToolContext, open_toolset, tool
+from actgent import (
+    ApprovalRequest,
+    ConfigurationError,
+    StaticToolset,
+    ToolCall,
+    ToolContext,
+    open_toolset,
+    tool,
+)
 from actgent.errors import InvalidArguments, ToolsetUnavailable
 from actgent.tools.execution import Batch
 from actgent.tools.registry import ToolRegistry
@@ -53,9 +61,11 @@ async def test_names_change_and_the_tools_stay():
 
 async def test_options_change():
     """Approval, effect and cache are set on the copies; what may happen once only is not cached."""
-    tools = await tools_of(WORLD.approved(Ask("Really?")).with_effect(lambda _: "idempotent").cached(7))
+    tools = await tools_of(
+        WORLD.approved(ApprovalRequest("Really?")).with_effect(lambda _: "idempotent").cached(7)
+    )
     assert [(each.approval, each.effect, each.cache) for each in tools.values()] == [
-        (Ask("Really?"), "idempotent", 7)
+        (ApprovalRequest("Really?"), "idempotent", 7)
     ] * 2
     assert (await tools_of(WORLD.cached()))["send_mail"].cache == 0
     assert (await tools_of(WORLD.approved()))["send_mail"].approval is True

@@ -36,7 +36,7 @@ from actgent.errors import (
     ParseError,
     WrongOwner,
 )
-from actgent.llm.base import Chat
+from actgent.llm.base import ModelRequest
 from actgent.llm.clients.anthropic import Anthropic
 from actgent.llm.clients.openai import OpenAI
 from actgent.llm.http import read_arguments
@@ -124,7 +124,7 @@ async def test_strangers_words_stay_data(row):
     assert result.mark not in result.content
     assert row["payload"] not in chat.system
     for client in (OpenAI("m", api_key="k"), Anthropic("m", api_key="k")):
-        body = client.encode(Chat(messages=chat.messages, system=chat.system))
+        body = client.encode(ModelRequest(messages=chat.messages, system=chat.system))
         trusted = json.dumps(
             [body.get("system"), [m for m in body["messages"] if m["role"] in ("system", "developer")]]
         )

@@ -6,7 +6,7 @@ import logging
 import pytest
 import trio
 
-from actgent import LLM, Answer, PlanAgent, ScriptedLLM, Text, tool
+from actgent import LLM, ModelResponse, PlanAgent, ScriptedLLM, Text, tool
 
 from .test_streams import Events, read
 
@@ -125,7 +125,7 @@ class Slow(LLM):
         await self.go_on.wait()
         if on_text is not None:
             await on_text(text[25:], 0)
-        return Answer(parts=(Text(text),))
+        return ModelResponse(parts=(Text(text),))
 
 
 async def subscribe(client, path, task_status):

@@ -10,7 +10,7 @@ import httpx2
 import pytest
 import trio
 
-from actgent import LLM, Answer, BareAgent, GatewayLimits, ProviderUnavailable, ScriptedLLM, Text
+from actgent import LLM, BareAgent, GatewayLimits, ModelResponse, ProviderUnavailable, ScriptedLLM, Text
 from actgent.errors import Fenced
 from actgent.journal.memory import MemoryJournal
 from actgent.journal.records import (
@@ -324,7 +324,7 @@ async def test_late_reader_gets_the_whole_partial_answer(serving):
                 await on_text(piece, 0)
             await go.wait()
             await on_text("Ada.", 0)
-            return Answer((Text("Good day, Ada."),))
+            return ModelResponse((Text("Good day, Ada."),))
 
     early, late = Events(), Events()
     path = "/v1/sessions/s1/events"
@@ -584,7 +584,7 @@ async def test_later_reader_gets_its_events_at_once(serving):
 
         async def complete(self, chat, on_text=None):
             await self.may_go.wait()
-            return Answer(parts=(Text("done"),))
+            return ModelResponse(parts=(Text("done"),))
 
     found = {}
 

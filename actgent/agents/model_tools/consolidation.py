@@ -21,13 +21,13 @@ from actgent.control.limits import Limits
 from actgent.errors import ConfigurationError, MemoryNotFound
 from actgent.errors.printable import counted
 from actgent.llm.adapters import ModelLike
-from actgent.llm.base import Answer
+from actgent.llm.base import ModelResponse
 from actgent.llm.settings import LLMSettings
 from actgent.memory.delimiters import neutralize
 from actgent.memory.longterm import Memories, MemoryMatch
 from actgent.memory.token_budget import length, tokens
 from actgent.messages import Message, Priority, Reply, Sender, ToolCall
-from actgent.protocols.base import View
+from actgent.protocols.base import TurnView
 from actgent.runtime.actor import AgentActor
 from actgent.runtime.runtime import Runtime
 from actgent.sessions.context import SessionContext
@@ -93,8 +93,8 @@ class ConsolidationCore(AgentCore):
     consolidation: "Consolidation | None" = None
 
     async def ask(
-        self, context: SessionContext, turn: Turn, view: View
-    ) -> tuple[Answer, tuple[ToolCall, ...]]:
+        self, context: SessionContext, turn: Turn, view: TurnView
+    ) -> tuple[ModelResponse, tuple[ToolCall, ...]]:
         assert self.consolidation is not None  # noqa: S101 - `Consolidation._build` sets it
         turn.aside = await self.consolidation.material(turn.message, face_of(context))
         return await super().ask(context, turn, view)

@@ -27,7 +27,7 @@ from actgent.errors import (
 from actgent.llm.base import LLM
 from actgent.llm.settings import LLMSettings
 from actgent.messages import NO_USAGE, Sender, Usage
-from actgent.protocols.base import Say
+from actgent.protocols.base import SendReply
 from actgent.state.reducers import merge
 from actgent.tools.outputs.result_text import to_text
 
@@ -289,12 +289,12 @@ class Pipeline(Agent[Any, Any]):
             return results[last[0]].output
         return {name: results[name].output for name in last if results[name].status == "done"} or None
 
-    def _respond(self, state: Mapping[str, Any], words: str) -> Say:
+    def _respond(self, state: Mapping[str, Any], words: str) -> SendReply:
         """Return the reply of a run: the answer, or the statuses of its steps."""
         results = results_in(state, tuple(self.steps))
         data = self._answer_data(results)
         is_value = data is not None and not isinstance(data, str)
-        return Say(
+        return SendReply(
             text=words if data is None else to_text(data),
             data=data if is_value else None,
             message_type=status_of(results),

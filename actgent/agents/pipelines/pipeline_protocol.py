@@ -5,9 +5,9 @@ from typing import Any, ClassVar
 
 import trio
 
-from actgent.llm.base import LLM, Answer, Chat, OnText
+from actgent.llm.base import LLM, ModelRequest, ModelResponse, OnText
 from actgent.messages import Text, ToolCall, ToolResult, Usage
-from actgent.protocols.base import Outcome, Protocol, Say, View
+from actgent.protocols.base import Outcome, Protocol, SendReply, TurnView
 
 from .step_executor import ANSWER_SEPARATOR, RUN_STEPS
 
@@ -18,16 +18,18 @@ class PipelineModel(LLM):
     name = "pipeline"
     dialect: ClassVar[str] = "pipeline"
 
-    async def complete(self, chat: Chat, *, on_text: OnText | None = None) -> Answer:
+    async def complete(self, chat: ModelRequest, *, on_text: OnText | None = None) -> ModelResponse:
         await trio.lowlevel.checkpoint()
         last = chat.messages[-1]
         results = [part for part in last.parts if isinstance(part, ToolResult)]
         if results:
             said = results[0].error or results[0].content
             answer = said.partition(ANSWER_SEPARATOR)[2]
-            return Answer(parts=(Text(answer if answer.strip() else said),), model=self.name)
+            return ModelResponse(parts=(Text(answer if answer.strip() else said),), model=self.name)
         said = "".join(part.text for part in last.parts if isinstance(part, Text))
-        return Answer(parts=(ToolCall(RUN_STEPS, {"order": said}),), stop="tool_calls", model=self.name)
+        return ModelResponse(
+            parts=(ToolCall(RUN_STEPS, {"order": said}),), stop="tool_calls", model=self.name
+        )
 
     def price_of(self, usage: Usage) -> float | None:
         return 0.0
@@ -40,14 +42,14 @@ class PipelineProtocol(Protocol):
     template: ClassVar[str] = "{{ profile.name }}: a pipeline, whose steps other agents do."
     lookback = 0
 
-    def __init__(self, reply: Callable[[Mapping[str, Any], str], Say]) -> None:
+    def __init__(self, reply: Callable[[Mapping[str, Any], str], SendReply]) -> None:
         """Args: `reply` makes the reply from the state of the run and the summary of its steps."""
         self._reply = reply
 
-    def read(self, answer: Answer, view: View) -> Sequence[Outcome]:
+    def read(self, answer: ModelResponse, view: TurnView) -> Sequence[Outcome]:
         results = next((each.tool_results for each in reversed(view.record) if each.tool_results), ())
         if results and results[0].error is not None:
-            return [Say(text=answer.text, message_type="error")]
+            return [SendReply(text=answer.text, message_type="error")]
         return [self._reply(view.state, answer.text)]
 
     def shortfall(self, message_type: str | None) -> str | None:

@@ -7,7 +7,7 @@ import attrs
 import trio
 
 from actgent.errors import ModelTimeout
-from actgent.llm.base import LLM, Answer, Chat
+from actgent.llm.base import LLM, ModelRequest, ModelResponse
 from actgent.llm.client_errors import as_model_error
 from actgent.messages import NO_METADATA, NO_USAGE, ChatMessage, Part, Text, Usage
 from actgent.sessions.incoming_messages import Content, message_parts
@@ -55,7 +55,7 @@ async def rewrite_message(
     llm = models.get(REWRITER_ROLE) or models["default"]
     target = ChatMessage("user", (Text(words),))
     with trio.move_on_after(seconds) as limit:
-        chat = Chat(
+        chat = ModelRequest(
             system=instruction or INSTRUCTION, messages=[target], owner=owner, deadline=limit.deadline
         )
         answer = await _answer(llm, chat)
@@ -69,7 +69,7 @@ async def rewrite_message(
     raise ModelTimeout(f"the first message was not rewritten within {seconds:g} s", model=llm.name)
 
 
-async def _answer(llm: LLM, chat: Chat) -> Answer:
+async def _answer(llm: LLM, chat: ModelRequest) -> ModelResponse:
     try:
         return check_answer(await llm.complete(chat), llm)
     except BaseException as raised:  # noqa: ASYNC103, BLE001 - calls a client of the program

@@ -6,7 +6,7 @@ from typing import Any
 import attrs
 
 from actgent.errors import AnswerError
-from actgent.llm.base import Answer
+from actgent.llm.base import ModelResponse
 from actgent.messages import Delivery, Reply, ToolCall, ToolResult
 from actgent.protocols.partial_answers import StreamingText
 from actgent.protocols.steps import Kind, Step, grown_step, read_step
@@ -103,7 +103,7 @@ class Narrator:
         event = self._growing.add(piece, attempt)
         return [*events, event] if event else events
 
-    def end(self, step_id: str, answer: Answer) -> list[StepsEvent]:
+    def end(self, step_id: str, answer: ModelResponse) -> list[StepsEvent]:
         """Return the plan and step events of a complete answer. The final event follows with the reply."""
         events: list[StepsEvent] = []
         if self._growing is not None:
@@ -156,7 +156,7 @@ class Narrator:
         return [ToolResultsEvent(step_id=self._step_id, results=tuple(self._results))]
 
 
-def _read(answer: Answer) -> Step | None:
+def _read(answer: ModelResponse) -> Step | None:
     """Return the step in an answer; None if the answer has none. Native tool calls take precedence over text."""
     if answer.stop not in {"end", "tool_calls"}:
         return None
@@ -189,7 +189,7 @@ class StepsTurnStream(TurnStream):
         for event in self._narrator.grow(self._step_id, text, attempt):
             super().receive_delivery(event)
 
-    def receive_answer(self, answer: Answer) -> None:
+    def receive_answer(self, answer: ModelResponse) -> None:
         for event in self._narrator.end(self._step_id, answer):
             super().receive_delivery(event)
 

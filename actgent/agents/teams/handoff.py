@@ -18,9 +18,9 @@ import trio
 from actgent.agents.session import Session, context_of, face_of, services_of
 from actgent.errors import AnswerError, ConfigurationError, DuplicateMessage, SessionClosed, ToolError
 from actgent.journal.records import AgentMessageRecord
-from actgent.llm.base import Answer
+from actgent.llm.base import ModelResponse
 from actgent.messages import NO_USAGE, ChatMessage, Delivery, Message, Reply, Role, Sender, Text, to_parts
-from actgent.protocols.base import Profile, Say, View
+from actgent.protocols.base import Profile, SendReply, TurnView
 from actgent.runtime.runtime import Startable
 from actgent.runtime.sessions.session_opener import SessionOpener
 from actgent.runtime.start_phase import wait_started
@@ -281,11 +281,13 @@ async def _known_reply(child: SessionContext, message_id: str) -> Reply | None:
     if asked is None or not answers:
         return None
     running = services_of(face_of(child)).running
-    view = View(message=asked, record=page.messages, state=child.seen_state, profile=running.core.profile)
+    view = TurnView(message=asked, record=page.messages, state=child.seen_state, profile=running.core.profile)
     protocol = running.runner.turn_lifecycle.options.protocol
     try:
         outcomes = [
-            each for each in protocol.read(Answer(parts=answers[-1].parts), view) if isinstance(each, Say)
+            each
+            for each in protocol.read(ModelResponse(parts=answers[-1].parts), view)
+            if isinstance(each, SendReply)
         ]
     except AnswerError:
         outcomes = []

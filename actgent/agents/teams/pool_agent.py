@@ -22,7 +22,7 @@ from actgent.control.budget import Budget
 from actgent.control.limits import Limits
 from actgent.errors import ConfigurationError, RemoteError
 from actgent.journal.records import AgentMessageRecord, TaskOutcomeRecord
-from actgent.llm.base import LLM, Answer, Chat, OnText
+from actgent.llm.base import LLM, ModelRequest, ModelResponse, OnText
 from actgent.messages import NO_USAGE, Failure, Message, Reply, Sender, Usage, new_secret, to_parts
 from actgent.protocols.bare import Bare
 from actgent.runtime.agent_directory import Directory
@@ -258,7 +258,7 @@ class _NoModel(LLM):
     name = "pool"
     dialect: ClassVar[str] = "pool"
 
-    async def complete(self, chat: Chat, *, on_text: OnText | None = None) -> Answer:
+    async def complete(self, chat: ModelRequest, *, on_text: OnText | None = None) -> ModelResponse:
         raise ConfigurationError("an agent of another pool has no model here")
 
 

@@ -12,7 +12,7 @@ from actgent.journal.records import (
     MessageEndRecord,
     Record,
 )
-from actgent.llm.base import LLM, Answer, Chat
+from actgent.llm.base import LLM, ModelRequest, ModelResponse
 from actgent.memory.base import Memory
 from actgent.memory.short_term import SUMMARY, ShortTermMemory
 from actgent.memory.summarizing import SummarizingMemory, SummarizingView
@@ -92,12 +92,12 @@ class RecordedFitter(ContextFitter):
                     is_due = False
         return cls(left=found) if any(found) else None
 
-    def note(self, context: SessionContext, llm: LLM, chat: Chat, answer: Answer) -> None:
+    def note(self, context: SessionContext, llm: LLM, chat: ModelRequest, answer: ModelResponse) -> None:
         """Ignore the answer: the cuts are known."""
 
     async def fit(
-        self, context: SessionContext, turn: Turn, llm: LLM, chat: Chat, assemble: Assemble
-    ) -> Chat:
+        self, context: SessionContext, turn: Turn, llm: LLM, chat: ModelRequest, assemble: Assemble
+    ) -> ModelRequest:
         fitting = turn.fitting = self._left.popleft() if self._left else None
         if fitting is None:
             return chat

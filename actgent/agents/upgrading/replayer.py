@@ -25,7 +25,7 @@ from actgent.journal.records import (
     StateChangeRecord,
     StateRollbackRecord,
 )
-from actgent.llm.base import Answer
+from actgent.llm.base import ModelResponse
 from actgent.llm.scripted import ScriptedLLM
 from actgent.messages import Message, Reply, Route, ToolCall, ToolResult
 from actgent.runtime.runtime import Runtime, open_runtime
@@ -127,12 +127,12 @@ _CALL_ERRORS: Mapping[str | None, Exception] = {
 """Error of a model call without an answer, by the failure that ended its turn."""
 
 
-def script_of(records: Sequence[Record]) -> list[Answer | Exception]:
+def script_of(records: Sequence[Record]) -> list[ModelResponse | Exception]:
     """Return the outcome of each model call of a session, in order."""
     return list(_script(records))
 
 
-def _script(records: Sequence[Record]) -> Iterator[Answer | Exception]:
+def _script(records: Sequence[Record]) -> Iterator[ModelResponse | Exception]:
     is_due = False
     for record in records:
         match record:
@@ -140,7 +140,7 @@ def _script(records: Sequence[Record]) -> Iterator[Answer | Exception]:
                 is_due = True
             case AgentMessageRecord() if record.stop:
                 is_due = False
-                yield Answer(
+                yield ModelResponse(
                     parts=record.message.parts,
                     stop=record.stop,  # type: ignore[arg-type]
                     usage=record.usage,

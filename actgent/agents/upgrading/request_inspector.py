@@ -5,7 +5,7 @@ import attrs
 from actgent.agents.agent import Agent
 from actgent.errors import ConfigurationError
 from actgent.journal.records import AgentMessageRecord
-from actgent.llm.base import Chat
+from actgent.llm.base import ModelRequest
 from actgent.llm.context_window import estimate_request
 from actgent.runtime.runtime import Runtime
 
@@ -16,7 +16,7 @@ from .replayer import Recording, recorded, replay_with, script_of
 class ShownRequest:
     """Model request that the current agent code builds for a recorded answer."""
 
-    chat: Chat
+    chat: ModelRequest
     """Reconstructed model request."""
     step: int
     """Number of the answer's record, from 1."""

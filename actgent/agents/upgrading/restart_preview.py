@@ -15,10 +15,10 @@ from actgent.approvals import Approve
 from actgent.errors import AnswerError, ApprovalRequired
 from actgent.errors.printable import counted
 from actgent.journal.records import AgentMessageRecord, Record
-from actgent.llm.base import Answer, StopReason
+from actgent.llm.base import ModelResponse, StopReason
 from actgent.memory.short_term import ShortTermMemory
 from actgent.messages import Message, Sender, ToolCall
-from actgent.protocols.base import CallTools, View
+from actgent.protocols.base import CallTools, TurnView
 from actgent.sessions.context import SessionContext
 from actgent.sessions.conversation import SessionConversation
 from actgent.sessions.pending.approval_calls import edited, grants_of
@@ -134,7 +134,7 @@ def _text_answer(
     asked = next(
         (each for each in reversed(context.conversation.messages) if each.id == last.causation_id), last
     )
-    view = View(
+    view = TurnView(
         message=asked,
         record=context.conversation.messages,
         state=context.state_at(resume.state_number),
@@ -143,7 +143,7 @@ def _text_answer(
         tools=agent.tools.specs(),
     )
     try:
-        answer = Answer(parts=last.parts, stop=cast("StopReason", resume.stop))
+        answer = ModelResponse(parts=last.parts, stop=cast("StopReason", resume.stop))
         reads = any(isinstance(each, CallTools) for each in agent.protocol.read(answer, view))
     except AnswerError:
         reads = False

@@ -24,7 +24,7 @@ from actgent.cli.signals import Shutdown
 from actgent.cli.terminal import Terminal
 from actgent.errors import ActgentError
 from actgent.errors.printable import counted
-from actgent.llm.base import LLM, Answer, Chat, OnText
+from actgent.llm.base import LLM, ModelRequest, ModelResponse, OnText
 from actgent.llm.scripted import ScriptedLLM
 from actgent.messages import NO_USAGE, Text, ToolCall, ToolResult, Usage
 from actgent.runtime.runtime import open_runtime
@@ -51,7 +51,7 @@ class TimedModel(LLM):
         self.name = llm.name
         self.dialect = llm.dialect  # type: ignore[misc] # an instance stands for its inner model
 
-    async def complete(self, chat: Chat, *, on_text: OnText | None = None) -> Answer:
+    async def complete(self, chat: ModelRequest, *, on_text: OnText | None = None) -> ModelResponse:
         began = trio.current_time()
         try:
             return await self.llm.complete(chat, on_text=on_text)
@@ -158,7 +158,7 @@ async def _measure_engine(shutdown: Shutdown, *, sessions: int, agents: int) -> 
     return EngineFigures(len(results.seconds), seconds, cpu)
 
 
-def _scripted_reply(chat: Chat) -> str | ToolCall:
+def _scripted_reply(chat: ModelRequest) -> str | ToolCall:
     """Return a call of `multiply` with the two factors in the question, or the tool's result as text."""
     part = chat.messages[-1].parts[0]
     if isinstance(part, ToolResult):

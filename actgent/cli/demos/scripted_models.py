@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from actgent.agents.agent import Agent
 from actgent.errors import ConfigurationError
 from actgent.errors.printable import quoted
-from actgent.llm.base import LLM, Chat, ChatMessage
+from actgent.llm.base import LLM, ChatMessage, ModelRequest
 from actgent.llm.scripted import ScriptedLLM
 from actgent.messages import Text, ToolCall
 from actgent.protocols.base import Protocol
@@ -101,7 +101,7 @@ def _next_line_number(text: str, script: Sequence[str]) -> int:
     return 0
 
 
-def _next_line(protocol: Protocol, chat: Chat) -> str:
+def _next_line(protocol: Protocol, chat: ModelRequest) -> str:
     """Return the next script line. It quotes the message that started the current turn."""
     script = protocol.script(_OFFLINE_NOTE)
     turn_start, line_number = 0, 0
@@ -119,7 +119,7 @@ def offline_model() -> tuple[LLM, Callable[[Agent], None]]:
     """Return a scripted model, and the function that sets its agent after the agent has been built."""
     protocols: list[Protocol] = []
 
-    def answer_in_form(chat: Chat) -> str:
+    def answer_in_form(chat: ModelRequest) -> str:
         return _next_line(protocols[0], chat)
 
     def set_agent(agent: Agent) -> None:

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Unpack
 import httpx2
 
 from actgent.errors import UnsupportedPart
-from actgent.llm.base import Answer, Chat, ChatMessage, ResponseFormat, StopReason
+from actgent.llm.base import ChatMessage, ModelRequest, ModelResponse, ResponseFormat, StopReason
 from actgent.llm.http import (
     ANTHROPIC_STYLE,
     INVALID_JSON,
@@ -103,7 +103,7 @@ class Anthropic(Remote):
         # The API ignores thinking that the requested model cannot read, so the model is not part of the source. Other hosts reject it.
         return f"{self.provider}@{httpx2.URL(self.base_url).host}"
 
-    def encode(self, chat: Chat) -> Body:
+    def encode(self, chat: ModelRequest) -> Body:
         body: Body = {
             "max_tokens": chat.max_tokens or DEFAULT_MAX_TOKENS,
             "messages": _messages(chat, self.source),
@@ -132,7 +132,7 @@ class Anthropic(Remote):
     def assembler(self) -> StreamAssembler:
         return _MessageAssembler()
 
-    def decode(self, body: Body, names: Mapping[str, str]) -> Answer:
+    def decode(self, body: Body, names: Mapping[str, str]) -> ModelResponse:
         reason = body["stop_reason"]
         if not isinstance(reason, str):
             raise ValueError(f"its stop_reason is {reason!r}")  # noqa: TRY004 - an error of the provider, not of the caller
@@ -141,7 +141,7 @@ class Anthropic(Remote):
         if stop in ("length", "refusal") and blocks and _is_decoded_call(blocks[-1]):
             blocks = blocks[:-1]
         parts = tuple(part for block in blocks for part in _read_block(block, names, self.source))
-        return Answer(
+        return ModelResponse(
             parts=whole_calls(parts) if stop in ("length", "refusal") else parts,
             stop=stop,
             usage=self._usage(body),
@@ -166,7 +166,7 @@ class Anthropic(Remote):
 # --- requests ---------------------------------------------------------------------------------------
 
 
-def _messages(chat: Chat, source: str) -> list[Body]:
+def _messages(chat: ModelRequest, source: str) -> list[Body]:
     """Encode messages as alternating turns that start with the user. Neighbours of one role become one turn."""
     turns: list[Body] = []
     for message in chat.messages:

@@ -6,7 +6,7 @@ import os
 from typing import cast
 
 from actgent.errors import ConfigurationError
-from actgent.llm.base import Chat
+from actgent.llm.base import ModelRequest
 from actgent.llm.http import Body, find_url
 
 from .openai import OpenAI
@@ -22,7 +22,7 @@ class Compatible(OpenAI):
 
     row: CompatibleProvider
 
-    def encode(self, chat: Chat) -> Body:
+    def encode(self, chat: ModelRequest) -> Body:
         body = super().encode(chat)
         if self.row.id_length:
             body["messages"] = [_with_short_ids(message, self.row.id_length) for message in body["messages"]]

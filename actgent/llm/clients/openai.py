@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Unpack
 
 from actgent.errors import UnsupportedPart
-from actgent.llm.base import Answer, Chat, ChatMessage, ResponseFormat, StopReason
+from actgent.llm.base import ChatMessage, ModelRequest, ModelResponse, ResponseFormat, StopReason
 from actgent.llm.http import (
     CALL_FIELDS,
     PDF,
@@ -109,7 +109,7 @@ class OpenAI(Remote):
 
         return make_sdk(**options)
 
-    def encode(self, chat: Chat) -> Body:
+    def encode(self, chat: ModelRequest) -> Body:
         body: Body = {"messages": _fix_order(self._messages(chat), self.row)}
         if chat.tools and (tools := [_tool(*each) for each in supported_tools(chat.tools, self.style)]):
             body["tools"] = tools
@@ -134,7 +134,7 @@ class OpenAI(Remote):
         schema = {"name": provider_tool_name(wanted.name), "schema": form.schema, "strict": form.strict}
         return {"type": "json_schema", "json_schema": schema}
 
-    def _messages(self, chat: Chat) -> Iterator[Body]:
+    def _messages(self, chat: ModelRequest) -> Iterator[Body]:
         if chat.system:
             yield {"role": "system", "content": chat.system}
         for message in chat.messages:
@@ -223,7 +223,7 @@ class OpenAI(Remote):
     def assembler(self) -> StreamAssembler:
         return CompletionAssembler()
 
-    def decode(self, body: Body, names: Mapping[str, str]) -> Answer:
+    def decode(self, body: Body, names: Mapping[str, str]) -> ModelResponse:
         choice = _first_choice(body["choices"])
         if error := choice.get("error"):
             raise provider_error(error, model=self.name, secrets=self._secrets, headers={})
@@ -242,7 +242,7 @@ class OpenAI(Remote):
             stop = "refusal"
         if stop == "end" and any(isinstance(part, ToolCall) for part in parts):
             stop = "tool_calls"
-        return Answer(
+        return ModelResponse(
             parts=parts if stop in ("end", "tool_calls") else whole_calls(parts),
             stop=stop,
             usage=self._usage(body),

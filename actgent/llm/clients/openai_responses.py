@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, Unpack
 
 from actgent.errors import UnsupportedPart
-from actgent.llm.base import Answer, Chat, ChatMessage, ResponseFormat, StopReason
+from actgent.llm.base import ChatMessage, ModelRequest, ModelResponse, ResponseFormat, StopReason
 from actgent.llm.http import (
     PDF,
     PICTURES,
@@ -91,7 +91,7 @@ class OpenAIResponses(Remote):
 
         return make_sdk(**options)
 
-    def encode(self, chat: Chat) -> Body:
+    def encode(self, chat: ModelRequest) -> Body:
         body: Body = {
             "input": [item for message in chat.messages for item in self._items(message)],
             "store": self._store,
@@ -152,13 +152,13 @@ class OpenAIResponses(Remote):
     def assembler(self) -> StreamAssembler:
         return _ResponseAssembler()
 
-    def decode(self, body: Body, names: Mapping[str, str]) -> Answer:
+    def decode(self, body: Body, names: Mapping[str, str]) -> ModelResponse:
         status = body["status"]
         if status not in ("completed", "incomplete"):
             raise ValueError(f"its status is {status!r}")
         parts = tuple(part for item in body["output"] for part in _read_item(item, names, self.source))
         stop = self._stop(body, parts)
-        return Answer(
+        return ModelResponse(
             parts=parts if stop in ("end", "tool_calls") else whole_calls(parts),
             stop=stop,
             usage=self._usage(body),

@@ -21,7 +21,7 @@ from weakref import WeakValueDictionary
 import trio
 
 from actgent.errors import ConfigurationError, ModelError, RateLimited, UsageError
-from actgent.llm.base import Chat
+from actgent.llm.base import ModelRequest
 from actgent.llm.rate_limiter import (
     BucketStatistics,
     GovernorStatistics,
@@ -163,7 +163,7 @@ class Governor:
 
     @asynccontextmanager
     async def admit(
-        self, chat: Chat, *, model: str, size: int = 0, arrived: float | None = None
+        self, chat: ModelRequest, *, model: str, size: int = 0, arrived: float | None = None
     ) -> AsyncGenerator["Permit"]:
         """Return a block that waits until an attempt may be sent. The attempt is running until the block exits.
 
@@ -200,7 +200,7 @@ class Governor:
             self._admissions.end(state, call)
             self._admit_next()
 
-    async def _enter(self, state: ModelState, call: Call, model: str, chat: Chat) -> None:
+    async def _enter(self, state: ModelState, call: Call, model: str, chat: ModelRequest) -> None:
         """Wait for admission. A cancelled or failed wait releases everything."""
         await trio.lowlevel.checkpoint_if_cancelled()
         if len(self._parked) >= self._capacity:

@@ -5,7 +5,7 @@
           _bounded        one request with a timeout; only here library exceptions are converted to ours
             _exchange     sends the request through the provider's SDK (URLs, headers, authentication)
               _read       reads a stream event by event, or a complete body
-                decode    method of the subclass: converts the body to an `Answer`
+                decode    method of the subclass: converts the body to a `ModelResponse`
 
 A stream is assembled into the body that the provider would have sent without streaming, so each client decodes answers in
 one place. The SDKs' typed requests and stream classes are not used. A typed request costs 0.2 ms per message of the history
@@ -37,7 +37,7 @@ from actgent.errors import (
     StreamInterrupted,
     nearest,
 )
-from actgent.llm.base import LLM, Answer, Chat, OnText, ResponseFormat
+from actgent.llm.base import LLM, ModelRequest, ModelResponse, OnText, ResponseFormat
 from actgent.llm.governor import Governor, Permit, rate_limit_key, shared_governor
 from actgent.llm.rate_limiter import RateLimiter
 from actgent.llm.retry import Retry
@@ -225,7 +225,7 @@ class Remote(LLM):
         """Create the SDK client. The SDK is imported here, since the import takes about a second."""
 
     @abc.abstractmethod
-    def encode(self, chat: Chat) -> Body:
+    def encode(self, chat: ModelRequest) -> Body:
         """Return the request body of a chat, without `model` and `stream`.
 
         Raises:
@@ -237,7 +237,7 @@ class Remote(LLM):
         """Return a new assembler for one stream."""
 
     @abc.abstractmethod
-    def decode(self, body: Body, names: Mapping[str, str]) -> Answer:
+    def decode(self, body: Body, names: Mapping[str, str]) -> ModelResponse:
         """Decode a complete response body. `names` maps tool names in the API to the real names.
 
         Raises:
@@ -250,7 +250,7 @@ class Remote(LLM):
 
     # --- path of a call ----------------------------------------------------------------------
 
-    async def complete(self, chat: Chat, *, on_text: OnText | None = None) -> Answer:
+    async def complete(self, chat: ModelRequest, *, on_text: OnText | None = None) -> ModelResponse:
         streams = self._stream if self._stream is not None else on_text is not None
         chat = self._with_defaults(chat)
         if self._refused_media:
@@ -277,7 +277,7 @@ class Remote(LLM):
         except UnsupportedSchema:
             return False
 
-    async def _ask(self, chat: Chat, on_text: OnText | None, *, streams: bool) -> Answer:
+    async def _ask(self, chat: ModelRequest, on_text: OnText | None, *, streams: bool) -> ModelResponse:
         content = self._request(chat, streams=streams)
         call = _Call(chat, content, streams, names_by_provider_name(chat.tools), on_text, trio.current_time())
         watch = chat.watch
@@ -288,8 +288,8 @@ class Remote(LLM):
         )
 
     async def _ask_without_media(
-        self, chat: Chat, on_text: OnText | None, refused: BadRequest, *, streams: bool
-    ) -> Answer:
+        self, chat: ModelRequest, on_text: OnText | None, refused: BadRequest, *, streams: bool
+    ) -> ModelResponse:
         """Retry a rejected request without images and files of tool results, so that one bad image does not end the session.
 
         Raises:
@@ -308,14 +308,14 @@ class Remote(LLM):
     def counts_tokens(self) -> bool:
         return self._counter.is_supported
 
-    async def count_tokens(self, chat: Chat) -> int | None:
+    async def count_tokens(self, chat: ModelRequest) -> int | None:
         if not self._counter.is_supported:
             return await super().count_tokens(chat)
         body = {**self.encode(self._refused_media.omit_from(chat)), **self._extra_body}
         counted = {name: body[name] for name in self.counted_fields if body.get(name) is not None}
         return await self._counter.count(self._sdk, to_json({"model": self.model, **counted}))
 
-    def _request(self, chat: Chat, *, streams: bool) -> bytes:
+    def _request(self, chat: ModelRequest, *, streams: bool) -> bytes:
         body = {"model": self.model, **self.encode(chat), **(self.stream_fields() if streams else {})}
         if self._extra_body:
             body = {key: value for key, value in {**body, **self._extra_body}.items() if value is not None}
@@ -331,14 +331,14 @@ class Remote(LLM):
         url = httpx2.URL(self.base_url)
         return url.host, url.port or (443 if url.scheme == "https" else 80)
 
-    def _with_defaults(self, chat: Chat) -> Chat:
+    def _with_defaults(self, chat: ModelRequest) -> ModelRequest:
         if chat.temperature is None and self._temperature is not None:
             chat = attrs.evolve(chat, temperature=self._temperature)
         if chat.max_tokens is None and self.max_tokens is not None:
             chat = attrs.evolve(chat, max_tokens=self.max_tokens)
         return chat
 
-    async def _attempt(self, call: "_Call", attempt: int) -> Answer:
+    async def _attempt(self, call: "_Call", attempt: int) -> ModelResponse:
         if (active := active_trace.get()) is None:
             return await self._admit(call, attempt)
         with ModelWork(
@@ -348,7 +348,7 @@ class Remote(LLM):
             work.note_answer(answer)
             return answer
 
-    async def _admit(self, call: "_Call", attempt: int) -> Answer:
+    async def _admit(self, call: "_Call", attempt: int) -> ModelResponse:
         async with self.governor.admit(
             call.chat, model=self.model, size=len(call.content), arrived=call.begun
         ) as permit:
@@ -360,7 +360,7 @@ class Remote(LLM):
             permit.report_usage(answer.usage)
             return answer
 
-    async def _bounded(self, call: "_Call", attempt: int, permit: Permit) -> Answer:
+    async def _bounded(self, call: "_Call", attempt: int, permit: Permit) -> ModelResponse:
         failure: ModelError | None = None
         with trio.move_on_after(self._timeout):
             try:
@@ -370,7 +370,7 @@ class Remote(LLM):
         # Raised outside of the handler, so that the library's exception, whose text may contain the key, is not its context.
         raise failure or ModelTimeout(f"no answer within {self._timeout:g} s", model=self.name)
 
-    async def _exchange(self, call: "_Call", attempt: int, permit: Permit) -> Answer:
+    async def _exchange(self, call: "_Call", attempt: int, permit: Permit) -> ModelResponse:
         response: httpx2.Response = await self._sdk.client.post(
             self.path, content=call.content, cast_to=httpx2.Response, stream=call.streams
         )
@@ -381,7 +381,7 @@ class Remote(LLM):
             with trio.move_on_after(_CLOSE_SECONDS, shield=True):
                 await response.aclose()
 
-    async def _read(self, response: httpx2.Response, call: "_Call", attempt: int) -> Answer:
+    async def _read(self, response: httpx2.Response, call: "_Call", attempt: int) -> ModelResponse:
         if _is_stream(response, asked=call.streams):
             body, shown = await self._read_events(response, call, attempt), True
         else:
@@ -472,7 +472,7 @@ class Remote(LLM):
             raise self._malformed(ValueError(error.reason), response) from None
         return body
 
-    def _decode(self, body: Body, call: "_Call", response: httpx2.Response) -> Answer:
+    def _decode(self, body: Body, call: "_Call", response: httpx2.Response) -> ModelResponse:
         self._check_error(body, response)
         return self._parse_safely(lambda: check_texts(self.decode(body, call.names)), response)
 
@@ -663,7 +663,7 @@ class _Stream:
 class _Call:
     """State that all attempts of one call share."""
 
-    chat: Chat
+    chat: ModelRequest
     """Request that the call sends."""
     content: bytes
     """Encoded request body."""
@@ -702,7 +702,7 @@ def _is_stream(response: httpx2.Response, *, asked: bool) -> bool:
     return asked or response.content.lstrip().startswith((b"data:", b"event:", b":"))
 
 
-def _unwrapped(answer: Answer) -> Answer:
+def _unwrapped(answer: ModelResponse) -> ModelResponse:
     """Return a wrapped answer with the member `response` as its text. Other answers are returned unchanged."""
     text = unwrap_answer(answer.text)
     if text is None:

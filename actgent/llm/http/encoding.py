@@ -10,7 +10,7 @@ import attrs
 import msgspec
 
 from actgent.errors import ParseError
-from actgent.llm.base import Answer
+from actgent.llm.base import ModelResponse
 from actgent.messages import Media, Opaque, Part, Text, Thinking, ToolCall, ToolResult
 from actgent.support.strict_json import decode_at, depth_error, unique
 
@@ -174,7 +174,7 @@ def whole_calls(parts: Sequence[Part]) -> tuple[Part, ...]:
     return tuple(kept)
 
 
-def check_texts(answer: Answer) -> Answer:
+def check_texts(answer: ModelResponse) -> ModelResponse:
     """Return an answer after checking that its texts, names and ids are strings. A numeric id is converted.
 
     Raises:

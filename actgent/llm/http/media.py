@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 
 import attrs
 
-from actgent.llm.base import Chat, ChatMessage
+from actgent.llm.base import ChatMessage, ModelRequest
 from actgent.messages import Medium, Part, ToolResult
 
 from .encoding import result_text
@@ -33,7 +33,7 @@ def attach_media(result: ToolResult, accepts: AcceptsMedium) -> tuple[str, tuple
     return (f"{text}\n[not shown to you: {', '.join(omitted)}]" if omitted else text), accepted
 
 
-def media_in(chat: Chat) -> Iterator[Medium]:
+def media_in(chat: ModelRequest) -> Iterator[Medium]:
     """Yield the images and files of all tool results in a chat."""
     for message in chat.messages:
         for part in message.parts:
@@ -51,7 +51,7 @@ class RefusedMedia:
     def __bool__(self) -> bool:
         return bool(self._keys)
 
-    def add(self, chat: Chat) -> None:
+    def add(self, chat: ModelRequest) -> None:
         """Remember all media in a chat as rejected."""
         for medium in media_in(chat):
             self._keys[hash(medium)] = None
@@ -59,17 +59,17 @@ class RefusedMedia:
         while len(self._keys) > _MAX_REMEMBERED:
             self._keys.popitem(last=False)
 
-    def omit_from(self, chat: Chat) -> Chat:
+    def omit_from(self, chat: ModelRequest) -> ModelRequest:
         """Return a copy of the chat without rejected media. The texts of the results name them."""
         return _without(chat, lambda medium: hash(medium) in self._keys)
 
 
-def without_media(chat: Chat) -> Chat:
+def without_media(chat: ModelRequest) -> ModelRequest:
     """Return a copy of the chat without any image or file in tool results."""
     return _without(chat, lambda _: True)
 
 
-def _without(chat: Chat, omits: AcceptsMedium) -> Chat:
+def _without(chat: ModelRequest, omits: AcceptsMedium) -> ModelRequest:
     messages = tuple([_message(message, omits) for message in chat.messages])
     return attrs.evolve(chat, messages=messages)
 

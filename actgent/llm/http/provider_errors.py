@@ -18,7 +18,7 @@ from actgent.errors import (
     StreamInterrupted,
 )
 from actgent.errors.printable import shown
-from actgent.llm.base import Answer
+from actgent.llm.base import ModelResponse
 from actgent.llm.overflow_errors import OVERFLOW_CODES, STATUS_TOO_LARGE, says_too_long
 from actgent.messages import Text, ToolCall, Usage
 
@@ -88,13 +88,13 @@ class UnreadableCall(BadRequest):
         super().__init__(message, **details)
         self.generation = generation
 
-    def answer(self, names: Mapping[str, str]) -> Answer:
+    def answer(self, names: Mapping[str, str]) -> ModelResponse:
         """Return the output as an answer that the agent will reject and correct: a call with invalid arguments, or a text."""
         found = _CALLED.search(self.generation) if self.code != "json_validate_failed" else None
         if found is None:
-            return Answer(parts=(Text(self.generation),), usage=_UNKNOWN_USAGE)
+            return ModelResponse(parts=(Text(self.generation),), usage=_UNKNOWN_USAGE)
         name = next(filter(None, found.groups()))
-        return Answer(
+        return ModelResponse(
             parts=(ToolCall(names.get(name, name), self.generation),), stop="tool_calls", usage=_UNKNOWN_USAGE
         )
 

@@ -13,7 +13,7 @@ import attrs
 
 from actgent.errors import ParseError
 from actgent.messages import Message, ToolCall, ToolResult
-from actgent.protocols.base import View
+from actgent.protocols.base import TurnView
 from actgent.support.strict_json import loads
 
 from .tasks import RUN_TASKS, tasks_in_result
@@ -148,7 +148,7 @@ def _from_data(stored: Mapping[str, Any]) -> Progress:
         return Progress(**{name: value for name, value in stored.items() if name in known})
 
 
-def progress_of(view: View) -> Progress:
+def progress_of(view: TurnView) -> Progress:
     """Return the progress of the turn's goal, updated with the last results in the messages."""
     turn = view.message.correlation_id or view.message.id
     stored = view.state.get(STATE_KEY)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from actgent.messages import Message
-from actgent.protocols.base import View
+from actgent.protocols.base import TurnView
 from actgent.protocols.text_rendering import tool_documentation
 from actgent.tools.outputs.result_text import truncate
 
@@ -13,7 +13,7 @@ MAX_SHOWN_CHARS = 2_000
 """Maximum length of the repeated goal, and of each result in a final answer without a summary."""
 
 
-def tool_changes(view: View) -> list[str]:
+def tool_changes(view: TurnView) -> list[str]:
     """Return lines with the current tools if they differ from the system prompt, which never changes."""
     known, now = view.profile.tools, view.tools
     if known is now or known == now:

@@ -18,18 +18,18 @@ import attrs
 
 from actgent.errors import ConfigurationError, ParseError
 from actgent.errors.printable import counted
-from actgent.llm.base import Answer
+from actgent.llm.base import ModelResponse
 from actgent.messages import ToolCall
 from actgent.protocols.answer_parsing import answer_text, parse_encoded_calls
 from actgent.protocols.base import (
     CallTools,
-    Change,
     Continue,
     Outcome,
     Protocol,
     Request,
-    Say,
-    View,
+    SendReply,
+    TurnView,
+    UpdateState,
     WithOutput,
 )
 from actgent.protocols.prompts import WHO
@@ -99,8 +99,8 @@ class _Final(Protocol):
     name: ClassVar[str] = "goal"
     template: ClassVar[str] = ""
 
-    def read(self, answer: Answer, view: View) -> list[Outcome]:
-        return [Say(text=answer_text(answer.text))]
+    def read(self, answer: ModelResponse, view: TurnView) -> list[Outcome]:
+        return [SendReply(text=answer_text(answer.text))]
 
 
 class Goal(Protocol):
@@ -160,7 +160,7 @@ class Goal(Protocol):
 
     # --- requests -----------------------------------------------------------------------
 
-    def request(self, view: View) -> Request:
+    def request(self, view: TurnView) -> Request:
         progress = progress_of(view)
         if progress.phase == "finalizing":
             request = self._final.request(view)
@@ -170,7 +170,7 @@ class Goal(Protocol):
         model = _ROLES.get(choice[0], "executor") if len(choice) == 1 or is_first else "executor"
         return Request(tail=self._tail(progress, view, choice), model=model)
 
-    def _choice(self, progress: Progress, view: View) -> list[str]:
+    def _choice(self, progress: Progress, view: TurnView) -> list[str]:
         """Return the actions to offer in the next request."""
         if self._is_closing(progress):
             return ["evaluate"]
@@ -184,7 +184,7 @@ class Goal(Protocol):
         reserved = min(2 if self._has_form else 1, self.max_iterations - 1)
         return progress.calls >= self.max_iterations - reserved
 
-    def _tail(self, progress: Progress, view: View, choice: Sequence[str]) -> str:
+    def _tail(self, progress: Progress, view: TurnView, choice: Sequence[str]) -> str:
         lines = [f"The goal: {truncate(progress.goal, MAX_SHOWN_CHARS)}", *self._situation(progress, view)]
         if len(choice) == 1:
             form = _CLOSING if self._is_closing(progress) else self._form(choice[0])
@@ -199,7 +199,7 @@ class Goal(Protocol):
             return f"{own.name}, params {to_text(own.params)}: {own.description}"
         return TASKS_FORM if action == "plan" and self._with_tasks else FORMS[action]
 
-    def _situation(self, progress: Progress, view: View) -> list[str]:
+    def _situation(self, progress: Progress, view: TurnView) -> list[str]:
         """Return lines about the state of the loop that are not in the conversation."""
         lines = [f"Iteration {progress.calls + 1} of {self.max_iterations}."]
         if self._is_closing(progress):
@@ -222,7 +222,7 @@ class Goal(Protocol):
 
     # --- answers --------------------------------------------------------------------
 
-    def read(self, answer: Answer, view: View) -> list[Outcome]:
+    def read(self, answer: ModelResponse, view: TurnView) -> list[Outcome]:
         text = answer_text(answer.text)
         progress = progress_of(view)
         if progress.phase == "finalizing":
@@ -236,20 +236,20 @@ class Goal(Protocol):
             return self._reject(decision.action, reason, progress, view)
         return self._execute(decision, progress, view)
 
-    def _plan_limit_reason(self, decision: Decision, progress: Progress, view: View) -> str | None:
+    def _plan_limit_reason(self, decision: Decision, progress: Progress, view: TurnView) -> str | None:
         """Return an error text if the goal has reached the maximum number of task plans, else None."""
         if decision.action != "plan" or "tasks" not in decision.params or not self._with_tasks:
             return None
         plans = max((task.cycle for task in tasks_in(view.state, progress.turn)), default=0)
         return f"{MAX_PLANS} plans of tasks were carried out" if plans >= MAX_PLANS else None
 
-    def _decision(self, text: str, progress: Progress, view: View) -> Decision:
+    def _decision(self, text: str, progress: Progress, view: TurnView) -> Decision:
         if encoded := parse_encoded_calls(text):
             return Decision("execute", {}, encoded.calls)
         return self._decisions.read(text, needs_params=len(self._choice(progress, view)) == 1)
 
     def _execute_last(
-        self, decision: Decision, reason: str | None, progress: Progress, view: View
+        self, decision: Decision, reason: str | None, progress: Progress, view: TurnView
     ) -> list[Outcome]:
         """Execute the last permitted decision if it is an evaluation; otherwise end the goal as incomplete."""
         is_unmet = decision.params.get("achieved") is False
@@ -258,25 +258,25 @@ class Goal(Protocol):
         progress.summary = decision.params.get("summary") or progress.summary
         return self._end(progress, view, "incomplete", error=self._limit)
 
-    def _reject(self, action: str, reason: str, progress: Progress, view: View) -> list[Outcome]:
+    def _reject(self, action: str, reason: str, progress: Progress, view: TurnView) -> list[Outcome]:
         """Reject a valid decision that is not possible now, with a note that lists the possible actions."""
         possible = ", ".join(self._choice(progress, view))
         progress.add_action(f"refused {action}")
         note = f"{action} is not possible now: {reason}. Possible: {possible}."
         return self._on_stalled(progress, view) or _continue(progress, note)
 
-    def _on_stalled(self, progress: Progress, view: View) -> list[Outcome]:
+    def _on_stalled(self, progress: Progress, view: TurnView) -> list[Outcome]:
         """Count a decision without a new result. Return the outcomes that end the goal if it was one too many, else none."""
         progress.stall()
         if progress.stalled < MAX_STALLED:
             return []
         return self._end(progress, view, "incomplete", error=_STALLED)
 
-    def _unless_stalled(self, outcomes: list[Outcome], progress: Progress, view: View) -> list[Outcome]:
+    def _unless_stalled(self, outcomes: list[Outcome], progress: Progress, view: TurnView) -> list[Outcome]:
         is_over = progress.stalled >= MAX_STALLED
         return self._end(progress, view, "incomplete", error=_STALLED) if is_over else outcomes
 
-    def _execute(self, decision: Decision, progress: Progress, view: View) -> list[Outcome]:
+    def _execute(self, decision: Decision, progress: Progress, view: TurnView) -> list[Outcome]:
         action, params = decision.action, decision.params
         if action not in ACTIONS or action == "execute":
             own = self.actions.get(action)
@@ -293,7 +293,7 @@ class Goal(Protocol):
         return self._store_text(action, params, progress, view)
 
     def _store_text(
-        self, action: str, params: Mapping[str, Any], progress: Progress, view: View
+        self, action: str, params: Mapping[str, Any], progress: Progress, view: TurnView
     ) -> list[Outcome]:
         """Store a plan or a summary, or run a plan of tasks."""
         if self._with_tasks and "tasks" in params:
@@ -309,7 +309,9 @@ class Goal(Protocol):
             progress.summary = params["summary"]
         return (is_again and self._on_stalled(progress, view)) or _continue(progress)
 
-    def _store_evaluation(self, params: Mapping[str, Any], progress: Progress, view: View) -> list[Outcome]:
+    def _store_evaluation(
+        self, params: Mapping[str, Any], progress: Progress, view: TurnView
+    ) -> list[Outcome]:
         is_forced = self._is_closing(progress) and progress.phase != "summarizing"
         progress.phase, progress.asked = "evaluating", ""
         progress.evaluation = {name: params[name] for name in _EVALUATION_KEYS if name in params}
@@ -322,7 +324,7 @@ class Goal(Protocol):
             progress.summary = progress.summary or (params.get("answer") or "").strip()
         return self._on_unmet(progress, view)
 
-    def _on_unmet(self, progress: Progress, view: View) -> list[Outcome]:
+    def _on_unmet(self, progress: Progress, view: TurnView) -> list[Outcome]:
         if progress.unmet >= MAX_UNMET:
             return self._end(progress, view, "incomplete", error=_UNMET)
         if self._is_closing(progress) or progress.calls + 1 >= self.max_iterations:
@@ -330,7 +332,7 @@ class Goal(Protocol):
             return self._end(progress, view, status, error=self._limit)
         return self._on_stalled(progress, view) or _continue(progress)
 
-    def _on_achieved(self, progress: Progress, view: View, *, is_forced: bool) -> list[Outcome]:
+    def _on_achieved(self, progress: Progress, view: TurnView, *, is_forced: bool) -> list[Outcome]:
         if not self._has_form:
             status: Status = "completed_with_summary_fallback" if is_forced else "completed"
             return self._end(progress, view, status)
@@ -339,7 +341,7 @@ class Goal(Protocol):
         progress.phase = "finalizing"
         return _continue(progress)
 
-    def _finalize(self, answer: Answer, progress: Progress, view: View) -> list[Outcome]:
+    def _finalize(self, answer: ModelResponse, progress: Progress, view: TurnView) -> list[Outcome]:
         """Parse the final answer as the `output=` type. After too many invalid answers, end with plain text and a matching status."""
         try:
             outcomes = self._final.read(answer, view)
@@ -348,16 +350,22 @@ class Goal(Protocol):
             if progress.tries < MAX_FORMAT_ATTEMPTS and progress.calls + 1 < self.max_iterations:
                 return _continue(progress, f"That does not have the form: {error.reason.rstrip('.')}.")
             return self._end(progress, view, "completed_without_formatting", error=error.reason)
-        (reply,) = [outcome for outcome in outcomes if isinstance(outcome, Say)]
+        (reply,) = [outcome for outcome in outcomes if isinstance(outcome, SendReply)]
         # A turn that started with its own `output=` may resume after a restart, when that type is unknown.
         status: Status = "completed_with_formatting" if self._has_form else "completed"
         return self._end(progress, view, status, data=reply.data)
 
     def _end(
-        self, progress: Progress, view: View, status: Status, *, error: str | None = None, data: Any = None
+        self,
+        progress: Progress,
+        view: TurnView,
+        status: Status,
+        *,
+        error: str | None = None,
+        data: Any = None,
     ) -> list[Outcome]:
         progress.phase, progress.status, progress.error = "ended", status, error
-        reply = Say(text=closing_text(progress, view.record), data=data, message_type=status)
+        reply = SendReply(text=closing_text(progress, view.record), data=data, message_type=status)
         return [_store_progress(progress), reply]
 
     @property
@@ -368,9 +376,9 @@ class Goal(Protocol):
 # --- outcomes --------------------------------------------------------------------------------
 
 
-def _store_progress(progress: Progress) -> Change:
+def _store_progress(progress: Progress) -> UpdateState:
     change = stored_progress(progress)
-    return Change(lambda _: change)
+    return UpdateState(lambda _: change)
 
 
 def _continue(progress: Progress, note: str = "") -> list[Outcome]:
@@ -385,7 +393,7 @@ def _call_tools(calls: Sequence[ToolCall], progress: Progress) -> list[Outcome]:
 
 
 def _run_custom(
-    own: CustomAction, params: Mapping[str, Any], progress: Progress, view: View
+    own: CustomAction, params: Mapping[str, Any], progress: Progress, view: TurnView
 ) -> list[Outcome]:
     """Run a custom action. If it raises or returns an invalid change, the model gets the error and the state is unchanged."""
     progress.add_action(f"{own.name} {canonical_json(params)}")
@@ -404,4 +412,4 @@ def _run_custom(
     if changes:
         progress.found += len(changes)
         progress.summary = ""
-    return [Change(lambda _: list(changes.items())), *_continue(progress, note)]
+    return [UpdateState(lambda _: list(changes.items())), *_continue(progress, note)]

@@ -19,18 +19,18 @@ import attrs
 
 from actgent.errors import ConfigurationError, ParseError
 from actgent.errors.printable import counted
-from actgent.llm.base import Answer
+from actgent.llm.base import ModelResponse
 from actgent.messages import Event, Message, ToolCall
 from actgent.protocols.answer_parsing import parse_encoded_calls, text_in
 from actgent.protocols.base import (
     CallTools,
-    Change,
     Continue,
     Outcome,
     Protocol,
     Request,
-    Say,
-    View,
+    SendReply,
+    TurnView,
+    UpdateState,
     WithOutput,
 )
 from actgent.protocols.partial_answers import PartialAnswer, follow_prose
@@ -132,23 +132,23 @@ class Planning(Protocol):
 
     # --- requests ------------------------------------------------------------
 
-    def request(self, view: View) -> Request:
+    def request(self, view: TurnView) -> Request:
         stage = self.stage_of(view)
         return Request(tail=self._tail(stage, view), model=_role(stage, view.state))
 
-    def stage_name(self, view: View) -> str:
+    def stage_name(self, view: TurnView) -> str:
         return ROLES[self.stage_of(view)]
 
-    def stage_of(self, view: View) -> str | None:
+    def stage_of(self, view: TurnView) -> str | None:
         """Return the stage of a pass: None for planning, then `execute` and `synthesize`."""
         if self._is_last_call(view) or (view.stage is None and _has_results(view)):
             return SYNTHESIZE
         return view.stage
 
-    def _is_last_call(self, view: View) -> bool:
+    def _is_last_call(self, view: TurnView) -> bool:
         return _calls_before(view) >= self.max_iterations - 1
 
-    def _tail(self, stage: str | None, view: View) -> str:
+    def _tail(self, stage: str | None, view: TurnView) -> str:
         plan = plan_of(view.state)
         if stage == EXECUTE and plan is not None and (item := plan.current):
             return self._execution_tail(plan, item, view)
@@ -157,7 +157,7 @@ class Planning(Protocol):
             return f"{_SYNTHESIZING}\n\n{rest}".rstrip()
         return "\n\n".join(filter(None, (_PLANNING, _refinement(plan), _enabled(view.state))))
 
-    def _execution_tail(self, plan: Plan, item: TodoItem, view: View) -> str:
+    def _execution_tail(self, plan: Plan, item: TodoItem, view: TurnView) -> str:
         lines = [f"Do only this item of the plan: {item.id}: {item.description}"]
         if item.expected_outcome:
             lines.append(f"Expected: {item.expected_outcome}")
@@ -172,7 +172,7 @@ class Planning(Protocol):
 
     # --- answers -------------------------------------------------------------------
 
-    def read(self, answer: Answer, view: View) -> list[Outcome]:
+    def read(self, answer: ModelResponse, view: TurnView) -> list[Outcome]:
         text = answer.text
         stage = self.stage_of(view)
         if stage == SYNTHESIZE:
@@ -198,7 +198,7 @@ class Planning(Protocol):
     def with_output(self, output: Any) -> Protocol:
         return PlanningOutput(self, output)
 
-    def _plan(self, text: str, view: View, old: Plan) -> list[Outcome]:
+    def _plan(self, text: str, view: TurnView, old: Plan) -> list[Outcome]:
         if encoded := parse_encoded_calls(text):
             return [CallTools(encoded.calls, view.stage)]
         answer = read_planned(text, now=view.message.created_at)
@@ -210,7 +210,7 @@ class Planning(Protocol):
         ]
         return [*events, *self._start_next(plan, plan, view, calls=answer.calls)]
 
-    def _execute(self, text: str, view: View, plan: Plan, item: TodoItem) -> list[Outcome]:
+    def _execute(self, text: str, view: TurnView, plan: Plan, item: TodoItem) -> list[Outcome]:
         encoded = parse_encoded_calls(text)
         now = view.message.created_at
         answer = Executed(calls=tuple(encoded.calls)) if encoded else read_executed(text, now=now)
@@ -221,7 +221,7 @@ class Planning(Protocol):
             events += [_change(plan), *_differences(before, plan)]
         return [*events, *self._step(answer, view, plan, work)]
 
-    def _step(self, answer: Executed, view: View, plan: Plan, work: "ItemWork") -> list[Outcome]:
+    def _step(self, answer: Executed, view: TurnView, plan: Plan, work: "ItemWork") -> list[Outcome]:
         """Return the outcomes of an answer about an item: tool calls, another round, or the end of the item."""
         item, is_last = work.item, work.rounds >= self.rounds
         if is_last and (answer.calls or answer.decision == "continue"):
@@ -237,7 +237,7 @@ class Planning(Protocol):
             raise ParseError('give "content", or "toolCalls"')
         return self._complete(item, found, plan, view)
 
-    def _complete(self, item: TodoItem, result: str, plan: Plan, view: View) -> list[Outcome]:
+    def _complete(self, item: TodoItem, result: str, plan: Plan, view: TurnView) -> list[Outcome]:
         """Complete an item with a result; retry or fail it if a required tool was not called."""
         validation = item.validate(item.called_tools)
         is_open = validation == "failed" and item.is_strict
@@ -247,12 +247,12 @@ class Planning(Protocol):
         again = attrs.evolve(item, attempts=item.attempts + 1, begun_after=view.message.id)
         return [_change(plan.with_item(again)), Continue(EXECUTE, _REMINDER)]
 
-    def _end(self, item: TodoItem, plan: Plan, view: View, **changes: Any) -> list[Outcome]:
+    def _end(self, item: TodoItem, plan: Plan, view: TurnView, **changes: Any) -> list[Outcome]:
         ended = attrs.evolve(item, updated_at=view.message.created_at, **changes)
         return self._start_next(plan, plan.with_item(ended), view)
 
     def _start_next(
-        self, before: Plan, plan: Plan, view: View, *, calls: Sequence[ToolCall] = ()
+        self, before: Plan, plan: Plan, view: TurnView, *, calls: Sequence[ToolCall] = ()
     ) -> list[Outcome]:
         """Start the next item, or the synthesis if no item can run."""
         now = view.message.created_at
@@ -266,15 +266,15 @@ class Planning(Protocol):
         onward = CallTools(calls, stage) if calls else Continue(stage, note)
         return [_change(plan), *_moves(before, plan), onward]
 
-    def _synthesize(self, text: str, view: View) -> list[Outcome]:
+    def _synthesize(self, text: str, view: TurnView) -> list[Outcome]:
         if view.stage is None and _is_plan(text) and not self._is_last_call(view):
             return self._plan(text, view, plan_of(view.state) or Plan())
         if calls := read_calls(text) or (parse_encoded_calls(text) or _NO_CALLS).calls:
             return [CallTools(calls, view.stage)]
         thoughts, rest = split_thoughts(text)
-        return [*_events(thoughts=thoughts), *self.conclude(Say(text=_answer_text(rest)), view)]
+        return [*_events(thoughts=thoughts), *self.conclude(SendReply(text=_answer_text(rest)), view)]
 
-    def conclude(self, reply: Say, view: View) -> list[Outcome]:
+    def conclude(self, reply: SendReply, view: TurnView) -> list[Outcome]:
         """Return the answer with the final status of the plan as its message type."""
         plan = plan_of(view.state)
         turn = [*_since(view, None)][::-1]
@@ -290,16 +290,16 @@ class PlanningOutput(WithOutput):
 
     inner: Planning
 
-    def request(self, view: View) -> Request:
+    def request(self, view: TurnView) -> Request:
         if self.inner.stage_of(view) != SYNTHESIZE:
             return self.inner.request(view)
         return super().request(view)
 
-    def read(self, answer: Answer, view: View) -> Sequence[Outcome]:
+    def read(self, answer: ModelResponse, view: TurnView) -> Sequence[Outcome]:
         if self.inner.stage_of(view) != SYNTHESIZE:
             return self.inner.read(answer, view)
         outcomes = super().read(answer, view)
-        if len(outcomes) == 1 and isinstance(reply := outcomes[0], Say) and reply.message_type is None:
+        if len(outcomes) == 1 and isinstance(reply := outcomes[0], SendReply) and reply.message_type is None:
             return self.inner.conclude(reply, view)
         return outcomes
 
@@ -313,9 +313,9 @@ def plan_of(state: Mapping[str, Any]) -> Plan | None:
     return None if text is None else Plan.from_text(text)
 
 
-def _change(plan: Plan) -> Change:
+def _change(plan: Plan) -> UpdateState:
     text = plan.to_text()
-    return Change(lambda _: (STATE, text))
+    return UpdateState(lambda _: (STATE, text))
 
 
 def _role(stage: str | None, state: Mapping[str, Any]) -> str:
@@ -345,7 +345,7 @@ class ItemWork:
     """Result of the last successful tool call; None if there was none."""
 
 
-def _work(view: View, item: TodoItem) -> ItemWork:
+def _work(view: TurnView, item: TodoItem) -> ItemWork:
     messages = list(_since(view, item.begun_after))
     results = [r for m in reversed(messages) if m.sender.kind == "tool" for r in m.tool_results]
     good = [result for result in results if result.status == "success"]
@@ -356,23 +356,23 @@ def _work(view: View, item: TodoItem) -> ItemWork:
     return ItemWork(item, rounds, good[-1].text if good else None)
 
 
-def _rounds(view: View, item: TodoItem) -> int:
+def _rounds(view: TurnView, item: TodoItem) -> int:
     """Return the number of model answers for a plan item, including the answer that is requested or read now."""
     return sum(message.stage == EXECUTE for message in _since(view, item.begun_after))
 
 
-def _calls_before(view: View) -> int:
+def _calls_before(view: TurnView) -> int:
     """Return the turn's model calls before the current one, for both its request and its answer."""
     is_answered = view.record[-1].causation_id == view.message.id
     return view.calls - is_answered
 
 
-def _has_results(view: View) -> bool:
+def _has_results(view: TurnView) -> bool:
     """Return True if tools were called in this turn."""
     return _calls_before(view) > 0 and any(message.tool_results for message in _since(view, None))
 
 
-def _since(view: View, message_id: str | None) -> Iterator[Message]:
+def _since(view: TurnView, message_id: str | None) -> Iterator[Message]:
     """Yield the turn's messages after the message with this id, newest first; None yields all."""
     ends = {message_id, view.message.correlation_id or view.message.id}
     for message in reversed(view.record):

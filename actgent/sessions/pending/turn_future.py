@@ -11,7 +11,7 @@ import trio
 from actgent.control.limits import Limits
 from actgent.errors import Suspended as SuspendedError
 from actgent.journal.records import TurnOptions
-from actgent.llm.base import Answer
+from actgent.llm.base import ModelResponse
 from actgent.messages import Event, Failure, Message, Reply, ToolCall, ToolSpec, message_failure
 from actgent.protocols.base import Protocol
 from actgent.tools.time_limits import TimeLimit, time_limits
@@ -287,7 +287,7 @@ class TurnFuture:
     async def receive_partial(self, text: str, attempt: int) -> None:
         """Receive a piece of a streamed answer, if `wants_stream`. A new attempt discards the pieces of earlier attempts."""
 
-    def receive_answer(self, answer: Answer) -> None:
+    def receive_answer(self, answer: ModelResponse) -> None:
         """Receive a complete answer of the model, after it was recorded and before it is processed."""
 
     def receive_calls(self, calls: Sequence[ToolCall]) -> None:

@@ -350,7 +350,7 @@ async def open_provider(
     ```
 
     Args:
-        script: Answers in the order of the requests (text, parts, `ToolCall`, `Answer`, `Fault`, or a function of
+        script: Answers in the order of the requests (text, parts, `ToolCall`, `ModelResponse`, `Fault`, or a function of
             the request, sync
             or async, that returns one of these), or one function for all requests. Further requests fail.
         chunk: Characters in one streamed event.

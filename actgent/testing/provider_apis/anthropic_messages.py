@@ -6,7 +6,7 @@ from typing import Any
 
 import attrs
 
-from actgent.llm.base import Answer, Chat, ChatMessage, ResponseFormat
+from actgent.llm.base import ChatMessage, ModelRequest, ModelResponse, ResponseFormat
 from actgent.messages import File, Image, Opaque, Part, Text, Thinking, ToolCall, ToolResult, ToolSpec
 
 from .anthropic_rules import check_anthropic_messages, check_anthropic_request
@@ -69,10 +69,10 @@ class AnthropicMessagesAPI(ProviderAPI):
     def check_messages(self, messages: object) -> Problems:
         return check_anthropic_messages(messages)
 
-    def read(self, body: Mapping[str, Any]) -> Chat:
+    def read(self, body: Mapping[str, Any]) -> ModelRequest:
         names: dict[str, str] = {}
         config = body.get("output_config") or {}
-        return Chat(
+        return ModelRequest(
             system=plain_text(body.get("system") or ""),
             messages=tuple(_messages(body["messages"], names)),
             tools=tuple(_tool(tool) for tool in body.get("tools") or () if "input_schema" in tool),
@@ -81,7 +81,7 @@ class AnthropicMessagesAPI(ProviderAPI):
             response_format=_response_format(config.get("format") or body.get("output_format")),
         )
 
-    def body(self, answer: Answer, request: ProviderRequest) -> Mapping[str, Any]:
+    def body(self, answer: ModelResponse, request: ProviderRequest) -> Mapping[str, Any]:
         return {
             **_head(answer, request),
             "content": [_block(part, request, index) for index, part in enumerate(answer.parts)],
@@ -90,7 +90,7 @@ class AnthropicMessagesAPI(ProviderAPI):
             "usage": _usage(answer, request),
         }
 
-    def events(self, answer: Answer, request: ProviderRequest, *, chunk: int) -> Pieces:
+    def events(self, answer: ModelResponse, request: ProviderRequest, *, chunk: int) -> Pieces:
         usage = _usage(answer, request)
         message = _head(answer, request) | {"usage": usage | {"output_tokens": 1}}
         yield _event("message_start", message=message)
@@ -130,7 +130,7 @@ def _event(kind: str, **data: Any) -> bytes:
 # --- writing -----------------------------------------------------------------------------
 
 
-def _head(answer: Answer, request: ProviderRequest) -> dict[str, Any]:
+def _head(answer: ModelResponse, request: ProviderRequest) -> dict[str, Any]:
     return {
         "id": answer.id or f"msg_{request.number:08d}",
         "type": "message",
@@ -144,7 +144,7 @@ def _head(answer: Answer, request: ProviderRequest) -> dict[str, Any]:
     }
 
 
-def _stop_details(answer: Answer) -> dict[str, Any] | None:
+def _stop_details(answer: ModelResponse) -> dict[str, Any] | None:
     if _STOP[answer.stop] != "refusal":
         return None
     return {"type": "refusal", "category": None, "explanation": None}
@@ -161,7 +161,7 @@ _CUMULATIVE = (
 """Token counts that the last event of a stream repeats."""
 
 
-def _usage(answer: Answer, request: ProviderRequest) -> dict[str, Any]:
+def _usage(answer: ModelResponse, request: ProviderRequest) -> dict[str, Any]:
     """Return the usage in the API's form; `input_tokens` excludes cached tokens there."""
     usage = usage_of(answer, request)
     return {

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from actgent.llm.base import Answer, Chat, ChatMessage, ResponseFormat
+from actgent.llm.base import ChatMessage, ModelRequest, ModelResponse, ResponseFormat
 from actgent.messages import File, Image, Opaque, Part, Text, Thinking, ToolCall, ToolResult, ToolSpec
 
 from .openai_errors import openai_error
@@ -57,10 +57,10 @@ class OpenAIChatAPI(ProviderAPI):
     def check_messages(self, messages: object) -> Problems:
         return check_chat_messages(messages)
 
-    def read(self, body: Mapping[str, Any]) -> Chat:
+    def read(self, body: Mapping[str, Any]) -> ModelRequest:
         messages = body["messages"]
         names = _tool_names(messages)
-        return Chat(
+        return ModelRequest(
             system="\n\n".join(plain_text(item["content"]) for item in messages if _is_system(item)),
             messages=tuple(_messages((item for item in messages if not _is_system(item)), names)),
             tools=tuple(_tool(tool) for tool in body.get("tools") or () if tool.get("type") == "function"),
@@ -69,7 +69,7 @@ class OpenAIChatAPI(ProviderAPI):
             response_format=_response_format(body.get("response_format")),
         )
 
-    def body(self, answer: Answer, request: ProviderRequest) -> Mapping[str, Any]:
+    def body(self, answer: ModelResponse, request: ProviderRequest) -> Mapping[str, Any]:
         choice = {
             "index": 0,
             "message": _said(answer, request),
@@ -82,7 +82,7 @@ class OpenAIChatAPI(ProviderAPI):
             "usage": _usage(answer, request),
         }
 
-    def events(self, answer: Answer, request: ProviderRequest, *, chunk: int) -> Pieces:
+    def events(self, answer: ModelResponse, request: ProviderRequest, *, chunk: int) -> Pieces:
         options = request.json.get("stream_options") or {}
         head = _head(answer, request, "chat.completion.chunk")
         tail = {"usage": None} if options.get("include_usage") else {}
@@ -100,7 +100,7 @@ class OpenAIChatAPI(ProviderAPI):
         return sse({"error": openai_error(500, code=code, message=message)})
 
 
-def _head(answer: Answer, request: ProviderRequest, kind: str) -> dict[str, Any]:
+def _head(answer: ModelResponse, request: ProviderRequest, kind: str) -> dict[str, Any]:
     return {
         "id": answer.id or f"chatcmpl-{request.number:08d}",
         "object": kind,
@@ -111,7 +111,7 @@ def _head(answer: Answer, request: ProviderRequest, kind: str) -> dict[str, Any]
     }
 
 
-def _usage(answer: Answer, request: ProviderRequest) -> dict[str, Any]:
+def _usage(answer: ModelResponse, request: ProviderRequest) -> dict[str, Any]:
     usage = usage_of(answer, request)
     return {
         "prompt_tokens": usage.input_tokens,
@@ -125,7 +125,7 @@ def _usage(answer: Answer, request: ProviderRequest) -> dict[str, Any]:
 # --- writing -----------------------------------------------------------------------------
 
 
-def _said(answer: Answer, request: ProviderRequest) -> dict[str, Any]:
+def _said(answer: ModelResponse, request: ProviderRequest) -> dict[str, Any]:
     """Return the assistant message of a complete answer."""
     text = answer.text or None
     is_refused = answer.stop == "refusal"
@@ -153,7 +153,7 @@ def _call(call: ToolCall, request: ProviderRequest, index: int) -> dict[str, Any
 
 
 def _deltas(
-    answer: Answer, request: ProviderRequest, chunk: int
+    answer: ModelResponse, request: ProviderRequest, chunk: int
 ) -> Iterator[tuple[dict[str, Any], str | None]]:
     """Yield all deltas of a streamed answer; the last one has the finish reason."""
     yield {"role": "assistant", "content": "" if answer.text else None, "refusal": None}, None
@@ -166,7 +166,7 @@ def _deltas(
 
 
 def _part_deltas(
-    part: Part, answer: Answer, request: ProviderRequest, *, chunk: int, index: int
+    part: Part, answer: ModelResponse, request: ProviderRequest, *, chunk: int, index: int
 ) -> Iterator[dict[str, Any]]:
     if isinstance(part, Text):
         field = "refusal" if answer.stop == "refusal" else "content"

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from actgent.llm.base import Answer, Chat, ChatMessage, ResponseFormat, Role
+from actgent.llm.base import ChatMessage, ModelRequest, ModelResponse, ResponseFormat, Role
 from actgent.messages import File, Image, Opaque, Part, Text, Thinking, ToolCall, ToolResult, ToolSpec
 
 from .openai_errors import openai_error
@@ -46,14 +46,14 @@ class OpenAIResponsesAPI(ProviderAPI):
     def check_messages(self, messages: object) -> Problems:
         return check_responses_input(messages)
 
-    def read(self, body: Mapping[str, Any]) -> Chat:
+    def read(self, body: Mapping[str, Any]) -> ModelRequest:
         items = _items(body.get("input") or ())
         names = {item["call_id"]: item["name"] for item in items if item.get("type") == "function_call"}
         system = [
             body.get("instructions") or "",
             *(plain_text(item["content"]) for item in items if _is_system(item)),
         ]
-        return Chat(
+        return ModelRequest(
             system="\n\n".join(filter(None, system)),
             messages=tuple(_messages((item for item in items if not _is_system(item)), names)),
             tools=tuple(_tool(tool) for tool in body.get("tools") or () if tool.get("type") == "function"),
@@ -62,10 +62,10 @@ class OpenAIResponsesAPI(ProviderAPI):
             response_format=_response_format((body.get("text") or {}).get("format")),
         )
 
-    def body(self, answer: Answer, request: ProviderRequest) -> Mapping[str, Any]:
+    def body(self, answer: ModelResponse, request: ProviderRequest) -> Mapping[str, Any]:
         return _response(answer, request, output=list(_output(answer, request)))
 
-    def events(self, answer: Answer, request: ProviderRequest, *, chunk: int) -> Pieces:
+    def events(self, answer: ModelResponse, request: ProviderRequest, *, chunk: int) -> Pieces:
         for number, (kind, data) in enumerate(_events(answer, request, chunk)):
             name = f"response.{kind}"
             yield sse({"type": name, "sequence_number": number, **data}, event=name)
@@ -74,7 +74,7 @@ class OpenAIResponsesAPI(ProviderAPI):
         return check_compaction(body)
 
     def compacted(self, request: ProviderRequest) -> Mapping[str, Any]:
-        usage = _usage(Answer(parts=()), request)
+        usage = _usage(ModelResponse(parts=()), request)
         users = [item for item in _items(request.json.get("input") or ()) if item.get("role") == "user"]
         sealed = {
             "id": f"cmp_{request.number:08d}",
@@ -101,7 +101,7 @@ class OpenAIResponsesAPI(ProviderAPI):
 
 
 def _response(
-    answer: Answer, request: ProviderRequest, *, output: Sequence[Mapping[str, Any]]
+    answer: ModelResponse, request: ProviderRequest, *, output: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
     """Return the completed response object."""
     reason = _INCOMPLETE.get(answer.stop)
@@ -114,7 +114,7 @@ def _response(
     }
 
 
-def _head(answer: Answer, request: ProviderRequest) -> dict[str, Any]:
+def _head(answer: ModelResponse, request: ProviderRequest) -> dict[str, Any]:
     """Return the response object before its first item."""
     asked = request.json
     return {
@@ -159,7 +159,7 @@ def _echoed(tool: Mapping[str, Any]) -> Mapping[str, Any]:
     return {"description": None, "strict": True, "parameters": None, **tool}
 
 
-def _usage(answer: Answer, request: ProviderRequest) -> dict[str, Any]:
+def _usage(answer: ModelResponse, request: ProviderRequest) -> dict[str, Any]:
     usage = usage_of(answer, request)
     return {
         "input_tokens": usage.input_tokens,
@@ -173,7 +173,7 @@ def _usage(answer: Answer, request: ProviderRequest) -> dict[str, Any]:
     }
 
 
-def _output(answer: Answer, request: ProviderRequest) -> Iterator[dict[str, Any]]:
+def _output(answer: ModelResponse, request: ProviderRequest) -> Iterator[dict[str, Any]]:
     """Return the output items of an answer; consecutive text and refusal parts share one message."""
     numbered = enumerate(itertools.groupby(answer.parts, key=type))
     for index, (kind, group) in numbered:
@@ -184,7 +184,7 @@ def _output(answer: Answer, request: ProviderRequest) -> Iterator[dict[str, Any]
                 yield _item(part, request, f"{request.number:08d}_{index}_{place}")
 
 
-def _message(parts: Iterator[Part], answer: Answer, key: str) -> dict[str, Any]:
+def _message(parts: Iterator[Part], answer: ModelResponse, key: str) -> dict[str, Any]:
     text = "".join(part.text for part in parts if isinstance(part, Text))
     said = {"type": "output_text", "annotations": [], "logprobs": [], "text": text}
     content = {"type": "refusal", "refusal": text} if answer.stop == "refusal" else said
@@ -222,7 +222,7 @@ def _reasoning(part: Thinking, request: ProviderRequest, key: str) -> dict[str, 
 _Event = tuple[str, dict[str, Any]]
 
 
-def _events(answer: Answer, request: ProviderRequest, chunk: int) -> Iterator[_Event]:
+def _events(answer: ModelResponse, request: ProviderRequest, chunk: int) -> Iterator[_Event]:
     head = _head(answer, request)
     output = list(_output(answer, request))
     yield "created", {"response": head}

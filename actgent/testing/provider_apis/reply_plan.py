@@ -1,6 +1,6 @@
 """One request to the loopback provider, and the planned reply.
 
-A `ProviderAPI` implements one provider API without I/O: it parses a request body into a `Chat`, and formats an `Answer` as
+A `ProviderAPI` implements one provider API without I/O: it parses a request body into a `ModelRequest`, and formats a `ModelResponse` as
 a body or as server-sent events. The provider's socket code sees only the resulting `ReplyPlan`.
 """
 
@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Literal
 import attrs
 import orjson
 
-from actgent.llm.base import Answer, Chat
+from actgent.llm.base import ModelRequest, ModelResponse
 from actgent.llm.scripted import ScriptedAnswer
 from actgent.messages import (
     NO_USAGE,
@@ -38,13 +38,13 @@ NEW_YEAR = 1_767_225_600
 _DATA_URL = re.compile(r"data:(?P<type>[^;,]+);base64,(?P<data>[A-Za-z0-9+/]+={0,2})")
 
 
-def to_answer(said: ScriptedAnswer) -> Answer:
-    """Return the `Answer` for one entry of a script; calls without a stop reason end with `tool_calls`.
+def to_answer(said: ScriptedAnswer) -> ModelResponse:
+    """Return the `ModelResponse` for one entry of a script; calls without a stop reason end with `tool_calls`.
 
     Raises:
         TypeError: The entry contains an image, a file or a tool result, which a model cannot send.
     """
-    answer = said if isinstance(said, Answer) else Answer(parts=to_parts(said))
+    answer = said if isinstance(said, ModelResponse) else ModelResponse(parts=to_parts(said))
     for part in answer.parts:
         if isinstance(part, (Image, File, ToolResult)):
             raise TypeError(
@@ -89,8 +89,8 @@ class ProviderRequest:
         return bool(self.json.get("stream"))
 
     @cached_property
-    def chat(self) -> Chat:
-        """Request in the form of `Chat`, independent of the provider API.
+    def chat(self) -> ModelRequest:
+        """Request in the form of `ModelRequest`, independent of the provider API.
 
         Raises:
             MalformedRequest: The request passed validation but cannot be parsed; the client receives status 400.
@@ -186,15 +186,15 @@ class ProviderAPI(abc.ABC):
         """Yield the errors for which this provider rejects the messages (or input items) of a request."""
 
     @abc.abstractmethod
-    def read(self, body: Mapping[str, Any]) -> Chat:
-        """Convert a request body to a `Chat`. The body has passed `check_request`."""
+    def read(self, body: Mapping[str, Any]) -> ModelRequest:
+        """Convert a request body to a `ModelRequest`. The body has passed `check_request`."""
 
     @abc.abstractmethod
-    def body(self, answer: Answer, request: ProviderRequest) -> Mapping[str, Any]:
+    def body(self, answer: ModelResponse, request: ProviderRequest) -> Mapping[str, Any]:
         """Return the answer as the JSON body of a request without `stream`."""
 
     @abc.abstractmethod
-    def events(self, answer: Answer, request: ProviderRequest, *, chunk: int) -> Pieces:
+    def events(self, answer: ModelResponse, request: ProviderRequest, *, chunk: int) -> Pieces:
         """Yield the answer as complete server-sent events."""
 
     def check_compaction(self, body: Mapping[str, Any]) -> Problems:
@@ -279,7 +279,7 @@ def call_id(call: ToolCall, *, default: str) -> str:
     return call.provider_id or call.id or default
 
 
-def usage_of(answer: Answer, request: ProviderRequest) -> Usage:
+def usage_of(answer: ModelResponse, request: ProviderRequest) -> Usage:
     """Return the answer's usage; without one in the script, an estimate of four bytes per token."""
     if answer.usage != NO_USAGE:
         return answer.usage

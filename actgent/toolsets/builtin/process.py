@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from actgent.approvals import Ask
+from actgent.approvals import ApprovalRequest
 from actgent.errors import ConfigurationError, ToolError
 from actgent.tools.base import ApprovalRule, Effect, Tool, ToolContext
 
@@ -50,7 +50,7 @@ def process_tool(
     disk: int = SandboxBounds().disk,
     files: int = SandboxBounds().files,
     output: int = SandboxBounds().output,
-    approval: bool | Ask | ApprovalRule = False,
+    approval: bool | ApprovalRequest | ApprovalRule = False,
 ) -> Tool:
     """Make a tool that runs shell commands of this machine in a sandbox.
 

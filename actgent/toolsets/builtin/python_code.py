@@ -19,7 +19,7 @@ import attrs
 import outcome
 import trio
 
-from actgent.approvals import Ask
+from actgent.approvals import ApprovalRequest
 from actgent.errors import ConfigurationError, ParseError, ToolError
 from actgent.errors.printable import counted
 from actgent.support.strict_json import loads
@@ -50,7 +50,7 @@ def python_tool(
     memory: int = 64_000_000,
     output: int = 50_000,
     timeout: float = 300.0,
-    approval: bool | Ask | ApprovalRule = False,
+    approval: bool | ApprovalRequest | ApprovalRule = False,
 ) -> Tool:
     """Make a tool that runs Python code in a sandbox, with the agent's other tools as functions.
 

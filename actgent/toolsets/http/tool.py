@@ -10,7 +10,7 @@ from urllib.parse import quote, urlsplit
 import orjson
 import trio
 
-from actgent.approvals import Ask
+from actgent.approvals import ApprovalRequest
 from actgent.control.arguments import at_least_one
 from actgent.errors import ConfigurationError, InvalidArguments
 from actgent.errors.printable import counted
@@ -108,7 +108,7 @@ class HTTPTool(Tool, Toolset):
         redirects: int = 5,
         retries: int | None = None,
         effect: Effect | None = None,
-        approval: bool | Ask | ApprovalRule = False,
+        approval: bool | ApprovalRequest | ApprovalRule = False,
         allow: Sequence[str] = (),
         connections: Connections | None = None,
     ) -> None:

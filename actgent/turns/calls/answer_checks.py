@@ -1,12 +1,12 @@
 """Checks of a model answer before the turn uses it: its type and its stop reason."""
 
 from actgent.errors import ContentFiltered, Refusal, StreamInterrupted, TruncatedAnswer
-from actgent.llm.base import LLM, Answer, StopReason
+from actgent.llm.base import LLM, ModelResponse, StopReason
 
 _WHOLE: tuple[StopReason, ...] = ("end", "tool_calls", "pause")
 
 
-def check_stop(answer: Answer) -> None:
+def check_stop(answer: ModelResponse) -> None:
     """Raise an error if a model answer is refused, filtered or truncated.
 
     Raises:
@@ -27,15 +27,15 @@ def check_stop(answer: Answer) -> None:
             )
 
 
-def check_answer(answer: object, llm: LLM) -> Answer:
-    """Return the result of `LLM.complete()` if it is an `Answer`.
+def check_answer(answer: object, llm: LLM) -> ModelResponse:
+    """Return the result of `LLM.complete()` if it is a `ModelResponse`.
 
     Raises:
         StreamInterrupted: The model client returned another type; the error names the client class.
     """
-    if isinstance(answer, Answer):
+    if isinstance(answer, ModelResponse):
         return answer
     raise StreamInterrupted(
-        f"{type(llm).__name__}.complete() returned {type(answer).__name__}, and has to return an Answer",
+        f"{type(llm).__name__}.complete() returned {type(answer).__name__}, and has to return a ModelResponse",
         model=llm.name,
     )

@@ -6,7 +6,7 @@ from operator import itemgetter
 
 import attrs
 
-from actgent.approvals import Approval, Ask
+from actgent.approvals import Approval, ApprovalRequest
 from actgent.errors import ApprovalRequired
 from actgent.journal.records import ApprovalRequestRecord, SuspensionRecord
 from actgent.messages import ToolCall
@@ -19,8 +19,8 @@ from actgent.tools.execution import Batch
 from actgent.turns.dispatcher import Dispatcher
 from actgent.turns.observer import Observer
 
-NeedsPerson = Callable[[ToolCall, Tool, ToolContext], bool | Ask]
-"""Approval rule of an agent. It returns True or an `Ask` (with the question) if a call needs approval. It must be sync and have no side effects."""
+NeedsPerson = Callable[[ToolCall, Tool, ToolContext], bool | ApprovalRequest]
+"""Approval rule of an agent. It returns True or an `ApprovalRequest` (with the question) if a call needs approval. It must be sync and have no side effects."""
 
 
 @attrs.frozen(kw_only=True)
@@ -31,7 +31,7 @@ class GuardApproval:
     subject: str
     """Id of the checked message or answer."""
     text: str
-    ask: Ask
+    ask: ApprovalRequest
     is_message: bool
 
     @property
@@ -54,7 +54,7 @@ class ApprovalRequests:
 
     # --- before calls run --------------------------------------------------------------------
 
-    def rule_for(self, told: ToolContext) -> Callable[[ToolCall, Tool], Ask | None] | None:
+    def rule_for(self, told: ToolContext) -> Callable[[ToolCall, Tool], ApprovalRequest | None] | None:
         """Bind the agent's approval rule to a tool context, as `Batch.ask` expects it; None if the agent has no rule."""
         return None if self.rule is None else partial(approval_question, self.rule, told)
 
@@ -158,7 +158,9 @@ class ApprovalRequests:
         )
 
 
-def approval_question(rule: NeedsPerson, told: ToolContext, call: ToolCall, tool: Tool) -> Ask | None:
+def approval_question(
+    rule: NeedsPerson, told: ToolContext, call: ToolCall, tool: Tool
+) -> ApprovalRequest | None:
     """Return the question of an approval rule about a tool call; None if the call needs no approval."""
     wish = rule(call, tool, told)
-    return (wish if isinstance(wish, Ask) else Ask()) if wish else None
+    return (wish if isinstance(wish, ApprovalRequest) else ApprovalRequest()) if wish else None

@@ -10,7 +10,7 @@ from actgent.errors import BadRequest, ContextOverflow
 from actgent.errors.printable import counted
 from actgent.journal.records import Fitting
 from actgent.llm import context_window as window
-from actgent.llm.base import LLM, Answer, Chat
+from actgent.llm.base import LLM, ModelRequest, ModelResponse
 from actgent.memory.base import ModelView
 from actgent.memory.token_budget import largest
 from actgent.messages import ChatMessage, Part, ToolCall, ToolResult
@@ -48,7 +48,7 @@ class ContextFitter:
         factory=weakref.WeakKeyDictionary
     )
 
-    def note(self, context: SessionContext, llm: LLM, chat: Chat, answer: Answer) -> None:
+    def note(self, context: SessionContext, llm: LLM, chat: ModelRequest, answer: ModelResponse) -> None:
         """Store the prompt token count that the provider returned with an answer."""
         if llm.context_window is None:
             return
@@ -56,8 +56,8 @@ class ContextFitter:
             self._counted[context.conversation] = counted
 
     async def fit(
-        self, context: SessionContext, turn: Turn, llm: LLM, chat: Chat, assemble: Assemble
-    ) -> Chat:
+        self, context: SessionContext, turn: Turn, llm: LLM, chat: ModelRequest, assemble: Assemble
+    ) -> ModelRequest:
         """Return the request, shortened if it exceeds the model's context window.
 
         Old messages are dropped first, then long tool results are truncated. If the estimate is inconclusive, the provider
@@ -79,7 +79,9 @@ class ContextFitter:
                 return chat
         return self._cut(context, turn, llm, chat, assemble, room=room)
 
-    def _recorded(self, context: SessionContext, llm: LLM, chat: Chat) -> window.CountedRequest | None:
+    def _recorded(
+        self, context: SessionContext, llm: LLM, chat: ModelRequest
+    ) -> window.CountedRequest | None:
         """Rebuild the token count of the last request from the journal after a restart, so that requests are cut as without the restart."""
         said = context.conversation.last_answer
         if said is None:
@@ -91,12 +93,12 @@ class ContextFitter:
         if not answers or is_shortened or is_other:
             return None
         request = attrs.evolve(chat, messages=chat.messages[: answers[-1]])
-        answer = Answer(parts=chat.messages[answers[-1]].parts, usage=said.usage)
+        answer = ModelResponse(parts=chat.messages[answers[-1]].parts, usage=said.usage)
         if counted := window.count_answered(llm, request, answer):
             self._counted[context.conversation] = counted
         return counted
 
-    async def _count(self, context: SessionContext, turn: Turn, llm: LLM, chat: Chat) -> int | None:
+    async def _count(self, context: SessionContext, turn: Turn, llm: LLM, chat: ModelRequest) -> int | None:
         """Return the token count of a request from the provider's counting endpoint; None if it cannot count. Interruptible."""
         turn.expose()
         try:
@@ -114,8 +116,8 @@ class ContextFitter:
         return counted
 
     def compact(
-        self, context: SessionContext, turn: Turn, llm: LLM, chat: Chat, assemble: Assemble
-    ) -> Chat | None:
+        self, context: SessionContext, turn: Turn, llm: LLM, chat: ModelRequest, assemble: Assemble
+    ) -> ModelRequest | None:
         """Return a request of half the size after its provider rejected it as too long; None if it cannot be shortened."""
         size = window.upper_bound(llm, chat, self._counted.get(context.conversation))
         try:
@@ -124,8 +126,15 @@ class ContextFitter:
             return None
 
     def _cut(
-        self, context: SessionContext, turn: Turn, llm: LLM, chat: Chat, assemble: Assemble, *, room: int
-    ) -> Chat:
+        self,
+        context: SessionContext,
+        turn: Turn,
+        llm: LLM,
+        chat: ModelRequest,
+        assemble: Assemble,
+        *,
+        room: int,
+    ) -> ModelRequest:
         size_of = partial(window.upper_bound, llm, before=self._counted.get(context.conversation))
         size, view = size_of(chat), context.conversation.view
         fitting = turn.fitting or Fitting(tokens=size, room=room)
@@ -151,14 +160,16 @@ class ContextFitter:
         return chat
 
 
-def _share(view: ModelView, chat: Chat, wanted: float) -> float:
+def _share(view: ModelView, chat: ModelRequest, wanted: float) -> float:
     """Return the share of a view's messages to keep so that the request takes `wanted` estimated tokens."""
     shown = window.conversation_tokens(view.messages())
     others = window.estimate_request(chat) - shown
     return min(max((wanted - others) / shown, 0.0), MAX_SHARE) if shown else 0.0
 
 
-def with_short_results(context: SessionContext, turn: Turn, chat: Chat, limit: int) -> list[ChatMessage]:
+def with_short_results(
+    context: SessionContext, turn: Turn, chat: ModelRequest, limit: int
+) -> list[ChatMessage]:
     """Return the messages with tool results cut to `limit` characters; the full results stay readable for the model."""
     can_read = any(tool.name == ReadResult.name for tool in chat.tools)
 
@@ -187,7 +198,7 @@ def fitter_for(models: Iterable[LLM]) -> ContextFitter | None:
     return ContextFitter() if needs else None
 
 
-def overflow_of(llm: LLM, chat: Chat, refused: BadRequest) -> ContextOverflow:
+def overflow_of(llm: LLM, chat: ModelRequest, refused: BadRequest) -> ContextOverflow:
     """Return the ContextOverflow error of a shortened request that its provider still rejects as too long."""
     size, parts = int(window.estimate_request(chat)), _largest(chat)
     text = (
@@ -197,7 +208,7 @@ def overflow_of(llm: LLM, chat: Chat, refused: BadRequest) -> ContextOverflow:
     return ContextOverflow(text, parts=parts, tokens=size, budget=llm.context_window or 0)
 
 
-def _overflow(llm: LLM, chat: Chat, size: int, room: int) -> ContextOverflow:
+def _overflow(llm: LLM, chat: ModelRequest, size: int, room: int) -> ContextOverflow:
     """Return the ContextOverflow error of a request that does not fit, even when shortened."""
     parts = _largest(chat)
     text = (
@@ -207,7 +218,7 @@ def _overflow(llm: LLM, chat: Chat, size: int, room: int) -> ContextOverflow:
     return ContextOverflow(text, parts=parts, tokens=size, budget=room)
 
 
-def _largest(chat: Chat) -> list[tuple[str, int]]:
+def _largest(chat: ModelRequest) -> list[tuple[str, int]]:
     others = [
         ("the system prompt", int(estimate_tokens(chat.system))),
         (f"the descriptions of {counted(len(chat.tools), 'tool')}", int(window.tool_tokens(chat.tools))),

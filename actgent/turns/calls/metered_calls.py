@@ -15,7 +15,7 @@ from actgent.errors import (
     QuotaExhausted,
     RateLimited,
 )
-from actgent.llm.base import LLM, Answer, Chat, OnText
+from actgent.llm.base import LLM, ModelRequest, ModelResponse, OnText
 from actgent.llm.prompt_estimator import PromptEstimator
 from actgent.llm.spans import complete_as_span
 from actgent.messages import Usage
@@ -38,8 +38,8 @@ class MeteredModelCaller:
     """Model name -> tokens by which the last measured prompt exceeded its estimate."""
 
     async def complete(
-        self, turn: Turn, budget: Budget, llm: LLM, chat: Chat, *, on_text: OnText | None
-    ) -> Answer:
+        self, turn: Turn, budget: Budget, llm: LLM, chat: ModelRequest, *, on_text: OnText | None
+    ) -> ModelResponse:
         """Call the model once and charge the call to a turn's budget.
 
         The call is charged with the usage that the provider reports, or with the estimate if the provider reports none. A
@@ -56,7 +56,7 @@ class MeteredModelCaller:
         """
         return await self._pay(budget, llm, chat, partial(_begin, turn, budget), on_text=on_text)
 
-    async def complete_outside_turn(self, budget: Budget, llm: LLM, chat: Chat) -> Answer:
+    async def complete_outside_turn(self, budget: Budget, llm: LLM, chat: ModelRequest) -> ModelResponse:
         """Call the model once outside of a turn, and charge the call to a budget as `complete` does.
 
         Raises:
@@ -71,11 +71,11 @@ class MeteredModelCaller:
         self,
         budget: Budget,
         llm: LLM,
-        chat: Chat,
+        chat: ModelRequest,
         begin: Callable[[], Awaitable[None]],
         *,
         on_text: OnText | None,
-    ) -> Answer:
+    ) -> ModelResponse:
         counts = budget.bounds("tokens", "cost")
         price = _price_of(llm) if budget.bounds("cost") else _free
         seen = self._estimator.tokens(chat) if counts else 0

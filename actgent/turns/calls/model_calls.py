@@ -11,7 +11,7 @@ from actgent.actors.timer import Timer
 from actgent.control.limits import DEFAULT_MODEL_CALLS
 from actgent.errors import BadRequest, LimitReached, ModelTimeout
 from actgent.journal.records import AgentMessageRecord, make_agent_message_record
-from actgent.llm.base import LLM, Answer, Chat, OnText
+from actgent.llm.base import LLM, ModelRequest, ModelResponse, OnText
 from actgent.llm.client_errors import as_model_error
 from actgent.llm.overflow_errors import is_too_long
 from actgent.llm.spans import complete_as_span
@@ -59,12 +59,12 @@ class ModelCaller:
         context: SessionContext,
         turn: Turn,
         message: Message,
-        chat: Chat,
+        chat: ModelRequest,
         assemble: Assemble,
         *,
         model: str,
         prompt: str,
-    ) -> tuple[Answer, tuple[ToolCall, ...]]:
+    ) -> tuple[ModelResponse, tuple[ToolCall, ...]]:
         """Call the model with a request that fits its context window. If the provider rejects the request as too long, shorten it and retry once.
 
         Raises:
@@ -96,8 +96,15 @@ class ModelCaller:
         return answered
 
     async def ask(
-        self, context: SessionContext, turn: Turn, message: Message, chat: Chat, *, model: str, prompt: str
-    ) -> tuple[Answer, tuple[ToolCall, ...]]:
+        self,
+        context: SessionContext,
+        turn: Turn,
+        message: Message,
+        chat: ModelRequest,
+        *,
+        model: str,
+        prompt: str,
+    ) -> tuple[ModelResponse, tuple[ToolCall, ...]]:
         """Call the model once. Return the recorded answer, and its tool calls with their ids in the session.
 
         `model` is the role of the model, and `prompt` the fingerprint for the journal.
@@ -125,7 +132,7 @@ class ModelCaller:
                     if self.observer.spans is None
                     else complete_as_span(llm, chat, on_text=on_text)
                 )
-                if type(answer) is not Answer:
+                if type(answer) is not ModelResponse:
                     answer = check_answer(answer, llm)
             else:
                 answer = await self.metered.complete(turn, turn.budget, llm, chat, on_text=on_text)
@@ -199,8 +206,8 @@ class ModelCaller:
         context: SessionContext,
         turn: Turn,
         message: Message,
-        answer: Answer,
-        chat: Chat,
+        answer: ModelResponse,
+        chat: ModelRequest,
         *,
         prompt: str,
         started: float,
@@ -278,7 +285,7 @@ def add_to_parents(context: SessionContext, usage: Usage) -> None:
         parent = parent.parent
 
 
-def _written(context: SessionContext, answer: Answer) -> Usage:
+def _written(context: SessionContext, answer: ModelResponse) -> Usage:
     """Return the token usage to store in the record of an answer."""
     if context.conversation.unwritten is None:
         return answer.usage

@@ -8,9 +8,9 @@ from actgent import (
     ApprovalAlreadyDecided,
     ApprovalMismatch,
     ApprovalNotFound,
+    ApprovalRequest,
     ApprovalRequired,
     Approve,
-    Ask,
     BareAgent,
     ConfigurationError,
     Edit,
@@ -228,7 +228,7 @@ async def test_a_rule_of_the_agent_asks():
 
     def needs_person(call, _tool, context):
         if call.name == "look" and context.state.get("guarded"):
-            return Ask("Really look?")
+            return ApprovalRequest("Really look?")
         return False
 
     desk = Desk([LOOK], "done", [LOOK], "done", approval=needs_person)

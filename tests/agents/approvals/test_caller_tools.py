@@ -9,8 +9,8 @@ import pytest
 import trio
 
 from actgent import (
+    ApprovalRequest,
     Approve,
-    Ask,
     BareAgent,
     ConfigurationError,
     Limits,
@@ -25,7 +25,7 @@ from actgent import (
     open_runtime,
     tool,
 )
-from actgent.llm.base import Answer
+from actgent.llm.base import ModelResponse
 
 LOCATE = {
     "name": "locate",
@@ -38,7 +38,7 @@ offers = []
 """Names of the tools that each request of the model offered."""
 
 
-@tool(approval=Ask("Really?"))
+@tool(approval=ApprovalRequest("Really?"))
 async def pay() -> str:
     """Pay."""
     await trio.lowlevel.checkpoint()
@@ -51,10 +51,14 @@ def answer(chat):
     last = chat.messages[-1]
     results = [part.text for part in last.parts if isinstance(part, ToolResult)]
     if results:
-        return Answer(parts=(Text(" | ".join(results)),))
+        return ModelResponse(parts=(Text(" | ".join(results)),))
     words = "".join(part.text for part in last.parts if isinstance(part, Text)).split()
     calls = [ToolCall(name, {"digits": 2} if name == "locate" else {}) for name in words if name != "hello"]
-    return Answer(parts=tuple(calls), stop="tool_calls") if calls else Answer(parts=(Text("hello"),))
+    return (
+        ModelResponse(parts=tuple(calls), stop="tool_calls")
+        if calls
+        else ModelResponse(parts=(Text("hello"),))
+    )
 
 
 @pytest.fixture

@@ -7,9 +7,9 @@ from types import MappingProxyType
 import pytest
 
 from actgent import (
+    ApprovalRequest,
     ApprovalRequired,
     Approve,
-    Ask,
     BareAgent,
     ConfigurationError,
     HandlerFailed,
@@ -33,7 +33,7 @@ FORM = [
 GOOD = {"nights": 2, "from": "2027-01-31", "agreed": True}
 
 
-@tool(approval=Ask("Which nights?", form=FORM, risk="high"))
+@tool(approval=ApprovalRequest("Which nights?", form=FORM, risk="high"))
 async def book(hotel: str, context: ToolContext) -> str:
     """Book a hotel."""
     return f"{hotel}: {context.approval.content}"
@@ -117,9 +117,9 @@ async def test_an_invalid_form_is_an_error_for_the_model():
     async with BareAgent("desk", llm=ScriptedLLM([ToolCall("odd", {}), last]), tools=[odd]) as agent:
         assert "Field(...)s" in (await agent.run("go")).text
     with pytest.raises(ConfigurationError, match="risk"):
-        Ask("?", risk="awful")
+        ApprovalRequest("?", risk="awful")
     with pytest.raises(ConfigurationError, match="form"):
-        Ask("?", form="name")
+        ApprovalRequest("?", form="name")
 
 
 DEEP = {"type": "object"}
@@ -145,7 +145,7 @@ async def test_forms_that_cannot_be_checked_are_rejected(form):
         """Ask."""
         raise ApprovalRequired("What?", form=form)
 
-    @tool(approval=lambda _: Ask("May it?", form=form))
+    @tool(approval=lambda _: ApprovalRequest("May it?", form=form))
     async def run() -> str:
         """Run."""
         return "it ran"
@@ -159,7 +159,7 @@ async def test_forms_that_cannot_be_checked_are_rejected(form):
         assert str(await agent.run("go", session=session)) == "ok"
         assert [result.status for result in results] == ["error", "error"]
         assert all("JSON Schema" in result.error for result in results)
-        agent.guard(lambda _: Ask("May they?", form=form))
+        agent.guard(lambda _: ApprovalRequest("May they?", form=form))
         with pytest.raises(HandlerFailed, match="JSON Schema"):
             await agent.run("go", session=session)
         assert not session.approvals
@@ -168,7 +168,7 @@ async def test_forms_that_cannot_be_checked_are_rejected(form):
 async def test_a_member_of_a_form_may_be_true():
     """As JSON Schema has it: anything may stand there, and a yes alone is an answer."""
 
-    @tool(approval=Ask("May it?", form={"type": "object", "properties": {"why": True}}))
+    @tool(approval=ApprovalRequest("May it?", form={"type": "object", "properties": {"why": True}}))
     async def run() -> str:
         """Run."""
         return "it ran"
@@ -191,7 +191,7 @@ async def test_a_form_of_other_mappings_is_asked_as_plain_json():
         """Ask."""
         raise ApprovalRequired("Who?", form=form)
 
-    @tool(approval=lambda _: Ask("May it?", form=form))
+    @tool(approval=lambda _: ApprovalRequest("May it?", form=form))
     async def run() -> str:
         """Run."""
         return "it ran"
@@ -209,7 +209,7 @@ async def test_a_form_of_other_mappings_is_asked_as_plain_json():
             await session.answer(asked, Respond({"name": "Ann"}))
             await session.wait_idle()
             if "run" in names:
-                agent.guard(lambda _: Ask("May they?", form=form))
+                agent.guard(lambda _: ApprovalRequest("May they?", form=form))
     assert names[:2] == ["ask", "run"]
     assert len(set(names)) == 3
 

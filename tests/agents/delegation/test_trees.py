@@ -22,7 +22,7 @@ from actgent import (
 )
 from actgent.journal.memory import MemoryJournal
 from actgent.journal.records import DownstreamUsageRecord, UsageRecord
-from actgent.llm.base import Answer
+from actgent.llm.base import ModelResponse
 from actgent.sessions.quota_accounts import HOLDER
 from actgent.testing import CrashingJournal
 
@@ -391,7 +391,7 @@ async def test_the_quota_of_the_root_owner_pays_for_a_helper_after_a_restart(aut
 
     async def answer(_):
         await gate.wait()
-        return Answer(parts=(Text("ok"),), usage=Usage(input_tokens=100, output_tokens=10))
+        return ModelResponse(parts=(Text("ok"),), usage=Usage(input_tokens=100, output_tokens=10))
 
     def plan(chat):
         is_done = chat.messages[-1].role == "tool"

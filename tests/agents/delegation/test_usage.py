@@ -11,7 +11,7 @@ from actgent import (
     Usage,
     open_runtime,
 )
-from actgent.llm.base import Answer
+from actgent.llm.base import ModelResponse
 
 
 def took(tokens, cost=0.0, calls=1, children=None):
@@ -20,7 +20,7 @@ def took(tokens, cost=0.0, calls=1, children=None):
 
 def said(what, tokens, cost=0.0):
     part = Text(what) if isinstance(what, str) else what
-    return Answer(parts=(part,), usage=took(tokens, cost))
+    return ModelResponse(parts=(part,), usage=took(tokens, cost))
 
 
 def team(*, inner_cost=0.5):

@@ -25,7 +25,7 @@ from actgent.actors.supervision import Supervision
 from actgent.agents.session import held_by
 from actgent.approvals import Approve
 from actgent.journal.memory import MemoryJournal
-from actgent.llm.base import Answer
+from actgent.llm.base import ModelResponse
 from actgent.memory.short_term import ShortTermMemory, ShortTermView
 from actgent.messages import Text
 from actgent.protocols.bare import Bare
@@ -103,13 +103,13 @@ class Wayward(LLM):
             case "model":
                 await self.way()
             case "tool":
-                return Answer(parts=(ToolCall("wait", {}),), stop="tool_calls")
+                return ModelResponse(parts=(ToolCall("wait", {}),), stop="tool_calls")
             case "crash":
-                return Answer(parts=(ToolCall("quick", {}),), stop="tool_calls")
+                return ModelResponse(parts=(ToolCall("quick", {}),), stop="tool_calls")
             case "both":
                 calls = (ToolCall("wait", {}), ToolCall("wait", {"n": 2}), ToolCall("quick", {}))
-                return Answer(parts=calls, stop="tool_calls")
-        return Answer(parts=(Text("fine"),))
+                return ModelResponse(parts=calls, stop="tool_calls")
+        return ModelResponse(parts=(Text("fine"),))
 
 
 def make(way, **options):

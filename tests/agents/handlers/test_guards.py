@@ -9,8 +9,8 @@ import trio.testing
 
 from actgent import (
     AgentBuilder,
+    ApprovalRequest,
     Approve,
-    Ask,
     BareAgent,
     ConfigurationError,
     Edit,
@@ -498,7 +498,7 @@ def asking(on, question="Is this fine?"):
     """An agent with a guard that asks about each message or answer of Bob's, and what its model was asked."""
     llm = ScriptedLLM(["code 1234"], repeat=True)
     agent = BareAgent("clerk", llm=llm)
-    agent.guard(lambda _: Ask(question), on=on)
+    agent.guard(lambda _: ApprovalRequest(question), on=on)
     return agent, llm
 
 
@@ -558,7 +558,7 @@ async def test_a_person_says_it_in_other_words():
 async def test_nobody_in_time_is_a_refusal(autojump_clock):
     """The deadline is that of the question."""
     agent = BareAgent("clerk", llm=ScriptedLLM(["Hello."], repeat=True))
-    agent.guard(lambda _: Ask("Fine?", timeout=5), on="answer")
+    agent.guard(lambda _: ApprovalRequest("Fine?", timeout=5), on="answer")
     failures = []
     async with agent:
         session = await agent.create_session("ada", "hi")

@@ -14,7 +14,7 @@ from actgent import (
     open_runtime,
     tool,
 )
-from actgent.llm.base import Answer
+from actgent.llm.base import ModelResponse
 from actgent.messages import Text
 
 SECRET = "sesame-4711"
@@ -38,7 +38,7 @@ async def _everything(caplog):
         f"worse {SECRET}",
         f"worst {SECRET}",
         NotAuthorized(f"the key {SECRET} is wrong"),
-        Answer(parts=(Text(f"no {SECRET}"),), stop="refusal"),
+        ModelResponse(parts=(Text(f"no {SECRET}"),), stop="refusal"),
         RuntimeError(f"a bug with {SECRET}"),
         f'{{"messageType": "DIRECT_RESPONSE", "content": "{SECRET}"}}',
     ]

@@ -21,7 +21,7 @@ from actgent import (
 )
 from actgent.approvals import Approve
 from actgent.journal.memory import MemoryJournal
-from actgent.llm.base import Answer
+from actgent.llm.base import ModelResponse
 from actgent.messages import Message, Sender, Text
 from actgent.runtime.delegation.pool_tasks import PoolTask, PoolTasks
 from actgent.testing import ErrorStatus, open_provider
@@ -47,8 +47,8 @@ class Watchful(LLM):
         await trio.lowlevel.checkpoint()
         self.seconds.append(round(chat.deadline - trio.current_time(), 1))
         if self.calls:
-            return Answer(parts=(ToolCall(self.calls.pop(0), {}),), stop="tool_calls")
-        return Answer(parts=(Text("ok"),))
+            return ModelResponse(parts=(ToolCall(self.calls.pop(0), {}),), stop="tool_calls")
+        return ModelResponse(parts=(Text("ok"),))
 
 
 async def test_a_provider_that_wants_to_be_asked_later_does_not_hold_the_fallback_up(no_keys, autojump_clock):

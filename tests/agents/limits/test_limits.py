@@ -22,7 +22,7 @@ from actgent import (
 )
 from actgent.control.limits import FORMS
 from actgent.events import LimitMet, MessageAccepted
-from actgent.llm.base import Answer
+from actgent.llm.base import ModelResponse
 from actgent.tools.schemas.json_schema import compile_schema
 
 
@@ -34,7 +34,7 @@ def add(a: int, b: int) -> int:
 
 def said(text="fine", *, tokens=(0, 0), calls=(), cost=0.0, stop=None):
     """An answer that says what it took."""
-    return Answer(
+    return ModelResponse(
         parts=(*(ToolCall(name, arguments) for name, arguments in calls), *([Text(text)] if text else [])),
         stop=stop or ("tool_calls" if calls else "end"),
         usage=Usage(input_tokens=tokens[0], output_tokens=tokens[1], cost=cost),

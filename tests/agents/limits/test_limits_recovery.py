@@ -31,7 +31,7 @@ from actgent.journal.records import (
     UsageRecord,
 )
 from actgent.journal.transfer import ExportedSession, forked, write_sessions
-from actgent.llm.base import Answer
+from actgent.llm.base import ModelResponse
 from actgent.messages import Message, Sender
 from actgent.testing import CrashingJournal
 
@@ -56,7 +56,9 @@ class World:
             self.asked[name] += 1
             parts = tuple(ToolCall(tool_name, arguments) for tool_name, arguments in calls(chat))
             usage = Usage(input_tokens=TOKENS - 5, output_tokens=5)
-            return Answer(parts=parts or (Text("done"),), stop="tool_calls" if parts else "end", usage=usage)
+            return ModelResponse(
+                parts=parts or (Text("done"),), stop="tool_calls" if parts else "end", usage=usage
+            )
 
         return ScriptedLLM(answer, keep=0)
 

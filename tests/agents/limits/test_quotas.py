@@ -18,7 +18,7 @@ from actgent import (
     Usage,
     open_runtime,
 )
-from actgent.llm.base import Answer
+from actgent.llm.base import ModelResponse
 from actgent.messages import Text
 
 TWO = Quotas(day=Limits(model_calls=2))
@@ -185,7 +185,7 @@ async def test_what_an_owner_leads_to_is_paid_once(journal):
 
 async def test_tokens_and_cost_are_counted(journal):
     """By what the provider says; the error tells what was used."""
-    answer = Answer(parts=(Text("Noted."),), usage=Usage(input_tokens=5_000, output_tokens=100))
+    answer = ModelResponse(parts=(Text("Noted."),), usage=Usage(input_tokens=5_000, output_tokens=100))
     async with open_runtime(journal=journal, quotas=Quotas(day=Limits(tokens=10_000))) as runtime:
         agent = await runtime.start(
             BareAgent("clerk", llm=ScriptedLLM([answer], repeat=True), max_tokens=100)

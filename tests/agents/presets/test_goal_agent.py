@@ -25,7 +25,7 @@ from actgent import (
     tool,
 )
 from actgent.agents.goal import GoalAgent, GoalResult, run_agent, run_agent_sync
-from actgent.llm.base import Answer
+from actgent.llm.base import ModelResponse
 from actgent.protocols.base import ClassificationType
 from actgent.protocols.goal import CustomAction
 from actgent.protocols.goal.progress import MAX_STALLED, STATE_KEY, progress_in
@@ -585,7 +585,7 @@ async def test_limits_bound_a_goal(limits, asked, ran):
     wish = (ToolCall("ok", {"n": 1 if limits.identical_calls == 1 else n}) for n in range(100))
 
     def answer(_):
-        return Answer(parts=(next(wish),), stop="tool_calls", usage=Usage(input_tokens=5_000))
+        return ModelResponse(parts=(next(wish),), stop="tool_calls", usage=Usage(input_tokens=5_000))
 
     llm = ScriptedLLM(answer)
     result = await run_agent("find v", llm, tools=[ok], limits=limits)

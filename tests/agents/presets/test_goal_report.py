@@ -5,7 +5,7 @@ import json
 import pytest
 
 from actgent import GoalAgent, Limits, ScriptedLLM, ToolCall, Usage, run_agent, tool
-from actgent.llm.base import Answer
+from actgent.llm.base import ModelResponse
 from actgent.messages import Text
 
 
@@ -33,7 +33,7 @@ def broken() -> str:
 
 def paid(text, cost=0.25):
     usage = Usage(input_tokens=100, output_tokens=10, cost=cost)
-    return Answer(parts=(text if isinstance(text, ToolCall) else Text(text),), usage=usage)
+    return ModelResponse(parts=(text if isinstance(text, ToolCall) else Text(text),), usage=usage)
 
 
 async def test_metrics_of_a_run():

@@ -5,7 +5,16 @@ import json
 from actgent import Agent, BareAgent, Event, LimitReached, Route, ScriptedLLM, ToolCall, ToolResult, tool
 from actgent.errors import ParseError
 from actgent.messages import Text
-from actgent.protocols.base import CallTools, Change, Continue, Fail, Finish, Protocol, Request, Say
+from actgent.protocols.base import (
+    CallTools,
+    Continue,
+    Fail,
+    Finish,
+    Protocol,
+    Request,
+    SendReply,
+    UpdateState,
+)
 from actgent.testing import assert_valid_transcript
 
 
@@ -17,7 +26,7 @@ class Shouting(Protocol):
 
     def read(self, answer, view):
         text = answer.text
-        return [Say(text=text)] if text.isupper() else [Fail(ParseError("it does not shout", text))]
+        return [SendReply(text=text)] if text.isupper() else [Fail(ParseError("it does not shout", text))]
 
 
 class Drafting(Protocol):
@@ -36,12 +45,12 @@ class Drafting(Protocol):
 
     def read(self, answer, view):
         if view.stage is not None:
-            return [Say(text=answer.text, data=view.state["plan"])]
+            return [SendReply(text=answer.text, data=view.state["plan"])]
         try:
             plan = json.loads(answer.text)
         except ValueError as error:
             raise ParseError("the plan is no JSON", answer.text) from error
-        return [Change(lambda _: ("plan", plan)), Continue("write", self.note)]
+        return [UpdateState(lambda _: ("plan", plan)), Continue("write", self.note)]
 
 
 class Everything(Protocol):
@@ -52,13 +61,13 @@ class Everything(Protocol):
 
     def read(self, answer, view):
         if view.stage == "end":
-            return [Say(text="end"), Finish()]
+            return [SendReply(text="end"), Finish()]
         return [
-            Say(text="words"),
+            SendReply(text="words"),
             CallTools([ToolCall("look", {}, native=False)], "end"),
             Route(action="elsewhere"),
             Event(name="thing", data=1),
-            Change(lambda _: ("seen", True)),
+            UpdateState(lambda _: ("seen", True)),
         ]
 
 
@@ -70,7 +79,7 @@ class Torn(Protocol):
 
     def read(self, answer, view):
         if view.stage is not None:
-            return [Say(text=view.stage)]
+            return [SendReply(text=view.stage)]
         return [
             Continue("without"),
             CallTools([ToolCall("look", {}, native=False)], "first"),

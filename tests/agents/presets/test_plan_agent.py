@@ -9,12 +9,12 @@ import trio
 from actgent import (
     Agent,
     AgentCore,
-    Answer,
     BareAgent,
     ConfigurationError,
     Instruction,
     LimitReached,
     Limits,
+    ModelResponse,
     ParseError,
     PlanAgent,
     ProviderUnavailable,
@@ -108,7 +108,7 @@ async def test_case_36_what_it_took_is_counted(autojump_clock):
 
     def answer(*parts, tokens):
         text = [Text(part) if isinstance(part, str) else part for part in parts]
-        return Answer(parts=tuple(text), usage=Usage(input_tokens=tokens, output_tokens=1))
+        return ModelResponse(parts=tuple(text), usage=Usage(input_tokens=tokens, output_tokens=1))
 
     waiting = [ToolCall("wait", {"seconds": 2}), ToolCall("wait", {"seconds": 3})]
     script = [answer(PLAN, tokens=10), answer(*waiting, tokens=20), answer(waiting[0], tokens=40)]

@@ -38,7 +38,7 @@ from actgent.agents.steps.events import (
 )
 from actgent.agents.steps.stream import Narrator, PartialStep
 from actgent.journal.memory import MemoryJournal
-from actgent.llm.base import Answer
+from actgent.llm.base import ModelResponse
 from actgent.messages import Text
 from actgent.protocols.steps import PLAN_KEY
 
@@ -565,7 +565,7 @@ def test_steps_do_not_mix():
 @pytest.mark.parametrize("stop", ["length", "refusal", "filter", "pause"])
 def test_answers_that_are_not_acted_on(stop):
     """A cut or refused answer is no step."""
-    assert Narrator().end("s", Answer(parts=(Text(STEP),), stop=stop)) == []
+    assert Narrator().end("s", ModelResponse(parts=(Text(STEP),), stop=stop)) == []
 
 
 # --- the answer as one object --------------------------------------------------------------------

@@ -25,7 +25,7 @@ from actgent import (
     ToolResult,
     tool,
 )
-from actgent.llm.base import Answer
+from actgent.llm.base import ModelResponse
 from actgent.messages import Text, Thinking
 from actgent.testing import check_transcript
 
@@ -93,7 +93,7 @@ words = st.sampled_from(
 parts = st.one_of(words.map(Text), calls, st.just(Thinking("hm", "scripted")))
 stops = st.sampled_from(["end", "end", "end", "end", "length", "refusal", "filter", "pause"])
 answers = st.builds(
-    lambda parts, stop: Answer(parts=tuple(parts), stop=stop), st.lists(parts, max_size=4), stops
+    lambda parts, stop: ModelResponse(parts=tuple(parts), stop=stop), st.lists(parts, max_size=4), stops
 )
 errors = st.sampled_from([NotAuthorized("no"), StreamInterrupted("half"), KeyError("a bug")])
 entries = st.one_of(answers, answers, answers, errors)

@@ -16,7 +16,7 @@ from actgent.journal.records import (
     MessageEndRecord,
     SessionCreatedRecord,
 )
-from actgent.protocols.base import Continue, Protocol, Say
+from actgent.protocols.base import Continue, Protocol, SendReply
 from actgent.sessions.subscriptions import FollowedRecord
 
 
@@ -217,7 +217,7 @@ class Muttering(Protocol):
     template = "x"
 
     def read(self, answer, view):
-        said, goes_on = Say(text=answer.text), Continue("end" if view.stage else "thinks", "Go on.")
+        said, goes_on = SendReply(text=answer.text), Continue("end" if view.stage else "thinks", "Go on.")
         return {"end": [said], "thinks": [goes_on]}.get(view.stage, [said, goes_on])
 
 

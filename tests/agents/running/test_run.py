@@ -24,7 +24,7 @@ from actgent import (
     ToolCall,
     tool,
 )
-from actgent.llm.base import Answer
+from actgent.llm.base import ModelResponse
 
 
 @attrs.frozen
@@ -87,7 +87,7 @@ async def test_run_raises_for_limits_and_bad_answers(make):
     async with agent:
         with pytest.raises(LimitReached):
             await agent.run("a")
-    agent, _ = make(*[Answer(parts=())] * 3)
+    agent, _ = make(*[ModelResponse(parts=())] * 3)
     async with agent:
         with pytest.raises(EmptyAnswer):
             await agent.run("a")

@@ -16,7 +16,7 @@ from actgent import (
     Text,
     open_runtime,
 )
-from actgent.llm.base import Answer
+from actgent.llm.base import ModelResponse
 from actgent.memory.short_term import ShortTermMemory, ShortTermView
 from actgent.messages import Usage
 from actgent.protocols.bare import Bare
@@ -168,7 +168,7 @@ def test_plain_text_is_no_template():
 
 
 def answered(text, stop="end"):
-    return Answer(parts=(Text(text),), stop=stop, usage=Usage(input_tokens=10, output_tokens=5))
+    return ModelResponse(parts=(Text(text),), stop=stop, usage=Usage(input_tokens=10, output_tokens=5))
 
 
 async def test_a_first_message_is_worded_anew():

@@ -7,7 +7,7 @@ import trio
 
 from actgent import BareAgent, FallbackModel, ReActAgent, RouterAgent, ScriptedLLM, SimpleAgent, Token
 from actgent.errors import StreamInterrupted
-from actgent.llm.base import LLM, Answer
+from actgent.llm.base import LLM, ModelResponse
 from actgent.messages import Text
 
 
@@ -22,7 +22,7 @@ class Stumbling(LLM):
                 await on_text(text[:2], attempt)
                 await on_text(text[2:], attempt)
         await trio.lowlevel.checkpoint()
-        return Answer(parts=(Text("Hello."),))
+        return ModelResponse(parts=(Text("Hello."),))
 
 
 def shown(tokens):

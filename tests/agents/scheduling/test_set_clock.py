@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from actgent import BareAgent, ScriptedLLM, ToolCall, open_runtime, tool
-from actgent.approvals import Ask
+from actgent.approvals import ApprovalRequest
 from actgent.control.clock import Clock
 from actgent.runtime import runtime as runtime_module, timer_service
 from actgent.runtime.sessions import table as session_table
@@ -144,7 +144,7 @@ async def test_a_delay_of_a_session_that_sleeps(autojump_clock, wall, tmp_path, 
         assert [str(each) for each in heard] == ["ok"]
 
 
-@tool(approval=Ask("May I?", timeout=2 * SHORT))
+@tool(approval=ApprovalRequest("May I?", timeout=2 * SHORT))
 async def pay() -> str:
     """Pay."""
     return "paid"

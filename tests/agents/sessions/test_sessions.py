@@ -15,7 +15,7 @@ from actgent import (
     Usage,
     UsageError,
 )
-from actgent.llm.base import Answer
+from actgent.llm.base import ModelResponse
 from actgent.messages import Text
 
 
@@ -178,7 +178,7 @@ async def test_sessions_form_a_tree_that_closes_with_its_root(make):
 async def test_status_and_usage_tell_how_a_session_is_doing(listen):
     """Idle, working, idle, closed; usage adds up over all calls, and a reply has its turn's."""
     usage = Usage(input_tokens=10, output_tokens=2, cost=0.5)
-    answer = Answer(parts=(Text("hi"),), usage=usage)
+    answer = ModelResponse(parts=(Text("hi"),), usage=usage)
     agent = BareAgent("a", llm=ScriptedLLM([answer, answer]))
     seen = []
     async with agent:

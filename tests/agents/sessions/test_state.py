@@ -17,7 +17,7 @@ from actgent.journal.base import Entry
 from actgent.journal.memory import MemoryJournal
 from actgent.journal.records import MessageAcceptedRecord, StateChangeRecord
 from actgent.protocols.bare import Bare
-from actgent.protocols.base import Change, Say
+from actgent.protocols.base import SendReply, UpdateState
 from actgent.state.reducers import add, append
 from actgent.tools.base import ToolContext
 from actgent.tools.state_tools import StateTool
@@ -121,10 +121,10 @@ class Counting(Bare):
     def read(self, answer, view):
         seen = view.state.get("n", 0)
         return [
-            Change(lambda _: None),
-            Change(lambda _: ("log", [f"n was {seen}"])),
-            Change(lambda _: [("n", 1), ("n", 1)]),
-            Say(text=f"{answer.text}: n was {seen}"),
+            UpdateState(lambda _: None),
+            UpdateState(lambda _: ("log", [f"n was {seen}"])),
+            UpdateState(lambda _: [("n", 1), ("n", 1)]),
+            SendReply(text=f"{answer.text}: n was {seen}"),
         ]
 
 

@@ -18,7 +18,7 @@ from actgent import (
     open_runtime,
     tool,
 )
-from actgent.llm.base import Answer
+from actgent.llm.base import ModelResponse
 from actgent.messages import Text
 from actgent.testing import FaultyJournal, assert_no_leaks, assert_valid_transcript
 
@@ -77,11 +77,11 @@ class Model(LLM):
         assert_valid_transcript(chat)
         if len(self.chats) > 1:
             await trio.lowlevel.checkpoint()
-            return Answer(parts=(Text(f"re: {last_text(chat)}"),))
+            return ModelResponse(parts=(Text(f"re: {last_text(chat)}"),))
         if callable(self.first):
             return await self.first(self.stage, on_text)
         await trio.lowlevel.checkpoint()
-        return Answer(parts=tuple(self.first), stop="tool_calls")
+        return ModelResponse(parts=tuple(self.first), stop="tool_calls")
 
 
 async def in_call(stage, on_text):

@@ -27,7 +27,7 @@ from actgent import (
     open_runtime,
     tool,
 )
-from actgent.llm.base import Answer
+from actgent.llm.base import ModelResponse
 from actgent.messages import Text, Thinking, Usage
 from actgent.testing import assert_valid_transcript
 
@@ -52,7 +52,7 @@ def create(name: str) -> str:
 
 
 def said(text, **options):
-    return Answer(parts=(Text(text),) if text else (), **options)
+    return ModelResponse(parts=(Text(text),) if text else (), **options)
 
 
 def simple(kind, content):
@@ -361,7 +361,7 @@ async def test_an_answer_that_did_not_come_to_its_end_is_a_failure(make, listen,
 @pytest.mark.parametrize("stop", ["length", "refusal", "filter"])
 async def test_calls_of_such_an_answer_never_run(make, listen, stop):
     """A cut call may be half of what was meant."""
-    answer = Answer(parts=(Text("I will"), ToolCall("add", {"a": 1, "b": 1})), stop=stop)
+    answer = ModelResponse(parts=(Text("I will"), ToolCall("add", {"a": 1, "b": 1})), stop=stop)
     agent, llm = make(answer, "fine", tools=[add])
     async with agent:
         session = await agent.create_session("ada", "hi")
@@ -386,7 +386,9 @@ async def test_a_paused_answer_goes_on(make, listen):
 
 async def test_calls_of_a_paused_answer_run(make, listen):
     """A call has its result before the model goes on, whatever the provider says besides."""
-    agent, llm = make(Answer(parts=(ToolCall("add", {"a": 1, "b": 1}),), stop="pause"), "2", tools=[add])
+    agent, llm = make(
+        ModelResponse(parts=(ToolCall("add", {"a": 1, "b": 1}),), stop="pause"), "2", tools=[add]
+    )
     async with agent:
         session = await agent.create_session("ada", "hi")
         heard = listen(session)
@@ -397,7 +399,7 @@ async def test_calls_of_a_paused_answer_run(make, listen):
 
 async def test_an_answer_of_thoughts_alone_is_empty(make, listen):
     """Nobody can read thoughts; and the next request is one that providers take."""
-    thoughts = Answer(parts=(Thinking("hm", "scripted"),))
+    thoughts = ModelResponse(parts=(Thinking("hm", "scripted"),))
     agent, llm = make(thoughts, "done")
     async with agent:
         session = await agent.create_session("ada", "hi")
@@ -410,7 +412,7 @@ async def test_an_answer_of_thoughts_alone_is_empty(make, listen):
 async def test_usage_of_a_reply_counts_all_calls_of_its_turn(make, listen):
     """Tools and repairs cost, too."""
     usage = Usage(input_tokens=5, output_tokens=1)
-    call = Answer(parts=(ToolCall("add", {"a": 1, "b": 1}),), stop="tool_calls", usage=usage)
+    call = ModelResponse(parts=(ToolCall("add", {"a": 1, "b": 1}),), stop="tool_calls", usage=usage)
     agent, _ = make(call, said("", usage=usage), said("2", usage=usage), tools=[add])
     async with agent:
         session = await agent.create_session("ada", "1 + 1?")

@@ -20,7 +20,7 @@ from actgent import (
     ToolCall,
     tool,
 )
-from actgent.llm.base import Answer
+from actgent.llm.base import ModelResponse
 from actgent.llm.retry import Retry
 from actgent.messages import Thinking
 from actgent.testing import ErrorStatus, assert_no_leaks, assert_valid_transcript, open_provider, refused_url
@@ -146,7 +146,7 @@ async def test_thoughts_go_back_and_an_answer_of_nothing_else_does_not(dialect):
     """A provider takes its own thoughts back, but none that nothing followed."""
     data = {"type": "thinking", "thinking": "hm", "signature": "s"}
     thought = Thinking("hm", "anthropic", data)
-    script = [Answer(parts=(thought,)) if dialect == "anthropic" else "", "done"]
+    script = [ModelResponse(parts=(thought,)) if dialect == "anthropic" else "", "done"]
     async with open_provider(script) as provider:
         llm = connect(dialect, provider)
         async with BareAgent("a", llm=llm) as agent:

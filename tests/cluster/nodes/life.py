@@ -22,8 +22,8 @@ import trio
 
 from actgent import (
     LLM,
-    Answer,
     BareAgent,
+    ModelResponse,
     Modes,
     PoolAgent,
     Text,
@@ -95,7 +95,7 @@ class Slow(LLM):
         word, _, rest = said.partition(" ")
         if word in ARGUMENTS and rest:
             call = ToolCall(word, {ARGUMENTS[word]: rest})
-            return Answer(parts=(call,), stop="tool_use", usage=Usage(input_tokens=1, output_tokens=1))
+            return ModelResponse(parts=(call,), stop="tool_use", usage=Usage(input_tokens=1, output_tokens=1))
         if said == "kill":
             signal.raise_signal(signal.SIGKILL)
         text = f"done: {results[0].content}" if results else f"you said: {said}"
@@ -105,7 +105,7 @@ class Slow(LLM):
             await trio.sleep(pause)
             if on_text is not None:
                 await on_text(word if number == 0 else f" {word}", 0)
-        return Answer(parts=(Text(text),), usage=Usage(input_tokens=1, output_tokens=1))
+        return ModelResponse(parts=(Text(text),), usage=Usage(input_tokens=1, output_tokens=1))
 
 
 async def _die_of_a_list(page, reach, caller, query, most):

@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 import attrs
 import trio
 
-from actgent import LLM, Answer, BareAgent, Text, ToolCall, Usage, tool
+from actgent import LLM, BareAgent, ModelResponse, Text, ToolCall, Usage, tool
 
 PATIENCE = 120
 """Seconds for all of a test, on a machine that does much else."""
@@ -31,7 +31,9 @@ class Echo(LLM):
         said = "".join(part.text for part in last.parts if isinstance(part, Text))
         self.asked.append(said)
         if said.startswith("deploy "):
-            return Answer(parts=(ToolCall("deploy", {"place": said[7:]}),), stop="tool_use", usage=Usage())
+            return ModelResponse(
+                parts=(ToolCall("deploy", {"place": said[7:]}),), stop="tool_use", usage=Usage()
+            )
         if said.startswith("hold"):
             await self.may_go.wait()
         text = f"done: {results[0].content}" if results else f"you said: {said}"
@@ -39,7 +41,7 @@ class Echo(LLM):
             if on_text is not None:
                 await on_text(word if number == 0 else f" {word}", 0)
         await trio.lowlevel.checkpoint()
-        return Answer(parts=(Text(text),), usage=Usage(input_tokens=1, output_tokens=1))
+        return ModelResponse(parts=(Text(text),), usage=Usage(input_tokens=1, output_tokens=1))
 
 
 @attrs.define(eq=False)

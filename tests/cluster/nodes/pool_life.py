@@ -11,9 +11,9 @@ import trio
 
 from actgent import (
     LLM,
-    Answer,
     BareAgent,
     Limits,
+    ModelResponse,
     PoolAgent,
     Text,
     ToolCall,
@@ -51,8 +51,10 @@ class Telling(LLM):
         elif results:
             text = f"got {results[0].error or results[0].content}"
         else:
-            return Answer(parts=(ToolCall("writer", {"task": said}),), stop="tool_calls", usage=Usage())
-        return Answer(parts=(Text(text),), usage=Usage(input_tokens=1, output_tokens=1))
+            return ModelResponse(
+                parts=(ToolCall("writer", {"task": said}),), stop="tool_calls", usage=Usage()
+            )
+        return ModelResponse(parts=(Text(text),), usage=Usage(input_tokens=1, output_tokens=1))
 
 
 async def main():

@@ -15,8 +15,8 @@ import trio
 
 from actgent import (
     LLM,
-    Answer,
     BareAgent,
+    ModelResponse,
     Text,
     connect,
 )
@@ -46,7 +46,7 @@ class Mended(LLM):
         await trio.lowlevel.checkpoint()
         if not self.is_mended:
             raise RuntimeError("not yet")
-        return Answer(parts=(Text(f"you said: {chat.messages[-1].parts[0].text}"),))
+        return ModelResponse(parts=(Text(f"you said: {chat.messages[-1].parts[0].text}"),))
 
 
 @pytest.fixture

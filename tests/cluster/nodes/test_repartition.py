@@ -3,7 +3,7 @@
 import pytest
 import trio
 
-from actgent import LLM, Answer, BareAgent, ConfigurationError, Text
+from actgent import LLM, BareAgent, ConfigurationError, ModelResponse, Text
 from actgent.cluster.operations.changing import repartition
 from actgent.cluster.operations.watching import look_at_cluster
 from actgent.journal.postgres import pool_layout as layouts
@@ -19,7 +19,7 @@ class Echo(LLM):
 
     async def complete(self, chat, on_text=None):
         await trio.lowlevel.checkpoint()
-        return Answer(parts=(Text(f"you said: {chat.messages[-1].parts[0].text}"),))
+        return ModelResponse(parts=(Text(f"you said: {chat.messages[-1].parts[0].text}"),))
 
 
 class Broken(Exception):

@@ -3,7 +3,7 @@
 import pytest
 import trio
 
-from actgent import LLM, Answer, BareAgent, SessionClosed, SessionExists, Text
+from actgent import LLM, BareAgent, ModelResponse, SessionClosed, SessionExists, Text
 from actgent.cluster.relay_client import NodeTransport, _Exchange
 from actgent.cluster.relay_server import RelayServer
 from actgent.web.streaming import broadcast
@@ -117,7 +117,7 @@ class Talking(LLM):
         for word in ("one", " two", " three"):
             await on_text(word, 0)
             await trio.lowlevel.checkpoint()
-        return Answer(parts=(Text("one two three"),))
+        return ModelResponse(parts=(Text("one two three"),))
 
 
 @pytest.fixture

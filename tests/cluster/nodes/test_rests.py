@@ -9,7 +9,7 @@ pytest.importorskip("psycopg", reason="the extra `postgres` is not installed")
 
 import psycopg
 
-from actgent import LLM, Answer, BareAgent, Text
+from actgent import LLM, BareAgent, ModelResponse, Text
 from actgent.cluster.operations.dead import retry_dead
 from actgent.errors import JournalError
 from actgent.journal.encryption import VARIABLE
@@ -34,7 +34,7 @@ class Held(LLM):
         self.calls += 1
         self.called.set()
         await self.goes.wait()
-        return Answer(parts=(Text(f"you said: {chat.messages[-1].parts[0].text}"),))
+        return ModelResponse(parts=(Text(f"you said: {chat.messages[-1].parts[0].text}"),))
 
 
 def free():

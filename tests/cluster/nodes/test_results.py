@@ -8,10 +8,10 @@ import trio
 
 from actgent import (
     LLM,
-    Answer,
     Approve,
     BareAgent,
     ConfigurationError,
+    ModelResponse,
     Pipeline,
     PipelineStep,
     PlanAgent,
@@ -70,8 +70,8 @@ class Adder(LLM):
         await trio.lowlevel.checkpoint()
         usage = Usage(input_tokens=2, output_tokens=1)
         if not is_last and self.wants:
-            return Answer(parts=self.wants, stop="tool_use", usage=usage)
-        return Answer(parts=(Text('{"value": 3}'),), usage=usage)
+            return ModelResponse(parts=self.wants, stop="tool_use", usage=usage)
+        return ModelResponse(parts=(Text('{"value": 3}'),), usage=usage)
 
 
 @pytest.fixture

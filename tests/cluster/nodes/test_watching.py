@@ -12,7 +12,7 @@ pytest.importorskip("opentelemetry.sdk", reason="the extra `otel` is not install
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
-from actgent import LLM, Answer, BareAgent, Text, Usage, open_runtime
+from actgent import LLM, BareAgent, ModelResponse, Text, Usage, open_runtime
 from actgent.cli.serving.cluster import show_status
 from actgent.cluster.opening import PARTITIONS
 from actgent.events import PartitionsTaken
@@ -35,7 +35,7 @@ class Held(LLM):
     async def complete(self, chat, on_text=None):
         self.asked.set()
         await self.let.wait()
-        return Answer(parts=(Text("at last"),), usage=Usage(input_tokens=1, output_tokens=1))
+        return ModelResponse(parts=(Text("at last"),), usage=Usage(input_tokens=1, output_tokens=1))
 
 
 class Place:

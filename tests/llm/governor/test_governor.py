@@ -11,15 +11,15 @@ from trio.testing import MockClock
 
 from actgent import (
     Anthropic,
-    Chat,
     ConfigurationError,
+    ModelRequest,
     OpenAI,
     OpenAIResponses,
     Priority,
     RateLimited,
     ScriptedLLM,
 )
-from actgent.llm.base import Answer, ChatMessage
+from actgent.llm.base import ChatMessage, ModelResponse
 from actgent.llm.fallback import FallbackModel
 from actgent.llm.governor import Governor
 from actgent.llm.retry import Retry
@@ -32,7 +32,7 @@ PATIENT = 100_000.0
 
 
 def chat(session="", text="x" * 400, **options):
-    return Chat(messages=(ChatMessage("user", (Text(text),)),), session=session, **options)
+    return ModelRequest(messages=(ChatMessage("user", (Text(text),)),), session=session, **options)
 
 
 def client(provider, dialect="openai", **options):
@@ -47,7 +47,7 @@ def answers(seconds=(1, 3), tokens=(100, 300), seed=1):
 
     def script(request):
         usage = Usage(input_tokens=1 + len(request.body) // 4, output_tokens=dice.randint(*tokens))
-        return Slow(Answer(parts=(Text("ok"),), usage=usage), delay=dice.uniform(*seconds))
+        return Slow(ModelResponse(parts=(Text("ok"),), usage=usage), delay=dice.uniform(*seconds))
 
     return script
 
@@ -419,7 +419,7 @@ async def test_owners_share_what_a_provider_grants(sessions, bound, autojump_clo
 
     async def talk(owner, number):
         while True:
-            asked = Chat(session=f"{owner}/{number}", owner=str(owner))
+            asked = ModelRequest(session=f"{owner}/{number}", owner=str(owner))
             async with governor.admit(asked, model="m"):
                 await trio.sleep(dice.uniform(0.3, 0.6))
             calls[owner] += 1

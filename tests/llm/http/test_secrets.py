@@ -5,7 +5,7 @@ from hypothesis import given, strategies as st
 
 from actgent import Anthropic, BareAgent, OpenAI, OpenAIResponses
 from actgent.errors import ActgentError, ConfigurationError, ModelError
-from actgent.llm.base import Chat, ChatMessage
+from actgent.llm.base import ChatMessage, ModelRequest
 from actgent.llm.http import provider_error
 from actgent.llm.http.secrets import Secrets
 from actgent.llm.retry import Retry
@@ -146,7 +146,7 @@ async def test_the_login_in_an_address_is_not_told(client, status, caplog):
             retry=Retry(attempts=1),
         )
         with pytest.raises(ModelError) as caught:
-            await llm.complete(Chat(messages=(ChatMessage("user", (Text("hi"),)),)))
+            await llm.complete(ModelRequest(messages=(ChatMessage("user", (Text("hi"),)),)))
     told = f"{caught.value!r} {caught.value} {caught.value.code} {caught.value.request_id} {llm!r} {llm.base_url}"
     for secret in (KEY, "pa55-word-of-ada"):
         assert not any(secret[at : at + 5] in f"{told} {caplog.text}" for at in range(len(secret) - 4))

@@ -9,8 +9,8 @@ import trio
 import trio.testing
 
 from actgent import (
+    ApprovalRequest,
     Approve,
-    Ask,
     BareAgent,
     ConfigurationError,
     Image,
@@ -310,7 +310,7 @@ note(2)
 
 
 def payments(paid):
-    @tool(thread=False, effect="once", approval=Ask("Pay?"))
+    @tool(thread=False, effect="once", approval=ApprovalRequest("Pay?"))
     def pay(amount: int) -> str:
         """Pay."""
         paid.append(amount)

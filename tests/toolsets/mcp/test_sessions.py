@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from actgent import BareAgent, MCPServer, ScriptedLLM, ToolCall, ToolResult
-from actgent.llm.base import Answer
+from actgent.llm.base import ModelResponse
 
 
 class Server(ThreadingHTTPServer):
@@ -112,7 +112,7 @@ def agent_with(server, calls):
             isinstance(part, ToolResult) for part in chat.messages[-1].parts
         ):
             return "ok"
-        return Answer(parts=(calls[chat.messages[-1].parts[0].text],))
+        return ModelResponse(parts=(calls[chat.messages[-1].parts[0].text],))
 
     llm = ScriptedLLM(answer)
     return BareAgent("clerk", llm=llm, tools=[MCPServer(url=server.url, name="w", required=True)])

@@ -4,7 +4,7 @@ import json
 from contextlib import asynccontextmanager
 
 from actgent import (
-    Ask,
+    ApprovalRequest,
     BareAgent,
     Governor,
     Limits,
@@ -50,7 +50,7 @@ async def note(text: str, context: ToolContext) -> str:
     return "It is written down."
 
 
-@tool(approval=Ask("Is the credit note right?"))
+@tool(approval=ApprovalRequest("Is the credit note right?"))
 async def credit(number: int, amount: float) -> str:
     """Write a credit note for an invoice."""
     return f"Invoice {number} was credited with {amount} EUR."

@@ -3,7 +3,7 @@
 import base64
 import json
 
-from actgent import Ask, BareAgent, ScriptedLLM, ToolCall, ToolContext, tool
+from actgent import ApprovalRequest, BareAgent, ScriptedLLM, ToolCall, ToolContext, tool
 from actgent.forms import Field
 
 from .test_dashboard import link_of
@@ -35,7 +35,7 @@ FILL = """(async () => {
 
 
 def asking_agent(got):
-    @tool(approval=Ask("Which nights?", form=FORM, risk="high"))
+    @tool(approval=ApprovalRequest("Which nights?", form=FORM, risk="high"))
     async def book(hotel: str, context: ToolContext) -> str:
         """Book a hotel."""
         got.append(json.loads(json.dumps(dict(context.approval.content))))

@@ -4,7 +4,7 @@ import attrs
 import pytest
 import trio
 
-from actgent import Ask, BareAgent, Limits, ProviderUnavailable, ScriptedLLM, ToolCall, tool
+from actgent import ApprovalRequest, BareAgent, Limits, ProviderUnavailable, ScriptedLLM, ToolCall, tool
 
 TEXT = "document.querySelector('main').innerText"
 BUTTONS = "[...document.querySelectorAll('main button, main .btn')].map(each => each.innerText.trim()).join()"
@@ -12,7 +12,7 @@ CUT = """[...document.querySelectorAll('main, main .scroll')].filter(each => eac
   .map(each => `${each.className} ${each.scrollWidth} > ${each.clientWidth}`).join()"""
 
 
-@tool(approval=Ask("Is the account right?"))
+@tool(approval=ApprovalRequest("Is the account right?"))
 def pay(amount: int) -> str:
     """Pay."""
     return f"paid {amount}"

@@ -3,7 +3,16 @@
 import trio
 import trio.testing
 
-from actgent import Ask, BareAgent, Limits, ProviderUnavailable, ScriptedLLM, ToolCall, ToolContext, tool
+from actgent import (
+    ApprovalRequest,
+    BareAgent,
+    Limits,
+    ProviderUnavailable,
+    ScriptedLLM,
+    ToolCall,
+    ToolContext,
+    tool,
+)
 
 IMAGE = "<img src=x onerror=document.title='pwned'>"
 TAG = "<img/src=x/onerror=document.title='pwned'>"
@@ -18,7 +27,7 @@ async def look(context: ToolContext) -> str:
     return IMAGE + QUOTED
 
 
-@tool(approval=Ask(IMAGE + QUOTED))
+@tool(approval=ApprovalRequest(IMAGE + QUOTED))
 async def act(words: str) -> str:
     """Act."""
     return words

@@ -8,7 +8,7 @@ one's own may render `profile.types` as the document does.
 
 import json
 
-from actgent import Agent, Protocol, ReActAgent, Say, ScriptedLLM
+from actgent import Agent, Protocol, ReActAgent, ScriptedLLM, SendReply
 
 TYPES = [
     {"name": "greeting", "description": "General greetings", "schema": {"content": "<your greeting>"}},
@@ -28,7 +28,7 @@ class Own(Protocol):
     name, template = "own", FENCED
 
     def read(self, answer, view):
-        return [Say(text=answer.text)]
+        return [SendReply(text=answer.text)]
 
 
 def main() -> None:

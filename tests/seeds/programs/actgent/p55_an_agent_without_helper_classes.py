@@ -14,8 +14,8 @@ from actgent import (
     Classifier,
     PromptTemplate,
     Protocol,
-    Say,
     ScriptedLLM,
+    SendReply,
 )
 
 TYPES = [ClassificationType("greeting", "A greeting."), ClassificationType("farewell", "A goodbye.")]
@@ -31,7 +31,7 @@ class Template(PromptTemplate):
 class Reader(Classifier):
     def read(self, answer, view):
         content = json.loads(answer.text)
-        return [Say(text=content["text"], message_type=content["type"])]
+        return [SendReply(text=content["text"], message_type=content["type"])]
 
 
 class Core(AgentCore):

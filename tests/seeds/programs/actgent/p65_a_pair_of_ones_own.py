@@ -7,7 +7,7 @@ import json
 
 import trio
 
-from actgent import Agent, Classifier, Event, ParseError, PromptTemplate, Protocol, Say, ScriptedLLM
+from actgent import Agent, Classifier, Event, ParseError, PromptTemplate, Protocol, ScriptedLLM, SendReply
 
 
 class CustomTemplate(PromptTemplate):
@@ -22,7 +22,7 @@ class CustomClassifier(Classifier):
             content = json.loads(answer.text)
             if content["messageType"] == "ring":
                 return [Event(name="ring", data=content["times"])]
-            return [Say(text=content["words"], message_type=content["messageType"])]
+            return [SendReply(text=content["words"], message_type=content["messageType"])]
         except (ValueError, KeyError) as error:
             raise ParseError(f"not in the form of the example: {error!r}") from error
 

@@ -8,7 +8,7 @@ is made.
 
 import json
 
-from actgent import Agent, Classifier, ConfigurationError, PromptTemplate, Protocol, Say, ScriptedLLM
+from actgent import Agent, Classifier, ConfigurationError, PromptTemplate, Protocol, ScriptedLLM, SendReply
 
 
 class Lines(PromptTemplate):
@@ -20,12 +20,12 @@ class Lines(PromptTemplate):
 class LineReader(Classifier):
     def read(self, answer, view):
         kind, _, text = answer.text.partition(": ")
-        return [Say(text=text, message_type=kind.lower())]
+        return [SendReply(text=text, message_type=kind.lower())]
 
 
 class JSONReader(Classifier):
     def read(self, answer, view):
-        return [Say(text=json.loads(answer.text)["text"])]
+        return [SendReply(text=json.loads(answer.text)["text"])]
 
 
 def agent_of(classifier: Classifier) -> Agent:

@@ -7,7 +7,7 @@ import json
 
 import trio
 
-from actgent import Agent, BareAgent, ReActAgent, Say, ScriptedLLM, SimpleAgent, open_runtime
+from actgent import Agent, BareAgent, ReActAgent, ScriptedLLM, SendReply, SimpleAgent, open_runtime
 
 
 class Shout(type(BareAgent("x", llm=ScriptedLLM([])).protocol)):
@@ -17,7 +17,7 @@ class Shout(type(BareAgent("x", llm=ScriptedLLM([])).protocol)):
     template = "Shout."
 
     def read(self, answer, view):
-        return [Say(text=answer.text.upper())]
+        return [SendReply(text=answer.text.upper())]
 
 
 DIRECT = {"response_purpose": "DIRECT_RESPONSE", "response_content": {"message": "hello"}}

@@ -6,17 +6,17 @@ Document: Encapsulated Protocol Pattern, Protocol Boundaries ("Don't leak protoc
 import json
 
 from actgent import (
-    Answer,
     BareAgent,
     Message,
+    ModelResponse,
     Profile,
     ReActAgent,
-    Say,
     ScriptedLLM,
     Sender,
+    SendReply,
     SimpleAgent,
     Text,
-    View,
+    TurnView,
 )
 
 TEXTS = {
@@ -35,11 +35,11 @@ TEXTS = {
 
 def main() -> None:
     message = Message(session_id="s", sender=Sender("ada"), parts="What time is it?")
-    view = View(message=message, record=[message], state={}, profile=Profile(name="clock"))
+    view = TurnView(message=message, record=[message], state={}, profile=Profile(name="clock"))
     for kind, text in TEXTS.items():
         protocol = kind("clock", llm=ScriptedLLM([])).protocol
-        [outcome] = protocol.read(Answer(parts=(Text(text),)), view)
-        assert isinstance(outcome, Say), outcome
+        [outcome] = protocol.read(ModelResponse(parts=(Text(text),)), view)
+        assert isinstance(outcome, SendReply), outcome
         assert outcome.text == "It is noon."
 
 

@@ -5,7 +5,7 @@ Document: Response Type Handling ("you're not required to use the TOOL_INVOCATIO
 
 import trio
 
-from actgent import Agent, CallTools, Event, Protocol, Say, ScriptedLLM, ToolCall, tool
+from actgent import Agent, CallTools, Event, Protocol, ScriptedLLM, SendReply, ToolCall, tool
 
 
 @tool(thread=False)
@@ -26,7 +26,7 @@ class Slash(Protocol):
             return [CallTools([ToolCall("roll", {"sides": int(rest)})])]
         if command.startswith("!"):
             return [Event(name=command[1:], data=rest)]
-        return [Say(text=answer.text)]
+        return [SendReply(text=answer.text)]
 
 
 async def main() -> None:

@@ -5,7 +5,7 @@ Document: How Pairs Work Together, Template-Classifier Alignment; BareClassifier
 
 import trio
 
-from actgent import Agent, ParseError, Protocol, Say, ScriptedLLM
+from actgent import Agent, ParseError, Protocol, ScriptedLLM, SendReply
 
 
 class Hash(Protocol):
@@ -19,7 +19,7 @@ class Hash(Protocol):
         known = {f"#{each.name}": each for each in view.profile.types}
         if name not in known:
             raise ParseError(f"{name} is not one of {', '.join(known)}")
-        return [Say(text=text, message_type=known[name].name)]
+        return [SendReply(text=text, message_type=known[name].name)]
 
 
 TYPES = [{"name": "greeting", "description": "Hello"}, {"name": "farewell", "description": "Bye"}]

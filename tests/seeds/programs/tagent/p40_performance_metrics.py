@@ -5,7 +5,7 @@ Document: Production Considerations, Monitoring and Debugging (Performance Metri
 
 import json
 
-from actgent import Answer, ScriptedLLM, Text, Usage, run_agent_sync
+from actgent import ModelResponse, ScriptedLLM, Text, Usage, run_agent_sync
 
 
 def lookup(state, args):
@@ -13,9 +13,9 @@ def lookup(state, args):
     return ("depth", {"Baikal": 1642}[args["name"]])
 
 
-def act(action: str, **params) -> Answer:
+def act(action: str, **params) -> ModelResponse:
     text = json.dumps({"action": action, "params": params})
-    return Answer(parts=(Text(text),), usage=Usage(input_tokens=100, output_tokens=10))
+    return ModelResponse(parts=(Text(text),), usage=Usage(input_tokens=100, output_tokens=10))
 
 
 model = ScriptedLLM(
