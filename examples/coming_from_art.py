@@ -71,7 +71,7 @@ async def main() -> None:
         page = await session.messages(roles=["user", "assistant"])
         print([message.text for message in page], session.state["language"])
         final = next(message for message in page if message.sender.kind == "assistant")
-        print([call.name for call in (await session.links(final)).calls])
+        print([call.name for call in (await session.message_trace(final)).calls])
         nursery.cancel_scope.cancel()
 
 

@@ -101,8 +101,8 @@ def test_a_rule_is_a_sync_function(where, rule):
 
 SETTERS = {
     "tool parallel": lambda: tool(parallel="no")(pay.func),
-    "tool alone": lambda: tool(alone="no")(pay.func),
-    "tool alone and parallel": lambda: tool(alone=True, parallel=True)(pay.func),
+    "tool alone": lambda: tool(exclusive="no")(pay.func),
+    "tool alone and parallel": lambda: tool(exclusive=True, parallel=True)(pay.func),
     "tool timeout, flag": lambda: tool(timeout=True)(pay.func),
     "tool timeout, text": lambda: tool(timeout="5")(pay.func),
     "tool timeout, not a number": lambda: tool(timeout=math.nan)(pay.func),
@@ -122,7 +122,7 @@ SETTERS = {
     "modes execution": lambda: Modes(execution="pay"),
     "modes agent_may": lambda: Modes(agent_may=["planing"]),
     "modes transitions": lambda: Modes(transitions={"plan": {"acct": ["user"]}}),
-    "quotas of turns": lambda: Quotas(day=Limits(cost=1, identical_calls=1)),
+    "quotas of turns": lambda: Quotas(day=Limits(cost=1, max_repeated_calls=1)),
     "quotas seconds": lambda: Quotas(day=Limits(seconds=1)),
     "pool limits": lambda: PoolAgent("a", pool="p", limits=Limits(depth=1)),
     "approved, False": lambda: FIXED.approved(False),
@@ -211,7 +211,7 @@ async def test_the_configuration_of_a_session_is_checked(config):
 async def test_bounds_of_turns_are_refused_for_a_session():
     """Only the shared bounds count for a session: others restricted nothing."""
     async with clerk() as agent:
-        for limits in (Limits(identical_calls=1), Limits(tokens=5, tool_timeout=1), Limits(depth=1)):
+        for limits in (Limits(max_repeated_calls=1), Limits(tokens=5, tool_timeout=1), Limits(depth=1)):
             for make in (agent.create_session, agent.ensure_session):
                 with pytest.raises(ConfigurationError, match="bounds turns and not a session"):
                     await make("ada", session_id="s", limits=limits)

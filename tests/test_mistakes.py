@@ -141,7 +141,7 @@ async def test_a_tool_with_a_bug_is_logged_with_its_traceback(told):
 async def test_the_same_bug_is_told_once(told):
     """A thousand equal calls are one record and a number."""
     calls = [ToolCall("misspelt", {}) for _ in range(3)]
-    agent = agent_with(*calls, "done", tools=[misspelt], limits=Limits(identical_calls=10))
+    agent = agent_with(*calls, "done", tools=[misspelt], limits=Limits(max_repeated_calls=10))
     await chat_once(agent)
     assert ["2 more records like this one" in record for record in told()] == [False, True]
 
@@ -538,7 +538,7 @@ async def test_an_answer_without_json():
         with pytest.raises(ParseError) as caught:
             await agent.run("hi")
     assert caught.value.raw == "just words"
-    for words in ("no JSON", "asked 3 times", "'just words'", "Limits(repairs=...)"):
+    for words in ("no JSON", "asked 3 times", "'just words'", "Limits(output_retries=...)"):
         assert words in str(caught.value)
 
 

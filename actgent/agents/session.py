@@ -77,7 +77,7 @@ from actgent.sessions.pending.schedules import (
 from actgent.sessions.pending.tasks import TASK_DEADLINE_SECONDS, task_key
 from actgent.sessions.subscriptions import (
     MessageFilter,
-    MessageLinks,
+    MessageTrace,
     Observed,
     ObservedType,
     find_links,
@@ -470,7 +470,7 @@ class Session(Generic[DataT_co]):
             metadata=metadata,
         )
 
-    async def deliver(self, delivery: Delivery[DataT_co]) -> None:
+    async def inject(self, delivery: Delivery[DataT_co]) -> None:
         """Call the handlers of the session with a `Reply`, `Event`, `ToolResult`, `Failure`, ..., e.g. in a test or a bridge.
 
         The delivery is not added to the history or the journal, and does not start or end a turn. A reader of the session's
@@ -479,12 +479,12 @@ class Session(Generic[DataT_co]):
         Raises:
             ConfigurationError: The value is not a delivery.
         """
-        self._agent.check_loop("session.deliver()")
+        self._agent.check_loop("session.inject()")
         if not isinstance(
             delivery, Reply | Event | Route | Failure | ToolResult | Token | CallProgress | Approval
         ):
             raise ConfigurationError(
-                f"session.deliver() takes a delivery, e.g. Reply(text='...'), not {delivery!r:.200}"
+                f"session.inject() takes a delivery, e.g. Reply(text='...'), not {delivery!r:.200}"
             )
         await self._agent.core.dispatcher.dispatch(self._here, delivery)
         await trio.lowlevel.checkpoint()
@@ -704,7 +704,7 @@ class Session(Generic[DataT_co]):
             return was_at_work
 
     @property
-    def handed_to(self) -> str:
+    def handoff_agent(self) -> str:
         """Name of the agent that answers after a handoff; empty if the session's own agent answers."""
         return handover_in(self._here.seen_state).agent
 
@@ -899,7 +899,7 @@ class Session(Generic[DataT_co]):
 
         `roles` selects messages by the kind of their sender; None selects all. `("user", "assistant")` is the conversation as
         users see it: the user's messages and the final answers. It omits intermediate answers (plans, tool calls, invalid
-        answers), which `links` of the final answer returns as `steps`. Between two dates, the newest messages are returned.
+        answers), which `message_trace` of the final answer returns as `steps`. Between two dates, the newest messages are returned.
         `page.first` is the position of the first message, from 0; `messages(before=page.first)` returns the previous page.
         Messages that are not in memory are read from the journal, and not kept.
 
@@ -915,7 +915,7 @@ class Session(Generic[DataT_co]):
             return await conversation.read(limit=limit, before=before, after=after)
         return await read_matching(conversation, MessageFilter.of(before, after, roles), limit=limit)
 
-    async def links(self, message: Message | str) -> MessageLinks:
+    async def message_trace(self, message: Message | str) -> MessageTrace:
         """Return the turn and trace of a message, its cause, its tool calls, their results and its observations.
 
         The user's message and the final answer are linked to the whole turn, with its intermediate messages as `steps`. Without
@@ -925,7 +925,7 @@ class Session(Generic[DataT_co]):
             ConfigurationError: The history has no such message.
             JournalError: The journal cannot be read.
         """
-        self._agent.check_loop("session.links()")
+        self._agent.check_loop("session.message_trace()")
         known = message if isinstance(message, str) else message.id
         links = await find_links(self._here.conversation, known)
         after, found = 0, dict[str, Observed]()

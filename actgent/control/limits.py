@@ -63,7 +63,7 @@ class Limits:
 
     The first five limits are shared: work that other agents do for a turn also counts for the turn, and the work of child
     sessions counts for the parent session. A session accepts only these five. A turn that reaches one of the first five, a
-    tree limit or `identical_calls` ends with `Failure(kind="limit")`. An ask below `depth` is refused.
+    tree limit or `max_repeated_calls` ends with `Failure(kind="limit")`. An ask below `depth` is refused.
 
     Raises:
         ConfigurationError: A value is out of range. The text names the limit.
@@ -100,14 +100,14 @@ class Limits:
     """Maximum number of tool calls of the turn tree."""
     depth: int = _bound(8, _Count(1))
     """Maximum depth of a chain of agents that ask each other."""
-    identical_calls: int = _bound(3, _Count(1))
+    max_repeated_calls: int = _bound(3, _Count(1))
     """Maximum number of consecutive calls of one tool with equal arguments, and of rounds of a cycle of two to eight calls
     with equal results (at least two rounds). A call that ends the process also counts."""
     answer_calls: int = _bound(64, _Count(1))
     """Maximum number of tool calls in one answer. If there are more, no call runs and the model gets an error."""
     argument_bytes: int = _bound(1_000_000, _Count(1))
     """Maximum size of all call arguments in one answer, in bytes of JSON. Beyond it no call runs and the model gets an error."""
-    repairs: int = _bound(2, _Count(0))
+    output_retries: int = _bound(2, _Count(0))
     """Maximum number of consecutive repair requests after unusable answers."""
     model_timeout: float = _bound(120.0, _Amount("seconds"))
     """Timeout of a model call in seconds, including retries and waits for rate limits."""

@@ -80,7 +80,7 @@ def document_tool(  # noqa: D417 - the model does not pass the context
 def generate_test_report(context: ToolContext) -> dict[str, Any]:
     """Count the results: passed, failed, skipped."""
     report = report_of(context.state)
-    context.state.dispatch(("test_report", report), once=context.effect_key)
+    context.state.dispatch(("test_report", report), once=context.idempotency_key)
     return report
 
 
@@ -105,7 +105,7 @@ def complete_integration_testing(context: ToolContext, force: bool = False) -> d
         ("is_integration_complete", True),
         ("transition_recommendation", recommended),
     ]
-    context.state.dispatch(changes, once=context.effect_key)
+    context.state.dispatch(changes, once=context.idempotency_key)
     return {"is_integration_complete": True, "report": report, "recommended_mode": "plan"}
 
 
@@ -121,4 +121,4 @@ def _put(context: ToolContext, key: str, name: str, value: Mapping[str, Any]) ->
     def put(state: Mapping[str, Any]) -> Pair:
         return key, {**state.get(key, {}), name: value}
 
-    context.state.dispatch(put, once=context.effect_key)
+    context.state.dispatch(put, once=context.idempotency_key)

@@ -29,7 +29,7 @@ def onboarding_tools(required: Sequence[str]) -> list[Tool]:
         def saved(state: Mapping[str, Any]) -> list[Pair]:
             return [("settings", {**state.get("settings", {}), **settings}), ("onboarding_step", "settings")]
 
-        context.state.dispatch(saved, once=context.effect_key)
+        context.state.dispatch(saved, once=context.idempotency_key)
         return {"saved": sorted(settings), "missing": missing_settings(context.state, required)}
 
     @tool(thread=False, effect="idempotent")
@@ -42,7 +42,7 @@ def onboarding_tools(required: Sequence[str]) -> list[Tool]:
             ("onboarding_step", "complete"),
             _recommend_mode("onboarding", "integration", "the agent is configured; its tools can be tested"),
         ]
-        context.state.dispatch(changes, once=context.effect_key)
+        context.state.dispatch(changes, once=context.idempotency_key)
         return {"is_onboarding_complete": True, "recommended_mode": "integration"}
 
     @tool(thread=False, effect="pure")

@@ -23,7 +23,7 @@ class SetMode(Tool):
 
     name = SET_MODE
     effect: Effect = "idempotent"
-    alone = True
+    exclusive = True
     inline = True
 
     def __init__(self, modes: Modes) -> None:
@@ -49,7 +49,7 @@ class SetMode(Tool):
                 arguments["mode"],
                 by="agent",
                 reason=arguments.get("reason", ""),
-                key=context.effect_key,
+                key=context.idempotency_key,
             )
         except (ModeChangeRejected, ConfigurationError) as refused:
             raise ToolError(str(refused)) from refused

@@ -110,11 +110,11 @@ class AsyncPortalSession(AttachesHandlers, AsyncProxy, Generic[DataT_co]):
     cancel_task = AsyncioMethod(Session.cancel_task)
     messages = AsyncioMethod(Session.messages)
     observations = AsyncioMethod(Session.observations)
-    links = AsyncioMethod(Session.links)
+    message_trace = AsyncioMethod(Session.message_trace)
     answer = AsyncioMethod(Session.answer)
     set_mode = AsyncioMethod(Session.set_mode)
     hand_back = AsyncioMethod(Session.hand_back)
-    deliver = AsyncioMethod(Session.deliver)
+    inject = AsyncioMethod(Session.inject)
     aclose = AsyncioMethod(Session.aclose)
 
     async def create_message(
@@ -226,9 +226,9 @@ class AsyncPortalSession(AttachesHandlers, AsyncProxy, Generic[DataT_co]):
         """Return the session's schedules, next one first."""
         return await self._read(lambda: self.inner.schedules)
 
-    async def handed_to(self) -> str:
+    async def handoff_agent(self) -> str:
         """Return the name of the agent that the session was handed off to; empty without a handoff."""
-        return await self._read(lambda: self.inner.handed_to)
+        return await self._read(lambda: self.inner.handoff_agent)
 
     async def mode(self) -> str:
         """Return the session's current mode."""

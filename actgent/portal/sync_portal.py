@@ -109,11 +109,11 @@ class PortalSession(AttachesHandlers, Proxy, Generic[DataT_co]):
     cancel_task = SyncMethod(Session.cancel_task)
     messages = SyncMethod(Session.messages)
     observations = SyncMethod(Session.observations)
-    links = SyncMethod(Session.links)
+    message_trace = SyncMethod(Session.message_trace)
     answer = SyncMethod(Session.answer)
     set_mode = SyncMethod(Session.set_mode)
     hand_back = SyncMethod(Session.hand_back)
-    deliver = SyncMethod(Session.deliver)
+    inject = SyncMethod(Session.inject)
     close = SyncMethod(Session.aclose)
 
     def create_message(
@@ -233,9 +233,9 @@ class PortalSession(AttachesHandlers, Proxy, Generic[DataT_co]):
         return self._read(lambda: self.inner.schedules)
 
     @property
-    def handed_to(self) -> str:
+    def handoff_agent(self) -> str:
         """The name of the agent that the session was handed off to; empty without a handoff."""
-        return self._read(lambda: self.inner.handed_to)
+        return self._read(lambda: self.inner.handoff_agent)
 
     @property
     def mode(self) -> str:

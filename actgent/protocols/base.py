@@ -362,7 +362,7 @@ class Finish:
 class Fail:
     """Outcome of an answer: reject it.
 
-    After a `ParseError` the model is called again with the reason, at most `Limits.repairs` times. Other errors fail the turn.
+    After a `ParseError` the model is called again with the reason, at most `Limits.output_retries` times. Other errors fail the turn.
     """
 
     error: AnswerError

@@ -132,7 +132,7 @@ def _check_calls(session: SessionStory, effects: Mapping[str, str]) -> Iterator[
             yield from _check_result(session, result, effect, began[result.call_id], done[result.call_id])
     keys = dict[str, set[str]]()
     for run in session.began:
-        keys.setdefault(run.call_id, set()).add(run.effect_key)
+        keys.setdefault(run.call_id, set()).add(run.idempotency_key)
         if effects.get(run.tool) == "once" and began[run.call_id] > 1:
             yield f"{run.tool} in {session.id} is declared once, but began {began[run.call_id]} times for one call"
     for call_id, found in keys.items():

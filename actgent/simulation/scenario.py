@@ -340,7 +340,7 @@ class _Run:
                 tool=tool.name,
                 call_id=context.call_id,
                 arguments=dict(arguments),
-                effect_key=context.effect_key,
+                idempotency_key=context.idempotency_key,
                 life=life.number,
                 began_at=world.now,
             )

@@ -20,7 +20,7 @@ class ToolRun:
     tool: str
     call_id: str
     arguments: Mapping[str, Any]
-    effect_key: str
+    idempotency_key: str
     """Idempotency key that the function received."""
     life: int
     """Number of the process that ran the function, from 1."""

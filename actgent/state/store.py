@@ -206,7 +206,7 @@ class Store(State):
         The action is a function `(state, *args)` that returns `(key, value)`, a list of pairs or None; the name of a registered
         function; or such a pair or list itself: `dispatch(("language", "en"))`. A call from the worker thread of a tool runs in
         the thread of the event loop. `once` is an id: a second dispatch with this id changes nothing. A repeated tool passes its
-        `effect_key`, a handler the id of its argument.
+        `idempotency_key`, a handler the id of its argument.
 
         Raises:
             UsageError: The name is not registered, or the function returned something else. The state is unchanged.

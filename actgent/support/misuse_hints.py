@@ -139,7 +139,7 @@ hints_for_limits = with_hints(
             ("max_tokens", "total_tokens"), "write tokens=; the longest answer is max_tokens= of the agent"
         ),
         **dict.fromkeys(("max_turns", "max_iterations", "requests", "turns", "calls"), "write model_calls="),
-        **dict.fromkeys(("retries", "max_retries", "output_retries"), "write repairs="),
+        **dict.fromkeys(("retries", "max_retries", "repairs"), "write output_retries="),
         **dict.fromkeys(
             ("timeout", "deadline"), "write seconds= for a turn, model_timeout= or tool_timeout="
         ),
@@ -279,7 +279,8 @@ _IN_THE_AGENT = {
     **dict.fromkeys(("tools", "functions"), "tools belong to the agent: Agent(name, tools=[...])"),
     "tool_choice": "write it into the model's client: OpenAI(model, extra_body={'tool_choice': ...})",
     **dict.fromkeys(
-        ("max_retries", "retries"), "write limits=Limits(repairs=...), or give it to the model's client"
+        ("max_retries", "retries"),
+        "write limits=Limits(output_retries=...), or give it to the model's client",
     ),
     **dict.fromkeys(
         ("callbacks", "callback", "hooks", "handlers"),

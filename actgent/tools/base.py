@@ -94,7 +94,7 @@ class ToolContext(Generic[DepsT_co]):
     call_id: str = ""
     """`ToolCall.id` of the call; empty outside of an agent."""
     _effect_key: str = ""
-    """Explicit effect key; if empty, `effect_key` derives it from the session and the call."""
+    """Explicit effect key; if empty, `idempotency_key` derives it from the session and the call."""
     _state: Any = None
     _source: StateSource | None = attrs.field(default=None, repr=False)
     """Session from which `state` and the scope of the effect key are read on first use."""
@@ -122,7 +122,7 @@ class ToolContext(Generic[DepsT_co]):
     """True if the call was cancelled while it waited for a worker thread, before its function started."""
 
     @property
-    def effect_key(self) -> str:
+    def idempotency_key(self) -> str:
         """Idempotency key of the call: unique per call, and equal for all repetitions of the call, e.g. after a crash.
 
         Pass it to services that drop duplicates. Empty outside of an agent.
@@ -168,7 +168,7 @@ class ToolContext(Generic[DepsT_co]):
                 raise DatabaseFailed(
                     "the tool reads context.database, but its agent has no database: pass Agent(database=...)"
                 )
-            self._database = found.of_call(self.effect_key)
+            self._database = found.of_call(self.idempotency_key)
         return self._database
 
     def begin_attempt(self) -> None:
@@ -298,7 +298,7 @@ class Tool(abc.ABC, Generic[DepsT_contra]):
 
     None means True for `effect="pure"` and for agents with `parallel_tools=True`, otherwise False.
     """
-    alone: bool = False
+    exclusive: bool = False
     """True makes the call a barrier: earlier calls finish before it, and later calls are checked after it.
 
     In contrast to `parallel=False`, a barrier also waits for approvals of earlier calls, and later calls wait for its
@@ -322,7 +322,7 @@ class Tool(abc.ABC, Generic[DepsT_contra]):
     """True if the tool calls other tools through `context.tools`.
 
     If such a call waits for an approval or the process restarts, the tool runs again from the start and must make the same
-    calls in the same order. Therefore its effect must be `idempotent`, and it must be `alone`.
+    calls in the same order. Therefore its effect must be `idempotent`, and it must be `exclusive`.
     """
     deferred: bool = False
     """True if the tool is not offered to the model; the model finds it by `find_tools` and runs it by `call_tool`."""

@@ -209,7 +209,7 @@ class Batch:
 
         The calls of a stage are checked before its first call starts. A batch of inline tools makes no checkpoint. A
         call that
-        awaits approval does not delay later calls, except across a tool marked `alone`.
+        awaits approval does not delay later calls, except across a tool marked `exclusive`.
         """
         former: Sequence[int] = ()
         for stage in self._stages():
@@ -275,13 +275,13 @@ class Batch:
 
     def _may_overlap(self, call: ToolCall) -> bool:
         tool = self.registry.get(call.name)
-        if tool is None or tool.alone:
+        if tool is None or tool.exclusive:
             return tool is None  # the call of an unknown tool only produces an error result
         return self.is_parallel or tool.effect == "pure" if tool.parallel is None else tool.parallel
 
     def _is_alone(self, index: int) -> bool:
         tool = self.registry.get(self.calls[index].name)
-        return tool is not None and tool.alone
+        return tool is not None and tool.exclusive
 
     def _admit_or_fail(self, index: int) -> tuple[Tool, dict[str, Any]] | None:
         """Return the tool and the arguments of a call that may run. None if it may not; it then has a result or awaits approval."""
@@ -575,9 +575,8 @@ def _find_approval_request(error: Exception) -> ApprovalRequired | None:
 def _validate_approval_request(question: ApprovalRequired) -> ConfigurationError | None:
     """Validate the form of a tool's approval request in place. Return the error if the request is invalid."""
     try:
-        made = ApprovalRequest(
-            question.question, form=question.form, timeout=question.timeout, risk=question.risk
-        )  # type: ignore[arg-type] # it checks
+        fields: Any = {"form": question.form, "timeout": question.timeout, "risk": question.risk}
+        made = ApprovalRequest(question.question, **fields)
         question.form = plain_form(made.form, owner="the approval request")
     except ConfigurationError as error:
         return error

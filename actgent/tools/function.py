@@ -77,7 +77,7 @@ class FunctionTool(Tool[DepsT_contra], Generic[P, R, DepsT_contra]):
         retry_delay: float = 1.0,
         cache: int = 0,
         parallel: bool | None = None,
-        alone: bool = False,
+        exclusive: bool = False,
         approval: bool | ApprovalRequest | ApprovalRule = False,
         hooks: ToolHooks | Sequence[ToolHooks] = (),
         process_output: Callable[[str], str] | None = None,
@@ -95,7 +95,7 @@ class FunctionTool(Tool[DepsT_contra], Generic[P, R, DepsT_contra]):
         self.retry_delay = retry_delay
         self.cache = cache
         self.parallel = parallel
-        self.alone = alone
+        self.exclusive = exclusive
         self.approval = approval
         self.hooks = (hooks,) if isinstance(hooks, ToolHooks) else tuple(hooks)
         self.process_output = process_output
@@ -346,7 +346,7 @@ def tool(
     retry_delay: float = 1.0,
     cache: int = 0,
     parallel: bool | None = None,
-    alone: bool = False,
+    exclusive: bool = False,
     approval: bool | ApprovalRequest | ApprovalRule = False,
     hooks: ToolHooks | Sequence[ToolHooks] = (),
     process_output: Callable[[str], str] | None = None,

@@ -103,11 +103,13 @@ def _check_order(tool: Tool) -> None:
         tool,
         f"parallel= must be True, False or None, not {tool.parallel!r}",
     )
-    _require(isinstance(tool.alone, bool), tool, f"alone= must be True or False, not {tool.alone!r}")
     _require(
-        not (tool.alone and tool.parallel),
+        isinstance(tool.exclusive, bool), tool, f"exclusive= must be True or False, not {tool.exclusive!r}"
+    )
+    _require(
+        not (tool.exclusive and tool.parallel),
         tool,
-        "alone=True and parallel=True contradict each other: remove one",
+        "exclusive=True and parallel=True contradict each other: remove one",
     )
 
 

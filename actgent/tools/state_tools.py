@@ -92,7 +92,7 @@ class StateTool(Tool):
         changes = parse_changes(await self._call(state, self._convert_arguments(arguments), context))
         if changes and context.state is not None:
             # `once`: a call that is repeated after a crash may have dispatched its changes before.
-            context.state.dispatch(lambda _: list(changes.items()), once=context.effect_key)
+            context.state.dispatch(lambda _: list(changes.items()), once=context.idempotency_key)
             if self.max_state_characters is not None:
                 offload_large_values(context.state, context.call_id, self.max_state_characters)
         return changes or None

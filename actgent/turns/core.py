@@ -390,7 +390,7 @@ class AgentCore:
 
     def _repair(self, turn: Turn, message: Message, error: AnswerError) -> None:
         """Retry with the validation error as feedback, up to the limit of repairs; after that, raise the error."""
-        if turn.progress.repairs >= turn.limits.repairs:
+        if turn.progress.repairs >= turn.limits.output_retries:
             raise _exhausted_retries_error(error, turn.progress.repairs)
         turn.progress.repairs += 1
         self._follow_up(message, REPAIR.format(reason=error.reason.rstrip(".")), message.stage)
@@ -542,7 +542,7 @@ def _exhausted_retries_error(error: AnswerError, repairs: int) -> AnswerError:
     answered = f", and answered at last {quoted(error.raw)}" if error.raw else ""
     text = (
         f"{error.reason} (the model was asked {tries}{answered}): make the form or its description simpler, take a model that "
-        "follows it better, or allow more tries with Limits(repairs=...)"
+        "follows it better, or allow more tries with Limits(output_retries=...)"
     )
     error.args = (text,)
     return error

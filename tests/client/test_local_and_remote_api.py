@@ -352,7 +352,7 @@ MISSING = {
         "take_made_deps": "the same",
         "follow": "records are for who may read the journal; observe() tells the same as people read it",
         "hand_back": "not asked for over HTTP",
-        "handed_to": "the same",
+        "handoff_agent": "the same",
         "links": "GET /sessions/{id}/observations?turn= has them",
         "is_durable": "a session behind a server always is",
         "mode_changes": "the session's state has them",

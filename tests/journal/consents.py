@@ -179,7 +179,7 @@ class Consents:
     def _tools(self):
         async def take_effect(name, order, context):
             await self._wait()
-            self.effects.add(name, order, context.effect_key)
+            self.effects.add(name, order, context.idempotency_key)
             await self._wait()
             return f"{name} {order}"
 

@@ -133,7 +133,7 @@ class Work:
         async def pay(order: str, context: ToolContext) -> str:
             """Pay an order, which takes a moment before and after its effect."""
             await trio.sleep(random.uniform(0, 0.004))
-            self.effects.add("pay", context.session_id, order, context.effect_key)
+            self.effects.add("pay", context.session_id, order, context.idempotency_key)
             await trio.sleep(random.uniform(0, 0.004))
             return f"paid {order}"
 
@@ -141,7 +141,7 @@ class Work:
         async def store(order: str, context: ToolContext) -> str:
             """Store an order under the key of its effect."""
             await trio.sleep(random.uniform(0, 0.004))
-            self.effects.add("store", context.session_id, order, context.effect_key)
+            self.effects.add("store", context.session_id, order, context.idempotency_key)
             await trio.lowlevel.checkpoint()
             return f"stored {order}"
 

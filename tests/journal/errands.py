@@ -213,7 +213,7 @@ class Errands:
             self.asked.add(loop)
             return answer(see(chat), self.native)
 
-        limits = Limits(identical_calls=CALLS)
+        limits = Limits(max_repeated_calls=CALLS)
         agent = kind(loop, llm=ScriptedLLM(complete, keep=0), tools=self._tools(), limits=limits, **options)
         agent.on_session(self._attach)
         return agent
@@ -223,7 +223,7 @@ class Errands:
         async def look(order: str, context: ToolContext) -> str:
             """Tell whether an order is booked."""
             await self._wait()
-            self.effects.add("look", context.session_id, order, context.effect_key)
+            self.effects.add("look", context.session_id, order, context.idempotency_key)
             is_booked = ["book", context.session_id, order] in [line[:3] for line in self.effects.read()]
             return f"{order} is {'booked' if is_booked else 'free'}"
 
@@ -231,7 +231,7 @@ class Errands:
         async def book(order: str, context: ToolContext) -> str:
             """Book an order."""
             await self._wait()
-            self.effects.add("book", context.session_id, order, context.effect_key)
+            self.effects.add("book", context.session_id, order, context.idempotency_key)
             await self._wait()
             return f"{order} is booked"
 
@@ -239,9 +239,9 @@ class Errands:
         async def store(order: str, context: ToolContext) -> str:
             """Store an order under the key of its effect."""
             await self._wait()
-            self.effects.add("store", context.session_id, order, context.effect_key)
+            self.effects.add("store", context.session_id, order, context.idempotency_key)
             stored = context.state.get("stored", [])
-            context.state.dispatch(lambda _: ("stored", [*stored, order]), once=context.effect_key)
+            context.state.dispatch(lambda _: ("stored", [*stored, order]), once=context.idempotency_key)
             return f"stored {order}"
 
         return [look, book, store]

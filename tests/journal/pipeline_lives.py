@@ -103,7 +103,7 @@ class Run:
         @tool(effect="idempotent")
         async def store(order: str, context: ToolContext) -> str:
             """Store an order under the key of its effect."""
-            self.effects.add("store", order, context.effect_key)
+            self.effects.add("store", order, context.idempotency_key)
             await trio.lowlevel.checkpoint()
             return "stored"
 

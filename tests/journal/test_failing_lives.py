@@ -141,7 +141,7 @@ class Lives:
         @tool(effect="once")
         async def pay(context: ToolContext) -> str:
             """Pay."""
-            self.paid[context.effect_key] += 1
+            self.paid[context.idempotency_key] += 1
             await trio.sleep(self.pick.choice([0, 0.1]))
             return "paid"
 

@@ -26,7 +26,7 @@ def worker(effects):
     @tool(effect="idempotent")
     async def order(what: str, context: ToolContext) -> dict[str, int]:
         """Order something."""
-        effects.setdefault(context.effect_key, what)
+        effects.setdefault(context.idempotency_key, what)
         return {"number": 7}
 
     @tool(effect="idempotent")

@@ -58,13 +58,13 @@ class Program:
         @tool(effect="idempotent")
         async def look(where: str, context: ToolContext) -> str:
             """Look."""
-            self.looked.append((where, context.effect_key))
+            self.looked.append((where, context.idempotency_key))
             return "a tree"
 
         @tool(effect="once", approval=True)
         async def pay(order: str, context: ToolContext) -> str:
             """Pay."""
-            self.paid.append((order, context.effect_key))
+            self.paid.append((order, context.idempotency_key))
             return "paid"
 
         def dig(chat):

@@ -92,7 +92,7 @@ class Crew:
         @tool(effect="once", approval=True)
         async def pay(order: str, context: ToolContext) -> str:
             """Pay."""
-            self.paid.append((order, context.effect_key))
+            self.paid.append((order, context.idempotency_key))
             return "paid"
 
         helper = BareAgent("helper", llm=ScriptedLLM(lambda chat: f"did {_asked(chat)}"))

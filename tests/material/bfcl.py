@@ -364,7 +364,7 @@ class DatabaseTool(Tool):
             return harness_text(result)
 
         await self._stops.pass_by(self._conversation, context.call_id, "before")
-        text: str = await self._database.change(work, key=context.effect_key)
+        text: str = await self._database.change(work, key=context.idempotency_key)
         await self._stops.pass_by(self._conversation, context.call_id, "after")
         return text
 

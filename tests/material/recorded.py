@@ -264,7 +264,7 @@ async def replay(run: Run, found: Replayed, window: int | None, memory: Memory |
         system_prompt=run.system,
         tools=[bash],
         # Recorded runs repeat a command up to 5 times in a row.
-        limits=Limits(model_calls=MODEL_CALLS, identical_calls=MODEL_CALLS),
+        limits=Limits(model_calls=MODEL_CALLS, max_repeated_calls=MODEL_CALLS),
         **options,
     )
     found.runs += 1

@@ -275,7 +275,7 @@ async def play(domain: Domain, task: Any, runtime: Runtime, found: Played) -> No
         ),
         system_prompt=ours.policy,
         tools=tools_of(ours, ours.tools),
-        limits=Limits(model_calls=MODEL_CALLS, identical_calls=MODEL_CALLS),
+        limits=Limits(model_calls=MODEL_CALLS, max_repeated_calls=MODEL_CALLS),
     )
     found.tasks += 1
     found.actions += len(actions)
@@ -305,7 +305,7 @@ def _user_options(environment: Any) -> dict[str, Any]:
         return {}
     return {
         "tools": tools_of(environment, environment.user_tools),
-        "limits": Limits(model_calls=MODEL_CALLS, identical_calls=MODEL_CALLS),
+        "limits": Limits(model_calls=MODEL_CALLS, max_repeated_calls=MODEL_CALLS),
     }
 
 

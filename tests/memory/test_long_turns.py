@@ -34,7 +34,7 @@ from actgent.testing import check_transcript
 TASK = "Mend the parser of dates, and run all tests. "
 ADA, AGENT, TOOLS = Sender("ada"), Sender("a", "assistant"), Sender("tools", "tool")
 WORDS = "the parser reads a date of the form year month day and returns None where it is none".split()
-LONG = Limits.for_long_turns(identical_calls=1_000)
+LONG = Limits.for_long_turns(max_repeated_calls=1_000)
 
 
 def text_of(rng, characters):

@@ -93,7 +93,7 @@ async def test_block_2_the_handlers_of_a_session():
             Failure(kind="tool", error=ValueError("d"), message_id="d"),
         ]
         for each in told:
-            await session.deliver(each)
+            await session.inject(each)
     assert heard == told
 
 
@@ -511,10 +511,10 @@ async def test_blocks_33_and_34_handlers_are_triggered():
         session.on_tool_result(lambda result, session: heard.append((result.content, session.id)))
         session.on_conversation(lambda reply: heard.append(reply.text))
         # block 33
-        await session.deliver(result)
+        await session.inject(result)
         # end
         # block 34
-        await session.deliver(Reply(text="Hello."))
+        await session.inject(Reply(text="Hello."))
         # end
     assert heard == [("42", session.id), "Hello."]
 

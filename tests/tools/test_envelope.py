@@ -59,13 +59,13 @@ async def test_declared_errors_are_retried(autojump_clock):
 
 
 def test_wrapped_tool_delegates_other_attributes():
-    @tool(effect="idempotent", timeout=3, alone=True, approval=True)
+    @tool(effect="idempotent", timeout=3, exclusive=True, approval=True)
     async def careful() -> str:
         """Be careful."""
         return ""
 
     outer = EnvelopedTool(careful)
-    assert (outer.effect, outer.timeout, outer.alone, outer.approval) == ("idempotent", 3, True, True)
+    assert (outer.effect, outer.timeout, outer.exclusive, outer.approval) == ("idempotent", 3, True, True)
 
 
 async def test_undeclared_errors_are_not_retried(autojump_clock):

@@ -282,7 +282,7 @@ async def test_context_of_the_call():
     """A tool is told session, owner and call; the effect key is the same for every repetition."""
 
     def tell(ctx: ToolContext) -> list[str]:
-        return [ctx.session_id, ctx.owner, ctx.call_id, ctx.effect_key]
+        return [ctx.session_id, ctx.owner, ctx.call_id, ctx.idempotency_key]
 
     context = ToolContext(session_id="s", owner="ada")
     for _ in range(2):
@@ -333,7 +333,10 @@ async def test_alone_is_a_barrier(autojump_clock):
     def check(wanted: ToolCall, found: Tool) -> None:
         log.append(f"{wanted.id}?")
 
-    tools = [FunctionTool("w", "Work.", work, parallel=True), FunctionTool("solo", "Work.", work, alone=True)]
+    tools = [
+        FunctionTool("w", "Work.", work, parallel=True),
+        FunctionTool("solo", "Work.", work, exclusive=True),
+    ]
     calls = [
         call("w", "a", name="a", seconds=2),
         call("w", "b", name="b", seconds=1),
@@ -483,7 +486,7 @@ async def test_no_calls():
 async def test_cancelled_batch_has_a_result_for_each_call(effect, status, autojump_clock):
     """Finished, running and waiting calls are told apart; the transcript stays whole."""
     slow = FunctionTool("slow", "Slow.", trio.sleep_forever, effect=effect)
-    last = FunctionTool("last", "Last.", trio.sleep_forever, effect=effect, alone=True)
+    last = FunctionTool("last", "Last.", trio.sleep_forever, effect=effect, exclusive=True)
     calls = [call("add", "1", a=1, b=1), call("slow", "2"), call("last", "3"), call("add", "4", a=1, b=1)]
     batch = Batch(calls, ToolRegistry([add, slow, last]))
     assert [each.status for each in batch.results()] == ["cancelled"] * 4
@@ -814,7 +817,7 @@ async def test_calls_after_an_exclusive_call_wait():
     """A call that waits for a person has not finished, so nothing passes a barrier behind it."""
     ran = []
     guarded = FunctionTool("guarded", "guarded", lambda: ran.append("guarded"), thread=False, approval=True)
-    alone = FunctionTool("alone", "alone", lambda: ran.append("alone"), thread=False, alone=True)
+    alone = FunctionTool("alone", "alone", lambda: ran.append("alone"), thread=False, exclusive=True)
     batch, _ = await run([call("guarded"), call("alone")], [guarded, alone])
     assert (ran, list(batch.awaiting_approval)) == ([], [0])
     assert batch.results()[1].error == "cancelled before it started"

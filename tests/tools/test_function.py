@@ -126,7 +126,7 @@ def test_options_of_the_decorator():
         retry_on=OSError,
         retry_delay=0.5,
         cache=3,
-        alone=True,
+        exclusive=True,
         hooks=hooks,
     )
     def fetch() -> str:
@@ -139,7 +139,7 @@ def test_options_of_the_decorator():
         "pure",
     )
     assert (fetch.timeout, fetch.retries, fetch.retry_on, fetch.retry_delay) == (5, 2, (OSError,), 0.5)
-    assert (fetch.cache, fetch.alone, fetch.hooks) == (3, True, (hooks,))
+    assert (fetch.cache, fetch.exclusive, fetch.hooks) == (3, True, (hooks,))
 
 
 async def test_sync_function_runs_in_a_thread():

@@ -36,7 +36,7 @@ class TaskRunner(Tool):
     )
     parameters = TASKS_SCHEMA
     effect: Effect = "idempotent"
-    alone = True
+    exclusive = True
     calls_tools = True
     timeout = 3600.0
 
@@ -53,7 +53,7 @@ class TaskRunner(Tool):
         for task in read_tasks(arguments["tasks"], before):
             context.progress(len(done) - len(before), len(arguments["tasks"]), task.description)
             done.append(await _run_task(task, done, others))
-        context.state.dispatch(tasks_change(turn, done), once=context.effect_key)
+        context.state.dispatch(tasks_change(turn, done), once=context.idempotency_key)
         return tasks_for_model(done[len(before) :], len(before))
 
 

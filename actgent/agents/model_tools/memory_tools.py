@@ -108,7 +108,7 @@ class Remember(MemoryTool):
         origin = _origin(context)
         owner = _owner_in(context)
         try:
-            made = await self._write(arguments, owner, {**given, **origin}, context.effect_key)
+            made = await self._write(arguments, owner, {**given, **origin}, context.idempotency_key)
         except _WRONG as error:
             raise ToolError(str(error)) from error
         return {"id": made.id, "remembered": made.text}

@@ -81,7 +81,9 @@ class ScheduleTask(SchedulingTool):
         times = _times(arguments["when"])
         try:
             # `Session.schedule` would reject the generated key, which may be longer than 200 characters.
-            set_now = await schedule_in(session, arguments["description"], key=context.effect_key, **times)
+            set_now = await schedule_in(
+                session, arguments["description"], key=context.idempotency_key, **times
+            )
         except (ConfigurationError, UsageError, TooManySchedules) as error:
             raise ToolError(str(error)) from error
         except LimitReached as error:

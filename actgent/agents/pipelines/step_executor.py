@@ -67,7 +67,7 @@ class RunSteps(Tool):
         if not isinstance(session, Session):
             raise ToolError("a pipeline runs in a session")
         state = session.state
-        changes = command_changes(state.snapshot, context.effect_key, arguments["order"], self._graph)
+        changes = command_changes(state.snapshot, context.idempotency_key, arguments["order"], self._graph)
         if changes:
             state.dispatch(changes)
         run = _Run(

@@ -131,7 +131,7 @@ class AgentTool(Tool):
             context.origin = reply.origin
             return with_shortfall(to_result_text(value), shortfall) if shortfall else value
         opener = self._opener()
-        key = f"{context.effect_key}/{opener.running.name}"
+        key = f"{context.idempotency_key}/{opener.running.name}"
         session = _session_of(context)
         delegation = services_of(session).delegation
         answered = await delegation.ask(opener, context_of(session), arguments["task"], key=key)
@@ -271,7 +271,7 @@ class DelegateToAgent(Tool):
         if card is None or not may_call(self._allowed, card, context):
             raise ToolError(f"there is no agent {name!r} that you may call: look with find_agents")
         given: dict[str, Any] = {
-            "key": f"{context.effect_key}/{name}",
+            "key": f"{context.idempotency_key}/{name}",
             "priority": Priority.of(arguments.get("priority", "NORMAL")),
         }
         opener, asker, task = agents.opener(name), context_of(session), arguments["task"]

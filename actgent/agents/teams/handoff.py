@@ -107,7 +107,7 @@ class HandoffTool(Tool):
     async def execute(self, arguments: Mapping[str, Any], context: ToolContext) -> object:
         session = _session_of(context)
         action = partial(handed, agent=self.agent.name, note=arguments.get("note", ""))
-        session.state.dispatch(action, once=f"handoff/{context.effect_key}")
+        session.state.dispatch(action, once=f"handoff/{context.idempotency_key}")
         await trio.lowlevel.checkpoint()
         return f"{self.agent.name} answers from now on."
 

@@ -9,7 +9,7 @@ from .followed_records import (
     WakeableReader,
     turn_at_end,
 )
-from .message_search import MessageFilter, MessageLinks, find_links, read_matching
+from .message_search import MessageFilter, MessageTrace, find_links, read_matching
 from .observations import ObservationView, Observed, ObservedType, growing_thoughts, thoughts_id
 from .recent_record_reader import RecentHistory
 
@@ -18,7 +18,7 @@ __all__ = [
     "FollowedRecord",
     "LiveText",
     "MessageFilter",
-    "MessageLinks",
+    "MessageTrace",
     "ObservationView",
     "Observed",
     "ObservedType",

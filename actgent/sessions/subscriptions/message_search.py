@@ -173,7 +173,7 @@ async def _intermediate_in(conversation: SessionConversation, page: MessagePage)
 
 
 @attrs.frozen(kw_only=True)
-class MessageLinks:
+class MessageTrace:
     """Links of one message to the other messages, calls, results and observations of its turn."""
 
     message: Message
@@ -210,7 +210,7 @@ class MessageLinks:
         return any(observed.id == each or observed.id.startswith(f"{each}/") for each in ids)
 
 
-async def find_links(conversation: SessionConversation, message_id: str) -> MessageLinks:
+async def find_links(conversation: SessionConversation, message_id: str) -> MessageTrace:
     """Return the links of a message, without observations.
 
     Raises:
@@ -226,7 +226,7 @@ async def find_links(conversation: SessionConversation, message_id: str) -> Mess
     return _links_of(message, known)
 
 
-def _links_of(message: Message, known: Sequence[Message]) -> MessageLinks:
+def _links_of(message: Message, known: Sequence[Message]) -> MessageTrace:
     turn = message.correlation_id or message.id
     began = next((each for each in known if each.id == turn), message)
     of_turn = [each for each in known if each.correlation_id == turn]
@@ -237,7 +237,7 @@ def _links_of(message: Message, known: Sequence[Message]) -> MessageLinks:
     )
     ids = {call.id for call in calls} | {result.call_id for result in message.tool_results}
     results = (result for each in of_turn for result in each.tool_results)
-    return MessageLinks(
+    return MessageTrace(
         message=message,
         turn=turn,
         traceparent=began.traceparent,

@@ -89,7 +89,7 @@ class PythonTool(Tool):
     """Tool that runs Python code in a sandbox."""
 
     calls_tools = True
-    alone = True
+    exclusive = True
     outside = True  # the code may print untrusted text
     effect: Effect = "idempotent"  # a repetition uses the recorded results of its calls
     description = _DESCRIPTION
@@ -111,7 +111,7 @@ class PythonTool(Tool):
     async def execute(self, arguments: Mapping[str, Any], context: ToolContext) -> object:
         others = context.tools
         began = time.time() if others is None else others.first_started_at()
-        async with _open_worker(self._bounds, began, seed=context.effect_key) as worker:
+        async with _open_worker(self._bounds, began, seed=context.idempotency_key) as worker:
             functions = _Functions(others, self._functions(others), context)
             return await worker.run(arguments["code"], functions)
 

@@ -166,8 +166,8 @@ class HTTPTool(Tool, Toolset):
             for name in self._headers["properties"]
             if name in arguments
         }
-        if self.effect == "once" and context.effect_key:
-            headers["Idempotency-Key"] = context.effect_key
+        if self.effect == "once" and context.idempotency_key:
+            headers["Idempotency-Key"] = context.idempotency_key
         content = None
         if self._has_body and "body" in arguments:
             content = orjson.dumps(arguments["body"])

@@ -109,11 +109,11 @@ class OperationTool(Tool):
         return f"<OperationTool {self.name!r}: {self.operation.method.upper()} {self._url}>"
 
     async def execute(self, arguments: Mapping[str, Any], context: ToolContext) -> object:
-        request = self.request(arguments, effect_key=context.effect_key)
+        request = self.request(arguments, idempotency_key=context.idempotency_key)
         request = attrs.evolve(request, credentials=await get_credentials(self._auth))
         return to_tool_result(await self._connections.send(request))
 
-    def request(self, arguments: Mapping[str, Any], *, effect_key: str = "") -> APIRequest:
+    def request(self, arguments: Mapping[str, Any], *, idempotency_key: str = "") -> APIRequest:
         """Build the request from the arguments, without credentials.
 
         Raises:
@@ -137,8 +137,8 @@ class OperationTool(Tool):
                 cookies.append(f"{each.name}={quote(_join_values(each, value), safe='')}")
         if cookies:
             headers["Cookie"] = "; ".join(cookies)
-        if self.effect == "once" and effect_key:
-            headers["Idempotency-Key"] = effect_key
+        if self.effect == "once" and idempotency_key:
+            headers["Idempotency-Key"] = idempotency_key
         content = None
         if self._body is not None and "body" in arguments:
             headers["Content-Type"], content = encode_body(self._body.media_type, arguments["body"])

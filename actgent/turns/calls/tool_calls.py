@@ -290,7 +290,7 @@ class ToolCaller:
         Raises:
             LimitReached: A limit is reached: the model repeats identical calls, or a cycle of calls, too often.
         """
-        most = turn.limits.identical_calls
+        most = turn.limits.max_repeated_calls
         progress = turn.progress
         progress.tool_calls += len(calls)
         if (called := progress.called) is None:
@@ -318,8 +318,8 @@ class ToolCaller:
     def _repetition_error(self, context: SessionContext, turn: Turn, what: str) -> LimitReached:
         return LimitReached(
             what,
-            turn.limits.identical_calls,
-            field="identical_calls",
+            turn.limits.max_repeated_calls,
+            field="max_repeated_calls",
             used={"model_calls": turn.progress.calls},
             agent=self.agent,
             session_id=context.id,

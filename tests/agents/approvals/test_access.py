@@ -17,7 +17,7 @@ class Guarded(BareAgent):
         return f"{tool.name} is locked in session {told.session_id}"
 
 
-@tool(alone=True)
+@tool(exclusive=True)
 async def unlock(context: ToolContext) -> str:
     """Unlock the rest."""
     context.state.dispatch(lambda _: ("key", True))

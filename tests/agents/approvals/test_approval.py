@@ -345,7 +345,7 @@ async def test_several_suspensions_in_a_turn_and_barriers():
     """Calls behind a barrier wait for what waits before it, and may have to be approved themselves."""
     order = []
 
-    @tool(alone=True, approval=True)
+    @tool(exclusive=True, approval=True)
     async def close_books() -> str:
         """Close the books."""
         order.append("closed")

@@ -63,7 +63,7 @@ class World:
             """Needs a person by the agent's rule."""
             return run(key)
 
-        @tool(alone=True, approval=True, effect="idempotent")
+        @tool(exclusive=True, approval=True, effect="idempotent")
         async def barrier(key: int) -> str:
             """Needs a person, and runs alone."""
             return run(key)

@@ -122,7 +122,7 @@ class World:
             llm=ScriptedLLM(answer, keep=0),
             tools=tools,
             modes=modes,
-            limits=Limits(identical_calls=1000),
+            limits=Limits(max_repeated_calls=1000),
         )
 
         @agent.on_session

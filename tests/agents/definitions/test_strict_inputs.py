@@ -201,7 +201,7 @@ def test_keys_that_are_no_text():
         ('role: r\nname: "a\\tb"', 3, "printable"),
         ('name: "a\\u202eb"', 2, "printable"),
         ("name: a\nlimits:\n  model_calls: 1.0", 4, "whole number"),
-        ("name: a\nlimits: {repairs: 1e1}", 3, "whole number"),
+        ("name: a\nlimits: {output_retries: 1e1}", 3, "whole number"),
         ("name: a\nlimits:\n  answer_calls: 0", 4, "minimum"),
         ('name: a\nllm: "openai:"', 3, "empty"),
         ('name: a\nllm:\n  model: " "', 4, "empty"),

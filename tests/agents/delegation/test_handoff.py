@@ -49,7 +49,7 @@ async def test_the_other_agent_answers_from_the_handover_on(listen):
         heard = listen(session)
         await session.chat("my bill?")
         await session.wait_idle()
-        assert session.handed_to == "clerk"
+        assert session.handoff_agent == "clerk"
         reply = await desk.run("until when?", session=session)
         assert [message.sender.name for message in session.history if message.text] == [
             "ada", "desk", "ada", "clerk", "ada", "clerk",
@@ -73,7 +73,7 @@ async def test_the_model_of_the_other_agent_gives_it_back():
     async with desk:
         session = await desk.create_session("ada")
         said = [str(await desk.run(text, session=session)) for text in ("my bill?", "thanks", "hello?")]
-        assert (said, session.handed_to) == (["5 euros.", "Bye.", "Welcome back."], "")
+        assert (said, session.handoff_agent) == (["5 euros.", "Bye.", "Welcome back."], "")
         assert clerk._opener.running.sessions == {}
     assert_valid_transcript(desk_llm.chats[-1])
     shown = texts(desk_llm.chats[-1])
@@ -89,7 +89,7 @@ async def test_the_user_takes_it_back_and_a_second_handover_begins_anew():
         session = await desk.create_session("ada")
         await desk.run("my bill?", session=session)
         await session.hand_back()
-        assert (session.handed_to, session.children) == ("", ())
+        assert (session.handoff_agent, session.children) == ("", ())
         assert str(await desk.run("desk?", session=session)) == "Here I am."
         assert str(await desk.run("bill again", session=session)) == "Again."
     assert texts(clerk_llm.chats[1])[:5] == ["my bill?", "5 euros.", "desk?", "Here I am.", "bill again"]
@@ -220,7 +220,7 @@ async def test_a_crash_at_each_write_repeats_no_answer(step, mortal, autojump_cl
             session = await desk.open_session("s")
             answers = [m for m in session.history if m.sender.name == "clerk"]
             assert [m.text for m in answers] == ["clerk on q1", "clerk on q2"]
-            assert session.handed_to == "clerk"
+            assert session.handoff_agent == "clerk"
             assert {m.id for m in answers} >= heard_before.keys()
         assert set(heard.values()) == {"clerk on q1", "clerk on q2"}
 

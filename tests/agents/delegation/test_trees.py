@@ -277,11 +277,11 @@ FOUR, FIVE, EIGHT = ([*(("f", n) for n in range(count - 1)), ("g", 1)] for count
 )
 async def test_calls_that_go_round_are_no_progress(cycle, most, asks, autojump_clock):
     """Two to eight calls go round as often as one may be repeated; then the turn ends before they begin again."""
-    agent, asked = looping(cycle, ["same"], limits=Limits(identical_calls=most))
+    agent, asked = looping(cycle, ["same"], limits=Limits(max_repeated_calls=most))
     async with agent:
         with pytest.raises(LimitReached, match=r"rounds of the same calls \('f', ") as caught:
             await agent.run("go")
-    assert caught.value.field == "identical_calls"
+    assert caught.value.field == "max_repeated_calls"
     assert asked[0] == asks
 
 
@@ -334,7 +334,7 @@ async def test_rounds_before_a_crash_count(cycle, asks, kind, autojump_clock):
         if said:
             crashes += 1
             assert asked[0] == asks, writes
-            assert failures[-1].error.field == "identical_calls"
+            assert failures[-1].error.field == "max_repeated_calls"
     assert crashes > 3
 
 

@@ -98,7 +98,7 @@ async def test_a_budget_reaches_down_any_number_of_agents(depth):
 
     count = iter(range(1000))
     last = ScriptedLLM(lambda _: ToolCall("add", {"a": next(count), "b": 1}), keep=None)
-    agent = BareAgent("last", llm=last, tools=[add], goal="work", limits=Limits(identical_calls=1000))
+    agent = BareAgent("last", llm=last, tools=[add], goal="work", limits=Limits(max_repeated_calls=1000))
     for level in range(depth):
         agent = BareAgent(
             f"a{level}", llm=again(agent.name), tools=[agent.as_tool()], goal="ask",

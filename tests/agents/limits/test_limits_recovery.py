@@ -257,7 +257,7 @@ async def test_repetitions_before_a_crash_count(autojump_clock, kind, said, asks
         if world.asked:
             assert 0 <= lost <= 1
             assert world.asked["loop"] == asks + lost, writes
-            assert world.failures[-1].error.field == "identical_calls"
+            assert world.failures[-1].error.field == "max_repeated_calls"
     assert counted > 3
 
 

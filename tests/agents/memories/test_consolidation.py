@@ -137,7 +137,7 @@ async def test_an_answer_that_cannot_be_used_remembers_nothing(memories, autojum
         shown.append(chat.messages[-1].parts[-1].text)
         return next(answers)
 
-    async with pair(memories, reader, limits=Limits(repairs=2)) as clerk:
+    async with pair(memories, reader, limits=Limits(output_retries=2)) as clerk:
         session = await clerk.create_session("ada")
         await session.chat("First")
         await trio.sleep(3 * IDLE)

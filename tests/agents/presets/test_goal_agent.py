@@ -321,10 +321,10 @@ ENDS = {
         [PLAN, use("ok"), "hang"], {"limits": Limits(model_timeout=5)}, "error", ModelTimeout, "no answer within 5 s",
     ),
     "detected loop": (
-        [PLAN, *[use("ok")] * 20], {"limits": Limits(identical_calls=20)}, "incomplete", None, "no progress",
+        [PLAN, *[use("ok")] * 20], {"limits": Limits(max_repeated_calls=20)}, "incomplete", None, "no progress",
     ),
     "identical calls": (
-        [PLAN, *[use("ok")] * 20], {"limits": Limits(identical_calls=2)}, "incomplete", LimitReached, "identical calls",
+        [PLAN, *[use("ok")] * 20], {"limits": Limits(max_repeated_calls=2)}, "incomplete", LimitReached, "identical calls",
     ),
 }  # fmt: skip
 
@@ -533,7 +533,7 @@ async def test_six_iterations_are_six_calls():
 async def test_standing_still_ends_the_run():
     """A circle of five calls, which nobody notices by its last actions, ends when it goes round again."""
     script = [use("ok", n=n % 5) for n in range(40)]
-    result, llm = await run(*script, max_iterations=40, limits=Limits(identical_calls=20))
+    result, llm = await run(*script, max_iterations=40, limits=Limits(max_repeated_calls=20))
     assert (result.status, len(llm.chats)) == ("incomplete", 5 + MAX_STALLED)
     assert result.error == "no progress: 6 decisions in a row brought nothing new"
     assert "brought nothing new; 6 end it" in unsaid(llm.chats[-1])
@@ -544,7 +544,7 @@ async def test_standing_still_ends_the_run():
 async def test_what_is_refused_at_the_limit_is_not_asked_for_again(insists):
     """The evaluation is asked for once: who acts on instead has had all its calls, and keeps what it found."""
     result, llm = await run(
-        PLAN, use("ok"), *[insists] * 20, max_iterations=6, limits=Limits(identical_calls=20)
+        PLAN, use("ok"), *[insists] * 20, max_iterations=6, limits=Limits(max_repeated_calls=20)
     )
     assert (result.status, result.achieved, result.iterations) == ("incomplete", False, 6)
     assert len(llm.chats) == 6
@@ -575,14 +575,14 @@ async def test_at_the_limit_without_results():
     [
         (Limits(model_calls=5), 5, 5),
         (Limits(tool_calls=4), 5, 4),
-        (Limits(identical_calls=1), 2, 1),
+        (Limits(max_repeated_calls=1), 2, 1),
         (Limits(tokens=40_000), 8, 8),
     ],
-    ids=["model_calls", "tool_calls", "identical_calls", "tokens"],
+    ids=["model_calls", "tool_calls", "max_repeated_calls", "tokens"],
 )
 async def test_limits_bound_a_goal(limits, asked, ran):
     """What was found by then comes back, with the limit that was reached and the calls that it took."""
-    wish = (ToolCall("ok", {"n": 1 if limits.identical_calls == 1 else n}) for n in range(100))
+    wish = (ToolCall("ok", {"n": 1 if limits.max_repeated_calls == 1 else n}) for n in range(100))
 
     def answer(_):
         return ModelResponse(parts=(next(wish),), stop="tool_calls", usage=Usage(input_tokens=5_000))

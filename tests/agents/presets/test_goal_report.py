@@ -61,7 +61,7 @@ async def test_metrics_without_tools_or_prices():
 async def test_metrics_at_a_limit():
     """A run that is cut has figures, too: of all calls, also those whose answers nobody could read."""
     llm = ScriptedLLM([paid(use("ok")), *[paid("hm")] * 5])
-    result = await run_agent("find v", llm, tools=[ok], limits=Limits(repairs=5), max_iterations=4)
+    result = await run_agent("find v", llm, tools=[ok], limits=Limits(output_retries=5), max_iterations=4)
     assert (result.status, result.metrics.model_calls, result.metrics.tokens) == ("incomplete", 4, 440)
 
 

@@ -290,7 +290,7 @@ async def fates(loop, asked):
         fate.heard.clear()
         return text
 
-    agent = KIND_OF[loop]("x", llm=ScriptedLLM(answer, keep=0), tools=[give], limits=Limits(repairs=0))
+    agent = KIND_OF[loop]("x", llm=ScriptedLLM(answer, keep=0), tools=[give], limits=Limits(output_retries=0))
     sessions = {}
     async with agent:
         for session_id, fate in found.items():

@@ -115,7 +115,7 @@ class World:
         @tool(approval=True)
         async def pay(order: str, context: ToolContext) -> str:
             """Pay an order."""
-            self.paid[context.effect_key] += 1
+            self.paid[context.idempotency_key] += 1
             if context.approval is None:
                 self.problems.append(f"{order} ran and nobody granted it")
             await self.pause(1)

@@ -223,7 +223,7 @@ CASES = {
     "follow": Case(lambda w: w.read_suspended(), lambda w: w.resume(), World.suspend),
     "approvals": Case(lambda w: w.agent.approvals(), lambda w: w.decide(), World.suspend),
     "deliver": Case(
-        lambda w: w.session.deliver(Reply(text="hello")),
+        lambda w: w.session.inject(Reply(text="hello")),
         lambda w: w.session.chat("look", message_id="m"),
         says_m=True,
     ),

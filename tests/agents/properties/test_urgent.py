@@ -58,7 +58,7 @@ async def work(seconds: float) -> str:
     return "done"
 
 
-@tool(effect="pure", alone=True)
+@tool(effect="pure", exclusive=True)
 async def look(seconds: float) -> str:
     """Look."""
     await trio.sleep(seconds)

@@ -122,7 +122,7 @@ async def test_a_limit_is_named_with_its_field_after_a_restart(autojump_clock):
                 await live(inner, make_agent(answer, heard, tools=[look]), wait)
                 (failure,) = [each for each in heard if hasattr(each, "error") and hasattr(each, "kind")]
                 assert isinstance(failure.error, LimitReached)
-                assert failure.error.field == "identical_calls"
+                assert failure.error.field == "max_repeated_calls"
                 assert failure.error.value == 3
                 return
     pytest.fail("no limit was reached")

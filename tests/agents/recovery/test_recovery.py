@@ -48,7 +48,7 @@ class World:
         async def store(order: str, context: ToolContext) -> str:
             """Store an order."""
             await trio.lowlevel.checkpoint()
-            self.stored[order].append(context.effect_key)
+            self.stored[order].append(context.idempotency_key)
             return f"stored {order}"
 
         def answer(chat):

@@ -32,7 +32,7 @@ def make_agent(begun, results):
     agent = BareAgent(
         "a",
         llm=ScriptedLLM(answer, keep=0),
-        tools=[one_of("first"), one_of("alone", alone=True), one_of("last")],
+        tools=[one_of("first"), one_of("alone", exclusive=True), one_of("last")],
     )
     agent.on_session(lambda session: session.on_tool_result(results.append))
     return agent

@@ -71,7 +71,7 @@ async def look(what: str) -> str:
     return f"seen {what}" * random.Random(what).choice((1, 40))
 
 
-@tool(alone=True)
+@tool(exclusive=True)
 async def fail(why: str) -> str:
     """Fail."""
     raise ValueError(why)

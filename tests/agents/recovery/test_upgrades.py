@@ -123,7 +123,7 @@ async def test_a_started_call_after_a_lowered_limit_has_an_unknown_outcome(autoj
     """The lower limit ends the turn after the upgrade."""
     async with MemoryJournal().running() as journal:
         await _begin(journal, answers=[[PUT, PUT]], parallel_tools=True)
-        agent = bare(putting([]), look, limits=Limits(identical_calls=1))
+        agent = bare(putting([]), look, limits=Limits(max_repeated_calls=1))
         told = await _go_on(journal, agent)
     assert told["put"] == "outcome_unknown"
 

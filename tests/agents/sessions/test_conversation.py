@@ -46,7 +46,7 @@ async def test_a_plan_is_no_part_of_the_conversation(journal):
         page = await session.messages(roles=ROLES)
         assert [each.text for each in page] == ["What is 2+3?", "It is 5."]
         final = page.messages[-1]
-        links = await session.links(final)
+        links = await session.message_trace(final)
         stages = [each.metadata["stage"] for each in links.steps if each.sender.kind == "assistant"]
         assert stages == ["planning", "execution", "execution"]
         assert final.metadata == {"stage": "synthesis"}
@@ -108,7 +108,7 @@ async def test_calls_in_text_are_linked_also_after_a_restart(kind, script, tmp_p
     async def check(session):
         final = (await session.messages(roles=ROLES)).messages[-1]
         for message in (session.history[1], final):
-            links = await session.links(message)
+            links = await session.message_trace(message)
             assert [(call.name, call.arguments) for call in links.calls] == [
                 ("look", {"what": "sums"}),
                 ("look", {"what": "tables"}),
@@ -137,7 +137,7 @@ async def test_a_single_call_in_text_is_linked_after_a_restart(tmp_path):
     async with open_runtime(journal=url) as runtime:
         agent = await runtime.start(SimpleAgent("t", llm=ScriptedLLM([]), tools=[look]))
         session = await agent.open_session("s")
-        (call,) = (await session.links(session.history[-1])).calls
+        (call,) = (await session.message_trace(session.history[-1])).calls
         assert (call.name, call.arguments) == ("look", {"what": "sums"})
 
 

@@ -62,10 +62,10 @@ async def test_a_program_gives_outcomes_to_handlers(listen):
         heard = listen(session)
         given = [Reply(text="hello"), Event(name="order", data={"id": 7})]
         for delivery in given:
-            await session.deliver(delivery)
+            await session.inject(delivery)
         assert (heard, session.history, session.status) == (given, (), "idle")
         with pytest.raises(ConfigurationError, match="takes a delivery"):
-            await session.deliver("hello")
+            await session.inject("hello")
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ async def test_errors_without_a_status_have_sentences_by_what_they_are(error, ki
     def answer(_):
         raise error
 
-    limits = Limits(repairs=0)
+    limits = Limits(output_retries=0)
     async with BareAgent("clerk", llm=ScriptedLLM(answer), limits=limits) as agent:
         session = await agent.create_session("ada")
         heard = listen(session)

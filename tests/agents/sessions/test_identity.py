@@ -229,7 +229,7 @@ class Bookkeeping:
         @tool(effect="once")
         async def pay(order: str, context: ToolContext) -> str:
             """Pay."""
-            self.paid.append((name, order, context.effect_key))
+            self.paid.append((name, order, context.idempotency_key))
             return f"paid by {name}"
 
         def model(chat):

@@ -209,25 +209,25 @@ async def test_a_message_leads_to_its_trace_calls_and_observations():
         traceparent.reset(token)
         await agent.run("bye", session=session, message_id="m2")
         _, calling, results, answer = session.history[:4]
-        links = await session.links("m1")
+        links = await session.message_trace("m1")
         assert (links.turn, links.trace_id, links.cause) == ("m1", trace.split("-")[1], None)
         assert (links.calls, [each.content for each in links.results]) == ((call,), ["found sums"])
         assert links.effects == (calling.id, results.id)
         kinds = [each.type for each in links.observations]
         assert kinds == ["TOOL_CALL", "TOOL_EXECUTION", "FINAL_RESPONSE"]
-        of_answer = await session.links(answer)
+        of_answer = await session.message_trace(answer)
         assert (of_answer.turn, of_answer.cause, of_answer.calls) == ("m1", results.id, (call,))
         assert (of_answer.results, of_answer.steps) == (links.results, (calling, results))
         assert [each.type for each in of_answer.observations] == kinds
-        of_calling = await session.links(calling)
+        of_calling = await session.message_trace(calling)
         assert (of_calling.message, of_calling.calls, of_calling.effects) == (calling, (call,), ())
         assert of_calling.steps == ()
         assert [each.type for each in of_calling.observations] == ["TOOL_CALL", "TOOL_EXECUTION"]
-        other = await session.links("m2")
+        other = await session.message_trace("m2")
         assert (other.trace_id, other.calls) == (None, ())
         assert [each.content for each in other.observations] == ["Bye."]
         with pytest.raises(ConfigurationError, match="no message 'nope'"):
-            await session.links("nope")
+            await session.message_trace("nope")
 
 
 async def test_links_need_no_journal():
@@ -235,7 +235,7 @@ async def test_links_need_no_journal():
     async with BareAgent("clerk", llm=ScriptedLLM(["Hello."])) as agent:
         session = await agent.create_session("ada")
         await agent.run("hi", session=session, sender=Sender("bob"), message_id="m")
-        links = await session.links("m")
+        links = await session.message_trace("m")
         assert [each.content for each in links.observations] == ["Hello."]
         assert links.effects == (session.history[1].id,)
 

@@ -109,7 +109,7 @@ async def held(phase):
         await stage.hold()
         return "done"
 
-    @tool(alone=True)
+    @tool(exclusive=True)
     async def wait_alone() -> str:
         await stage.hold()
         return "done"

@@ -256,12 +256,12 @@ async def test_calls_that_differ_between_are_no_repetition(make, listen):
     "bad",
     [
         {"model_calls": 0},
-        {"identical_calls": 0},
-        {"repairs": -1},
+        {"max_repeated_calls": 0},
+        {"output_retries": -1},
         {"model_timeout": 0},
         {"tool_timeout": -1},
         {"model_calls": "5"},
-        {"repairs": True},
+        {"output_retries": True},
         {"tool_timeout": "soon"},
         {"model_timeout": float("nan")},
         {"result_characters": 0},
@@ -328,8 +328,8 @@ async def test_a_good_answer_forgets_the_bad_ones(make, listen):
 
 
 async def test_the_number_of_repairs_is_a_limit(make, listen):
-    """`repairs=0` asks never again."""
-    agent, llm = make("x", kind=SimpleAgent, limits=Limits(repairs=0))
+    """`output_retries=0` asks never again."""
+    agent, llm = make("x", kind=SimpleAgent, limits=Limits(output_retries=0))
     async with agent:
         session = await agent.create_session("ada", "hi")
         heard = listen(session)

@@ -34,7 +34,7 @@ KNOWN_THERE = (
     "approvals",
     "budget",
     "children",
-    "handed_to",
+    "handoff_agent",
     "history",
     "mode",
     "mode_changes",
@@ -202,10 +202,10 @@ async def test_what_a_session_that_moved_was_is_told_as_no_truth(moved):
             pass
         for call in (
             session.messages,
-            lambda: session.links("m1"),
+            lambda: session.message_trace("m1"),
             lambda: session.set_mode("plan"),
             session.hand_back,
-            lambda: session.deliver(Reply(text="x")),
+            lambda: session.inject(Reply(text="x")),
         ):
             with pytest.raises(SessionMoved):
                 await call()

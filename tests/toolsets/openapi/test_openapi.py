@@ -166,7 +166,7 @@ async def test_a_request_is_as_the_document_says(server):
     )
     made = by_name(api)["post_items"]
     told = json.loads(
-        await made.execute({"body": {"name": "ü"}}, ToolContext(session_id="s", effect_key="s/1"))
+        await made.execute({"body": {"name": "ü"}}, ToolContext(session_id="s", idempotency_key="s/1"))
     )
     assert json.loads(told["body"]) == {"name": "ü"}
     assert (told["headers"]["content-type"], told["headers"]["idempotency-key"]) == (

@@ -2,7 +2,7 @@
 
 Document: ReAct Message Flow, Handler Selection.
 
-Differs: One method has all kinds, since the value says which handlers it is for: `await session.deliver(Reply(text=...))`, and the same
+Differs: One method has all kinds, since the value says which handlers it is for: `await session.inject(Reply(text=...))`, and the same
 with a `ToolResult`, `Event` or `Failure`.
 """
 
@@ -19,10 +19,10 @@ async def main() -> None:
         session.on_tool_result(lambda result: called.append(("tool", result.content)))
         session.on_event(lambda event: called.append(("event", event.name)))
         session.on_exception(lambda failure: called.append(("exception", failure.kind)))
-        await session.deliver(Reply(text="Hello"))
-        await session.deliver(ToolResult(call_id="1", tool_name="search", content="/files"))
-        await session.deliver(Event(name="mood", data={"level": 3}))
-        await session.deliver(Failure(kind="model", error=ValueError("bad"), message_id="m"))
+        await session.inject(Reply(text="Hello"))
+        await session.inject(ToolResult(call_id="1", tool_name="search", content="/files"))
+        await session.inject(Event(name="mood", data={"level": 3}))
+        await session.inject(Failure(kind="model", error=ValueError("bad"), message_id="m"))
         assert session.history == ()
     kinds = [("conversation", "Hello"), ("tool", "/files"), ("event", "mood"), ("exception", "model")]
     assert called == kinds, called

@@ -3,7 +3,7 @@
 Document: Implementation Patterns, Error Handling.
 
 Differs: An answer that a pair cannot read is handled in one way for all pairs: the model is asked again with the reason
-(`Limits(repairs=2)`), then `on_exception` has the error; and Simple checks schemas as well.
+(`Limits(output_retries=2)`), then `on_exception` has the error; and Simple checks schemas as well.
 """
 
 import json
@@ -42,7 +42,7 @@ async def main() -> None:
     for kind, answers in REFUSED.items():
         for answer in answers:
             llm, failures = ScriptedLLM([answer] * 2), []
-            async with kind("shop", llm=llm, instructions=[ORDER], limits=Limits(repairs=1)) as agent:
+            async with kind("shop", llm=llm, instructions=[ORDER], limits=Limits(output_retries=1)) as agent:
                 session = await agent.create_session("ada", "Tea, please.")
                 session.on_exception(lambda failure, failures=failures: failures.append(failure))
                 session.on_conversation(print)

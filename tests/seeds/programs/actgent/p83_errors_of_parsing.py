@@ -15,7 +15,7 @@ BAD = '{"question_nature": "SIMPLE", "primary_action": {"response_purpose": "SHO
 
 async def main() -> None:
     llm = ScriptedLLM([BAD, BAD, GOOD, BAD, BAD, BAD, GOOD])
-    async with ReActAgent("clerk", llm=llm, limits=Limits(repairs=2)) as agent:
+    async with ReActAgent("clerk", llm=llm, limits=Limits(output_retries=2)) as agent:
         session = await agent.create_session("ada")
         failures, answers = [], []
         session.on_exception(failures.append)

@@ -28,7 +28,7 @@ async def main() -> None:
         traceparent.set(TRACE)
         result = await art.process("Trace it.", session=thread, metadata={"tab": "window 7"})
         user, final = (await thread.messages(roles=["user", "assistant"])).messages
-        links = await thread.links(final)
+        links = await thread.message_trace(final)
     assert (user.sender.name, user.metadata["tab"]) == ("ada", "window 7")
     assert result.owner == "ada"
     assert result.turn_id == user.id == links.turn

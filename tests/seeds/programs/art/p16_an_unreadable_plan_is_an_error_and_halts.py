@@ -16,7 +16,7 @@ async def delete() -> None:
 
 async def main() -> None:
     llm = ScriptedLLM(['{"intent": "delete", "toolCalls": [{"toolName": "delete", '], repeat=True)
-    async with PlanAgent("guide", llm=llm, tools=[delete], limits=Limits(repairs=2)) as art:
+    async with PlanAgent("guide", llm=llm, tools=[delete], limits=Limits(output_retries=2)) as art:
         thread = await art.create_session("ada")
         result = await art.process("Delete it.", session=thread)
         errors = await thread.observations(types=["ERROR"])

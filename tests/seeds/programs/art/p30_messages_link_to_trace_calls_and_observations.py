@@ -29,7 +29,7 @@ async def main() -> None:
         thread = await art.create_session("ada")
         result = await art.process("How deep?", session=thread)
         user, final = (await thread.messages(roles=["user", "assistant"])).messages
-        both = [await thread.links(message) for message in (user, final)]
+        both = [await thread.message_trace(message) for message in (user, final)]
     for links in both:
         assert links.turn == result.turn_id
         assert [(call.name, call.arguments) for call in links.calls] == [("depth", {"lake": "Baikal"})]
