@@ -75,7 +75,9 @@ def new_secret() -> str:
     """Return an unguessable id: 128 random bits in hexadecimal."""
     try:
         return _secrets.pop()
-    except IndexError:  # one call of its own fills a list of its own: threads may come here together
+    except (
+        IndexError
+    ):  # several threads may refill the list at the same time: each keeps one secret of its own batch
         digits = os.urandom(16 * _SECRETS).hex()
         _secrets.extend([digits[at : at + 32] for at in range(32, len(digits), 32)])
         return digits[:32]

@@ -30,7 +30,7 @@ class TimerHandle:
         """Cancel the call. A call that has fired is unaffected."""
         self.fn = None
         heap = self._heap
-        while heap and heap[-1][2].fn is None:  # without its last entries, a heap is still a heap
+        while heap and heap[-1][2].fn is None:  # removing the last entries keeps the heap order
             heap.pop()
 
 

@@ -97,7 +97,7 @@ class Workers(Generic[*Args]):
                         job = await self._wait_job(task, wake, leave)
                         if job is None:
                             return
-                if job is not None:  # it was stopped
+                if job is not None:  # None: the worker was stopped
                     await self._finish(*job)
             except BaseException as error:
                 # The cancellation of the nursery. Nurseries inside the job raise it as a group, and the scope above lets it

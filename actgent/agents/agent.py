@@ -663,7 +663,7 @@ class Agent(Generic[DataT_co, DepsT]):
         self._guards.remove(fn)
         self._on_session[:] = [
             each for each in self._on_session if each != fn
-        ]  # its opener has the same list
+        ]  # in place: the agent's opener shares this list
 
     # --- one answer ----------------------------------------------------------------------
 
@@ -1115,8 +1115,8 @@ class Agent(Generic[DataT_co, DepsT]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool | None:
         block, self._block = self._block, None
-        assert block is not None  # noqa: S101 - __aenter__ made it
-        return await block.__aexit__(kind, error, trace)  # noqa: ASYNC102 - the runtime shields what it must
+        assert block is not None  # noqa: S101 - __aenter__ created it
+        return await block.__aexit__(kind, error, trace)  # noqa: ASYNC102 - the runtime shields its own cleanup
 
     def __actgent_start__(self, host: Host) -> "Sequence[Agent]":
         """Start the agent and its companions in a runtime, and return them. Only `Runtime.start` calls this method.

@@ -117,7 +117,7 @@ async def process_turn(
     outcome = await _read_stream(stream(**options))
     if (
         outcome.failure is not None and outcome.failure.kind == "moved"
-    ):  # the message was forwarded with its options
+    ):  # the node that forwarded the message has checked its options
         again = {"metadata": options.get("metadata"), "message_id": outcome.failure.message_id}
         outcome = await _read_stream(stream(**again))
     after = await view_session(opener, session)

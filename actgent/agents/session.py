@@ -1018,14 +1018,14 @@ def face_of(context: SessionContext) -> Session:
     """Return the public `Session` of a context that is loaded or closed."""
     if isinstance(context.public_session, _LetGo):
         return context.public_session.again(context)
-    assert isinstance(context.public_session, Session)  # noqa: S101 - assembly makes no other
+    assert isinstance(context.public_session, Session)  # noqa: S101 - the assembly creates only this class
     return context.public_session
 
 
 def held_by(session: object) -> SessionContext:
     """Return the internal context of a `Session` without loading it."""
-    assert isinstance(session, Session)  # noqa: S101 - assembly makes no other
-    return session._held  # noqa: SLF001 - it is this module that knows both ends
+    assert isinstance(session, Session)  # noqa: S101 - the assembly creates only this class
+    return session._held  # noqa: SLF001 - this module defines both classes
 
 
 def context_of(session: Session) -> SessionContext:
@@ -1052,7 +1052,7 @@ def _not_normal(priority: Priority | PriorityName) -> Priority | None:
 
 def services_of(session: Session) -> SessionServices:
     """Return the shared services of a session's agent."""
-    return session._services  # noqa: SLF001 - it is this module that knows both ends
+    return session._services  # noqa: SLF001 - this module defines both classes
 
 
 async def was_task_told(session: Session, task_id: str) -> bool:

@@ -51,7 +51,9 @@ def next_time(line: str, zone: str, *, after: float) -> float:
         )
     try:
         for found in CronSim(line, datetime.fromtimestamp(after, zone_of(zone))):
-            if found.timestamp() > after:  # in a repeated hour the iterator begins with its first occurrence
+            if (
+                found.timestamp() > after
+            ):  # at the end of daylight saving time the iterator starts with the first of the two equal hours
                 return found.timestamp()
     except CronSimError as error:
         raise ConfigurationError(f"{quoted(line)} is an invalid cron expression: {error}") from None

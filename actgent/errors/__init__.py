@@ -1181,7 +1181,7 @@ KINDS: tuple[tuple[type[Exception], str], ...] = (
 
 def kind_of(error: Exception, otherwise: str = "internal") -> str:
     """Return the `Failure.kind` of an exception, or `otherwise` if its class is not in `KINDS`."""
-    return _kind_of_class(type(error)) or otherwise  # type: ignore[arg-type]  # classes are hashable
+    return _kind_of_class(type(error)) or otherwise  # type: ignore[arg-type]  # mypy does not know that classes are hashable
 
 
 @functools.lru_cache(maxsize=256)

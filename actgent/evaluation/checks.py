@@ -124,7 +124,7 @@ async def result_of(check: Check, trial: Trial) -> CheckResult:
         return CheckResult(name, 0.0, False, str(error) or "an assertion failed")  # noqa: FBT003 - a field
     except BaseException as raised:  # noqa: ASYNC103, BLE001 - checks are user code; pytest.fail() raises a BaseException
         failure = convert_user_error(raised, "check", name)
-        return CheckResult(name, 0.0, False, f"the check raised {describe(failure)}")  # noqa: ASYNC104, FBT003 - no cancellation
+        return CheckResult(name, 0.0, False, f"the check raised {describe(failure)}")  # noqa: ASYNC104, FBT003 - convert_user_error has re-raised cancellations
     return _result(name, said)
 
 

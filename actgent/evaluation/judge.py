@@ -63,7 +63,7 @@ def make_judge(model: ModelLike | str) -> Judge:
 
 
 @attrs.frozen
-class judged:  # noqa: N801 - a check like the others
+class judged:  # noqa: N801 - used like the check functions, so named like them
     """Check in which the judge model of the evaluation scores the answer by criteria, as with `Case.judge`."""
 
     criteria: str

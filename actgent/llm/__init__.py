@@ -1,1 +1,1 @@
-"""Model clients: one interface, whatever API a provider has."""
+"""Model clients: one interface for the APIs of all providers."""

@@ -199,7 +199,7 @@ def _copy_attributes(adapter: LLM, model: object) -> None:
 
 def _is_async(function: Callable[..., Any]) -> bool:
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
-        getattr(function, "__call__", None)  # noqa: B004 - tells whether a callable object is async
+        getattr(function, "__call__", None)  # noqa: B004 - a callable object is async if its `__call__` is
     )
 
 

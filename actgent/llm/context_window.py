@@ -81,7 +81,9 @@ def count_answered(
     thinking_before = min(_thinking_tokens_in(chat, before), usage.input_tokens)
     thinking = _answer_thinking_tokens(answer, said)
     counted = usage.input_tokens - thinking_before
-    is_within = thinking <= usage.output_tokens  # some providers count thoughts apart from the answer
+    is_within = (
+        thinking <= usage.output_tokens
+    )  # some providers do not include thinking tokens in the output tokens
     kept = usage.output_tokens - thinking if is_within else usage.output_tokens
     goes_back = any(isinstance(part, Thinking) and part.dialect == llm.dialect for part in answer.parts)
     return CountedRequest(

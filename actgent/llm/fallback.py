@@ -136,7 +136,7 @@ async def _in_its_share(model: LLM, chat: ModelRequest, shares: int, on_text: On
         try:
             chat = attrs.evolve(chat, deadline=now + seconds)
             return await complete_as_span(model, chat, on_text=heard)
-        except BaseException as raised:  # noqa: ASYNC103, BLE001 - only here can our timeout be told from the model's errors
+        except BaseException as raised:  # noqa: ASYNC103, BLE001 - only inside the scope a timeout of ours differs from an error of the model
             error = convert_user_error(raised, "model", model.name)
         raise error
     raise ModelTimeout(f"no answer within its share of the time, {seconds:.3g} s", model=model.name)

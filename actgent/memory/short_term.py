@@ -168,7 +168,7 @@ class ShortTermMemory(Memory):
         return _make_view(budget, budget)
 
     def restore_view(self, saved: bytes) -> "ShortTermView | None":
-        if type(self) is not ShortTermMemory:  # its views may hold more
+        if type(self) is not ShortTermMemory:  # views of subclasses may have more state
             return None
         form, budget, *fields = unpack(saved)
         is_ours = form == _FORM and budget == self.max_tokens * CHARACTERS_PER_TOKEN
@@ -246,7 +246,7 @@ class ShortTermView(ModelView):
         for said in to_chat(message, answered=answered):
             size = count_characters(said.parts)
             if size * 2 > self._budget and said.role == "assistant":
-                said = shorten_answer(said)  # noqa: PLW2901 - what is shown of it
+                said = shorten_answer(said)  # noqa: PLW2901 - from here on the shown form of the message
                 size = count_characters(said.parts)
             self._chat.append(said)
             if self._is_too_long:
@@ -361,7 +361,7 @@ class ShortTermView(ModelView):
         )
         if found is None and len(front) == len(self._tasks) + len(self._kept):
             return False
-        if found is None:  # messages kept for an earlier task may go, since a newer message is answered now
+        if found is None:  # release messages that were pinned for an earlier task, and trim again
             self._keep_pinned()
             return True
         if is_deep:
@@ -371,7 +371,7 @@ class ShortTermView(ModelView):
 
     def _take_over(self, found: TrimResult) -> None:
         """Replace the conversation by the result of a cut."""
-        self._chat = found.chat  # the list that models received before stays unchanged
+        self._chat = found.chat  # a new list: earlier requests still refer to the old one
         self._left_out += found.left_out
         if found.left_out:
             self._room = self._budget - _FRONT

@@ -49,7 +49,7 @@ class SlidingWindow(Memory):
         return SlidingView(self._budget, self._budget, turns=self.turns)
 
     def restore_view(self, saved: bytes) -> "SlidingView | None":
-        if type(self) is not SlidingWindow:  # its views may hold more
+        if type(self) is not SlidingWindow:  # views of subclasses may have more state
             return None
         form, *fields = unpack(saved)
         if form != _FORM:

@@ -57,7 +57,7 @@ class SummarizingMemory(Memory):
         return SummarizingView(budget, budget, keep=self.keep, trigger=self.trigger * CHARACTERS_PER_TOKEN)
 
     def restore_view(self, saved: bytes) -> "SummarizingView | None":
-        if type(self) is not SummarizingMemory:  # its views may hold more
+        if type(self) is not SummarizingMemory:  # views of subclasses may have more state
             return None
         form, *fields = unpack(saved)
         if form != _FORM:
@@ -148,7 +148,7 @@ class SummarizingView(ShortTermView):
         while cut and (cut >= len(self._chat) or not starts_round(self._chat, cut)):
             cut -= 1
         self._notices = {**(self._notices or {}), SUMMARY: to_chat(message, answered=False)[0]}
-        self._left_out += 1  # the summary itself, which is shown in front
+        self._left_out += 1  # the summary message itself
         self._cut(cut)
         self._ends = [each for each in self._ends if each[0] > covers]
         self.ready, self.tried = None, 0

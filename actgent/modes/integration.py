@@ -85,7 +85,7 @@ def generate_test_report(context: ToolContext) -> dict[str, Any]:
 
 
 @tool(thread=False, effect="idempotent")
-def complete_integration_testing(context: ToolContext, force: bool = False) -> dict[str, Any]:  # noqa: D417, FBT001, FBT002 - the model names it
+def complete_integration_testing(context: ToolContext, force: bool = False) -> dict[str, Any]:  # noqa: D417, FBT001, FBT002 - the model passes it by name
     """Mark the tools as tested. Rejected if no tool was tested or a tool failed.
 
     Args:

@@ -220,7 +220,7 @@ class AsyncPortalClient(AsyncProxy):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self.wait(self._block.exit, error)  # noqa: ASYNC102 - of asyncio; it ends with its portal
+        await self.wait(self._block.exit, error)  # noqa: ASYNC102 - a wait in asyncio, which ends when the portal stops
 
     agents = AsyncioMethod(Client.agents)
     sessions = AsyncioMethod(Client.sessions)

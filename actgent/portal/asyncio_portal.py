@@ -415,7 +415,7 @@ class AsyncPortal:
         try:
             yield
         except BaseException as error:
-            await self.call(held.exit, error)  # noqa: ASYNC102 - of asyncio; it ends with its portal
+            await self.call(held.exit, error)  # noqa: ASYNC102 - a wait in asyncio, which ends when the portal stops
             raise
         await self.call(held.exit, None)
 
@@ -447,7 +447,7 @@ class AsyncPortal:
             await ended.wait()
         except asyncio.CancelledError:
             self.thread.cancel(call)
-            await ended.wait()  # noqa: ASYNC102 - of asyncio; a second cancellation ends it
+            await ended.wait()  # noqa: ASYNC102 - a wait in asyncio, which a second cancellation ends
             raise
         return call.result()
 
@@ -560,7 +560,7 @@ async def end_async(thread: TrioThread[Any], *, abort: bool) -> None:
         await asyncio.wait([ended])
     except asyncio.CancelledError:
         thread.close(abort=True)
-        await asyncio.wait([ended])  # noqa: ASYNC102 - of asyncio; a second cancellation ends it
+        await asyncio.wait([ended])  # noqa: ASYNC102 - a wait in asyncio, which a second cancellation ends
         raise
     thread.join()
     await ended

@@ -95,7 +95,7 @@ class LoopCall:
             with trio.move_on_after(CANCEL_GRACE_SECONDS, shield=True):
                 await self._ended.wait()
             raise
-        assert self._outcome is not None  # noqa: S101 - it has ended
+        assert self._outcome is not None  # noqa: S101 - the call has ended
         return self._outcome.unwrap()
 
     def _post(self, fn: Callable[[], object]) -> None:

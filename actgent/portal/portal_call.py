@@ -60,15 +60,15 @@ class PortalCall(Generic[T]):
             self._end(outcome.Value(result))
 
     async def _finish(self, work: Coroutine[Any, Any, T], closed: Callable[[], Exception]) -> None:
-        assert self._scope is not None  # noqa: S101 - begin() made it
+        assert self._scope is not None  # noqa: S101 - begin() created it
         result: outcome.Outcome[T] | None = None
         try:
             with self._scope:
                 result = outcome.Value(await work)
-        except trio.Cancelled as error:  # noqa: ASYNC103 - it is raised again where it is ours
+        except trio.Cancelled as error:  # noqa: ASYNC103 - re-raised below if it belongs to this scope
             result = outcome.Error(
                 convert_user_error(error, "call", "of a portal")
-            )  # raises the cancellation if it is ours
+            )  # re-raises a cancellation of this scope
         except BaseException as error:  # noqa: ASYNC103, BLE001 - raised to the caller in its own thread
             result = outcome.Error(error)
         finally:
@@ -92,5 +92,5 @@ class PortalCall(Generic[T]):
 
     def result(self) -> T:
         """Return the function's result, or raise its exception with the traceback of trio's thread."""
-        assert self.outcome is not None  # noqa: S101 - asked once it has ended
+        assert self.outcome is not None  # noqa: S101 - only called after the end of the call
         return self.outcome.unwrap()

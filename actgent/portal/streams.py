@@ -99,7 +99,7 @@ class AsyncPortalStream(_Stream[T]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         with suppress(PortalClosed):  # the portal has already exited the block
-            await self._call(self._block.exit, error)  # noqa: ASYNC102 - of asyncio; it ends with its portal
+            await self._call(self._block.exit, error)  # noqa: ASYNC102 - a wait in asyncio, which ends when the portal stops
 
     def __aiter__(self) -> Self:
         return self

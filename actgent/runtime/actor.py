@@ -91,7 +91,7 @@ class AgentActor:
         """
         if (
             get_ident() != self._thread
-        ):  # each message comes by here, and while it lives its thread runs no other loop
+        ):  # hot path, called for each message: compares the thread instead of asking trio for the loop
             check_loop(what or self._words, self._loop)
 
     def run_in(self, cell: Cell) -> None:

@@ -149,7 +149,9 @@ class Directory(Mapping[str, AgentCard]):
         Yields False if the session is open and can still be written.
         """
         openings = self.pending_opens_of(key.agent)
-        await openings.wait_loaded(key.session_id)  # no longer: handlers may wait for whoever erases
+        await openings.wait_loaded(
+            key.session_id
+        )  # only until it is loaded: its handlers may wait for the erasing task
         with openings.block(key.session_id, erases=True):
             opener = self._openers.get(key.agent)
             context = None if opener is None else opener.running.sessions.find_any(key.session_id)

@@ -97,8 +97,8 @@ async def expire(running: AgentActor, context: SessionContext) -> None:
     running.lifecycle.check_open(context)
     with running.lifecycle.kept(context):
         for approval in context.ledger().expired(running.clock.steady() + TIMER_TOLERANCE_SECONDS):
-            if approval in context.ledger().undecided:  # or somebody was just in time
-                with suppress(ApprovalAlreadyDecided):  # withdrawn meanwhile
+            if approval in context.ledger().undecided:  # False if an approver answered in the meantime
+                with suppress(ApprovalAlreadyDecided):  # the approval was withdrawn in the meantime
                     await _write(running, context, approval, Expire(), by="")
 
 
@@ -115,7 +115,9 @@ async def _write(
     )
     try:
         await _commit(context, decided)
-    except trio.Cancelled:  # it may be written: so it counts, and is written once more
+    except (
+        trio.Cancelled
+    ):  # the decision may be stored, so it is applied, and recorded again with the next step
         context.record_approval(decided)
         _finish(running, context, approval, decision)
         raise
@@ -124,7 +126,9 @@ async def _write(
         context.update_approval_timer()
         _note_suspended(context)
         context.mailbox.tell_idle()
-        running.runner.withdraw_impatient(context)  # who came since: it waits for a person again
+        running.runner.withdraw_impatient(
+            context
+        )  # callers that joined since: the turn waits for an approver again
         raise
     ledger.check_not_withdrawn(approval)
     ledger.apply(decided)
@@ -146,7 +150,7 @@ def _finish(running: AgentActor, context: SessionContext, approval: Approval, de
     """Notify observers of a decision, and resume the turn after its last approval."""
     running.core.observer.decide(context, approval, decision)
     if not context.ledger().has_open:
-        running.runner.resume(context)  # which also writes that nobody is waited for, if needed
+        running.runner.resume(context)  # also records that no approval is pending, if needed
         if context.log is not None:
             context.log.flush_soon()
     else:
@@ -234,7 +238,7 @@ def follow(context: SessionContext, future: TurnFuture) -> Iterator[Message]:
         suspension.remove_joined_future(future)
 
 
-# --- what waits --------------------------------------------------------------------------
+# --- pending approvals -----------------------------------------------------------------------
 
 
 def open_approvals(context: SessionContext) -> tuple[Approval, ...]:
@@ -276,7 +280,7 @@ async def list_approvals(
         found = [each for session_id in session_ids for each in await approvals_of(running, session_id)]
         if found := [each for each in found if name is None or each.owner == name]:
             return tuple(found)
-        after = session_ids[-1]  # those of this page are another owner's, or were decided since
+        after = session_ids[-1]  # the page has only approvals of other owners, or decided ones
     return ()
 
 

@@ -304,7 +304,7 @@ async def _schedule_page(
     found: list[SetSchedule] = []
     for due, running, session_id in await _due(agents, journal):
         if len(found) >= limit and due > heapq.nsmallest(limit, found, key=_place)[-1].schedule.at:
-            break  # later sessions have later times only
+            break  # sessions are sorted by time
         found += [each for each in await _schedules(running, session_id, journal) if each.place > behind]
     await trio.lowlevel.checkpoint()
     return tuple(heapq.nsmallest(limit, found, key=_place))
@@ -416,7 +416,7 @@ async def fork_session(
             original, to=to or len(whole.records), session_id=session_id
         )
     head = await journal.head(begun.agent, begun.session_id)
-    assert head is not None  # noqa: S101 - it was just written
+    assert head is not None  # noqa: S101 - written above
     return head
 
 

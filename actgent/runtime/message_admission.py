@@ -99,7 +99,7 @@ class MessageAdmission:
             self._handle_suspended_session(context, future)
         if once and not (future is not None and future.is_sent_away):
             context.mailbox.add_accepted_id(message.id)
-        if context.log is None:  # with a journal it has paused long enough
+        if context.log is None:  # journal writes already give other tasks time to run
             await trio.lowlevel.cancel_shielded_checkpoint()
 
     async def accept_first(self, context: SessionContext, message: Message) -> None:
@@ -216,7 +216,7 @@ class MessageAdmission:
         """Add a message to the session's count of messages being sent."""
         context.mailbox.expect(acceptance)
         self._sessions.mark_active(context)
-        if context.suspension is not None:  # a suspended session may have been unparked meanwhile
+        if context.suspension is not None:  # another message may have unparked the suspended session
             self._inbox.park(context.id)
 
     async def _reserve(
@@ -264,7 +264,7 @@ class MessageAdmission:
             self._inbox.fill(place)
             self._lifecycle.eviction.send_on(
                 context
-            )  # behind what came before it, which is on its way already
+            )  # after the earlier messages, which are already being forwarded
             return
         if self._runner.try_claim_place(place):
             self._start(context, context.mailbox.take(acceptance.message))
@@ -346,7 +346,7 @@ class MessageAdmission:
                 await first.wait_settled()
             if limit.cancelled_caught and first.place is None:
                 raise self._inbox.refusal(message)
-            if limit.cancelled_caught:  # it has room, so only the record is missing
+            if limit.cancelled_caught:  # the message has room in the inbox; only its record is not written
                 await first.wait_settled()
         return attrs.evolve(message, deadline=max(0.0, limit.deadline - trio.current_time()))
 

@@ -186,7 +186,9 @@ class RetentionJob:
             try:
                 gone = [root for root in roots if await self.journal.head(*root) is None]
             except BaseException:
-                _forget(held)  # one that is gone and goes on would be written without its beginning
+                _forget(
+                    held
+                )  # an erased session that stays loaded would write records without its first ones
                 raise
             if not gone:
                 raise
@@ -203,7 +205,9 @@ class RetentionJob:
             openings = self.agents.pending_opens_of(key.agent)
             if key.session_id in openings or (opener is not None and not opener.may_erase(key.session_id)):
                 return False
-            still.enter_context(openings.block(key.session_id, erases=True))  # also for an agent that starts
+            still.enter_context(
+                openings.block(key.session_id, erases=True)
+            )  # also blocks agents that start during the erasure
             held[key] = each = None if opener is None else _hold(opener, key, still)
             if each is not None and any(child.key not in tree for child in each[1].family()):  # just made
                 return False
@@ -228,7 +232,9 @@ class RetentionJob:
         while page := await self.journal.page(wanted, after=after, limit=MAX_TREES_PER_TRANSACTION):
             after = page[-1].cursor
             keys = [each.key for each in page]
-            groups = [keys] if state == "closed" else [[key] for key in keys]  # open ones are held meanwhile
+            groups = (
+                [keys] if state == "closed" else [[key] for key in keys]
+            )  # one transaction per open tree, since its sessions are blocked during the erasure
             for roots in groups:
                 count += len(await self._erase(roots, unchanged_since=until))
             await trio.sleep(PAUSE_SECONDS)
@@ -265,5 +271,5 @@ def _frozen(running: AgentActor, context: SessionContext) -> Iterator[None]:
         if context.log is not None:
             context.closed = context.has_moved
             context.log.unpause()
-            if context.public_session is not None:  # perhaps it was reloaded meanwhile
+            if context.public_session is not None:  # the session may have been reloaded
                 running.sessions.reload(context, context.public_session)

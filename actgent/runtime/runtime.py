@@ -458,10 +458,10 @@ class Runtime(Introspection, Ratings, SessionMigration):
         while left:
             for each in reversed(
                 left
-            ):  # the root is erased last, or a crash would leave its children without it
+            ):  # the root is erased last: after a crash the next erasure finds the children by it
                 await self._erase(journal, each)
             erased |= dict.fromkeys(left)
-            left = await _find_below(journal, [*erased], erased)  # sessions created meanwhile
+            left = await _find_below(journal, [*erased], erased)  # sessions created during the erasure
 
     async def _erase(self, journal: Journal, key: SessionKey) -> None:
         """Close a session and erase it while no task can open it."""
@@ -733,7 +733,7 @@ async def open_runtime(
                 yield runtime
                 if membership is not None:
                     await membership.leave(LEAVE_GRACE_SECONDS)
-                await runtime._complete()  # noqa: SLF001 - the block and its runtime are one thing
+                await runtime._complete()  # noqa: SLF001 - both belong to this module
             except BaseException as raised:  # noqa: ASYNC103, BLE001 - raised again below, not wrapped into a group
                 error = raised
             runtime._left = True  # noqa: SLF001

@@ -179,7 +179,7 @@ class TimerService:
             else:
                 delay = RETRY_FAILED_SECONDS
             _log.error("agent %s skips a session with a due timer: %s", self._agent, error)
-        except Exception:  # noqa: BLE001 - perhaps of a developer's `on_session`; other sessions fire all the same
+        except Exception:  # noqa: BLE001 - e.g. of a user's `on_session`; timers of other sessions must fire anyway
             delay = RETRY_FAILED_SECONDS
             _log.exception(
                 "agent %s: session %s is due and cannot be opened", self._agent, LogVariable(session_id)
@@ -197,10 +197,10 @@ class TimerService:
             try:
                 await self._handlers[type(timer)](context, timer)
             except (SessionClosed, SessionMoved, NotRunning):
-                break  # by now; with a journal the next start, or whoever goes on with it, fires it
+                break  # the session ended or moved; its next owner fires the recorded timer
             except InboxFull:
                 delays.append(RETRY_FULL_SECONDS)
-            except Exception:  # noqa: BLE001 - a disk that is full, or a bug: the others fire all the same
+            except Exception:  # noqa: BLE001 - e.g. a full disk or a bug: the other timers must fire anyway
                 delays.append(RETRY_FAILED_SECONDS)
                 _log.exception(
                     "agent %s: %s of session %s failed",
@@ -208,5 +208,5 @@ class TimerService:
                     LogVariable(timer.id),
                     LogVariable(context.id),
                 )
-        context.report_next_timer()  # by the clock as it is now
+        context.report_next_timer()  # recompute with the current time
         return max(delays)

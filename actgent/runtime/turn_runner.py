@@ -161,7 +161,7 @@ class TurnRunner:
     def start_soon(self, fn: Callable[..., Awaitable[object]], *args: object) -> bool:
         """Start a background task next to the turns. Return False if the agent is not running."""
         if self._nursery is not None:
-            with suppress(RuntimeError):  # the nursery is just over, and forgotten in a moment
+            with suppress(RuntimeError):  # the nursery has just closed, and `_nursery` is about to be reset
                 self._nursery.start_soon(fn, *args)
                 return True
         return False
@@ -178,7 +178,7 @@ class TurnRunner:
             return
         while self._held_up:
             context, turn = self._held_up.pop(0)
-            self._workers.start_with(turn.variables.copy(), context, turn)  # it may be just leaving them
+            self._workers.start_with(turn.variables.copy(), context, turn)  # the worker may be ending
         while (message := self.inbox.poll()) is not None:
             context = self.sessions[message.session_id]
             joined = () if message.on_busy == "queue" else self._collect(message)
@@ -199,7 +199,7 @@ class TurnRunner:
 
     def start(self, context: SessionContext, acceptance: QueuedMessage) -> None:
         """Start the turn of a message whose session was just claimed."""
-        assert self._workers is not None  # noqa: S101 - try_claim() saw to it
+        assert self._workers is not None  # noqa: S101 - try_claim() has checked it
         turn = self.turn_lifecycle.begin_turn(context, acceptance)
         self._workers.start_with(acceptance.variables, context, turn)
 
@@ -255,7 +255,7 @@ class TurnRunner:
         finally:
             if (
                 urgent is None and context.turn is not turn
-            ):  # cut before its failure was written, it has not ended
+            ):  # the turn was interrupted before its failure was recorded, so it has not ended
                 self._release(context)
         if urgent is not None and self._workers is not None:
             self.start(context, context.mailbox.take(urgent))
@@ -317,7 +317,7 @@ class TurnRunner:
             self._core.observer.cut(turn)
             self._held_up.append((context, turn))
             return
-        self.stop_starting()  # from here on the journal hears nothing of the session, so that nothing more is taken
+        self.stop_starting()  # the journal accepts no more records of the session, so no further message may start
         await self._stop_turn(context, turn)
 
     def cancel_moved_turn(self, context: SessionContext, turn: Turn) -> None:
@@ -442,7 +442,9 @@ class TurnRunner:
     def record_suspended_again(self, context: SessionContext) -> None:
         """Record again that a turn is suspended, after a record that the journal's index counts as its end."""
         ids, log = tuple(each.id for each in context.ledger().undecided), context.log
-        if log is not None and context.suspension is not None and ids:  # else the last one is just decided
+        if (
+            log is not None and context.suspension is not None and ids
+        ):  # without ids the last approval has just been decided
             log.add(SuspensionRecord(message_id=context.suspension.message.id, ids=ids))
 
     def superseded_by(self, message: Message) -> str:

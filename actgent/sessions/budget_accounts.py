@@ -91,7 +91,7 @@ class BudgetAccounts:
         self.open_session(context, agent, restored.opened.limits, spent=restored.spent)
         for accepted in restored.bounded:
             acceptance = context.mailbox.find(accepted.message.id)
-            assert acceptance is not None  # noqa: S101 - it was restored with its message
+            assert acceptance is not None  # noqa: S101 - the acceptance was restored with the message
             within = await self.find_all(accepted.within)
             acceptance.funding = Funding(
                 accepted.limits or None, within, depth=accepted.depth, deepest=accepted.deepest

@@ -149,5 +149,5 @@ def _step(variables: Context, work: Coroutine[Any, Any, T]) -> Generator[Any, An
             return end.value  # type: ignore[no-any-return]
         try:
             go_on, value = work.send, (yield pause)
-        except BaseException as error:  # noqa: ASYNC103, BLE001 - the coroutine gets it
+        except BaseException as error:  # noqa: ASYNC103, BLE001 - thrown into the coroutine
             go_on, value = work.throw, error

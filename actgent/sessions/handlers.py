@@ -60,7 +60,7 @@ class Handlers(dict[HandlerKind, tuple[HandlerRegistration, ...]]):
         self._had = 0
         """The kinds that have had a handler."""
         self._missed = 0
-        """Kinds of which something went to nobody before they had a handler."""
+        """Kinds of deliveries that occurred before the session had a handler for them."""
 
     def add(self, kind: HandlerKind, handler: Handler, *, is_outside: bool = False) -> HandlerRegistration:
         """Register a handler, and return the registration for `drop`.
@@ -135,9 +135,7 @@ def takes_session(handler: Handler) -> bool:
         TypeError: The handler is not callable.
         ConfigurationError: The handler is a generator function, which would never run.
     """
-    if not hasattr(
-        handler, "__wrapped__"
-    ):  # the quick way: sessions are many, and each registers its handlers
+    if not hasattr(handler, "__wrapped__"):  # fast path, since each session registers its handlers
         if type(handler) is FunctionType:
             code = handler.__code__
             required = code.co_argcount - len(handler.__defaults__ or ())
@@ -187,12 +185,12 @@ def _takes_session(handler: Handler, taken: int, required: int) -> bool:
     Raises:
         ConfigurationError: The handler cannot be called with one or two arguments.
     """
-    if required > 2 or (not taken and not _takes_any(handler)):  # noqa: PLR2004 - the payload and the session
+    if required > 2 or (not taken and not _takes_any(handler)):  # noqa: PLR2004 - the two arguments of a handler: payload and session
         raise ConfigurationError(
             f"handler {name_of(handler)} takes {required or 'no'} arguments, and is called with one, what is delivered, or with "
             "two, that and the session: write def handler(item) or def handler(item, session)"
         )
-    if required == 2:  # noqa: PLR2004 - the payload and the session
+    if required == 2:  # noqa: PLR2004 - the two arguments of a handler: payload and session
         _check_order(handler)
         return True
     return False
@@ -229,7 +227,7 @@ def _inspected(handler: Handler) -> bool:
     each = [p for p in parameters if p.kind in positional]
     required = [p for p in each if p.default is inspect.Parameter.empty]
     if any(p.kind is inspect.Parameter.VAR_POSITIONAL for p in parameters):
-        return len(required) >= 2  # noqa: PLR2004 - the payload and the session
+        return len(required) >= 2  # noqa: PLR2004 - the two arguments of a handler: payload and session
     return _takes_session(handler, len(each), len(required))
 
 

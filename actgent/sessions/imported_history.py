@@ -87,7 +87,7 @@ def _read(place: int, given: ImportedMessage) -> Iterator[ChatMessage]:
     """
     role, content = _role_and_content(place, given)
     try:
-        parts = to_parts(content)  # type: ignore[arg-type] # it tells what is wrong
+        parts = to_parts(content)  # type: ignore[arg-type] # to_parts raises a TypeError for other types
     except TypeError as error:
         raise _wrong(place, str(error)) from None
     if isinstance(given, Message) and given.cut:  # its calls never ran

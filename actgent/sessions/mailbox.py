@@ -211,7 +211,7 @@ class SessionMailbox:
 
     def take(self, message: Message) -> QueuedMessage:
         """Remove and return the queued entry of a message whose turn starts, or that ends without a turn."""
-        assert self.acceptances is not None  # noqa: S101 - each message in the inbox has one
+        assert self.acceptances is not None  # noqa: S101 - each message in the inbox has an acceptance
         acceptance = self.acceptances.pop(message.id)
         if not self.acceptances:
             self.acceptances = None

@@ -101,7 +101,7 @@ class QuotaAccounts:
         if self.journal is not None:
             log = SessionLog(key.session_id, HOLDER, self.journal, self.journal.epoch_of(key.session_id))
             if known is None:
-                # A date to come keeps it from leaving as an old session before its period is over.
+                # A due date in the future keeps retention from erasing the account before the end of its period.
                 log.add(
                     SessionCreatedRecord(
                         owner=Sender(name), agent=HOLDER, created_at=self.now(), limits=limits

@@ -412,7 +412,7 @@ class SessionLog:
             is_urgent=is_urgent,
             follows=not (
                 step and type(step[0]) is SessionCreatedRecord
-            ),  # written out, as each step comes here
+            ),  # without helper functions: called for each step
             creation=None if creation is None or creation.is_written else creation,
         )
 

@@ -38,14 +38,14 @@ class TurnHost(typing.Protocol):
     async def wait_started(self, name: str) -> None: ...
 
 
-# A turn is in one of five states, and seven events lead from one to the next. An event that a state does not list
-# leaves it as it is: an ending turn, for one, cannot be exposed any more.
+# A turn is in one of five states, which seven events change. A state ignores events without a transition:
+# an ending turn, for example, cannot become exposed.
 #
-#   running    takes a step that is finished before the turn ends: handlers, the record, the journal
+#   running    executes a step that always completes: handlers, records, journal writes
 #   exposed    a model call, tools or another agent run, which may be cancelled at any moment
-#   suspended  waits for people; it holds neither task nor slot
-#   ending     was asked to stop, by a person, its time or a failure of its agent: it ends at its next step
-#   over       its last outcome is with the handlers
+#   suspended  waits for an approver; holds neither a task nor a slot
+#   ending     has a request to stop (by a user, a timeout or a failure of the agent): it ends at its next step
+#   over       the handlers have received its last outcome
 TurnState = Literal["running", "exposed", "suspended", "ending", "over"]
 """State of a turn; `exposed` is running and may be cancelled at once."""
 TRANSITIONS: Mapping[str, Mapping[TurnState, TurnState]] = {
@@ -349,5 +349,5 @@ def is_inside(turn: Turn | None) -> bool:
         if task is turn.task:
             return True
         top, task = task, nursery.parent_task
-    # What a thread does by `trio.from_thread` runs in a task of trio's own, with the thread's context.
+    # Code that a thread calls through `trio.from_thread` runs in a system task with the context of the thread.
     return top.context.get(running_turn) is turn

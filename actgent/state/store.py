@@ -539,7 +539,7 @@ def _to_pairs(returned: object) -> Sequence[Pair]:
 
 
 def _is_pair(item: object) -> bool:
-    return isinstance(item, tuple) and len(item) == 2 and isinstance(item[0], str)  # noqa: PLR2004 - a pair is two
+    return isinstance(item, tuple) and len(item) == 2 and isinstance(item[0], str)  # noqa: PLR2004 - the length of a (key, value) pair
 
 
 def _copy_input(key: str, value: object) -> Any:

@@ -115,7 +115,7 @@ def unfenced(text: str) -> str:
     is_fenced = block.startswith(_FENCE) and block.endswith(_FENCE) and len(block) >= 2 * len(_FENCE)
     if not is_fenced or _FENCE in inside:
         return text
-    return inside[_LANGUAGE.match(inside).end() :].strip()  # type: ignore[union-attr] # the pattern matches empty text as well
+    return inside[_LANGUAGE.match(inside).end() :].strip()  # type: ignore[union-attr] # the pattern also matches empty text, so match() is never None
 
 
 def is_cut(text: str) -> bool:

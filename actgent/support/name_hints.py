@@ -62,7 +62,7 @@ class _Missing:
 
     def __get__(self, instance: object, owner: type) -> object:
         text = f"{owner.__name__!r} object has no attribute {self.name!r}: {self.text}"
-        # With names of its own, so that Python's search for a similar one adds none.
+        # obj=None disables Python's own "Did you mean", which would add a second hint.
         raise AttributeError(text, name=self.name, obj=None)
 
 
@@ -88,7 +88,9 @@ def _add_keywords(cls: Any, keywords: Mapping[str, str]) -> None:
             inner(self, *args, **options)
         except TypeError as error:
             error_with_text = _reworded(error, type(self).__name__, keywords, _parameters(inner))
-            if error_with_text is None or _depth(error) > 1:  # it comes from within
+            if (
+                error_with_text is None or _depth(error) > 1
+            ):  # the error was raised inside the called function
                 raise
             raise error_with_text from None
 

@@ -58,7 +58,7 @@ class Serializable:
             read: Self = _reader().structure(_plain(data), found)
         except WireError:
             raise
-        except Exception as error:  # whatever foreign data leads to in cattrs or in a class
+        except Exception as error:  # untrusted data can raise any error in cattrs or in a constructor
             raise WireError(f"{found.__name__}.from_dict(): {shown(error)}") from error
         return read
 

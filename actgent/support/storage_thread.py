@@ -118,14 +118,12 @@ class StorageThread:
 
     async def listen(self) -> None:
         """Wait until a job of `start` has finished, `ring` is called, or the thread ends."""
-        with contextlib.suppress(trio.ClosedResourceError):  # it has ended
+        with contextlib.suppress(trio.ClosedResourceError):  # the job has ended
             await trio.lowlevel.wait_readable(self._listener)
             self._empty(self._listener)
 
     def _empty(self, pipe: int) -> None:
-        if (
-            self._has_ended
-        ):  # after the caller was woken: the file descriptor may belong to another file by now
+        if self._has_ended:  # after the caller was woken, the file descriptor may be reused for another file
             raise trio.ClosedResourceError
         try:  # noqa: SIM105 - hot path: suppress() is slower
             os.read(pipe, 64)

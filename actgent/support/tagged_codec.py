@@ -50,8 +50,8 @@ class Packers:
             packer = self._free.pop()
         except IndexError:
             packer = msgpack.Packer(**self._options)
-        packed: bytes = packer.pack(value)  # one that raises is not used again
-        if len(packed) <= _KEPT:  # nor one that would hold on to much memory
+        packed: bytes = packer.pack(value)  # a packer that raised is not reused
+        if len(packed) <= _KEPT:  # a packer with a large buffer is not reused
             self._free.append(packer)
         return packed
 
@@ -97,7 +97,7 @@ class TaggedCodec:
             return tuple([read(value, union) for value in _unpack_list(data)])
         except WireError:
             raise
-        except Exception as error:  # whatever foreign bytes lead to in msgpack, in cattrs or in a validator
+        except Exception as error:  # untrusted bytes can raise any error in msgpack, cattrs or a validator
             raise WireError(f"not what this version of actgent reads: {shown(error, _SHOWN)}") from error
 
 

@@ -23,7 +23,7 @@ _Found = dict[Hashable, Callable[[], str]]
 
 
 @attrs.define
-class assert_no_leaks:  # noqa: N801 - reads like the assertion that it is
+class assert_no_leaks:  # noqa: N801 - lower case, since it is used like an assertion function
     """Context manager that fails if the block leaves a new trio task, file descriptor or thread open.
 
     `async with` in trio checks all three. `with` outside trio, around `trio.run`, checks descriptors and threads.
@@ -107,7 +107,7 @@ def _descriptors() -> _Found:
         try:
             target = str(entry.readlink())
         except FileNotFoundError:
-            continue  # the descriptor of this very listing
+            continue  # the descriptor of the directory listing itself
         found[entry.name, target] = partial(_describe, int(entry.name), target)
     return found
 

@@ -303,7 +303,7 @@ class Batch:
             if isinstance(error, InvalidArguments) and tool is not None and tool.outside and tool.origin:
                 result = mark_untrusted(
                     result, tool.origin
-                )  # the text quotes the schema, which a stranger wrote
+                )  # the error quotes the schema, which is third-party text
             self._finished[index] = result
             return None
 

@@ -130,12 +130,12 @@ class AgentCore:
                 await self._pass(context, turn, message)
                 message = self.inbox.next_followup(context.id)
             if turn.stop is not None and turn.pending_approvals is None:
-                turn.revoke_stop()  # it came too late
+                turn.revoke_stop()  # the stop request came too late
         except ApprovalNeeded as needed:
             await self._wait_for_person(context, turn, needed)
-        except Exception as error:  # noqa: BLE001 - a turn's edge: whatever it was, other sessions go on
+        except Exception as error:  # noqa: BLE001 - the boundary of a turn: other sessions must continue after any error
             turn.error = error
-        except BaseException as raised:  # noqa: ASYNC103, BLE001 - of a protocol, rule or reducer, or of our nurseries
+        except BaseException as raised:  # noqa: ASYNC103, BLE001 - exit exceptions of user code, and cancellations
             turn.error = convert_user_error(raised, "turn of session", context.id)
 
     async def _wait_for_person(self, context: SessionContext, turn: Turn, needed: ApprovalNeeded) -> None:
@@ -257,7 +257,7 @@ class AgentCore:
                 await self.act(context, turn, message, outcomes)
             except (
                 InvalidState
-            ) as error:  # of an UpdateState, which comes before everything else of the answer
+            ) as error:  # raised by an UpdateState, which is applied before the other outcomes
                 turn.progress.repairs = repairs
                 self._repair(turn, message, ParseError(str(error), answer.text))
 
@@ -334,7 +334,7 @@ class AgentCore:
         self, context: SessionContext, turn: Turn, view: TurnView
     ) -> Awaitable[tuple[ModelResponse, tuple[ToolCall, ...]]]:
         """Call the model with the messages that memory selects, between the prompts. Return the answer and its native tool calls."""
-        if turn.progress.calls:  # a first one is always allowed
+        if turn.progress.calls:  # the first call is always allowed
             self.models.check_limit(context, turn)
         options = turn.options
         template: PromptTemplate = options.protocol
@@ -409,7 +409,7 @@ class AgentCore:
         for place, outcome in enumerate(outcomes):
             if type(outcome) is SendReply:
                 continue
-            if isinstance(outcome, UpdateState):  # once: it may have been done before a restart
+            if isinstance(outcome, UpdateState):  # `once`: the change may have been applied before a restart
                 context.state.dispatch(outcome.action, once=f"{turn.answer_id}/{place}")
             elif isinstance(outcome, (CallTools, Continue, Finish)):
                 further.append(outcome)
@@ -465,7 +465,7 @@ class AgentCore:
     async def _let_handoff_agent_answer(self, context: SessionContext, turn: Turn, message: Message) -> bool:
         """Let the agent that the session is handed off to answer. Return False if the session is no longer handed off."""
         receivers = self.receivers
-        assert receivers is not None  # noqa: S101 - they are due
+        assert receivers is not None  # noqa: S101 - called only if receivers are due
         if self.guards.messages and message is turn.message:
             await self.guards.ask_while_checking(context, turn, self.dispatcher, trio.lowlevel.checkpoint)
         turn.expose()
@@ -484,7 +484,7 @@ class AgentCore:
     async def _redeliver_recorded_reply(self, context: SessionContext, turn: Turn) -> None:
         """Deliver the recorded answer of another agent again after a restart."""
         last = context.conversation.last_message
-        assert last is not None  # noqa: S101 - it is that answer
+        assert last is not None  # noqa: S101 - the last message is the answer
         reply = None if self.receivers is None else await self.receivers.answer(context, turn)
         await self.reply(context, turn, [Reply(id=last.id, text=last.text) if reply is None else reply])
 

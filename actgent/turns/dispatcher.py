@@ -204,7 +204,7 @@ class Dispatcher:
         with trio.move_on_after(self.timeout):
             try:
                 return await awaitable
-            except BaseException as raised:  # noqa: ASYNC103, BLE001 - here, our timeout can be told from what it raised
+            except BaseException as raised:  # noqa: ASYNC103, BLE001 - only inside the scope our timeout differs from an error of the handler
                 error = convert_user_error(raised, "handler", name_of(handler))
             raise error
         raise HandlerFailed(name_of(handler), f"it took longer than {self.timeout:g} s (handler_timeout)")

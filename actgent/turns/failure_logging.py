@@ -84,7 +84,9 @@ class FailureLogger:
         """Log the failure of a message that reaches neither a handler nor a caller."""
         if failure.kind == "stopped":
             return
-        if isinstance(failure.error, Interrupted):  # a thousand at once are one record, and their number
+        if isinstance(
+            failure.error, Interrupted
+        ):  # simultaneous interruptions are one log record with their count
             _log.warning(
                 "agent %s: a message ended without an answer, since an urgent one or interrupt() stopped its turn; "
                 "attach session.on_exception to hear of each",

@@ -86,7 +86,7 @@ class Guards:
                 said = guard(message, context.public_session) if with_session else guard(message)
             except BaseException as raised:  # noqa: BLE001 - the edge to foreign code
                 error = convert_user_error(raised, "guard", name_of(guard))
-                raise HandlerFailed(name_of(guard), error_text(error)) from error  # noqa: ASYNC104 - no cancellation any more
+                raise HandlerFailed(name_of(guard), error_text(error)) from error  # noqa: ASYNC104 - convert_user_error has re-raised cancellations
             if isinstance(said, Refuse):
                 raise GuardrailTripped(name_of(guard), said.reason)
             if isinstance(said, str):
@@ -213,7 +213,7 @@ class _RunningGuards:
     async def run(self) -> None:
         try:
             await self._guards.judge_messages(self._context, self._turn, self._dispatcher)
-        except Exception as error:  # noqa: BLE001 - it is raised where the call is waited for
+        except Exception as error:  # noqa: BLE001 - raised again in the task that waits for the call
             self.error = error
             self._calling.cancel()
             return
@@ -230,7 +230,7 @@ class _RunningGuards:
         with self._calling:
             try:
                 found.append(await ask())
-            except Exception as error:  # noqa: BLE001 - it is raised outside of the nursery, which would wrap it
+            except Exception as error:  # noqa: BLE001 - raised again below, out of the nursery's exception group
                 failed.append(error)
 
         def result() -> T:
@@ -288,7 +288,7 @@ def _with_text(message: Message, text: str) -> Message:
     """Return a copy of a message with its text replaced; parts other than text stay."""
     others = tuple(part for part in message.parts if not isinstance(part, Text))
     if not (text.strip() or others):
-        text = "[removed]"  # no model answers a message without anything
+        text = "[removed]"  # providers reject empty messages
     return attrs.evolve(message, parts=(Text(text), *others) if text.strip() else others)
 
 

@@ -51,7 +51,7 @@ class Hooks:
                 context, entry[0], message, takes_session=entry[1], wanted=_ADDED, place=f"query/{place}"
             )
             for place, entry in enumerate(self.queries)
-            if entry in self.queries  # one of those before may have removed it
+            if entry in self.queries  # an earlier hook may have removed this one
         ]
         return _worded(texts)
 
@@ -59,7 +59,7 @@ class Hooks:
         self, context: SessionContext, turn: Turn, view: TurnView, dispatcher: Dispatcher
     ) -> None:
         """Run the pre-processors of the current protocol stage, and add their texts to the next model call; failed hooks add nothing."""
-        if turn.message.sender.kind != "user" or view.repairs:  # of those it is there already
+        if turn.message.sender.kind != "user" or view.repairs:  # other passes already contain the text
             return
         template: PromptTemplate = turn.options.protocol
         stage = template.stage_name(view)
@@ -73,7 +73,7 @@ class Hooks:
                 place=f"{stage}/{place}",
             )
             for place, entry in enumerate(self.staged)
-            if entry[0] == stage and entry in self.staged  # one of those before may have removed it
+            if entry[0] == stage and entry in self.staged  # an earlier hook may have removed this one
         ]
         turn.aside = "\n\n".join(filter(None, (turn.aside, _worded(texts))))
         turn.check()
@@ -98,7 +98,7 @@ class Hooks:
             if message.sender.kind == "system":
                 continue
             for place, entry in enumerate(self.listeners):
-                if entry in self.listeners:  # one of those before may have removed it
+                if entry in self.listeners:  # an earlier hook may have removed this one
                     await dispatcher.consult(
                         context, entry[1], message, takes_session=entry[2], place=f"message/{place}"
                     )

@@ -146,7 +146,7 @@ class TurnLifecycle:
         turn.task = trio.lowlevel.current_task()
         turn.scope = scope
         running_turn.set(turn)
-        if time_limits.get():  # to set a variable costs more than to read it
+        if time_limits.get():  # setting a context variable costs more than reading it
             time_limits.set(())
         if turn.budget is not None:
             self._start_clock(turn, turn.budget)
@@ -191,7 +191,7 @@ class TurnLifecycle:
         broken = None
         try:
             self.close_calls(context, turn)
-        except Exception as raised:  # noqa: BLE001 - of a memory, for one: the agent restarts, and this turn ends
+        except Exception as raised:  # noqa: BLE001 - e.g. of a user-defined memory: the agent restarts, and this turn ends
             broken = raised
         log = context.log
         if log is not None and not turn.is_recorded:
@@ -210,14 +210,18 @@ class TurnLifecycle:
             turn.listeners or context.task is not None or context.handlers.any_of("exception", "tool_result")
         )
         if not (is_heard or any(context.mailbox.has_accepted(message.id) for message in messages)):
-            turn.is_recorded = True  # there is nobody to notify before the end of the turn is written
+            turn.is_recorded = (
+                True  # without listeners, the failure is recorded together with the end of the turn
+            )
             return error
         try:
-            if not is_open_failure(kind, error):  # in one step with the results that close its calls
+            if not is_open_failure(
+                kind, error
+            ):  # an open failure is recorded later, in one step with the results of its calls
                 log.add(*(failed_record(message.id, kind, error) for message in messages))
             await log.flush()
         except SessionClosed:
-            pass  # it is erased, and there is nothing that a later start could do otherwise
+            pass  # the session was erased, so a later start has nothing to repeat
         except (JournalError, Fenced) as lost:
             return _chained(lost, error) if not is_open_failure(kind, error) else error
         turn.is_recorded = True
@@ -244,7 +248,7 @@ class TurnLifecycle:
         try:
             if with_results:
                 await self.deliver_rest(context, turn)
-        finally:  # also in a crash, or when the deadline for shutdown handlers has passed: sync handlers can still be told
+        finally:  # also after a cancellation or the shutdown timeout: sync handlers can still run
             blame = turn.blame
             for message in turn.joined:
                 failure = failure_for(message.id, error, blame)
@@ -271,7 +275,7 @@ class TurnLifecycle:
                 if turn.has_stream_listener() or context.handlers.any_of("exception", "tool_result"):
                     with self.shutdown_scope():
                         await self._notify_failure(context, turn, error, with_results=is_over)  # noqa: ASYNC102
-                else:  # a shield is dear where thousands stop
+                else:  # a shielded scope is expensive if thousands of turns stop
                     await self._notify_failure(context, turn, error, with_results=is_over)  # noqa: ASYNC102
             finally:
                 self.end_turn(context, turn)
@@ -301,7 +305,7 @@ class TurnLifecycle:
             try:
                 await log.write(*records)
             except SessionClosed:
-                return error  # it is erased
+                return error  # the session was erased
             except (JournalError, Fenced) as lost:
                 return _chained(lost, error)
             for acceptance, record in zip(acceptances, records, strict=True):
@@ -376,7 +380,7 @@ class TurnLifecycle:
         """End a turn: record its end, notify its callers, and make the session available for the next message."""
         context.turn = turn.pending_approvals = None
         turn.variables = (
-            _NOTHING  # they know the turn: without this only the garbage collector would end both
+            _NOTHING  # breaks the reference cycle with the turn, which only the garbage collector would free
         )
         if turn.budget is not None:
             self._stop_clock(turn, turn.budget)

@@ -228,7 +228,7 @@ def _hosts_of(bind: str | None, port: int | None, more: Iterable[str]) -> frozen
     host = split_address(bind)[0]
     if is_loopback(host):
         return frozenset(given | {f"{name}:{port}" for name in LOOPBACK})
-    if host in ("0.0.0.0", "::"):  # noqa: S104 - that is the question
+    if host in ("0.0.0.0", "::"):  # noqa: S104 - compares the address, binds nothing
         if not given:
             raise ConfigurationError(
                 f"a gateway at {bind} needs the host names that clients use: pass hosts= (--host NAME)"

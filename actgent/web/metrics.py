@@ -213,7 +213,7 @@ class Metrics:
             or not await self.journal_totals.wait(self._nursery)
         ):
             return
-        if not self._is_past_counted:  # another request may have waited, too
+        if not self._is_past_counted:  # another request may have counted during the wait
             self._is_past_counted = True
             names_of = {"agent": AGENT, "model": MODEL, "tool": TOOL}
             for name, labels, value in self.journal_totals.counters():

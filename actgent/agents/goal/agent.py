@@ -168,7 +168,7 @@ class GoalAgent(Agent["DataT_co | None", DepsT], Generic[DataT_co, DepsT]):
             reply = await self.run(goal, session=session, **options)
         except InboxFull:
             raise
-        except Exception as error:  # noqa: BLE001 - whatever ended the turn is part of the result
+        except Exception as error:  # noqa: BLE001 - any error of the turn becomes part of the result
             failure = error
         after = await view_session(opener, session)
         if isinstance(failure, ConfigurationError | UsageError) and not _was_answered(

@@ -85,7 +85,7 @@ async def _call_with_retries(
         if result.error is None:
             return attrs.evolve(task, status="completed", attempts=attempts, result=_decode(result.content))
         failed = attrs.evolve(failed, attempts=attempts, failure_reason=result.error)
-        if result.status != "error":  # it may have taken effect
+        if result.status != "error":  # any other status: the task may have had an effect
             break
     return failed
 

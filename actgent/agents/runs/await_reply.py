@@ -26,7 +26,7 @@ async def send_and_wait(opener: SessionOpener, request: RunRequest, options: Cal
     caller = running_session()
     future = TurnFuture(options, is_patient=caller is not None)
     future.pause_tool_timeout(caller)
-    with releasing_slot(target):  # before anything is request: it may be refused
+    with releasing_slot(target):  # before the request is sent, since the wait may be rejected
         message = await send(opener, request, target, future)
         try:
             await future.done.wait()
@@ -40,7 +40,7 @@ async def _outcome(context: SessionContext, future: TurnFuture, message: Message
     """Return the reply of a message's turn, or raise its error. If the session moved, the error gets the message id."""
     try:
         if future.is_sent_away and (log := context.log) is not None:
-            await log.flush()  # nothing of it comes back after a crash
+            await log.flush()  # so that a restart does not resume the cancelled message
         return future.outcome()
     except SessionMoved as moved:
         moved.message_id = message.id
@@ -52,7 +52,9 @@ async def resume(
 ) -> Reply:
     """Decide the approvals of a suspended turn, and wait for the reply of the turn. Raises the same errors as `Agent.resume`."""
     context = context_of(session)
-    context.ledger().find(next(iter(decisions)), session.id)  # who comes too late is told that, and no less
+    context.ledger().find(
+        next(iter(decisions)), session.id
+    )  # raises ApprovalAlreadyDecided before the caller waits
     caller = running_session()
     future = TurnFuture(options, is_patient=caller is not None)
     future.pause_tool_timeout(caller)
@@ -60,7 +62,9 @@ async def resume(
         try:
             for approval_id, decision in decisions.items():
                 await session.answer(approval_id, decision, by=by)
-            if context.ledger().undecided and not context.has_moved:  # then another process knows what waits
+            if (
+                context.ledger().undecided and not context.has_moved
+            ):  # a moved session has its open approvals in another process
                 raise context.ledger().suspended()
             await future.done.wait()
         except trio.Cancelled:

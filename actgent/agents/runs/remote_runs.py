@@ -77,7 +77,7 @@ async def run_remotely(
     """
     agent, addressed = remote_agent(opener, moved), _remote_arguments(opener, request, moved)
     if addressed["message_id"] is not None:
-        with suppress(SessionNotFound):  # then it was not accepted
+        with suppress(SessionNotFound):  # the message was never accepted
             return convert_reply(await agent.outcome(addressed["session"], addressed["message_id"]), options)
     check_sendable({"sender": request.sender, **dict.fromkeys(run_options, True)}, moved)
     try:

@@ -36,7 +36,7 @@ async def open_stream(
     target = target_session(opener, request.session)
     timeout = math.inf if request.timeout is None else request.timeout
     over, error = trio.current_time() + timeout, DeadlineExceeded(f"agent {running.name!r}", timeout)
-    future.wait_until(over)  # before it is sent: its turn may begin at once
+    future.wait_until(over)  # before sending, since the turn may start immediately
     with releasing_slot(target):
         with trio.CancelScope(deadline=over) as limit:
             await send(opener, request, target, future)

@@ -188,7 +188,7 @@ class _PoolReceiver:
             report = await self.pools.ask(
                 self.agent.pool, self._task(context, turn, task), patience=self.agent.patience
             )
-        if report.refused:  # the task is then stopped like a failed one
+        if report.refused:  # a rejected cancellation leaves the task stopped, like a failed task
             raise RemoteError(f"pool {self.agent.pool!r} refused a task: {report.refused}")
         turn.blame = "internal"
         return report
@@ -319,7 +319,7 @@ async def _record_outcome(
         if turn is not None and turn.budget is not None and report.spent is not None:
             rest = amounts_of(task["limits"]) - amounts_of(report.spent)
             turn.budget.give_back(rest, now=trio.current_time())
-    if turn is not None and known["failed"] is not None:  # an answer would record the usage
+    if turn is not None and known["failed"] is not None:  # only an answer records the usage, not a failure
         _count_usage(context, turn, report.usage)
     return task
 

@@ -180,7 +180,9 @@ async def replay_with(
         running.core.bring_summary = RecordedSummaries.of(recording.records).bring
         if not run_tools:
             running.core.calling = _recorded_caller(running.core.calling, recording.records)
-        context = await opener.create(opened.owner, session_id=recording.session_id)  # of any length
+        context = await opener.create(
+            opened.owner, session_id=recording.session_id
+        )  # the recorded id may exceed the limit for new ids
         session = face_of(context)
         session.on_exception(_ignore)
         for changes, message in _processed_messages(recording.records):

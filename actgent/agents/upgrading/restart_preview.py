@@ -102,8 +102,8 @@ def _call(
         return f"tool {call.name!r}: outcome unknown, as {why}", True
     try:
         obstacle = batch.rejection_of(0)
-    except Exception as error:  # noqa: BLE001 - a rule of the developer's, which may want a session that is open
-        return f"tool {call.name!r}: nobody knows, as a rule of the agent raised {type(error).__name__}", True
+    except Exception as error:  # noqa: BLE001 - an approval rule is user code, and may need an open session
+        return f"tool {call.name!r}: unknown, because a rule of the agent raised {type(error).__name__}", True
     return _word(call, obstacle, is_begun=call.id in resume.started, is_asked=is_asked)
 
 

@@ -58,7 +58,7 @@ class MessageExchange:
     session: Session
     terminal: Terminal
     receive: Receive | None
-    """Reads one line of user input; None if nobody can approve tool calls."""
+    """Reads one line of user input; None if no approver is present."""
     revise: Revise | None
     """Lets the user edit the arguments of a tool call; None if editing is not possible."""
     view: DeliveryView

@@ -49,7 +49,7 @@ class TimedModel(LLM):
     def __init__(self, llm: LLM) -> None:
         self.llm = llm
         self.name = llm.name
-        self.dialect = llm.dialect  # type: ignore[misc] # an instance stands for its inner model
+        self.dialect = llm.dialect  # type: ignore[misc] # the wrapper reports the dialect of its inner model
 
     async def complete(self, chat: ModelRequest, *, on_text: OnText | None = None) -> ModelResponse:
         began = trio.current_time()

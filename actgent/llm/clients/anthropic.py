@@ -121,7 +121,7 @@ class Anthropic(Remote):
         return body
 
     def _form(self, wanted: ResponseFormat) -> Body | None:
-        from ._anthropic_sdk import closed_schema  # noqa: PLC0415 - loaded since the client was made
+        from ._anthropic_sdk import closed_schema  # noqa: PLC0415 - already imported when the client was created
 
         try:
             schema = closed_schema(answer_schema(wanted.schema, self.style).schema)

@@ -277,7 +277,7 @@ def _starts_next(known: _Call, call_id: str, name: str, text: str) -> bool:
     if call_id and known.id:
         return call_id != known.id and (name != known.name or known.is_whole())
     if not known.pieces:
-        return False  # a piece of the name, or its repetition
+        return False  # a fragment or a repetition of the tool name, not a new call
     if (not text or text.lstrip().startswith("{")) and known.is_whole():
         return True
     return name != known.name and not known.is_whole()

@@ -72,7 +72,7 @@ class Window:
     def cut(self, left: int, *, started: float, now: float) -> None:
         """Shrink the window after the refusal of a call sent at `started`, while `left` other calls run."""
         if left < 1 and started < self._cut:
-            return  # It was sent together with a refused call that has cut the window already.
+            return  # The call was sent together with a rejected call, for which the window was already reduced.
         top = float(left) if left >= 1 else min(1.0, self.size)
         size = max(MIN_SIZE, BETA * top)
         if size < self.size:

@@ -175,7 +175,7 @@ class PostgresStore(MemoryStore):
         self._indexed += sum(map(_count_written, operations))
         if self._indexed > max(MIN_ANALYZED_MEMORIES, self._analyzed):
             self._analyzed, self._indexed = self._analyzed + self._indexed, 0
-            with contextlib.suppress(MemoriesFailed):  # what was written stays; searches take longer
+            with contextlib.suppress(MemoriesFailed):  # the data is committed; only searches become slower
                 self.run("ANALYZE memories, terms")
         return results
 

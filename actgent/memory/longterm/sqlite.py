@@ -118,7 +118,7 @@ class SQLiteStore(MemoryStore):
         """
         if Path(
             self._db.filename_wal
-        ).is_file():  # not to be put into the file, if that is a journal whose process died
+        ).is_file():  # the file may be the journal of a crashed process: do not create tables in it
             self._db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
         has_tables = self.run("SELECT count(*) FROM sqlite_schema")[0][0]
         if has_tables and self.run("PRAGMA application_id")[0][0] != APPLICATION:
@@ -187,7 +187,7 @@ class SQLiteStore(MemoryStore):
         self._db.set_busy_timeout(CHECKPOINT_BUSY_MS)
         with contextlib.suppress(
             MemoriesFailed
-        ):  # what was written stands: it is tried again with the next write
+        ):  # the data is committed; the next write truncates the log again
             is_busy, *_ = self.run("PRAGMA wal_checkpoint(TRUNCATE)")[0]
             self._has_remains = bool(is_busy)
         self._db.set_busy_timeout(BUSY_MS)
@@ -258,7 +258,7 @@ def _load_vectors(db: apsw.Connection) -> None:
         )
     import sqlite_vec  # type: ignore[import-untyped]  # noqa: PLC0415 - an extra
 
-    db.enable_load_extension(True)  # noqa: FBT003 - the library's own
+    db.enable_load_extension(True)  # noqa: FBT003 - loads only the extension of sqlite-vec
     try:
         db.load_extension(sqlite_vec.loadable_path())
     finally:

@@ -92,7 +92,9 @@ class WordIndex:
         counts = self._counts(keys)
         if not counts:
             return {}, True
-        most = max(total, *counts.values())  # the counts of two scopes may exceed the bound of one
+        most = max(
+            total, *counts.values()
+        )  # concurrent changes: a count may exceed the total that was read before
         rarest, is_all = _rarest(counts, most, enough=limit // 2)
         weights = {term: math.log(1 + (most - count + 0.5) / (count + 0.5)) for term, count in rarest.items()}
         asked = [(key, weights[term]) for key, term in keys.items() if term in weights]

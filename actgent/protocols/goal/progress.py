@@ -222,7 +222,7 @@ def _absorb_results(progress: Progress, results: Sequence[ToolResult]) -> None:
         if result.content.strip() not in _EMPTY:
             progress.add_digest(f"{result.tool_name} {result.content}")
             progress.found += 1
-            progress.summary = ""  # it does not include the new result
+            progress.summary = ""  # the summary does not cover the new result
     if progress.phase != "finalizing":  # an achieved goal still needs its final answer
         progress.phase, progress.asked = "executing", ""
 

@@ -170,7 +170,7 @@ class PoolCancellations:
 
         `now` is the steady Unix time in seconds.
         """
-        context.handlers = Handlers()  # nobody is told of it
+        context.handlers = Handlers()  # a cancelled task notifies no handlers
         task = PoolTask(**kept)
         with releasing_slot(), trio.move_on_after(max(task.deadline - now, 0.0) + CANCEL_RETRY_SECONDS):
             report = await self.pools.cancel(self.pool, task)
@@ -261,12 +261,12 @@ class PoolTasks:
             limits=_limits_of(asked.limits),
             is_transient=True,
         )
-        assert child.task is not None and child.log is not None  # noqa: S101, PT018 - it was opened for one, in a cluster
+        assert child.task is not None and child.log is not None  # noqa: S101, PT018 - the session was created for a task of a cluster
         if asked.message is None:
             try:
                 await child.log.flush()
             except BaseException:
-                await opener.withdraw(child)  # noqa: ASYNC102 - it shields what it must, with a time limit
+                await opener.withdraw(child)  # noqa: ASYNC102 - withdraw() shields its own cleanup, with a time limit
                 raise
             return child
         funding = Funding(depth=asked.depth, deepest=asked.deepest)
@@ -285,15 +285,13 @@ class PoolTasks:
     async def _read_closed(self, opener: SessionOpener, task: PoolTask) -> PoolReport:
         """Return the report of a task whose session is closed; only the outcome if the session still waits for its own tasks."""
         journal = opener.running.journal
-        assert journal is not None  # noqa: S101 - a cluster has one
+        assert journal is not None  # noqa: S101 - clusters always have a journal
         while True:
             records = await journal.load(task.session_id, agent=task.agent)
             opened = owner_of(records)
             if opened is not None and opened.asker != task.asker:
                 raise SessionExists(task.agent, task.session_id)
-            if is_unused(
-                records
-            ):  # the journal did not take the task: it is asked for again, and begins anew
+            if is_unused(records):  # the task was not recorded: request it again
                 await trio.sleep(POLL_INTERVAL_SECONDS)
                 return PoolReport()
             if any(isinstance(each, SessionClosedRecord) for each in records):
@@ -352,7 +350,7 @@ def _limits_of(granted: Mapping[str, float]) -> Limits | None:
     if not granted:
         return None
     whole = {name: int(each) if name not in ("cost", "seconds") else each for name, each in granted.items()}
-    return Limits(**whole)  # type: ignore[arg-type]  # checked there
+    return Limits(**whole)  # type: ignore[arg-type]  # the constructor validates the values
 
 
 def _report_of(task: PoolTask, records: Sequence[Record]) -> PoolReport:

@@ -151,7 +151,7 @@ class Delegation:
         self, opener: SessionOpener, child: SessionContext, asker: SessionContext
     ) -> TaskOutcomeRecord:
         task = child.task
-        assert task is not None  # noqa: S101 - it was opened for one
+        assert task is not None  # noqa: S101 - the session was created for a task
         task.is_unclaimed = False
         task.future.pause_tool_timeout(asker)
         task.tell_deadline(opener.running.clock.steady())
@@ -163,9 +163,7 @@ class Delegation:
                 raise
             error = None if task.future.failure is None else task.future.failure.error
             if isinstance(error, Stopped) and host_of(child).is_durable:
-                await (
-                    trio.sleep_forever()
-                )  # we stop, too, or our tool's time is over; the next start asks again
+                await trio.sleep_forever()  # the calling agent stops or its tool timed out; after a restart the task is requested again
         blame = "internal" if task.future.failure is None else task.future.failure.kind
         return outcome_of(task, error, blame, origin=child.conversation.origin)
 
@@ -253,7 +251,7 @@ class Delegation:
                 task.future.options = restored_options(task.future.options, form)
             owner = Sender(task.parent_agent, "agent")
             if not reports:
-                task.future.pause_tool_timeout(asker)  # before it is sent: its turn may begin at once
+                task.future.pause_tool_timeout(asker)  # before sending, since the turn may start immediately
             task.tell_deadline(opener.running.clock.steady())
             child = opener.new(owner, session_id=child_id, parent=asker, task=task, is_transient=True)
             async with opener.single_message_block(child):
@@ -265,7 +263,7 @@ class Delegation:
                     on_busy="queue",
                     metadata=metadata,
                 )
-                future = None if form is None else task.future  # it has what the journal is to keep
+                future = None if form is None else task.future  # the stored form replaces the future
                 await opener.admission.accept(child, message, once=True, future=future)
             return child
 
@@ -301,7 +299,7 @@ class Delegation:
     async def report(self, child: SessionContext, error: Exception | None, blame: str = "internal") -> None:
         """Send the outcome of a delegated task as a message to the parent session. Ignored if the parent is closed."""
         task = child.task
-        assert task is not None  # noqa: S101 - it has ended
+        assert task is not None  # noqa: S101 - called after the end of the task
         answered = outcome_of(task, error, blame, origin=child.conversation.origin)
         agent = child.agent
         message = _report_of(
@@ -316,14 +314,14 @@ class Delegation:
         try:
             await self._post_with_retries(child, task, message, baggage)
         except SessionMoved:
-            pass  # with its child: another process goes on with both
+            pass  # parent and child moved together: the other process continues both
         except (SessionClosed, SessionNotFound):
             _log.info(
                 "agent %s, session %s: no session waits for the result of its task",
                 agent,
                 LogVariable(child.id),
             )
-        except Exception:  # noqa: BLE001 - perhaps of a developer's `on_session`; the task ends all the same
+        except Exception:  # noqa: BLE001 - e.g. of a user's `on_session`; the task must end anyway
             _log.exception(
                 "agent %s, session %s: its result could not be sent to session %s",
                 agent,
@@ -354,7 +352,9 @@ class Delegation:
             task_id=task.name or key.session_id,
             parent_id=task.parent_id,
         )
-        with suppress(SessionClosed, SessionNotFound):  # nobody waits for it any more
+        with suppress(
+            SessionClosed, SessionNotFound
+        ):  # the parent session has ended, so no turn waits for the report
             if self.agents.trees.find(parent) is None:
                 await self._write_for_later(self.journal, task, accepted_record(message, None))
             else:
@@ -531,7 +531,7 @@ async def stop_tasks(
         for child in reversed(tasks):
             closing.push_async_callback(
                 close_tree, child, journal, agents.opener
-            )  # whatever the others come to
+            )  # the stack closes each tree even if another close fails
     return any(not asker.mailbox.has_accepted(report_id(child, task)) for child, task in stopped)
 
 

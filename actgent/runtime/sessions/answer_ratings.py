@@ -109,7 +109,7 @@ class Ratings:
         check_id("by", by)
         if self.journal is None:
             raise ConfigurationError(
-                "feedback stands in the journal, and this runtime has none: open_runtime(journal=...)"
+                "feedback is stored in the journal, and this runtime has no journal: use open_runtime(journal=...)"
             )
         agents = await self.journal.agents_with_session(session_id)
         key = one_of(agents if agent is None else [agent], session_id)
@@ -144,7 +144,7 @@ async def _keep(journal: Journal, key: SessionKey, rating: RatingRecord) -> bool
     first = await journal.read(key.session_id, agent=key.agent, limit=1)
     if not first or not isinstance(
         first[0], SessionCreatedRecord
-    ):  # erased meanwhile: nothing of it may reappear
+    ):  # the session was erased during the commit: no record of it may remain
         await journal.delete(key.session_id, agent=key.agent)
         raise SessionNotFound(key.agent, key.session_id)
     return True

@@ -573,7 +573,9 @@ def _release_sessions(host: SessionHost, around: list[SessionContext]) -> None:
     while around:
         other = around.pop()
         its_host = host_of(other)
-        if its_host is not host and its_host.is_stopping:  # its next start goes on with it
+        if (
+            its_host is not host and its_host.is_stopping
+        ):  # the agent resumes the session when it starts again
             continue
         other.mailbox.is_transient = True
         if _is_finished(other):

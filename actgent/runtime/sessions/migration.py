@@ -115,7 +115,7 @@ class SessionMigration:
             with trio.move_on_at(over):
                 await self._wait_turns(is_leaving)
                 await self._write(is_leaving)
-                await self._wait_turns(is_leaving)  # what a person was just deciding goes on
+                await self._wait_turns(is_leaving)  # turns that an approval resumed during the write
             await self._write(is_leaving)
             await self.evict(is_leaving)
             yield
@@ -127,7 +127,7 @@ class SessionMigration:
         actors = [opener.running for opener in self.agents.openers]
         found = [(actor.sessions, each) for actor in actors for each in _sessions_of(actor, is_leaving)]
         for sessions, context in found:
-            while context.closed and not context.has_moved and sessions.find_any(context.id) is context:  # noqa: ASYNC110 - nobody tells
+            while context.closed and not context.has_moved and sessions.find_any(context.id) is context:  # noqa: ASYNC110 - no event signals the end of a close
                 await trio.sleep(POLL_INTERVAL_SECONDS)
 
     async def _wait_turns(self, is_leaving: SessionPredicate) -> None:

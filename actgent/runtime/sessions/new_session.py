@@ -89,7 +89,7 @@ def to_owner(owner: Sender | str) -> Sender:
         return _user(owner)
     if not isinstance(owner, Sender):
         what = "must not be empty" if type(owner) is str else f"is a text or a Sender, not {owner!r:.100}"
-        raise ConfigurationError(f"owner {what}: pass the name of whoever talks to the agent")
+        raise ConfigurationError(f"owner {what}: pass the name of the user of the agent")
     _check_kept(owner.name)
     return owner
 

@@ -52,7 +52,7 @@ async def _go_on(opener: SessionOpener, session_id: str) -> None:
     except (JournalDamaged, WireError, DepsMissing) as error:
         _log.error("agent %s skips a session: %s", opener.running.name, error)
     except (SessionClosed, SessionNotFound, SessionMoved):
-        pass  # another agent that started earlier opened it, and it has ended since it was listed; or another process has it
+        pass  # the session has ended since it was listed, or another process owns it
 
 
 # --- in a process that runs already --------------------------------------------------------
@@ -79,7 +79,7 @@ async def take_up(
         except JournalError as error:
             errors.append(error)
 
-    async with plain_nursery() as nursery:  # the journal reads for all of them together
+    async with plain_nursery() as nursery:  # concurrent reads, which the journal batches
         for name in by_agent:
             nursery.start_soon(find, name)
     if errors:
@@ -102,7 +102,7 @@ async def _unfinished(opener: SessionOpener, is_taken: SessionPredicate) -> list
     running = opener.running
     await running.ready.wait()
     journal: Journal | None = running.journal
-    assert journal is not None  # noqa: S101 - the caller saw to it
+    assert journal is not None  # noqa: S101 - the caller has checked it
     running.timer_service.load([each for each in await journal.due(running.name) if is_taken(each[0])])
     unfinished = await journal.unfinished(running.name)
     return [
@@ -134,7 +134,7 @@ class _OpeningPool:
                 is_open = await _open_once(opener, session_id)
             except JournalError as error:
                 self.error = error
-            except Exception:  # noqa: BLE001 - perhaps of a developer's `on_session`; other sessions go on all the same
+            except Exception:  # noqa: BLE001 - e.g. of a user's `on_session`; the other sessions are still opened
                 name = opener.running.name
                 _log.exception("agent %s: session %s cannot be opened", name, LogVariable(session_id))
             else:

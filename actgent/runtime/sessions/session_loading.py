@@ -90,7 +90,7 @@ class PendingOpens(dict[str, PendingOpen]):
 
     def note_loaded(self, session_id: str) -> None:
         """Mark the calling task's opening as loaded: the session is in memory."""
-        if session_id not in self:  # as for nearly each new session
+        if session_id not in self:  # the usual case
             return
         for opening in self.of(session_id):
             if opening.is_own:
@@ -219,7 +219,9 @@ async def is_orphan(context: SessionContext, journal: Journal | None) -> bool:
     if task is None or task.reports or journal is None or not task.parent_agent:
         return False
     if context.parent is not None:
-        asker = context.parent.mailbox  # one that is still being opened has not counted what waits in it
+        asker = (
+            context.parent.mailbox
+        )  # a parent that is still being opened has not counted its queued messages
         return not (asker.pending or asker.acceptances)
     return task.parent_id not in await journal.unfinished(task.parent_agent)
 

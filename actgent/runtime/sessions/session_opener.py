@@ -211,11 +211,11 @@ class SessionOpener:
             )
             if description or self.on_session or self.running.journal is not None:
                 await self._begin(context, description, metadata)
-            else:  # nothing happens in it, so only its caller's cancellation can take it back
+            else:  # nothing to restore: only a cancellation of the caller removes the session again
                 try:
                     await trio.lowlevel.checkpoint()
                 except BaseException:
-                    await self.withdraw(context)  # noqa: ASYNC102 - it shields what it must, with a time limit
+                    await self.withdraw(context)  # noqa: ASYNC102 - it shields its own cleanup, with a time limit
                     raise
             return context
 
@@ -427,7 +427,7 @@ class SessionOpener:
         running, sessions = self.running, self.running.sessions
         if (unloaded := sessions.find_unloaded(session_id)) is not None:
             return await self._after_pause(unloaded)
-        assert running.journal is not None  # noqa: S101 - or there is nothing to be opened
+        assert running.journal is not None  # noqa: S101 - sessions are only opened from a journal
         epoch = running.lifecycle.eviction.epoch_of(session_id)
         loaded = await load_tail(running, running.journal, session_id)
         opened = loaded.opened
@@ -444,7 +444,7 @@ class SessionOpener:
         await running.runner.turn_lifecycle.accounts.restore(context, running.name, restored)
         opened = await with_parent_agent(running.journal, session_id, opened, agent=running.name)
         root_owner = await find_root_owner(running.journal, context.key, opened)
-        if session_id in sessions:  # someone else was faster
+        if session_id in sessions:  # another task has opened the session
             return sessions.find(session_id)
         if (unloaded := sessions.find_unloaded(session_id)) is not None:
             return sessions.loaded(unloaded)
@@ -457,7 +457,7 @@ class SessionOpener:
             running.inbox.claim(session_id)  # new messages are queued after the restored ones
         context.report_next_timer()
         try:
-            # Kept even if it is closed meanwhile: its queued messages still have to end.
+            # The session stays loaded even if it is closed now: its queued messages still have to end.
             with running.lifecycle.kept(context):
                 if opened.transient and await is_orphan(context, running.journal):
                     context.closed = True
@@ -546,7 +546,7 @@ class SessionInitializer:
                 await self._opener.call_on_session(context)
             await trio.lowlevel.checkpoint()
         except BaseException as error:
-            await self.__aexit__(type(error), error, None)  # noqa: ASYNC102 - it shields what it must, with a time limit
+            await self.__aexit__(type(error), error, None)  # noqa: ASYNC102 - it shields its own cleanup, with a time limit
             raise
         if self.ends:
             context.mailbox.is_transient = True
@@ -558,7 +558,7 @@ class SessionInitializer:
         opener, context = self._opener, self._context
         opener.running.lifecycle.unpin(context)
         if error is not None:
-            await opener.withdraw(context)  # noqa: ASYNC102 - it shields what it must, with a time limit
+            await opener.withdraw(context)  # noqa: ASYNC102 - it shields its own cleanup, with a time limit
         elif self.ends:
             opener.running.lifecycle.unload_when_idle(context)
 

@@ -158,7 +158,7 @@ class SessionTable(Mapping[str, SessionContext]):
             return
         self._on_unload(context.id)
         self._unloaded[context.id] = context.public_session
-        context.public_session = None  # or the two would hold each other
+        context.public_session = None  # breaks the reference cycle between context and handle
 
     def loaded(self, face: object) -> SessionContext:
         """Return the session of a handle, reloaded if necessary."""
@@ -182,7 +182,7 @@ class SessionTrees:
     def __init__(self) -> None:
         self._tables: dict[str, SessionTable] = {}
         self._parentless: dict[SessionKey, WeakSet[SessionContext]] = {}
-        """By the keys of those that they belong to, sessions that wait for them; some have left memory meanwhile."""
+        """Sessions that wait for another session, by the key of that session. Some may be unloaded by now."""
         self._purged_at = PURGE_THRESHOLD
 
     def add(self, table: SessionTable) -> None:

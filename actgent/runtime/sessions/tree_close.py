@@ -184,7 +184,7 @@ async def _close_stored(key: SessionKey, journal: Journal, opener_of: Callable[[
             LogVariable(str(error)),
         )
         return
-    except Exception:  # noqa: BLE001 - perhaps of a developer's `on_session`; the others are closed all the same
+    except Exception:  # noqa: BLE001 - e.g. of a user's `on_session`; the other sessions must be closed anyway
         _log.exception(
             "session %s stays open, although its child sessions are closed", LogVariable(key.session_id)
         )

@@ -47,7 +47,7 @@ def approval_for(
         tool_name=call.name,
         arguments=arguments,
         question=words,
-        form=to_form(question.form),  # type: ignore[arg-type] # it is checked where the tool asks
+        form=to_form(question.form),  # type: ignore[arg-type] # validated when the tool raised it
         risk=question.risk,
         state=question.state,
         again=question.again,

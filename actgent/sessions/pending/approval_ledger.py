@@ -100,7 +100,10 @@ class PendingDecision:
             case Expire() if self.approval.for_caller:
                 return "", "the caller sent no result in time"
             case Expire():
-                return "", f"{DENIED}: nobody approved {self.approval.tool_name!r} in time, so it did not run"
+                return (
+                    "",
+                    f"{DENIED}: {self.approval.tool_name!r} was not approved in time, so it did not run",
+                )
         return "", f"{DENIED}: it was withdrawn"
 
 
@@ -136,7 +139,7 @@ class ApprovalLedger:
         match record:
             case ApprovalRequestRecord(approval=approval):
                 self.open[approval.id] = approval
-                self._verdicts.pop(approval.call_id, None)  # it asks again
+                self._verdicts.pop(approval.call_id, None)  # the call requests a new approval
             case ApprovalDecisionRecord(approval_id=known, decision=decision):
                 decided = self.open.pop(known, None) or self._decided(known)
                 self._end_writing(known)

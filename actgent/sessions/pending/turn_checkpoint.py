@@ -105,7 +105,7 @@ class TurnCheckpoint:
         progress.usage += said.usage
         if said.stop:
             self._asked = said.message.tool_calls
-        if said.message.tool_results:  # its calls are done with
+        if said.message.tool_results:  # all calls of the answer have results
             self.started.clear()
             self.finished.clear()
             progress.count_calls(self._asked)
@@ -139,7 +139,9 @@ class TurnCheckpoint:
     ) -> None:
         """Update the checkpoint from the record of a call, an outcome, a guard or an approval."""
         match record:
-            case ApprovalRequestRecord(approval=approval):  # it has not started, or ended by asking
+            case ApprovalRequestRecord(
+                approval=approval
+            ):  # the call did not start, or ended with an approval request
                 self.started.discard(approval.call_id)
             case CallsStartedRecord(call_ids=call_ids):
                 self.started.update(call_ids)

@@ -89,7 +89,7 @@ class TurnFuture:
     def __init__(self, options: CallOptions, *, is_patient: bool = False) -> None:
         self.options = options
         self.is_patient = is_patient
-        """True if it waits for people, too."""
+        """True if the caller also waits while the turn waits for approvals; False raises `Suspended` instead."""
         self.done = trio.Event()
         self.reply: Reply | None = None
         self.event: Event | None = None
@@ -97,20 +97,20 @@ class TurnFuture:
         self.turn: AwaitedTurn | None = None
         self.abandoned = False
         self.is_sent_away = False
-        """True if its message was taken out of the inbox again."""
+        """True if the message of the caller was withdrawn from the inbox."""
         self.is_guest = False
-        """True if it came when the turn waited for people already."""
+        """True if the caller joined while the turn was waiting for approvals."""
         self.is_joined = False
-        """True if it repeated a message that others said before, so that it stops nothing by leaving."""
+        """True if the caller repeated the id of an earlier message. Its cancellation does not stop the turn."""
         self.suspended: SuspendedError | None = None
-        """Names what the turn waits for, where it was suspended."""
+        """Error with the ids of the pending approvals if the turn was suspended; None otherwise."""
         self._asker: AskingSession | None = None
         self._limits: tuple[TimeLimit, ...] = ()
         self._until = math.inf
-        """The deadline of who waits, where a scope of its own sets it."""
+        """Deadline of the caller's own cancel scope, in seconds of `trio.current_time()`; infinity without one."""
         self._holds = 0
         self._held: tuple[TurnFuture, ...] = ()
-        """Futures of the turn that waits here, held by this one."""
+        """Futures of the calling turn, whose tool timeouts are paused while this future waits."""
 
     def abandon(self) -> None:
         """Stop waiting for the outcome. If no other caller waits, the turn is stopped, now or when it starts."""
@@ -124,7 +124,9 @@ class TurnFuture:
 
         If the agent `host` of the waiting code is stopping, the turn is not stopped: the next start resumes it.
         """
-        await trio.lowlevel.cancel_shielded_checkpoint()  # until it is known who is cancelled
+        await (
+            trio.lowlevel.cancel_shielded_checkpoint()
+        )  # so that `host.is_stopping` is set if the agent's shutdown caused the cancellation
         if not host.is_stopping:
             self.abandon()
 
@@ -195,7 +197,7 @@ class TurnFuture:
         The caller's own turn may have callers too: the time is not later than the latest of their deadlines.
         """
         until, above = math.inf, [self]
-        while len(above) == 1:  # a chain of any length
+        while len(above) == 1:  # callers of callers
             until, above = min(until, above[0].own_deadline), [*above[0].above()]
         return min(until, max((each.deadline() for each in above), default=math.inf))
 

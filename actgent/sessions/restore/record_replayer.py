@@ -286,7 +286,7 @@ class RecordReplayer:
     def _take(self, message: Message) -> None:
         """Append a message of the agent to the conversation."""
         self._context.conversation.append(message)
-        # Calls that stood in text are known by their results alone; those of an open answer are read again.
+        # Calls written as text are known only by their results; the calls of an unfinished answer are parsed again.
         self._context.conversation.reserve_call_ids(call.id for call in message.tool_calls)
         self._context.conversation.reserve_call_ids(result.call_id for result in message.tool_results)
         if self._context.approvals is not None:

@@ -156,10 +156,10 @@ class LiveText:
 
     def _begin(self, context: SessionContext, reply_id: str, attempt: int) -> None:
         turn = context.turn
-        assert turn is not None  # noqa: S101 - something of it grows
+        assert turn is not None  # noqa: S101 - the turn has a partial answer
         self.turn, self.reply_id, self.attempt = turn.message.id, reply_id, attempt
         self._growth, self._text = turn.growth, io.StringIO()
-        self.progress.clear()  # the calls of the answer before have their results
+        self.progress.clear()  # the calls of the previous answer have results
 
     @property
     def whole(self) -> "tuple[str, str, str]":

@@ -147,7 +147,7 @@ class ObservationView:
             if result.call_id not in self._done:
                 self._done.add(result.call_id)
                 about: dict[str, Any] = {"status": result.status, "error": result.error}
-                if result.native:  # a call in the text of an answer has no observation of its own
+                if result.native:  # only native calls have an observation; calls in text have none
                     about["parent"] = f"{result.call_id}/call"
                 if result.raised:
                     about["raised"] = result.raised

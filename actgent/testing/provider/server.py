@@ -379,7 +379,7 @@ async def open_provider(
     )
     failure: Exception | None = None
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(trio.serve_listeners, provider._serve, listeners)  # noqa: SLF001 - its own module
+        nursery.start_soon(trio.serve_listeners, provider._serve, listeners)  # noqa: SLF001 - a private method of this module
         try:
             yield provider
         except Exception as error:  # noqa: BLE001 - raised again below, out of the nursery's exception group

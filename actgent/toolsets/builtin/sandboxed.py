@@ -28,7 +28,7 @@ _POLL_SECONDS = 0.25
 """Interval between two measurements of a command's usage."""
 WORK_FOLDER = "/work"
 """Working directory of commands, inside of the sandbox."""
-SCRATCH_FOLDER = "/tmp"  # noqa: S108 - one of the sandbox
+SCRATCH_FOLDER = "/tmp"  # noqa: S108 - a path inside the sandbox
 """Second writable folder, in memory, inside of the sandbox."""
 MEMORY_FOLDERS = (WORK_FOLDER, SCRATCH_FOLDER)
 _SUPERVISOR = str(Path(__file__).with_name("supervisor.py"))
@@ -234,7 +234,7 @@ async def _read_output(command: _Command, bounds: SandboxBounds, folder: Path | 
     """Read a command's output until the command has exited or exceeds the limit."""
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_watch, command, bounds, folder)
-        assert command.process.stdout is not None  # noqa: S101 - it was asked for
+        assert command.process.stdout is not None  # noqa: S101 - opened with a pipe
         async with trio.lowlevel.FdStream(os.dup(command.process.stdout.fileno())) as stream:
             async for piece in stream:
                 command.written += piece

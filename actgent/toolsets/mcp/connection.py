@@ -400,7 +400,11 @@ async def _negotiate(session: BoundedSession) -> None:
     """
     try:
         await session.discover()
-    except (MCPError, RuntimeError, ValueError):  # refused, without a common revision, or unreadable
+    except (
+        MCPError,
+        RuntimeError,
+        ValueError,
+    ):  # the server refused, supports no common revision, or sent invalid data
         await session.initialize()
 
 

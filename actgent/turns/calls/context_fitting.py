@@ -152,7 +152,7 @@ class ContextFitter:
                 if limit:
                     chat = attrs.evolve(chat, messages=shorten(chat, limit))
                 size = size_of(chat)
-                if not limit:  # a long result is shortened before the newest rounds are cut
+                if not limit:  # shorten long results before removing the newest rounds
                     break
         if size > room:
             raise _overflow(llm, chat, size, room)

@@ -117,7 +117,7 @@ class ModelCaller:
         growing = on_text = None
         listeners, gate = turn.listeners, turn.gate
         is_heard = (listeners and turn.has_stream_listener()) or "token" in context.handlers
-        if is_heard and not self.guards.answers:  # or it would be heard before they agree
+        if is_heard and not self.guards.answers:  # tokens would reach listeners before the answer guards run
             growing = AnswerStream(self.dispatcher, context, turn)
             on_text = growing.add if gate is None else partial(_show_later, gate, growing.add)
         turn.expose()
@@ -140,7 +140,7 @@ class ModelCaller:
                 await gate.wait()
             if growing is not None:
                 await growing.finish(answer.text)
-        except BaseException as raised:  # noqa: ASYNC103, BLE001 - one handler: a cancellation pays for each
+        except BaseException as raised:  # noqa: ASYNC103, BLE001 - a single except clause: each one slows down cancellations
             turn.cover()
             handle.cancel()
             error = as_model_error(convert_user_error(raised, "model", llm.name), llm.name)

@@ -145,7 +145,7 @@ class NestedCalls:
         if left := [key for key in others if state[key] is not None]:
             state.dispatch([(key, None) for key in left])
 
-    # --- people ----------------------------------------------------------------------------
+    # --- approvals -------------------------------------------------------------------------
 
     def _question(self, call: ToolCall, question: ApprovalRequired) -> ApprovalRequired:
         words = f"{self._asked_about(call)} {question.question or f'May the tool {call.name!r} run?'}"

@@ -38,7 +38,7 @@ class ProgressPublisher:
             nursery.start_soon(self._publish_all)
             try:
                 await work()
-            except Exception as error:  # noqa: BLE001 - raised below, without the nursery's group
+            except Exception as error:  # noqa: BLE001 - raised again below, out of the nursery's exception group
                 failed = error
             finally:
                 self._is_closed = True

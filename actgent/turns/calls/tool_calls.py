@@ -108,7 +108,9 @@ class ToolCaller:
         is_over = False
         try:
             turn.check()
-            is_counted = turn.progress.counted == turn.answer_id  # they waited for people meanwhile
+            is_counted = (
+                turn.progress.counted == turn.answer_id
+            )  # the calls were counted before they waited for approvals
             if not (is_counted or batch.is_rejected):
                 turn.progress.counted = turn.answer_id
                 self._count(context, turn, known)
@@ -127,7 +129,7 @@ class ToolCaller:
                 await self.approvals.ask(context, turn, batch)
                 turn.pending_approvals = PendingCalls(message, tuple(known), stage)
             is_over = True
-        except Exception:  # a limit, a journal that fails: the turn ends by it, and the process goes on
+        except Exception:  # e.g. a limit or a journal failure: the turn fails, but the process continues
             is_over = True
             raise
         finally:
@@ -139,7 +141,7 @@ class ToolCaller:
             return None
         if context.log is not None:
             await context.log.flush()
-        turn.check()  # before handlers, who are not to be cancelled
+        turn.check()  # stop before handlers run, since they must not be cancelled
         await self.deliver(context, turn)
         turn.check()
         return results
@@ -201,7 +203,7 @@ class ToolCaller:
         for call in calls:
             if not call.id:
                 break
-        else:  # those of providers have theirs
+        else:  # results of native calls already have ids
             return calls
         return [
             call if call.id else context.conversation.assign_call_id(call, f"{turn.answer_id}/call/{place}")

@@ -284,9 +284,11 @@ async def _wait(
 ) -> MessageProgress:
     """Wait until a message has ended or waits for an approval, at most `seconds`. Return its progress."""
     read = partial(journal.read, head.session_id, agent=head.agent)
-    number = head.records  # of the last record that the progress knows
+    number = head.records  # number of the last record in the progress
     with trio.move_on_after(seconds):
-        number = _apply(progress, number + 1, await read(after=number))  # records before the feed was open
+        number = _apply(
+            progress, number + 1, await read(after=number)
+        )  # records that were written before the feed was open
         while not progress.is_settled:
             step = await _next(reader)
             if isinstance(step, Erased):

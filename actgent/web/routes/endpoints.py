@@ -149,7 +149,7 @@ class JSON(Response):
         self._given = headers
 
     @cached_property
-    def raw_headers(self) -> list[tuple[bytes, bytes]]:  # type: ignore[override]  # made for who sends them: HTTP alone
+    def raw_headers(self) -> list[tuple[bytes, bytes]]:  # type: ignore[override]  # built on first use; in-process calls never read them
         super().init_headers(self._given)
         return self.raw_headers
 

@@ -67,7 +67,7 @@ def _operation(endpoint: Endpoint) -> dict[str, Any]:
 
 def _success(endpoint: Endpoint, status: int) -> dict[str, Any]:
     if status in (204, 304):
-        return {"description": "Done, without a body." if status == 204 else "Nothing is new."}  # noqa: PLR2004 - as said
+        return {"description": "Done, without a body." if status == 204 else "Nothing is new."}  # noqa: PLR2004 - the HTTP statuses without a body
     kinds: dict[str, Any] = {endpoint.gives: {"schema": _form_of(endpoint)}}
     if endpoint.streams:
         kinds["text/event-stream"] = {"schema": {"type": "string"}}

@@ -208,7 +208,7 @@ async def _same(call: HTTPCall, session_id: str, owner: str, *, asker: str) -> S
     bounds = dict(Limits(**body["limits"]).shared) if "limits" in body else {}
     if opened is None or opened.on_busy != body.get("on_busy") or dict(opened.limits) != bounds:
         raise taken
-    # A POST under a key, which made the session's id from the key, did not record its request in earlier journals.
+    # Earlier versions did not record the request of a POST with an idempotency key.
     is_unrecorded = not opened.asker and asker.startswith(f"made/{session_id}/")
     if opened.notify != _notify_of(call) or (asker and not is_known and not is_unrecorded):
         raise taken
@@ -254,7 +254,7 @@ async def close(call: HTTPCall) -> Response:
     else:
         try:
             session = await call.session()
-        except SessionClosed:  # the journal does not know yet
+        except SessionClosed:  # the close is not recorded yet
             raise Problem("unavailable", "the session is being closed: retry the request") from None
         await session.aclose()
     return Response(status_code=204)

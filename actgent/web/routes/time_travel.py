@@ -167,7 +167,9 @@ async def post_fork(call: HTTPCall) -> Response:
     if head.parent_id is not None and head.owner != call.caller.owner:
         raise Problem("conflict", "child sessions cannot be forked: fork the parent session")
     made = await _forked(call, head, number, wanted, asker=asker_of(call, key))
-    is_open = made.unfinished and access.journal.owns(made.session_id)  # its own process starts the others
+    is_open = made.unfinished and access.journal.owns(
+        made.session_id
+    )  # sessions of other partitions are started by their owners
     if is_open or "message" in body:
         session = await access.session(call.caller, made.session_id, made.agent)
         if "message" in body:
@@ -193,7 +195,9 @@ async def _forked(
             asker=asker,
         )
     except SessionExists:
-        known = await access.head(call.caller, str(wanted), head.agent)  # of another owner it is not there
+        known = await access.head(
+            call.caller, str(wanted), head.agent
+        )  # sessions of other owners count as not found
         opened = await first_record(call, known)
         if asker and opened is not None and check_asker(opened.asker, asker):
             return known

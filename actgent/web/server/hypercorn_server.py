@@ -167,7 +167,7 @@ class SecureStream(LimitedStream):
 class _Connection(TCPServer):
     """Hypercorn's server of one connection. It ends as soon as the client disconnects, instead of after the idle time."""
 
-    stream: LimitedStream  # type: ignore[assignment]  # as much of a stream as is used
+    stream: LimitedStream  # type: ignore[assignment]  # implements the part of the stream interface that is used
 
     async def protocol_send(self, event: Event) -> None:
         if isinstance(event, RawData) and event.data.startswith(b"HTTP/1.1 4"):
@@ -212,7 +212,7 @@ class Server:
                 self._config,
                 self._context,
                 ConnectionState({} if self._tls is not None or os.name == "nt" else {DIRECT: limited}),
-                limited,  # type: ignore[arg-type]  # as much of a stream as is used
+                limited,  # type: ignore[arg-type]  # implements the part of the stream interface that is used
             )
             await limited.server
         finally:
@@ -233,7 +233,7 @@ class Server:
             await trio.sleep(grace)
         finally:
             for stream in tuple(self._streams):
-                await trio.aclose_forcefully(stream)  # noqa: ASYNC102 - it waits for nothing
+                await trio.aclose_forcefully(stream)  # noqa: ASYNC102 - it does not block
 
 
 def _config_for(limits: GatewayLimits) -> Config:

@@ -290,7 +290,7 @@ class RelayedResponse(Response):
         """Return the id of the session whose owner gets the request."""
         if self._endpoint.answer is post_session:
             return id_of_key(self._call, self._sent["idempotency-key"])
-        if self._endpoint.answer is time_travel.post_fork:  # it writes only the copy
+        if self._endpoint.answer is time_travel.post_fork:  # a fork writes only the new session
             return str(self._body.get("session_id") or fork_id(self._call, self._sent["idempotency-key"]))
         return self._moved.session_id if isinstance(self._moved, SessionMoved) else _session_of(self._call)
 

@@ -62,7 +62,7 @@ _ALWAYS_RELAYED = {name: value for name, value in ALWAYS.items() if name in RELA
 class SendChunk(Protocol):
     """Sends the answer to a relayed request, in chunks."""
 
-    async def __call__(self, status: int, data: bytes, is_last: bool, headers: Mapping[str, str], /) -> None:  # noqa: FBT001 - read as a sentence
+    async def __call__(self, status: int, data: bytes, is_last: bool, headers: Mapping[str, str], /) -> None:  # noqa: FBT001 - positional in all calls, which read clearly
         """Send a chunk of an answer: HTTP status, data, True if it is the last chunk, and the headers to relay."""
 
     def now(self, data: bytes) -> bool:

@@ -100,7 +100,7 @@ class EventEncoder:
         data = {"turn": self.turn, "at": to_date(written_at)}
         if type(record) is MessageEndRecord:
             self._end(record)
-        if len(rows) == 1:  # nearly always
+        if len(rows) == 1:  # the usual case
             name, more = rows[0]
             return [SessionEvent(number=number, name=name, data={**data, **more})]
         return [SessionEvent(number=number, name=name, data={**data, **more}) for name, more in rows]
@@ -109,7 +109,7 @@ class EventEncoder:
         """Update the current turn from a record without returning its events."""
         if type(record) is MessageEndRecord:
             self._end(record)
-        elif type(record) is not MessageAcceptedRecord:  # no later event depends on it
+        elif type(record) is not MessageAcceptedRecord:  # later events depend on every other kind of record
             self.encode(number, record)
 
     def _end(self, record: MessageEndRecord) -> None:
@@ -356,7 +356,7 @@ class MessageProgress:
             self._apply_in_turn(record)
 
     def _end(self, record: MessageEndRecord) -> None:
-        if record.failed == REFUSED:  # never accepted, and the sender got the error: it may be sent again
+        if record.failed == REFUSED:  # the message was never accepted, so its id may be sent again
             self.number, self.accepted, self.status = 0, None, "waiting"
         else:
             self.status, self.ended = ("answered" if record.failed is None else "failed"), record

@@ -210,7 +210,7 @@ async def test_it_expires(autojump_clock):
         with pytest.raises(ApprovalAlreadyDecided, match="expired"):
             await session.answer(two, Approve())
     assert world.paid == {"order 1/0": 1}
-    assert "nobody approved 'pay' in time" in world.views[-1][-1][1][2]
+    assert "'pay' was not approved in time" in world.views[-1][-1][1][2]
 
 
 @pytest.mark.parametrize("restart", [False, True])
