@@ -210,13 +210,13 @@ def fields_of(form: Mapping[str, Any] | None) -> tuple[Asked, ...]:
         return ()
     required = (form or {}).get("required", ())
     return tuple(
-        _asked(name, member, is_required=name in required)
+        _to_field(name, member, is_required=name in required)
         for name, member in members.items()
         if isinstance(member, Mapping)
     )
 
 
-def _asked(name: str, member: Mapping[str, Any], *, is_required: bool) -> Asked:
+def _to_field(name: str, member: Mapping[str, Any], *, is_required: bool) -> Asked:
     items = member.get("items")
     inner = items if isinstance(items, Mapping) else member
     options = inner.get("enum", ())

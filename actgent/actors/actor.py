@@ -189,9 +189,9 @@ class ActorContext:
                 await actor.started(self)
                 await (self._serve_concurrently if self._groups.are_concurrent else self._serve)(actor)
             finally:
-                await self._say_stopped(actor)  # noqa: ASYNC102 - it shields itself, for STOP_GRACE
+                await self._call_stopped_hook(actor)  # noqa: ASYNC102 - it shields itself, for STOP_GRACE
 
-    async def _say_stopped(self, actor: "Actor") -> None:
+    async def _call_stopped_hook(self, actor: "Actor") -> None:
         with trio.move_on_after(STOP_GRACE, shield=True) as scope:
             try:
                 await actor.stopped()

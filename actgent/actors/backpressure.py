@@ -111,7 +111,7 @@ class WaitingSenders(Generic[M]):
         """Wait until a sender is admitted; return False after `seconds` without room. A cancelled wait leaves no trace."""
         with trio.move_on_after(seconds):
             self._queue(sender)
-            await trio.lowlevel.wait_task_rescheduled(lambda _: self._give_up(sender))
+            await trio.lowlevel.wait_task_rescheduled(lambda _: self._fail_full(sender))
             return True
         return False
 
@@ -147,7 +147,7 @@ class WaitingSenders(Generic[M]):
             del self.queues[sender.bound]
         self._inbox.leave(sender)
 
-    def _give_up(self, sender: WaitingSender[M]) -> trio.lowlevel.Abort:
+    def _fail_full(self, sender: WaitingSender[M]) -> trio.lowlevel.Abort:
         self._unqueue(sender)
         if sender.bound in INBOX_BOUNDS:
             self.open((sender.place[2].session_id, sender.bound is not None))

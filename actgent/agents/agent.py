@@ -427,7 +427,7 @@ class Agent(Generic[DataT_co, DepsT]):
                 owner,
                 description if first is None else first.parts,
                 session_id=session_id,
-                parent=None if parent is None else _below(parent),
+                parent=None if parent is None else _parent_context(parent),
                 system=self._defaults.session_prompt(prompt),
                 limits=limits,
                 on_busy=on_busy,
@@ -520,7 +520,7 @@ class Agent(Generic[DataT_co, DepsT]):
             context = await opener.ensure(
                 owner,
                 session_id,
-                parent=_below(parent),
+                parent=_parent_context(parent),
                 system=self._defaults.session_prompt(prompt),
                 on_busy=on_busy,
                 limits=limits,
@@ -752,13 +752,17 @@ class Agent(Generic[DataT_co, DepsT]):
             try:
                 return await send_and_wait(await self._await_opener(), request, options)
             except Fenced as moved:
-                return await run_remotely(self._require_opener(), request, moved, options, self._own(options))
+                return await run_remotely(
+                    self._require_opener(), request, moved, options, self._changed_options(options)
+                )
         check_loop(f"agent {self.name!r}")
         with trio.move_on_after(timeout) as limit, limited(limit):
             try:
                 return await send_and_wait(await self._await_opener(), request, options)
             except Fenced as moved:
-                return await run_remotely(self._require_opener(), request, moved, options, self._own(options))
+                return await run_remotely(
+                    self._require_opener(), request, moved, options, self._changed_options(options)
+                )
         raise DeadlineExceeded(f"agent {self.name!r}", timeout)
 
     @overload
@@ -877,11 +881,11 @@ class Agent(Generic[DataT_co, DepsT]):
             if has_begun:
                 raise
             opener = self._require_opener()
-            remote = stream_remotely(opener, request, moved, options, self._own(options))
+            remote = stream_remotely(opener, request, moved, options, self._changed_options(options))
         async with remote as deliveries:
             yield deliveries  # noqa: ASYNC119 - the block is a context manager
 
-    def _own(self, options: CallOptions) -> list[str]:
+    def _changed_options(self, options: CallOptions) -> list[str]:
         """Return the names of the options that were passed to this run and differ from the options of the agent."""
         plain = self._defaults.options
         names = (field.name for field in attrs.fields(CallOptions) if field.name != "journal_form")
@@ -1236,7 +1240,7 @@ def _with_deps(context: SessionContext, deps: object) -> Session[Any]:
     return session
 
 
-def _below(parent: object) -> SessionContext | None:
+def _parent_context(parent: object) -> SessionContext | None:
     """Return the context of a parent session; None if `parent` is None.
 
     Raises:

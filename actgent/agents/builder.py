@@ -274,19 +274,19 @@ class AgentBuilder:
 
     def on_session(self, fn: OnSession) -> Self:
         """Register a function that is called before the first message of each session, as `Agent.on_session` does."""
-        return self._hooked(lambda agent: agent.on_session(fn))
+        return self._add_hook(lambda agent: agent.on_session(fn))
 
     def on_query(self, fn: Handler) -> Self:
         """Register a function that adds context to the model calls of a user's message, as `Agent.on_query` does."""
-        return self._hooked(lambda agent: agent.on_query(fn))
+        return self._add_hook(lambda agent: agent.on_query(fn))
 
     def on_message(self, fn: Handler, *, priority: float | None = None) -> Self:
         """Register a function that is called with each message added to a history, as `Agent.on_message` does."""
-        return self._hooked(lambda agent: agent.on_message(fn, priority=priority))
+        return self._add_hook(lambda agent: agent.on_message(fn, priority=priority))
 
     def guard(self, fn: Handler, *, on: GuardedKind = "message") -> Self:
         """Register a guard that checks messages, answers or inputs, as `Agent.guard` does."""
-        return self._hooked(lambda agent: agent.guard(fn, on=on))
+        return self._add_hook(lambda agent: agent.guard(fn, on=on))
 
     # --- building -------------------------------------------------------------------------
 
@@ -335,7 +335,7 @@ class AgentBuilder:
     def _with(self, **options: Any) -> Self:
         return attrs.evolve(self, options={**self._options, **options})
 
-    def _hooked(self, hook: Callable[[Agent], object]) -> Self:
+    def _add_hook(self, hook: Callable[[Agent], object]) -> Self:
         return attrs.evolve(self, hooks=(*self._hooks, hook))
 
 

@@ -144,14 +144,14 @@ class Narration:
         """Yield the lines of an answer in the JSON form of a protocol; none if the form is unknown."""
         for key, word in _WORDS.items():
             if decision.get(key):
-                yield f"{word}: {_words(decision[key])}"
+                yield f"{word}: {_value_text(decision[key])}"
         calls = decision.get("tool_calls")
         for call in calls if isinstance(calls, list) else ():
             if isinstance(call, dict):
                 yield f"calls {shown(call.get('tool_name', ''))} {value_shown(call.get('parameters', {}))}"
         for key, word in _ANSWERS.items():
             if decision.get(key) is not None:
-                yield f"{word}: {_words(decision[key])}"
+                yield f"{word}: {_value_text(decision[key])}"
 
     def _flush(self, session_id: str) -> None:
         changes = self._changes.get(session_id, [])
@@ -175,7 +175,7 @@ _ANSWERS = {"final_answer": "answers", "content": "answers", "primary_action": "
 """Label by field name in JSON answers."""
 
 
-def _words(value: Any) -> str:
+def _value_text(value: Any) -> str:
     return shown(value, MAX_VALUE_CHARS) if isinstance(value, str) else value_shown(value)
 
 

@@ -100,7 +100,7 @@ class PlanAgent(Agent[DataT_co, DepsT]):
 
     def enabled_tools(self, session: Session) -> tuple[str, ...]:
         """Return the names of the tools that a session may call."""
-        enabled = _enabled_in(session.state)
+        enabled = _enabled_tools(session.state)
         return tuple(tool.name for tool in self.tools if _is_enabled(tool, enabled))
 
     def enable_tools(self, session: Session, *names: str) -> None:
@@ -147,7 +147,7 @@ class PlanAgent(Agent[DataT_co, DepsT]):
 
 def _not_enabled(_: ToolCall, tool: Tool, told: ToolContext) -> str | None:
     """Return the reason why the session may not call a tool, or None if the tool is enabled."""
-    enabled = _enabled_in(told.state or {})
+    enabled = _enabled_tools(told.state or {})
     if _is_enabled(tool, enabled):
         return None
     return f'Tool "{tool.name}" is not enabled for session "{told.session_id}".'
@@ -157,7 +157,7 @@ def _is_enabled(tool: Tool, enabled: Sequence[str] | None) -> bool:
     return enabled is None or tool.name in enabled or tool.in_every_mode or isinstance(tool, SetMode)
 
 
-def _enabled_in(state: Mapping[str, Any]) -> Sequence[str] | None:
+def _enabled_tools(state: Mapping[str, Any]) -> Sequence[str] | None:
     enabled: Sequence[str] | None = state.get(CONFIG, {}).get("tools")
     return enabled
 

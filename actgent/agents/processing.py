@@ -121,7 +121,7 @@ async def process_turn(
         again = {"metadata": options.get("metadata"), "message_id": outcome.failure.message_id}
         outcome = await _read_stream(stream(**again))
     after = await view_session(opener, session)
-    failure = _suspended(after) if after.status == "suspended" else outcome.failure
+    failure = _suspended_failure(after) if after.status == "suspended" else outcome.failure
     reply = outcome.reply if failure is not None or outcome.reply is not None else _reply_of(outcome.event)
     turn = _turn_of(after.history[len(before.history) :], reply, failure)
     status = _status(protocol, turn, reply, failure)
@@ -185,7 +185,7 @@ def _reply_of(event: Event | None) -> Reply:
     return Reply(id=event.id, text="", data=event.data, message_type=event.name)
 
 
-def _suspended(session: SessionView) -> Failure:
+def _suspended_failure(session: SessionView) -> Failure:
     """Return the failure of a turn that waits for approvals."""
     waiting = session.approvals
     error = Suspended([each.id for each in waiting], [each.tool_name for each in waiting])

@@ -235,7 +235,7 @@ async def _hold_program(main: Main, path: str, name: str) -> AsyncGenerator[Agen
     """
     held, raised = _HeldProgram(name), None
     async with trio.open_nursery() as nursery:
-        with _held_at_conversations():
+        with _hold_conversations():
             nursery.start_soon(_run_main, main, held)
             await held.arrived.wait()
             if held.agent is not None:
@@ -273,7 +273,7 @@ def _first_leaf(error: BaseException) -> BaseException:
 
 
 @contextmanager
-def _held_at_conversations() -> Iterator[None]:
+def _hold_conversations() -> Iterator[None]:
     """Patch the conversation methods of `Agent` for the block. Only tasks of a held program are affected."""
     real = {name: getattr(Agent, name) for name in _CONVERSATION_METHODS}
     for name, method in real.items():

@@ -19,7 +19,7 @@ class Clock:
     def __init__(self) -> None:
         self._is_system = type(trio.lowlevel.current_clock()).__module__.startswith("trio._core._run")
         self._opened_at = time.time()
-        self._opened = self._passed()
+        self._opened = self._elapsed()
         self._ahead = 0.0
         """Sum of the detected adjustments in seconds."""
         self._correction = 0.0
@@ -27,7 +27,7 @@ class Clock:
         self.may_be_set = self._is_system
         """True if the wall clock can be adjusted while the process runs."""
 
-    def _passed(self) -> float:
+    def _elapsed(self) -> float:
         if not self._is_system:
             return trio.current_time()
         return time.monotonic() if _BOOT is None else time.clock_gettime(_BOOT)
@@ -43,11 +43,11 @@ class Clock:
         """
         if self._is_system:
             self._correction, self._ahead = seconds, 0.0
-            self._opened_at = self.now() - self._passed() + self._opened
+            self._opened_at = self.now() - self._elapsed() + self._opened
 
     def steady(self) -> float:
         """Return the Unix time in seconds without adjustments since the creation of this object, for delays."""
-        return self._opened_at + self._passed() - self._opened
+        return self._opened_at + self._elapsed() - self._opened
 
     def take_adjustment(self) -> float:
         """Return the adjustment in seconds since the last call; a negative value means that the clock was set back."""

@@ -307,13 +307,13 @@ class _Reading:
         elif isinstance(listed, list):
             pairs = enumerate(listed)
         else:
-            yield from self._found_instructions()
+            yield from self._find_instructions()
             return
         for key, path in pairs:
             if isinstance(path, str):
                 yield (key if isinstance(key, str) else None), path, ("instructions", key)
 
-    def _found_instructions(self) -> Iterator[tuple[None, str, tuple[str | int, ...]]]:
+    def _find_instructions(self) -> Iterator[tuple[None, str, tuple[str | int, ...]]]:
         """Yield all of `instructions/*.md`, if brain.md lists no instructions."""
         try:
             names = [name for name in self.folder.names("instructions") if name.endswith(".md")]

@@ -94,7 +94,7 @@ class AgentRegistry:
     def find(self, words: str) -> tuple[str, ...]:
         """Return the names of agents whose profile contains any of these words, sorted by the number of matches."""
         query = set(re.findall(r"\w+", words.casefold()))
-        found = {name: len(query & self._words(name)) for name in self.names()}
+        found = {name: len(query & self._split_name(name)) for name in self.names()}
         return tuple(sorted((name for name in found if found[name]), key=lambda name: (-found[name], name)))
 
     def remove(self, name: str) -> None:
@@ -109,7 +109,7 @@ class AgentRegistry:
         """Return True if an agent with this name exists; a name that is a path is rejected."""
         return Path(name).name == name and not name.startswith(".") and (self.place / name / BRAIN).is_file()
 
-    def _words(self, name: str) -> set[str]:
+    def _split_name(self, name: str) -> set[str]:
         read = read_folder(self.place / name, tools=_referenced_tools(self.place / name))
         return set(re.findall(r"\w+", f"{read.name} {read.role} {read.goal} {read.capabilities}".casefold()))
 

@@ -25,7 +25,7 @@ def contains(*texts: str, case_sensitive: bool = False) -> Check:
 
     def check(trial: Trial) -> CheckResult:
         wanted = texts or (str(trial.case.expected),)
-        fold: Callable[[str], str] = _spaced if case_sensitive else _folded
+        fold: Callable[[str], str] = _normalize_spaces if case_sensitive else _fold_case
         missing = [text for text in wanted if fold(text) not in fold(trial.text)]
         score = 1 - len(missing) / len(wanted)
         return CheckResult(
@@ -35,12 +35,12 @@ def contains(*texts: str, case_sensitive: bool = False) -> Check:
     return check
 
 
-def _spaced(text: str) -> str:
+def _normalize_spaces(text: str) -> str:
     return " ".join(text.split())
 
 
-def _folded(text: str) -> str:
-    return _spaced(text).casefold()
+def _fold_case(text: str) -> str:
+    return _normalize_spaces(text).casefold()
 
 
 def equals(value: Any = None) -> Check:

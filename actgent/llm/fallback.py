@@ -132,7 +132,7 @@ async def _in_its_share(model: LLM, chat: ModelRequest, shares: int, on_text: On
         return await complete_as_span(model, chat, on_text=on_text)
     seconds = (chat.deadline - now) / shares
     with trio.move_on_after(seconds) as scope:
-        heard = None if on_text is None else partial(_hear, scope, on_text)
+        heard = None if on_text is None else partial(_forward_text, scope, on_text)
         try:
             chat = attrs.evolve(chat, deadline=now + seconds)
             return await complete_as_span(model, chat, on_text=heard)
@@ -142,7 +142,7 @@ async def _in_its_share(model: LLM, chat: ModelRequest, shares: int, on_text: On
     raise ModelTimeout(f"no answer within its share of the time, {seconds:.3g} s", model=model.name)
 
 
-async def _hear(scope: trio.CancelScope, on_text: OnText, text: str, attempt: int) -> None:
+async def _forward_text(scope: trio.CancelScope, on_text: OnText, text: str, attempt: int) -> None:
     scope.deadline = math.inf  # an answer that has started to stream may use all of the time
     await on_text(text, attempt)
 

@@ -77,7 +77,7 @@ class ManagedView(ModelView):
 
     def messages(self) -> Sequence[ChatMessage]:
         if self._is_due:
-            self._chat, self._is_due = self._managed(), False
+            self._chat, self._is_due = self._call_manage(), False
         chat = self._chat
         begins_alone = bool(chat) and chat[0].role == "assistant" and not self._front
         return HistorySlice(chat, front=(OPENING,) if begins_alone else self._front)
@@ -101,7 +101,7 @@ class ManagedView(ModelView):
         self._chat = found.chat
         return True
 
-    def _managed(self) -> list[ChatMessage]:
+    def _call_manage(self) -> list[ChatMessage]:
         """Call the function, and append the messages since the turn began.
 
         Raises:
@@ -116,7 +116,7 @@ class ManagedView(ModelView):
         ids = {each.id for each in kept}
         kept = [*(note for note in _last_notices(record) if note.id not in ids), *kept]
         given = {each.id: each for each in kept}
-        asked = [given.get(each.id, each) for each in _asked(record)]
+        asked = [given.get(each.id, each) for each in _unanswered_messages(record)]
         kept = [*(each for each in kept if each.id not in {said.id for said in asked}), *asked]
         newest = record[-1].id
         shown, pinned = list[ChatMessage](), list[ChatMessage]()
@@ -131,7 +131,7 @@ class ManagedView(ModelView):
         return [*shown, *since]
 
 
-def _asked(record: Sequence[Message]) -> Sequence[Message]:
+def _unanswered_messages(record: Sequence[Message]) -> Sequence[Message]:
     """Return the messages to be answered: those at the end after the last answer."""
     place = len(record) - 1
     while place > 0 and record[place - 1].sender.kind == "user" and record[place].sender.kind == "user":

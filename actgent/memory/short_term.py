@@ -80,7 +80,7 @@ def to_chat(message: Message, *, answered: bool) -> list[ChatMessage]:
     if kind == "tool" and (results := message.tool_results):
         return _results_to_chat(results)
     if kind == "system":
-        parts = _marked(message)
+        parts = _mark_system_parts(message)
     elif kind in _OWN and not answered:
         role, parts = "assistant", _sayable(message)
     else:
@@ -88,7 +88,7 @@ def to_chat(message: Message, *, answered: bool) -> list[ChatMessage]:
     return [make_chat_message(role, parts)] if parts else []
 
 
-def _marked(message: Message) -> tuple[Part, ...]:
+def _mark_system_parts(message: Message) -> tuple[Part, ...]:
     """Return the parts of a system message with its text inside `<system>` delimiters.
 
     A summary repeats text of users and tools, so it is fenced as data with its origin, and not delimited as a system text.
@@ -130,12 +130,12 @@ def _results_to_chat(results: Sequence[ToolResult]) -> list[ChatMessage]:
     chat = [ChatMessage("tool", native)] if native else []
     if len(native) < len(results):
         told = [result for result in results if not result.native]
-        lines = "\n\n".join(map(_told, told))
+        lines = "\n\n".join(map(_result_text, told))
         chat.append(ChatMessage("user", (Text(f"{TEXT_RESULTS}\n\n{lines}"),)))
     return chat
 
 
-def _told(result: ToolResult) -> str:
+def _result_text(result: ToolResult) -> str:
     """Return a tool result as text. Name and id are sanitized, since the model wrote them and could imitate a result."""
     return (
         f"[{printable.shown(result.tool_name)}] (ID: {printable.shown(result.call_id)})\n{_outcome(result)}"

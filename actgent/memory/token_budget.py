@@ -87,7 +87,10 @@ def overflow(messages: Sequence[ChatMessage], tail: str, budget: int) -> Context
 def largest(messages: Sequence[ChatMessage], others: Iterable[tuple[str, int]]) -> list[tuple[str, int]]:
     """Return description and tokens of the five largest parts of a request. `others` are further parts."""
     found = [*others]
-    found += [(_words(message, part), tokens(count_characters([part]))) for message, part in _parts(messages)]
+    found += [
+        (_describe_part(message, part), tokens(count_characters([part])))
+        for message, part in _parts(messages)
+    ]
     return sorted(found, key=lambda each: -each[1])[:_NAMED]
 
 
@@ -95,7 +98,7 @@ def _parts(messages: Iterable[ChatMessage]) -> Iterable[tuple[ChatMessage, Part]
     return ((message, part) for message in messages for part in message.parts)
 
 
-def _words(message: ChatMessage, part: Part) -> str:
+def _describe_part(message: ChatMessage, part: Part) -> str:
     """Return the description of a part for an error."""
     if isinstance(part, ToolResult):
         return f"result of {part.tool_name[:100]!r} (call {part.call_id[:100]!r})"

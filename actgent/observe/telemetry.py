@@ -80,7 +80,7 @@ class Telemetry(Tracing):
     ) -> OpenSpan:
         span = self._tracer.start_span(
             name,
-            context=None if parent is None else _below(parent),
+            context=None if parent is None else _context_of_parent(parent),
             kind=_KINDS[kind],
             attributes=attributes,
             links=[Link(found) for each in links if (found := span_context_of(each)) is not None],
@@ -152,7 +152,7 @@ def span_context_of(traceparent: str | None) -> SpanContext | None:
     return context if context.is_valid else None
 
 
-def _below(parent: str) -> Context:
+def _context_of_parent(parent: str) -> Context:
     """Return the context with the `traceparent` as parent; an empty context, which starts a new trace, if it is invalid."""
     context = span_context_of(parent)
     return Context() if context is None else set_span_in_context(NonRecordingSpan(context), Context())

@@ -226,10 +226,10 @@ def outcomes_of_type(kind: ClassificationType, data: Any, text: str | None) -> l
     event = Event(name=kind.name, data=data)
     if kind.tool is None:
         return reply or [event]
-    return [event, *reply, CallTools([_mapped_call(kind.tool, kind, data)])]
+    return [event, *reply, CallTools([_call_of_instruction(kind.tool, kind, data)])]
 
 
-def _mapped_call(tool: str, kind: ClassificationType, data: Any) -> ToolCall:
+def _call_of_instruction(tool: str, kind: ClassificationType, data: Any) -> ToolCall:
     """Return the call of an instruction's tool.
 
     Data that does not fit the schema stays text, so that the tool does not run.

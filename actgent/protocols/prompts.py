@@ -118,7 +118,7 @@ def _from_string() -> Callable[[str], Any]:
 
 
 @functools.lru_cache(maxsize=256)
-def _compiled(template: str) -> Callable[..., str]:
+def _compile_template(template: str) -> Callable[..., str]:
     rendering: Callable[..., str] = _from_string()(template).render
     return rendering
 
@@ -366,7 +366,7 @@ def check_template(template: str, *, name: str) -> None:
     from jinja2 import TemplateError  # noqa: PLC0415
 
     try:
-        _compiled(template)
+        _compile_template(template)
     except (TemplateError, *_TEMPLATE_ERRORS) as error:
         raise _broken(name, error) from error
 
@@ -384,7 +384,7 @@ def render(
     from jinja2 import TemplateError  # noqa: PLC0415
 
     try:
-        return _compiled(template)(variables, profile=profile).strip()
+        return _compile_template(template)(variables, profile=profile).strip()
     except (TemplateError, *_TEMPLATE_ERRORS) as error:
         raise _broken(name, error) from error
 

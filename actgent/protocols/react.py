@@ -115,7 +115,7 @@ class ReAct(Protocol):
     def partial(self, text: str) -> str | None:
         if '"response_description"' in text:
             return _partial_description(text)
-        return _partial_final(text) if "ModelResponse" in text and '"primary_action"' not in text else None
+        return _partial_final(text) if "Answer" in text and '"primary_action"' not in text else None
 
     def partial_answer(self) -> PartialAnswer:
         return PartialAnswer(self.partial, follow_strings(self.partial))

@@ -165,7 +165,7 @@ def _search(text: str) -> Iterator[Any]:
     for value in _outermost(text):
         found = True
         yield value
-    if not found and (value := _repaired(unfenced(text).strip().rstrip(",;"))) is not _NOTHING:
+    if not found and (value := _parse_leniently(unfenced(text).strip().rstrip(",;"))) is not _NOTHING:
         yield value
 
 
@@ -241,7 +241,7 @@ def _literal(span: str) -> Any:
         return _NOTHING
 
 
-def _repaired(text: str) -> Any:
+def _parse_leniently(text: str) -> Any:
     """Return the value of a text that is one closed value with small syntax errors, or _NOTHING if it is not closed.
 
     Raises:

@@ -63,11 +63,11 @@ def schema_check(schema: Mapping[str, Any]) -> Check:
         if len(_checks) >= _MAX_CHECKS:
             del _checks[next(iter(_checks))]
         # The entry holds a reference to the schema, so that its id is not reused.
-        kept = _checks[id(schema)] = (schema, _compiled(schema))
+        kept = _checks[id(schema)] = (schema, _compile(schema))
     return kept[1]
 
 
-def _compiled(schema: Mapping[str, Any]) -> Check:
+def _compile(schema: Mapping[str, Any]) -> Check:
     if schemas.is_deep(schema):
         raise ConfigurationError(f"the schema of an answer is nested deeper than {schemas.MAX_LEVELS} levels")
     if not is_json_schema(schema):

@@ -87,7 +87,7 @@ def _add_keywords(cls: Any, keywords: Mapping[str, str]) -> None:
         try:
             inner(self, *args, **options)
         except TypeError as error:
-            error_with_text = _reworded(error, type(self).__name__, keywords, _parameters(inner))
+            error_with_text = _add_hint(error, type(self).__name__, keywords, _parameters(inner))
             if (
                 error_with_text is None or _depth(error) > 1
             ):  # the error was raised inside the called function
@@ -110,7 +110,7 @@ def _parameters(function: Any) -> list[str]:
     return [name for name in names if name != "self"]
 
 
-def _reworded(error: TypeError, name: str, keywords: Mapping[str, str], known: list[str]) -> TypeError | None:
+def _add_hint(error: TypeError, name: str, keywords: Mapping[str, str], known: list[str]) -> TypeError | None:
     text = str(error)
     wrong = (
         text.rpartition("unexpected keyword argument ")[2].strip("'") if "unexpected keyword" in text else ""
@@ -194,7 +194,7 @@ class _BlockFunction:
             return self._make(*args, **options)
         except TypeError as error:
             known = _parameters(self.__wrapped__)
-            error_with_text = _reworded(error, self.__qualname__, self._keywords, known)
+            error_with_text = _add_hint(error, self.__qualname__, self._keywords, known)
             if error_with_text is None or _takes(self.__wrapped__, args, options):
                 raise
             raise error_with_text from None

@@ -172,16 +172,19 @@ _EXTENSION_HOOKS = [partial(_reduce, depth) for depth in range(MAX_TUPLES + 1)]
 def _pack_slowly(plain: list[Any]) -> bytes:
     """Encode values that msgpack rejected: box integers above 64 bits, and raise an error that names values that are not plain data."""
     try:
-        return _pack([_boxed(value, "") for value in plain])
+        return _pack([_box_value(value, "") for value in plain])
     except (ValueError, RecursionError) as error:
         raise NotSerializable("a value", f"too large or too deep ({error})") from error
 
 
-def _boxed(value: Any, path: str) -> Any:
+def _box_value(value: Any, path: str) -> Any:
     if isinstance(value, Mapping):
-        return {_boxed(key, f"{path} (a key)"): _boxed(item, f"{path}.{key}") for key, item in value.items()}
+        return {
+            _box_value(key, f"{path} (a key)"): _box_value(item, f"{path}.{key}")
+            for key, item in value.items()
+        }
     if type(value) in (list, tuple):
-        return type(value)(_boxed(item, path) for item in value)
+        return type(value)(_box_value(item, path) for item in value)
     if type(value) is int and not -(2**63) <= value < 2**64:
         return msgpack.ExtType(_INTEGER, value.to_bytes(value.bit_length() // 8 + 1, "big", signed=True))
     if value is None or type(value) in (bool, int, float, str, bytes):

@@ -46,7 +46,7 @@ class assert_no_leaks:  # noqa: N801 - lower case, since it is used like an asse
     ) -> None:
         if error is None:
             deadline = time.monotonic() + self.grace
-            while (left := self._left()) and time.monotonic() < deadline:
+            while (left := self._find_leaks()) and time.monotonic() < deadline:
                 time.sleep(0.001)
             _complain(left)
 
@@ -60,11 +60,11 @@ class assert_no_leaks:  # noqa: N801 - lower case, since it is used like an asse
         await trio.lowlevel.checkpoint()  # noqa: ASYNC102 - a cancelled block is not checked
         if error is None:
             deadline = time.monotonic() + self.grace
-            while (left := self._left()) and time.monotonic() < deadline:
+            while (left := self._find_leaks()) and time.monotonic() < deadline:
                 await trio.lowlevel.checkpoint()  # noqa: ASYNC102 - as above; not sleep: a mock clock may not advance
             _complain(left)
 
-    def _left(self) -> list[str]:
+    def _find_leaks(self) -> list[str]:
         now = _everything()
         return [describe() for key, describe in now.items() if key not in self._before]
 

@@ -40,7 +40,7 @@ def fill_parameters(values: Mapping[str, Any], *, shown: Iterable[str] = (), own
 
     def derive(tools: Sequence[Tool]) -> list[Tool]:
         known = {name for tool in tools for name in tool.parameters.get("properties", {})}
-        known |= {name for tool in tools for name in _filled(tool)}
+        known |= {name for tool in tools for name in _filled_parameters(tool)}
         if unknown := sorted(values.keys() - known):
             raise ConfigurationError(
                 f"toolset {owner!r}: configured() names the parameter {unknown[0]!r}, which no tool has "
@@ -92,7 +92,7 @@ class ConfiguredTool(WrappedTool):
         return await self.inner.execute(filled, context)
 
 
-def _filled(tool: Tool) -> frozenset[str]:
+def _filled_parameters(tool: Tool) -> frozenset[str]:
     """Return the parameters that inner configurations of a tool have filled in."""
     names: frozenset[str] = frozenset()
     while isinstance(tool, WrappedTool):

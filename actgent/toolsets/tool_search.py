@@ -118,9 +118,9 @@ def build_registry(
 
 def rank_tools(tools: Sequence[Tool], query: str) -> list[Tool]:
     """Return the tools that match a word of the query, best first. Rare words and words of a tool's name have more weight."""
-    texts = [_words_of(tool) for tool in tools]
+    texts = [_weighted_words(tool) for tool in tools]
     spread = Counter(word for words in texts for word in words)
-    query_words = list(dict.fromkeys(_words(query)))[:MAX_QUERY_WORDS]
+    query_words = list(dict.fromkeys(_split_words(query)))[:MAX_QUERY_WORDS]
     scores = [
         sum(
             words[each] / spread[each]
@@ -140,14 +140,16 @@ def _same_stem(word: str, other: str) -> bool:
     return word.startswith(other) or other.startswith(word)
 
 
-def _words(text: str) -> list[str]:
+def _split_words(text: str) -> list[str]:
     """Return the lower-case words of a text; camel case is split."""
     return _WORD.findall(_CAMEL.sub(" ", text[:MAX_SEARCHED_CHARACTERS]).lower())
 
 
-def _words_of(tool: Tool) -> Counter[str]:
+def _weighted_words(tool: Tool) -> Counter[str]:
     """Return the words of a tool's name, description and parameters, with weights."""
-    words = Counter(_words(tool.description) + _words(" ".join(tool.parameters.get("properties", {}))))
-    for word in _words(tool.name):
+    words = Counter(
+        _split_words(tool.description) + _split_words(" ".join(tool.parameters.get("properties", {})))
+    )
+    for word in _split_words(tool.name):
         words[word] += 3
     return words

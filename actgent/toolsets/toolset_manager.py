@@ -309,16 +309,16 @@ async def _wait_optional(states: Sequence[_ToolsetState]) -> None:
     """Wait until each toolset has connected or failed, at most `OPTIONAL_WAIT_SECONDS` after the last connection."""
     deadline = math.inf
     while waiting := [state for state in states if not state.is_settled]:
-        known = _connected(states)
+        known = _count_connected(states)
         with trio.move_on_at(deadline) as scope:
             await _wait_any(waiting)
         if scope.cancelled_caught:
             return
-        if _connected(states) > known:
+        if _count_connected(states) > known:
             deadline = trio.current_time() + OPTIONAL_WAIT_SECONDS
 
 
-def _connected(states: Sequence[_ToolsetState]) -> int:
+def _count_connected(states: Sequence[_ToolsetState]) -> int:
     """Return the number of connected toolsets, without static ones."""
     return sum(state.tools is not None and state.source.may_change for state in states)
 

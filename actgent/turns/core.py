@@ -425,7 +425,7 @@ class AgentCore:
     async def reply(self, context: SessionContext, turn: Turn, deliveries: Sequence[Delivery]) -> None:
         """Record the deliveries of an answer, then call the session's handlers and route to other agents."""
         if self.guards.answers:
-            deliveries = [await self._guarded(context, turn, each) for each in deliveries]
+            deliveries = [await self._apply_answer_guards(context, turn, each) for each in deliveries]
         if context.log is not None:
             is_watched = bool(self.hooks.listeners) or self.observer.stream.watched
             await _write_answer(context, context.log, turn, deliveries, is_watched=is_watched)
@@ -435,7 +435,7 @@ class AgentCore:
             if isinstance(delivery, Route):
                 await self._hand_over(context, turn, delivery)
 
-    async def _guarded(self, context: SessionContext, turn: Turn, delivery: Delivery) -> Delivery:
+    async def _apply_answer_guards(self, context: SessionContext, turn: Turn, delivery: Delivery) -> Delivery:
         """Return a reply as changed by the answer guards; other deliveries are unchanged."""
         if not isinstance(delivery, Reply):
             return delivery

@@ -63,7 +63,7 @@ class FailureLogger:
             self.agent,
             LogVariable(context.id),
             name_of(handler),
-            LogVariable(self._words(error)),
+            LogVariable(self._error_text(error)),
             exc_info=self._trace(error) if own else None,
         )
 
@@ -99,7 +99,7 @@ class FailureLogger:
             LogVariable(context.id),
             LogVariable(failure.message_id),
             failure.kind,
-            LogVariable(self._words(failure.error)),
+            LogVariable(self._error_text(failure.error)),
             exc_info=None if _is_of_provider(failure.error) else self._trace(failure.error),
         )
 
@@ -111,7 +111,7 @@ class FailureLogger:
             LogVariable(context.id),
             LogVariable(failure.message_id),
             failure.kind,
-            LogVariable(self._words(failure.error)),
+            LogVariable(self._error_text(failure.error)),
             exc_info=self._trace(failure.error),
         )
 
@@ -126,7 +126,7 @@ class FailureLogger:
                     self.agent,
                     LogVariable(context.id),
                     failure.kind,
-                    LogVariable(self._words(failure.error)),
+                    LogVariable(self._error_text(failure.error)),
                     exc_info=None if _is_of_provider(failure.error) else self._trace(failure.error),
                 )
         elif (error := future.suspended) is not None and not context.handlers.any_of("approval"):
@@ -168,7 +168,7 @@ class FailureLogger:
             self.agent,
             LogVariable(context.id),
             call.name,
-            LogVariable(self._words(error)),
+            LogVariable(self._error_text(error)),
             exc_info=None if isinstance(error, InvalidToolResult) else self._trace(error),
         )
 
@@ -179,12 +179,12 @@ class FailureLogger:
             self.agent,
             LogVariable(context.id),
             call.name,
-            LogVariable(self._words(error)),
+            LogVariable(self._error_text(error)),
         )
 
     # --- words ---------------------------------------------------------------------------
 
-    def _words(self, error: BaseException) -> str:
+    def _error_text(self, error: BaseException) -> str:
         if self.is_redacted:
             error = _raised_by_program(error)
             return f"{type(error).__name__} at {source_location(error)}"

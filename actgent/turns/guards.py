@@ -110,7 +110,7 @@ class Guards:
             HandlerFailed: A guard failed.
             ActgentError: The model call failed.
         """
-        known = _known(turn, "")
+        known = _recorded_decision(turn, "")
         if known is not None:
             _check(known)
             return await ask()
@@ -142,7 +142,7 @@ class Guards:
                 for guard, with_session in self.messages:
                     said = await dispatcher.judge(context, guard, message, takes_session=with_session)
                     if isinstance(said, ApprovalRequest):
-                        said = _decided(context, guard, message, said)
+                        said = _find_decision(context, guard, message, said)
                     if isinstance(said, Refuse):
                         raise GuardrailTripped(name_of(guard), said.reason)
                     if said is not None:
@@ -163,7 +163,7 @@ class Guards:
             GuardrailTripped: A guard rejected the answer, now or before a restart.
             HandlerFailed: A guard failed.
         """
-        known = _known(turn, reply.id)
+        known = _recorded_decision(turn, reply.id)
         if known is None:
             known = await self._judge_answer(context, turn, reply, dispatcher)
             if context.log is not None:
@@ -179,7 +179,7 @@ class Guards:
         for guard, with_session in self.answers:
             said = await dispatcher.judge(context, guard, reply, takes_session=with_session)
             if isinstance(said, ApprovalRequest):
-                said = _decided(context, guard, reply, said)
+                said = _find_decision(context, guard, reply, said)
             if isinstance(said, Refuse):
                 return GuardDecisionRecord(
                     message_id=turn.message.id, answer=reply.id, guard=name_of(guard), refused=said.reason
@@ -249,7 +249,7 @@ class ApprovalNeeded(Exception):
         self.asked = asked
 
 
-def _decided(
+def _find_decision(
     context: SessionContext, guard: Handler, about: Message | Reply, ask: ApprovalRequest
 ) -> Refuse | str | None:
     """Return the approval decision about a message or an answer; a string replaces the answer.
@@ -292,7 +292,7 @@ def _with_text(message: Message, text: str) -> Message:
     return attrs.evolve(message, parts=(Text(text), *others) if text.strip() else others)
 
 
-def _known(turn: Turn, answer: str) -> GuardDecisionRecord | None:
+def _recorded_decision(turn: Turn, answer: str) -> GuardDecisionRecord | None:
     """Return the recorded guard decision about an answer from before a restart; an empty id selects the decision about the messages."""
     return None if turn.checkpoint is None else turn.checkpoint.guarded.get(answer)
 

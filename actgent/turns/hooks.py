@@ -53,7 +53,7 @@ class Hooks:
             for place, entry in enumerate(self.queries)
             if entry in self.queries  # an earlier hook may have removed this one
         ]
-        return _worded(texts)
+        return _join_texts(texts)
 
     async def gather_for(
         self, context: SessionContext, turn: Turn, view: TurnView, dispatcher: Dispatcher
@@ -75,7 +75,7 @@ class Hooks:
             for place, entry in enumerate(self.staged)
             if entry[0] == stage and entry in self.staged  # an earlier hook may have removed this one
         ]
-        turn.aside = "\n\n".join(filter(None, (turn.aside, _worded(texts))))
+        turn.aside = "\n\n".join(filter(None, (turn.aside, _join_texts(texts))))
         turn.check()
 
     async def tell(self, context: SessionContext, turn: Turn, dispatcher: Dispatcher) -> None:
@@ -111,7 +111,7 @@ def _has_own(said: Sequence[Message], reported: int) -> bool:
     )
 
 
-def _worded(texts: Iterable[object]) -> str:
+def _join_texts(texts: Iterable[object]) -> str:
     """Join the texts of query pre-processors into one context text for the model; empty if there are none."""
     said = "\n\n".join(text for text in texts if isinstance(text, str) and text.strip())
     return f"Context: {said}" if said else ""

@@ -104,7 +104,7 @@ class TurnLifecycle:
             joined=joined,
         )
         if context.mailbox.unwritten_turn is not None:
-            self._go_on(context, turn, context.mailbox.unwritten_turn)
+            self._resume_turn(context, turn, context.mailbox.unwritten_turn)
         if context.checkpoint is not None:
             self._resume_checkpoint(context, turn, context.checkpoint)
         if (
@@ -129,7 +129,7 @@ class TurnLifecycle:
             self.observer.begin_turn(context, turn)
         return turn
 
-    def _go_on(self, context: SessionContext, turn: Turn, unwritten_turn: TurnCheckpoint) -> None:
+    def _resume_turn(self, context: SessionContext, turn: Turn, unwritten_turn: TurnCheckpoint) -> None:
         """Resume the turn of a re-sent message whose earlier outcome could not be written to the journal."""
         context.mailbox.unwritten_turn = None
         if unwritten_turn.message_id == turn.message.id and not turn.joined and context.log is not None:
@@ -223,7 +223,7 @@ class TurnLifecycle:
         except SessionClosed:
             pass  # the session was erased, so a later start has nothing to repeat
         except (JournalError, Fenced) as lost:
-            return _chained(lost, error) if not is_open_failure(kind, error) else error
+            return _chain_errors(lost, error) if not is_open_failure(kind, error) else error
         turn.is_recorded = True
         return error
 
@@ -307,7 +307,7 @@ class TurnLifecycle:
             except SessionClosed:
                 return error  # the session was erased
             except (JournalError, Fenced) as lost:
-                return _chained(lost, error)
+                return _chain_errors(lost, error)
             for acceptance, record in zip(acceptances, records, strict=True):
                 acceptance.failed = record
         return error
@@ -503,7 +503,7 @@ def failed_record(message_id: str, kind: str, error: Exception) -> FailureRecord
     )
 
 
-def _chained(lost: Exception, error: Exception) -> Exception:
+def _chain_errors(lost: Exception, error: Exception) -> Exception:
     """Return the error of a journal that could not store a failure, with the original error as its cause."""
     lost.__cause__ = error
     return lost

@@ -119,12 +119,14 @@ class Watch:
             if not code.co_filename.startswith(_PACKAGE):
                 foreign = frame
             elif found := _CALLERS.get((frame.f_globals.get("__name__", ""), code.co_qualname)):
-                return _held(*found, frame, foreign)
+                return _blocking_call(*found, frame, foreign)
             frame = frame.f_back
         return None
 
 
-def _held(kind: str, variable: str, caller: FrameType, foreign: FrameType | None) -> _BlockingCode | None:
+def _blocking_call(
+    kind: str, variable: str, caller: FrameType, foreign: FrameType | None
+) -> _BlockingCode | None:
     called = caller.f_locals.get(variable)
     if called is None or foreign is None:
         return None

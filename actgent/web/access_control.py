@@ -53,7 +53,7 @@ class AccessFilter:
         Raises:
             Problem: The session does not exist, belongs to another owner, or several agents have a session with this id.
         """
-        named = await self._named(session_id, agent)
+        named = await self._find_by_id(session_id, agent)
         heads = [head for head in named if await self.sees(caller, head)]
         if not heads:
             raise missing()
@@ -64,7 +64,7 @@ class AccessFilter:
             )
         return heads[0]
 
-    async def _named(self, session_id: str, agent: str | None) -> list[SessionSummary]:
+    async def _find_by_id(self, session_id: str, agent: str | None) -> list[SessionSummary]:
         """Return the summaries of all sessions with an id. An unknown id costs the same journal read as a known id."""
         agents = [agent] if agent is not None else await self.journal.agents_with_session(session_id) or [""]
         journal = self.journal
@@ -214,7 +214,7 @@ class ApprovalList:
             limit: Maximum number of approvals.
         """
         known: dict[SessionKey, tuple[int, Sequence[Approval]]] = {}
-        async for head in self._suspended():
+        async for head in self._suspended_sessions():
             seen = self._known.get(head.key)
             if seen is None or seen[0] != head.records:
                 running = self.access.runtime.agents.opener(head.agent).running
@@ -233,7 +233,7 @@ class ApprovalList:
                     break
         return found
 
-    async def _suspended(self) -> AsyncIterator[SessionSummary]:
+    async def _suspended_sessions(self) -> AsyncIterator[SessionSummary]:
         """Yield the suspended sessions of the agents in this process."""
         journal, agents = self.access.journal, self.access.runtime.agents
         after, left = None, MAX_SUSPENDED_SEARCHED

@@ -136,7 +136,7 @@ class Application:
             answer.origin = self.host_policy.check(scope)
             _check_framing(scope)
             app = _preflight if scope["method"] == "OPTIONS" and answer.origin else self.router
-            await app(self._routed(scope, answer), receive, answer)
+            await app(self._with_raw_path(scope, answer), receive, answer)
         except Exception as error:  # the outermost handler: every exception becomes a problem document
             if answer.is_cut:
                 raise
@@ -151,7 +151,7 @@ class Application:
             self.context.metrics.requests[answer.route, answer.status] += 1
             log_request(scope["method"], answer.route, answer.status, begun, answer.id)
 
-    def _routed(self, scope: ASGIScope, answer: "_Answer") -> ASGIScope:
+    def _with_raw_path(self, scope: ASGIScope, answer: "_Answer") -> ASGIScope:
         """Return the ASGI scope with the undecoded path, so that an encoded `/` does not split a segment.
 
         Raises:

@@ -254,7 +254,7 @@ class Metrics:
     def count(self, name: str, labels: Mapping[str, str], value: float = 1) -> None:
         """Add a value to the counter of this name and labels."""
         series = self._counters.setdefault(name, {})
-        key = _bounded(series, labels)
+        key = _series_key(series, labels)
         series[key] = series.get(key, 0) + value
 
     def observe(self, name: str, labels: Mapping[str, str], value: float) -> None:
@@ -263,7 +263,7 @@ class Metrics:
 
     def _histogram(self, name: str, labels: Mapping[str, str]) -> Histogram:
         series = self._histograms.setdefault(name, {})
-        key = _bounded(series, labels)
+        key = _series_key(series, labels)
         if (histogram := series.get(key)) is None:
             histogram = series[key] = Histogram(_BOUNDS.get(name, names.SECOND_BOUNDS))
         return histogram
@@ -329,7 +329,7 @@ class Metrics:
         yield "actgent_journal_counted", self._is_past_counted, {}
 
 
-def _bounded(series: Mapping[Labels, Any], labels: Mapping[str, str]) -> Labels:
+def _series_key(series: Mapping[Labels, Any], labels: Mapping[str, str]) -> Labels:
     """Return the key of a series. Above `MAX_SERIES` series, all label values become `other`."""
     key = tuple(labels.items())
     if key in series or len(series) < MAX_SERIES:
@@ -339,11 +339,11 @@ def _bounded(series: Mapping[Labels, Any], labels: Mapping[str, str]) -> Labels:
 
 def to_row(name: str, labels: Iterable[tuple[str, str]], value: float) -> str:
     """Return one line of the text format: a sample with its labels."""
-    text = ",".join(f'{label}="{_escaped(words)}"' for label, words in labels)
+    text = ",".join(f'{label}="{_escape(words)}"' for label, words in labels)
     return f"{name}{{{text}}} {value:.10g}" if text else f"{name} {value:.10g}"
 
 
-def _escaped(text: str) -> str:
+def _escape(text: str) -> str:
     return text.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
 
 

@@ -132,7 +132,7 @@ class _Row:
     fields: Callable[[Any], Mapping[str, Any]] = lambda _: {}
 
 
-def _decided(error: ApprovalAlreadyDecided) -> Mapping[str, Any]:
+def _decided_problem(error: ApprovalAlreadyDecided) -> Mapping[str, Any]:
     return {"approval_id": error.approval_id}
 
 
@@ -142,7 +142,7 @@ def _waiting(error: Suspended) -> Mapping[str, Any]:
     }
 
 
-def _unanswered(error: ServerUnreachable) -> Mapping[str, Any]:
+def _unanswered_problem(error: ServerUnreachable) -> Mapping[str, Any]:
     return {"may_be_done": True} if error.was_sent else {}
 
 
@@ -156,7 +156,7 @@ _ROWS = (
     _Row(SessionExists, "session-exists"),
     _Row(SessionClosed, "session-closed"),
     _Row(SessionBusy, "session-busy"),
-    _Row(ApprovalAlreadyDecided, "already-decided", _decided),
+    _Row(ApprovalAlreadyDecided, "already-decided", _decided_problem),
     _Row(DuplicateMessage, "conflict"),
     _Row(ApprovalMismatch, "conflict"),
     _Row(NotSuspended, "not-suspended"),
@@ -173,7 +173,7 @@ _ROWS = (
     _Row(ActorFailed, "unavailable"),
     _Row(DepsMissing, "unavailable"),
     _Row(Fenced, "unavailable", lambda _: {"moved": True}),
-    _Row(ServerUnreachable, "unavailable", _unanswered),
+    _Row(ServerUnreachable, "unavailable", _unanswered_problem),
     _Row(JournalFull, "journal-full"),
     _Row(JournalDamaged, "internal"),
     _Row(JournalError, "unavailable"),

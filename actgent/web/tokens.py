@@ -347,13 +347,13 @@ def write_tokens(file: Path, tokens: Iterable[AccessToken]) -> None:
 
 
 def _row_of(token: AccessToken) -> str:
-    scopes = ", ".join(_quoted(scope) for scope in sorted(token.scopes))
+    scopes = ", ".join(_quote_toml(scope) for scope in sorted(token.scopes))
     lines = [
         "[[token]]",
-        f"name = {_quoted(token.name)}",
-        f"owner = {_quoted(token.owner)}",
+        f"name = {_quote_toml(token.name)}",
+        f"owner = {_quote_toml(token.owner)}",
         f"scopes = [{scopes}]",
-        f"digest = {_quoted(token.digest)}",
+        f"digest = {_quote_toml(token.digest)}",
     ]
     if token.expires is not None:
         date = datetime.fromtimestamp(int(token.expires), UTC)
@@ -361,7 +361,7 @@ def _row_of(token: AccessToken) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _quoted(text: str) -> str:
+def _quote_toml(text: str) -> str:
     """Return a name as a TOML basic string. Names are printable, so only backslash and quote are escaped."""
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 

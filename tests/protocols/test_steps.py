@@ -87,7 +87,7 @@ def test_other_values_as_final_answer(value):
     ("plan", "kept"),
     [
         ("Step 1: Do this\nStep 2: Say it", "Step 1: Do this\nStep 2: Say it"),
-        (["Do", "SendReply"], "Do\nSay"),
+        (["Do", "Say"], "Do\nSay"),
     ],
 )
 def test_plan(plan, kept):

@@ -109,7 +109,7 @@ def goal_result(
     """
     progress = progress_at_end(state, history, turn=turn, goal=goal, any_turn=reply is not None)
     if failure is not None:
-        progress = _failed(progress, failure, max_iterations)
+        progress = _failed_progress(progress, failure, max_iterations)
     text = closing_text(progress, history) if reply is None else reply.text
     data = None if reply is None else reply.data
     if wants_text and progress.status not in ("incomplete", "error", "suspended"):
@@ -153,7 +153,7 @@ def _apply_handler(
         return None, attrs.evolve(progress, status=status, error=progress.error or words)
 
 
-def _failed(progress: Progress, failure: Exception, max_iterations: int) -> Progress:
+def _failed_progress(progress: Progress, failure: Exception, max_iterations: int) -> Progress:
     """Return the progress of a goal whose turn ended with an error, before the protocol could close it."""
     status: Status = "incomplete" if isinstance(failure, _BOUNDS) else "error"
     if isinstance(failure, Suspended):

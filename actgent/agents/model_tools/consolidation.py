@@ -188,7 +188,7 @@ class Consolidation(Agent[FoundMemories]):
         ]
         words = "\n".join(each.text for each in said if each.sender.kind == "user")
         known = await self._memories.recall(words, owner=owner, limit=MAX_KNOWN_MEMORIES, with_shared=False)
-        return "\n".join(("The conversation:", *lines, "", "Remembered already:", *_listed(known)))
+        return "\n".join(("The conversation:", *lines, "", "Remembered already:", *_list_memories(known)))
 
     async def _part(self, message_id: str, read: Session[Any], owner: Sender) -> Part:
         """Return the range of messages that a consolidation message processes; record the next unread range if it has none."""
@@ -278,7 +278,7 @@ class Consolidation(Agent[FoundMemories]):
         return "older" if memory.created_at <= part.last_at else "younger"
 
 
-def _listed(known: Iterable[MemoryMatch]) -> list[str]:
+def _list_memories(known: Iterable[MemoryMatch]) -> list[str]:
     lines = [
         f"- {each.memory.id} ({day_of(each.memory)}, {each.memory.kind}): {neutralize(each.memory.text)}"
         for each in known

@@ -22,11 +22,11 @@ def to_mermaid(
     """Return the steps as a Mermaid flowchart with conditions as rhombs. `results` colour the steps by their status."""
     lines = ["flowchart TD"]
     for name, step in graph.steps.items():
-        lines.append(f'    s_{_id(name)}["{_words(name)}<br/><i>{_words(agents[name])}</i>"]')
+        lines.append(f'    s_{_id(name)}["{_escape_label(name)}<br/><i>{_escape_label(agents[name])}</i>"]')
         target = f"s_{_id(name)}"
         if step.when is not None:
             target = f"w_{_id(name)}"
-            lines.append(f'    {target}{{"{_words(str(step.when))}"}} --> s_{_id(name)}')
+            lines.append(f'    {target}{{"{_escape_label(str(step.when))}"}} --> s_{_id(name)}')
         lines += [f"    s_{_id(each)} --> {target}" for each in graph.before(name)]
     if results is not None:
         lines += [f"    classDef {status} {colour}" for status, colour in _COLOURS.items()]
@@ -39,7 +39,7 @@ def _id(name: str) -> str:
     return name.replace("_", "__").replace("-", "_m_")
 
 
-def _words(text: str) -> str:
+def _escape_label(text: str) -> str:
     return _short(text).translate(_MERMAID)
 
 

@@ -251,7 +251,9 @@ class Pipeline(Agent[Any, Any]):
         Raises:
             ConfigurationError: An output does not fit the type that its step declares now.
         """
-        results = {name: self._typed(each) for name, each in results_in(state, tuple(self.steps)).items()}
+        results = {
+            name: self._convert_output(each) for name, each in results_in(state, tuple(self.steps)).items()
+        }
         is_over = all(each.status != "pending" for each in results.values())
         data = self._answer_data(results)
         said = "" if data is None else to_text(data)
@@ -267,7 +269,7 @@ class Pipeline(Agent[Any, Any]):
             usage=usage,
         )
 
-    def _typed(self, result: StepResult) -> StepResult:
+    def _convert_output(self, result: StepResult) -> StepResult:
         """Return a result with its output converted to the type that the step declares."""
         output = self.steps[result.name].output
         if output is None or result.status != "done":

@@ -25,18 +25,20 @@ def decide_step(
     for name in before:
         other = results[name]
         if other.status == "failed":
-            return _skipped(step, f"step {name!r} failed: {other.reason}", cause=name)
+            return _skipped_result(step, f"step {name!r} failed: {other.reason}", cause=name)
         if other.cause:
-            return _skipped(step, f"step {name!r} was skipped, as {other.cause!r} failed", cause=other.cause)
+            return _skipped_result(
+                step, f"step {name!r} was skipped, as {other.cause!r} failed", cause=other.cause
+            )
     values = values_in(inputs, results)
     try:
         if step.when is not None and not step.when.holds(values):
-            return _skipped(step, f"the condition is false: {step.when}")
+            return _skipped_result(step, f"the condition is false: {step.when}")
         missing = next(
             (r.name for r in step.read if _is_skipped(r.name, results) and not r.is_optional), None
         )
         if missing is not None:
-            return _skipped(step, f"it reads the output of step {missing!r}, which was skipped")
+            return _skipped_result(step, f"it reads the output of step {missing!r}, which was skipped")
         return RunStep(fill(step.template, values))
     except NoValue as error:
         return StepResult(name=step.name, status="failed", reason=str(error))
@@ -46,5 +48,5 @@ def _is_skipped(name: str, results: Mapping[str, StepResult]) -> bool:
     return name in results and results[name].status == "skipped"
 
 
-def _skipped(step: GraphStep, reason: str, *, cause: str = "") -> StepResult:
+def _skipped_result(step: GraphStep, reason: str, *, cause: str = "") -> StepResult:
     return StepResult(name=step.name, status="skipped", reason=reason, cause=cause)

@@ -12,7 +12,7 @@ from actgent.messages import Priority, Sender
 from actgent.sessions.incoming_messages import Content
 
 
-def _named(priority: Priority | str) -> Priority:
+def _parse_priority(priority: Priority | str) -> Priority:
     return Priority.named(priority)
 
 
@@ -30,7 +30,7 @@ class RunRequest:
     """Session of the message; None creates a new one."""
     sender: Sender | str | None = None
     """Sender of the message; None is the owner of the session."""
-    priority: Priority = attrs.field(default=Priority.NORMAL, converter=_named)
+    priority: Priority = attrs.field(default=Priority.NORMAL, converter=_parse_priority)
     """Priority in the inbox."""
     message_id: str | None = None
     """Id of the message; None creates one."""

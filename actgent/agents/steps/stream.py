@@ -66,7 +66,7 @@ def event_of(step: Step, step_id: str, *, complete: bool) -> StepsEvent:
     if step.kind == "plan":
         return PlanEvent(step_id=step_id, plan=step.plan, complete=complete)
     if step.kind == "step":
-        calls = _numbered(step.calls, step_id)
+        calls = _with_step_ids(step.calls, step_id)
         return StepEvent(step_id=step_id, thought=step.thought, calls=calls, complete=complete)
     data = None if isinstance(step.answer, str) else step.answer
     return FinalEvent(
@@ -74,7 +74,7 @@ def event_of(step: Step, step_id: str, *, complete: bool) -> StepsEvent:
     )
 
 
-def _numbered(calls: Sequence[ToolCall], step_id: str) -> tuple[ToolCall, ...]:
+def _with_step_ids(calls: Sequence[ToolCall], step_id: str) -> tuple[ToolCall, ...]:
     """Return the calls with ids made of step and position, since models reuse ids."""
     return tuple(attrs.evolve(call, id=f"{step_id}/{place}") for place, call in enumerate(calls))
 
@@ -116,13 +116,13 @@ class Narrator:
         if step.plan:
             events.append(PlanEvent(step_id=step_id, plan=step.plan))
         if step.kind == "step":
-            calls = _numbered(step.calls, step_id)
+            calls = _with_step_ids(step.calls, step_id)
             events.append(StepEvent(step_id=step_id, thought=step.thought, calls=calls))
         return events
 
     def begin(self, step_id: str, calls: Sequence[ToolCall]) -> list[StepsEvent]:
         """Return the events for the start of a step's tools."""
-        numbered = _numbered(calls, step_id)
+        numbered = _with_step_ids(calls, step_id)
         self._step_id, self._results = step_id, []
         self._waiting = {call.id: known for call, known in zip(calls, numbered, strict=True)}
         return [self._progress(call, "started") for call in numbered]

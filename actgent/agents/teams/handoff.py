@@ -187,7 +187,7 @@ class AgentReceivers:
         elif note:
             prompt = f"You took this conversation over from {context.agent}. {note}"
         child.conversation.add_origin(origin)
-        with self._relayed(child, context, turn):
+        with self._relay_deliveries(child, context, turn):
             try:
                 return await tool.agent.run(
                     said,
@@ -202,7 +202,7 @@ class AgentReceivers:
                     raise
                 return known
 
-    def _relayed(
+    def _relay_deliveries(
         self, child: SessionContext, context: SessionContext, turn: Turn
     ) -> AbstractContextManager[object]:
         """Relay the deliveries of the child session to this session, except replies and failures."""

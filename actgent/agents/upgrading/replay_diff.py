@@ -95,14 +95,14 @@ def _lines(records: Sequence[Record], states: Sequence[State], *, with_prompts: 
                 accepted[message.id] = message
             case MessageAppendedRecord(message_id=message_id):
                 begun.add(message_id)
-                yield step, f"message {_words(accepted[message_id])}"
+                yield step, f"message {_message_text(accepted[message_id])}"
             case AgentMessageRecord(message=message) if record.stop or not (
                 message.cut or is_summary(message)
             ):
                 if record.prompt and with_prompts:
                     yield step, f"system prompt and tools {record.prompt}"
                 answer = message.id if record.stop else answer
-                yield step, f"{record.stop or 'note'} {_words(message)}"
+                yield step, f"{record.stop or 'note'} {_message_text(message)}"
             case DeliveryRecord(ids=ids):
                 for each in ids:
                     if each.startswith(answer) and each not in told:
@@ -122,7 +122,7 @@ def _normalize_failure(failed: str) -> str:
     return "interrupted" if failed == "stopped" else failed
 
 
-def _words(message: Message) -> str:
+def _message_text(message: Message) -> str:
     parts = [_without_ids(part) for part in message.parts]
     stage = "" if message.stage is None else f" at stage {message.stage!r}"
     return f"of {message.sender.kind} {message.sender.name!r}{stage}: {parts!r}"

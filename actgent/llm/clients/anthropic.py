@@ -376,11 +376,11 @@ class _MessageAssembler(StreamAssembler):
     def body(self) -> Body | None:
         if not self.ended:
             return None
-        content = [_joined(block, self._pieces[index]) for index, block in sorted(self._blocks.items())]
+        content = [_join_pieces(block, self._pieces[index]) for index, block in sorted(self._blocks.items())]
         return {**self._message, "content": content}
 
 
-def _joined(block: Body, pieces: dict[str, list[str]]) -> Body:
+def _join_pieces(block: Body, pieces: dict[str, list[str]]) -> Body:
     """Return a block with its joined pieces. The input of our tools stays text; that of the provider's tools is decoded."""
     whole = dict(block)
     for key, texts in pieces.items():

@@ -203,7 +203,7 @@ def _encode_user(parts: tuple[Part, ...]) -> Iterator[Body]:
                 "output": _output(part),
             }
         elif isinstance(part, ToolResult):
-            rest += _shown(part)
+            rest += _encode_result(part)
         elif isinstance(part, Opaque):
             rest += [dict(part.data)] if part.dialect == _DIALECT else []
         elif not isinstance(part, Thinking | ToolCall):
@@ -213,10 +213,10 @@ def _encode_user(parts: tuple[Part, ...]) -> Iterator[Body]:
 
 
 def _output(result: ToolResult) -> str | list[Body]:
-    return _shown(result) if result.media else result.text
+    return _encode_result(result) if result.media else result.text
 
 
-def _shown(result: ToolResult) -> list[Body]:
+def _encode_result(result: ToolResult) -> list[Body]:
     text, media = attach_media(result, _accepts)
     return [{"type": "input_text", "text": text}, *map(_content, media)]
 

@@ -149,7 +149,7 @@ class Governor:
         return RateLimiterStatistics(
             name=name,
             total=self.statistics(),
-            buckets=_filled(self._admissions.buckets, now),
+            buckets=_refilled(self._admissions.buckets, now),
             models=tuple(_describe(model, state, now) for model, state in models),
         )
 
@@ -204,7 +204,7 @@ class Governor:
         """Wait for admission. A cancelled or failed wait releases everything."""
         await trio.lowlevel.checkpoint_if_cancelled()
         if len(self._parked) >= self._capacity:
-            raise _limited(f"{self._capacity} calls wait for the provider's rate limit already", model)
+            raise _limit_error(f"{self._capacity} calls wait for the provider's rate limit already", model)
         now = trio.current_time()
         state.queue.add(call)
         self._parked[call] = None
@@ -224,14 +224,14 @@ class Governor:
                 chat.watch.wait(seconds, model)
             self._leave(state, call, is_admitted=is_admitted)
         if not is_admitted:
-            raise _limited(f"waited {self._max_wait:g} s for the provider's rate limit", model)
+            raise _limit_error(f"waited {self._max_wait:g} s for the provider's rate limit", model)
 
     def _check_deadline(self, state: ModelState, call: Call, model: str, now: float, deadline: float) -> None:
         """Raise `RateLimited` at once if the earliest possible start is after the deadline."""
         earliest_start = self._admissions.earliest(state, call, now) - now
         if earliest_start > min(self._max_wait, min(deadline, trio.current_effective_deadline()) - now):
             text = f"the provider's rate limit leaves no room for another {earliest_start:.1f} s"
-            raise _limited(text, model, retry_after=earliest_start)
+            raise _limit_error(text, model, retry_after=earliest_start)
 
     async def _wait(self, call: Call) -> None:
         while call.state == "waiting":
@@ -272,11 +272,13 @@ class Governor:
                 "a Governor serves one trio run at a time: create a separate Governor for the other run"
             )
         self._run, now = run, trio.current_time()
-        buckets = [Bucket(kind, rate, capacity, capacity, now) for kind, rate, capacity in self._declared()]
+        buckets = [
+            Bucket(kind, rate, capacity, capacity, now) for kind, rate, capacity in self._configured_limits()
+        ]
         self._admissions = self._new_admissions(buckets=self._shares or buckets)
         self._waited = 0.0
 
-    def _declared(self) -> Iterator[tuple[str, float, float]]:
+    def _configured_limits(self) -> Iterator[tuple[str, float, float]]:
         """Yield the configured limits as (kind, units per second, burst units)."""
         for kind, limit in self._limits.items():
             if limit is not None:
@@ -290,11 +292,11 @@ class Governor:
         Detected limits and `concurrency` stay local: the slots of running calls cannot be revoked from a hanging process.
         """
         self._warn_of_concurrency(name)
-        if self._leaser is not None or not any(self._declared()):
+        if self._leaser is not None or not any(self._configured_limits()):
             return
         self._begin()
         self._leaser = leaser
-        self._shares = tuple([self._new_leased_limit(*each) for each in self._declared()])
+        self._shares = tuple([self._new_leased_limit(*each) for each in self._configured_limits()])
         for share in self._shares:
             leaser.add(share, self._name or name)
         self._admissions.buckets = self._shares
@@ -334,7 +336,7 @@ class Governor:
             leaser.remove(share)
         self._shares, now = (), trio.current_time()
         self._admissions.buckets = [
-            Bucket(kind, rate, capacity, 0.0, now) for kind, rate, capacity in self._declared()
+            Bucket(kind, rate, capacity, 0.0, now) for kind, rate, capacity in self._configured_limits()
         ]
         self._admit_next()
 
@@ -418,18 +420,18 @@ def _describe(model: str, state: ModelState, now: float) -> ModelStatistics:
         waiting=state.queue.by_priority(),
         admitted=state.admitted,
         paused=max(0.0, state.paused_until - now),
-        buckets=_filled(state.learnt.values(), now),
+        buckets=_refilled(state.learnt.values(), now),
     )
 
 
-def _filled(buckets: Iterable[Limit], now: float) -> tuple[BucketStatistics, ...]:
+def _refilled(buckets: Iterable[Limit], now: float) -> tuple[BucketStatistics, ...]:
     return tuple(
         BucketStatistics(kind=each.kind, capacity=each.capacity, level=each.fill(now), rate=each.rate)
         for each in buckets
     )
 
 
-def _limited(text: str, model: str, *, retry_after: float | None = None) -> RateLimited:
+def _limit_error(text: str, model: str, *, retry_after: float | None = None) -> RateLimited:
     error = RateLimited(text, retry_after=retry_after, model=model)
     error.retryable = False  # another attempt would only wait again
     return error

@@ -265,7 +265,7 @@ class Remote(LLM):
         except BadRequest as refused:
             answer = await self._ask_without_media(chat, show, refused, streams=streams)
         if is_wrapped:
-            answer = _unwrapped(answer)
+            answer = _unwrap_response(answer)
             if on_text is not None and answer.text:
                 await on_text(answer.text, 0)
         return answer if answer.model else attrs.evolve(answer, model=self.model)
@@ -356,11 +356,11 @@ class Remote(LLM):
                 call.chat.watch.begin(self.name, attempt)
             if call.work is not None:
                 call.work.note_granted()
-            answer = await self._bounded(call, attempt, permit)
+            answer = await self._call_with_timeout(call, attempt, permit)
             permit.report_usage(answer.usage)
             return answer
 
-    async def _bounded(self, call: "_Call", attempt: int, permit: Permit) -> ModelResponse:
+    async def _call_with_timeout(self, call: "_Call", attempt: int, permit: Permit) -> ModelResponse:
         failure: ModelError | None = None
         with trio.move_on_after(self._timeout):
             try:
@@ -469,7 +469,7 @@ class Remote(LLM):
         try:
             check_decoded(data)
         except ParseError as error:
-            raise self._malformed(ValueError(error.reason), response) from None
+            raise self._malformed_error(ValueError(error.reason), response) from None
         return body
 
     def _decode(self, body: Body, call: "_Call", response: httpx2.Response) -> ModelResponse:
@@ -485,7 +485,7 @@ class Remote(LLM):
         try:
             return read()
         except _MALFORMED as error:
-            failure = self._malformed(error, response)
+            failure = self._malformed_error(error, response)
         # Raised outside of the handler, so that the original exception, whose text may contain the key, is not its context.
         raise failure
 
@@ -502,7 +502,7 @@ class Remote(LLM):
             raise self._broken(f"the answer stopped before its end: {reason}", response, code=error.code)
         raise error
 
-    def _malformed(self, error: Exception, response: httpx2.Response) -> StreamInterrupted:
+    def _malformed_error(self, error: Exception, response: httpx2.Response) -> StreamInterrupted:
         if isinstance(error, EventTooLarge):
             return self._broken(str(error), response)
         reason = self._secrets.redact(str(error) if type(error) is ValueError else repr(error))
@@ -702,7 +702,7 @@ def _is_stream(response: httpx2.Response, *, asked: bool) -> bool:
     return asked or response.content.lstrip().startswith((b"data:", b"event:", b":"))
 
 
-def _unwrapped(answer: ModelResponse) -> ModelResponse:
+def _unwrap_response(answer: ModelResponse) -> ModelResponse:
     """Return a wrapped answer with the member `response` as its text. Other answers are returned unchanged."""
     text = unwrap_answer(answer.text)
     if text is None:

@@ -39,7 +39,7 @@ def _cut_to(messages: Sequence[Message], sizes: Sequence[int], budget: int) -> l
     """Cut the longest texts so that all messages together have at most `budget` characters."""
     share = _share(sizes, budget)
     return [
-        message if size <= share else attrs.evolve(message, parts=_shortened(message.parts, share))
+        message if size <= share else attrs.evolve(message, parts=_shorten_parts(message.parts, share))
         for message, size in zip(messages, sizes, strict=True)
     ]
 
@@ -56,7 +56,7 @@ def _share(sizes: Sequence[int], budget: int) -> int:
     return budget
 
 
-def _shortened(parts: Sequence[Part], room: int) -> tuple[Part, ...]:
+def _shorten_parts(parts: Sequence[Part], room: int) -> tuple[Part, ...]:
     """Cut the beginnings of texts until the parts have at most `room` characters. Later parts are kept before earlier ones."""
     fixed = sum(count_characters([part]) for part in parts if not isinstance(part, Text | ToolResult))
     left, kept = max(0, room - fixed), list[Part]()

@@ -42,13 +42,13 @@ class Embedder:
         error: BaseException = TimeoutError(f"no vectors within {EMBED_TIMEOUT_SECONDS:g} s")
         try:
             with trio.move_on_after(EMBED_TIMEOUT_SECONDS):
-                return _packed(await self._embedded(texts), len(texts))
+                return _pack_vectors(await self._call_embed(texts), len(texts))
         except BaseException as raised:  # noqa: ASYNC103, BLE001 - user code may raise anything
             error = convert_user_error(raised, "embed", self.place)
         _log.warning("no vectors of %s: only words are compared: %s", counted(len(texts), "text"), error)
         return nothing
 
-    async def _embedded(self, texts: Sequence[str]) -> Vectors:
+    async def _call_embed(self, texts: Sequence[str]) -> Vectors:
         embed = self.embed
         assert embed is not None  # noqa: S101 - checked by the caller
         call = type(embed).__call__  # a callable object may have an async method
@@ -67,7 +67,7 @@ def _to_bytes(vector: Sequence[float]) -> bytes:
     return array.array("f", vector).tobytes()
 
 
-def _packed(vectors: Vectors, count: int) -> list[bytes | None]:
+def _pack_vectors(vectors: Vectors, count: int) -> list[bytes | None]:
     """Encode vectors as 32-bit floats, as stores hold them.
 
     Raises:

@@ -199,13 +199,13 @@ class SQLiteStore(MemoryStore):
             self.run(
                 "INSERT OR REPLACE INTO vectors SELECT number, owner, is_shared, vec_quantize_binary(?), ? "
                 "FROM memories WHERE number = ? AND replaced_by IS NULL",
-                (_padded(vector), vector, number),
+                (_pad_vector(vector), vector, number),
             )
 
     def cosines(self, scope: Scope, vector: bytes, *, limit: int, numbers: Iterable[int]) -> dict[int, float]:
         nearest = _NEAREST if scope.with_shared else _NEAREST_OWN
         try:
-            compared = {number for number, _ in self.run(nearest, (_padded(vector), scope.key, limit))}
+            compared = {number for number, _ in self.run(nearest, (_pad_vector(vector), scope.key, limit))}
             compared.update(numbers)
             return dict(
                 self.run(
@@ -233,7 +233,7 @@ class SQLiteStore(MemoryStore):
             check_dimensions(size // FLOAT_BYTES, asked)
 
 
-def _padded(vector: bytes) -> bytes:
+def _pad_vector(vector: bytes) -> bytes:
     """Append zeros until the number of dimensions is a multiple of 8, which sqlite-vec requires for the signs of a vector."""
     return vector + bytes(-len(vector) % (8 * FLOAT_BYTES))
 

@@ -205,7 +205,7 @@ def cancel_blocked(plan: Plan, *, now: float) -> Plan:
     alive = _reachable(plan.items)
     blocked = [item for item in plan.items if item.status == "pending" and item.id not in alive]
     for item in blocked:
-        plan = plan.with_item(_cancelled(item, plan, now))
+        plan = plan.with_item(_cancel_item(item, plan, now))
     return plan
 
 
@@ -219,7 +219,7 @@ def _reachable(items: Sequence[TodoItem]) -> set[str]:
     return alive
 
 
-def _cancelled(item: TodoItem, plan: Plan, now: float) -> TodoItem:
+def _cancel_item(item: TodoItem, plan: Plan, now: float) -> TodoItem:
     missing = [name for name in item.dependencies if name not in plan.outputs]
     reason = ", ".join(f"{name} ({_status_of(plan.find(name))})" for name in missing)
     return attrs.evolve(item, status="cancelled", result=f"not run: depends on {reason}", updated_at=now)

@@ -157,9 +157,9 @@ class RecordReplayer:
                 self._unkept = None
             case MessageAppendedRecord(message_id=message_id, joins=joins):
                 self._unkept = None
-                joined = self._joined() if joins else ()
+                joined = self._joined_messages() if joins else ()
                 self._turn = TurnCheckpoint(message_id, joined, limits=record.limits)
-                self._context.conversation.append(self._accepted(message_id), answered=True)
+                self._context.conversation.append(self._find_accepted(message_id), answered=True)
             case AgentMessageRecord():
                 self._say(record)
             case StateChangeRecord() | ActionFailureRecord() | StateRollbackRecord():
@@ -206,13 +206,13 @@ class RecordReplayer:
         if isinstance(record, ApprovalRequestRecord) and self._turn is not None:
             self._turn.apply(record)
 
-    def _joined(self) -> tuple[Message, ...]:
+    def _joined_messages(self) -> tuple[Message, ...]:
         """Return the messages that the turn answers together with the message that was just appended."""
         if self._turn is None:
             return ()
-        return (*self._turn.joined, self._accepted(self._turn.message_id))
+        return (*self._turn.joined, self._find_accepted(self._turn.message_id))
 
-    def _accepted(self, message_id: str) -> Message:
+    def _find_accepted(self, message_id: str) -> Message:
         """Return the accepted message with this id."""
         if (accepted := self._waiting.get(message_id)) is None:
             reason = f"the turn of message {message_id!r} starts without a record of the message"
@@ -261,7 +261,7 @@ class RecordReplayer:
             results = close_calls(self._asking, self._asking.tool_calls, turn)
             self._asking = None
             turn.stop = ""
-            self._take(results)
+            self._append_message(results)
 
     def _pay(self, record: UsageRecord | DownstreamUsageRecord) -> None:
         if isinstance(record, UsageRecord) and not record.turn:
@@ -278,12 +278,12 @@ class RecordReplayer:
                 self._context.conversation.view.shrink(share)
         if said.stop:
             self._context.conversation.last_answer = said
-        self._take(message)
+        self._append_message(message)
         self._context.conversation.usage += said.usage
         if self._turn is not None:
             self._turn.say(said, state_number=self._context.state_number)
 
-    def _take(self, message: Message) -> None:
+    def _append_message(self, message: Message) -> None:
         """Append a message of the agent to the conversation."""
         self._context.conversation.append(message)
         # Calls written as text are known only by their results; the calls of an unfinished answer are parsed again.

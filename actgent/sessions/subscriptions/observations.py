@@ -124,7 +124,7 @@ class ObservationView:
             case DeliveryRecord(ids=ids):
                 for each in ids:
                     if each in self._texts and each not in self._told:
-                        yield each, "FINAL_RESPONSE", "ModelResponse", self._texts[each]
+                        yield each, "FINAL_RESPONSE", "Answer", self._texts[each]
             case _:
                 yield from _of_turn(record, item.number)
 
@@ -161,7 +161,7 @@ def _of_told(told: OutcomeRecord) -> tuple[Any, ...]:
         about: dict[str, Any] = {"data": data, "message_type": told.name}
         if told.reasoning is not None:
             about["reasoning"] = json.loads(told.reasoning)
-        return told.id, "FINAL_RESPONSE", "ModelResponse", told.text, about
+        return told.id, "FINAL_RESPONSE", "Answer", told.text, about
     if told.kind == "route":
         return told.id, "ROUTE", f"Hands over to {told.name}", data
     kind = _OF_EVENTS.get(told.name, "EVENT")
@@ -199,10 +199,10 @@ def _state_title(changes: Mapping[str, Any], action: str) -> str:
 
 def _readable(changes: Mapping[str, Any]) -> dict[str, Any]:
     """Return state changes with plans as plain data, because the session's state stores a plan as JSON text."""
-    return {key: _decoded(value) if key == PLAN else value for key, value in changes.items()}
+    return {key: _decode_value(value) if key == PLAN else value for key, value in changes.items()}
 
 
-def _decoded(value: object) -> object:
+def _decode_value(value: object) -> object:
     try:
         return json.loads(value) if isinstance(value, str) and value.startswith("{") else value
     except ValueError:

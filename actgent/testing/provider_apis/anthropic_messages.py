@@ -96,7 +96,7 @@ class AnthropicMessagesAPI(ProviderAPI):
         yield _event("message_start", message=message)
         for index, part in enumerate(answer.parts):
             block = _block(part, request, index)
-            yield _event("content_block_start", index=index, content_block=_opened(block))
+            yield _event("content_block_start", index=index, content_block=_started_block(block))
             if index == 0:
                 yield PING
             for delta in _deltas(block, chunk):
@@ -211,7 +211,7 @@ _GROWING: Mapping[str, Mapping[str, Any]] = {
 }
 
 
-def _opened(block: Mapping[str, Any]) -> dict[str, Any]:
+def _started_block(block: Mapping[str, Any]) -> dict[str, Any]:
     """Return a content block as its start event contains it: empty if deltas follow, else complete."""
     return {**block, **_GROWING.get(block["type"], {})}
 

@@ -74,7 +74,7 @@ def _message(where: str, item: Mapping[str, Any]) -> Problems:
     if role not in _ROLES:
         yield f"{where}.role: {role!r} is not one of user, assistant"
     if isinstance(content, str):
-        yield from _filled(f"{where}.content", content, is_said=role == "assistant")
+        yield from _check_not_blank(f"{where}.content", content, is_said=role == "assistant")
     else:
         yield from _blocks(f"{where}.content", content, is_said=role == "assistant")
 
@@ -94,7 +94,7 @@ def _blocks(
 def _block(where: str, block: Mapping[str, Any], *, is_said: bool) -> Problems:
     match block["type"]:
         case "text":
-            yield from _filled(f"{where}.text", block.get("text"), is_said=is_said)
+            yield from _check_not_blank(f"{where}.text", block.get("text"), is_said=is_said)
         case "thinking" if not isinstance(block.get("signature"), str):
             yield f"{where}.signature: field required"
         case "tool_use":
@@ -106,7 +106,7 @@ def _block(where: str, block: Mapping[str, Any], *, is_said: bool) -> Problems:
             yield from _blocks(f"{where}.content", block["content"], allowed=allowed)
 
 
-def _filled(where: str, text: object, *, is_said: bool) -> Problems:
+def _check_not_blank(where: str, text: object, *, is_said: bool) -> Problems:
     """Check that a text is not blank. Only texts of the model may be blank."""
     if not isinstance(text, str):
         yield f"{where}: field required"

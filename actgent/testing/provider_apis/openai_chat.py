@@ -72,7 +72,7 @@ class OpenAIChatAPI(ProviderAPI):
     def body(self, answer: ModelResponse, request: ProviderRequest) -> Mapping[str, Any]:
         choice = {
             "index": 0,
-            "message": _said(answer, request),
+            "message": _encode_answer(answer, request),
             "logprobs": None,
             "finish_reason": _FINISH[answer.stop],
         }
@@ -125,7 +125,7 @@ def _usage(answer: ModelResponse, request: ProviderRequest) -> dict[str, Any]:
 # --- writing -----------------------------------------------------------------------------
 
 
-def _said(answer: ModelResponse, request: ProviderRequest) -> dict[str, Any]:
+def _encode_answer(answer: ModelResponse, request: ProviderRequest) -> dict[str, Any]:
     """Return the assistant message of a complete answer."""
     text = answer.text or None
     is_refused = answer.stop == "refusal"

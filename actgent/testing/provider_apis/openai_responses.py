@@ -137,7 +137,7 @@ def _head(answer: ModelResponse, request: ProviderRequest) -> dict[str, Any]:
         "temperature": asked.get("temperature", 1.0),
         "text": asked.get("text") or {"format": {"type": "text"}},
         "tool_choice": asked.get("tool_choice", "auto"),
-        "tools": [_echoed(tool) for tool in asked.get("tools") or ()],
+        "tools": [_echo_tool(tool) for tool in asked.get("tools") or ()],
         "top_p": asked.get("top_p", 1.0),
         "top_logprobs": asked.get("top_logprobs", 0),
         "presence_penalty": asked.get("presence_penalty", 0.0),
@@ -152,7 +152,7 @@ def _head(answer: ModelResponse, request: ProviderRequest) -> dict[str, Any]:
     }
 
 
-def _echoed(tool: Mapping[str, Any]) -> Mapping[str, Any]:
+def _echo_tool(tool: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return a tool as the response repeats it, with the API's default values."""
     if tool.get("type") != "function":
         return tool
@@ -228,7 +228,7 @@ def _events(answer: ModelResponse, request: ProviderRequest, chunk: int) -> Iter
     yield "created", {"response": head}
     yield "in_progress", {"response": head}
     for index, item in enumerate(output):
-        yield "output_item.added", {"output_index": index, "item": _opened(item)}
+        yield "output_item.added", {"output_index": index, "item": _started_item(item)}
         for kind, data in _item_events(item, chunk):
             yield kind, {"item_id": item.get("id"), "output_index": index, **data}
         yield "output_item.done", {"output_index": index, "item": item}
@@ -243,7 +243,7 @@ _GROWING: Mapping[str, Mapping[str, Any]] = {
 }
 
 
-def _opened(item: Mapping[str, Any]) -> dict[str, Any]:
+def _started_item(item: Mapping[str, Any]) -> dict[str, Any]:
     """Return an item as its start event contains it."""
     return {**item, **_GROWING.get(item["type"], {})}
 

@@ -83,9 +83,9 @@ def _find_parents() -> Iterator[Path]:
         root, mounted = before.split(" ")[3:5]
         kind, _, options = after.split(" ")[:3]
         if kind == "cgroup" and "memory" in options.split(",") and "memory" in own:
-            yield _below(mounted, root, own["memory"])
+            yield _path_below(mounted, root, own["memory"])
         elif kind == "cgroup2" and "" in own:
-            here = _below(mounted, root, own[""])
+            here = _path_below(mounted, root, own[""])
             # A cgroup with processes cannot have children with controllers, so the new one is created as its sibling.
             for each in (here, here.parent):
                 control = each / "cgroup.subtree_control"
@@ -93,6 +93,6 @@ def _find_parents() -> Iterator[Path]:
                     yield each
 
 
-def _below(mounted: str, root: str, path: str) -> Path:
+def _path_below(mounted: str, root: str, path: str) -> Path:
     relative = os.path.relpath(path, root) if path.startswith(root) else "."
     return Path(mounted, relative)

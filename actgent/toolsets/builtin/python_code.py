@@ -267,7 +267,7 @@ class _Worker:
             ) from None
         except monty.MontyError as error:
             raise ToolError(f"the code ended with its interpreter: {str(error)[:500]}") from None
-        value = [] if state.output is None else [self._truncate_middle(_shown(state.output))]
+        value = [] if state.output is None else [self._truncate_middle(_format_value(state.output))]
         return "\n".join([*self._printed_lines(), *value]) or "(no output)"
 
     async def _answer(self, state: Any, functions: _Functions) -> Any:
@@ -326,7 +326,7 @@ class _Worker:
         return [text] if text else []
 
 
-def _shown(value: Any) -> str:
+def _format_value(value: Any) -> str:
     try:
         return to_text(value)
     except ToolError:

@@ -298,7 +298,7 @@ class MCPConnection:
             result = await self._rounds(send, _Call(answer))
         except MCPError as error:
             raise ToolError(f"the resource cannot be read: {error}") from error
-        return _joined([_document(each) for each in result.contents])
+        return _join_texts([_document(each) for each in result.contents])
 
     async def prompts(self) -> list[dict[str, Any]]:
         """Return the name, description and arguments of the server's prompts.
@@ -463,10 +463,10 @@ def content_value(
     items = [_block(block) for block in content]
     if not any(items) and structured is not None:
         return json.dumps(structured, ensure_ascii=False, separators=(",", ":"))
-    return _joined(items)
+    return _join_texts(items)
 
 
-def _joined(items: list[str | Medium]) -> str | list[str | Medium]:
+def _join_texts(items: list[str | Medium]) -> str | list[str | Medium]:
     texts = [item for item in items if isinstance(item, str)]
     return "\n".join(texts) if len(texts) == len(items) else items
 

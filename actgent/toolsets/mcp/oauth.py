@@ -191,7 +191,7 @@ class StoredOAuth(OAuthClientProvider):
                 await self._initialize()  # another process may have refreshed the tokens
                 if not context.is_token_valid() and context.can_refresh_token():
                     answer = yield await self._refresh_token()
-                    await self._refreshed(answer)
+                    await self._process_refresh(answer)
         flow = super()._auth_flow(request)
         try:
             response = yield await anext(flow)
@@ -201,7 +201,7 @@ class StoredOAuth(OAuthClientProvider):
                     await self._initialize()
                     if self._has_only(refused) and context.can_refresh_token():
                         answer = yield await self._refresh_token()
-                        await self._refreshed(answer)
+                        await self._process_refresh(answer)
                 if not self._has_only(refused):
                     self._add_auth_header(request)
                     response = yield request
@@ -217,7 +217,7 @@ class StoredOAuth(OAuthClientProvider):
         tokens = self.context.current_tokens
         return tokens is None or tokens.access_token == token
 
-    async def _refreshed(self, response: httpx2.Response) -> None:
+    async def _process_refresh(self, response: httpx2.Response) -> None:
         """Process the response of a refresh.
 
         Raises:

@@ -82,7 +82,7 @@ class ApprovalRequests:
         if context.log is not None:
             context.log.keep(batch.finished())
             await context.log.flush()
-        await self._tell(context, turn, asked)
+        await self._deliver_requests(context, turn, asked)
 
     async def ask_about(self, context: SessionContext, turn: Turn, asked: GuardApproval) -> None:
         """Record and deliver the approval request of a guard about a message or an answer.
@@ -99,14 +99,14 @@ class ApprovalRequests:
         self._write(context, approvals)
         if context.log is not None:
             await context.log.flush()
-        await self._tell(context, turn, approvals)
+        await self._deliver_requests(context, turn, approvals)
 
     def _write(self, context: SessionContext, asked: Sequence[Approval]) -> None:
         for approval in asked:
             if approval.id not in context.ledger().open:
                 context.record_approval(ApprovalRequestRecord(approval=approval))
 
-    async def _tell(self, context: SessionContext, turn: Turn, asked: Sequence[Approval]) -> None:
+    async def _deliver_requests(self, context: SessionContext, turn: Turn, asked: Sequence[Approval]) -> None:
         """Deliver recorded approval requests to observers, handlers, callers and parent sessions; record the turn as suspended."""
         ledger = context.ledger()
         for approval in asked:
@@ -118,14 +118,14 @@ class ApprovalRequests:
             self.observer.ask(context, approval)
             self.dispatcher.failure_logger.warn_unheard_approval(context, turn, approval)
             await self.dispatcher.deliver(context, turn, approval)
-            await self._tell_parents(context, approval)
+            await self._deliver_to_parents(context, approval)
         turn.check()
         if ids := tuple(each.id for each in ledger.undecided):
             context.record_approval(SuspensionRecord(message_id=turn.message.id, ids=ids))
             if context.log is not None:
                 context.log.flush_soon()
 
-    async def _tell_parents(self, context: SessionContext, approval: Approval) -> None:
+    async def _deliver_to_parents(self, context: SessionContext, approval: Approval) -> None:
         """Deliver an approval request to the handlers of all parent sessions, which can also decide it."""
         parent = context.parent
         while parent is not None:

@@ -69,7 +69,7 @@ class ContextFitter:
         if llm.context_window is None:
             return chat
         turn.fitting = None
-        before = self._counted.get(context.conversation) or self._recorded(context, llm, chat)
+        before = self._counted.get(context.conversation) or self._restore_count(context, llm, chat)
         room = llm.context_window - window.reserved_answer_tokens(llm, chat, llm.context_window)
         if window.upper_bound(llm, chat, before) <= room:  # the usual case
             return chat
@@ -79,7 +79,7 @@ class ContextFitter:
                 return chat
         return self._cut(context, turn, llm, chat, assemble, room=room)
 
-    def _recorded(
+    def _restore_count(
         self, context: SessionContext, llm: LLM, chat: ModelRequest
     ) -> window.CountedRequest | None:
         """Rebuild the token count of the last request from the journal after a restart, so that requests are cut as without the restart."""

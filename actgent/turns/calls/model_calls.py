@@ -150,7 +150,7 @@ class ModelCaller:
             handle.cancel()
             if turn.stop is not None:
                 turn.check()
-            return answer, self._take_answer(
+            return answer, self._record_answer(
                 context, turn, message, answer, chat, prompt=prompt, started=started
             )
         turn.blame = "model"
@@ -187,7 +187,7 @@ class ModelCaller:
 
     def _time_out(self, context: SessionContext, turn: Turn, llm: LLM) -> None:
         text = f"no answer within {turn.limits.model_timeout:g} s"
-        if waited := _waited(llm, context.id):
+        if waited := _waited_seconds(llm, context.id):
             text += f": it still waited for the provider's rate limit, after {waited:.1f} s"
         turn.stop_with(ModelTimeout(text, model=llm.name))
 
@@ -196,12 +196,12 @@ class ModelCaller:
         growth, turn.growth, turn.first_at = turn.growth, None, None
         if growth is not None and (text := growth.text.read()):
             parts = (Text(text),)
-            said = self._said(context, turn, parts, turn.message, cut=True)
+            said = self._make_message(context, turn, parts, turn.message, cut=True)
             context.conversation.append(said)
             if context.log is not None:
                 context.log.add(AgentMessageRecord(message=said, calls=turn.progress.calls))
 
-    def _take_answer(
+    def _record_answer(
         self,
         context: SessionContext,
         turn: Turn,
@@ -219,7 +219,7 @@ class ModelCaller:
         parts, calls = context.conversation.with_own_calls(answer.parts)
         if cut:
             calls = ()
-        said = self._said(context, turn, parts, message, cut=cut)
+        said = self._make_message(context, turn, parts, message, cut=cut)
         context.conversation.append(said)
         if context.log is not None:
             context.log.add(
@@ -246,7 +246,7 @@ class ModelCaller:
             self.observer.take_answer(context, message, answer, started, first_at)
         return calls
 
-    def _said(
+    def _make_message(
         self, context: SessionContext, turn: Turn, parts: tuple[Part, ...], to: Message, *, cut: bool
     ) -> Message:
         return make_message(
@@ -292,7 +292,7 @@ def _written(context: SessionContext, answer: ModelResponse) -> Usage:
     return answer.usage + context.conversation.take_unwritten()
 
 
-def _waited(llm: LLM, session_id: str) -> float:
+def _waited_seconds(llm: LLM, session_id: str) -> float:
     """Return the seconds that a model call waited for rate limits; 0 if the model client does not report it."""
     try:
         return llm.waited(session_id)

@@ -148,7 +148,7 @@ class NestedCalls:
     # --- approvals -------------------------------------------------------------------------
 
     def _question(self, call: ToolCall, question: ApprovalRequired) -> ApprovalRequired:
-        words = f"{self._asked_about(call)} {question.question or f'May the tool {call.name!r} run?'}"
+        words = f"{self._call_reference(call)} {question.question or f'May the tool {call.name!r} run?'}"
         return ApprovalRequired(
             words,
             form=question.form,
@@ -158,7 +158,7 @@ class NestedCalls:
             state=question.state,
         )
 
-    def _asked_about(self, call: ToolCall) -> str:
+    def _call_reference(self, call: ToolCall) -> str:
         arguments = canonical_json(call.arguments) if isinstance(call.arguments, Mapping) else call.arguments
         shown = (
             arguments
@@ -173,7 +173,7 @@ class NestedCalls:
         verdict = None if ledger is None else ledger.verdict(self.outer.id)
         if verdict is None or (grant := verdict.grant) is None:
             return None
-        about = self._asked_about(call)
+        about = self._call_reference(call)
         if not verdict.approval.question.startswith(about):
             return None
         if isinstance(grant, FormAnswer):

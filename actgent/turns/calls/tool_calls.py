@@ -218,7 +218,7 @@ class ToolCaller:
         finally:
             turn.cover()
 
-    def _settle(self, context: SessionContext, resume: TurnCheckpoint, batch: Batch) -> None:
+    def _restore_batch(self, context: SessionContext, resume: TurnCheckpoint, batch: Batch) -> None:
         """Restore the state of a batch after a restart: results of finished calls, and calls with an unknown outcome."""
         for place, call in enumerate(batch.calls):
             tool = self.registry.get(call.name)
@@ -251,7 +251,7 @@ class ToolCaller:
         if context.approvals is not None:
             self.approvals.apply_decisions(context.approvals, batch)
         if turn.checkpoint is not None:
-            self._settle(context, turn.checkpoint, batch)
+            self._restore_batch(context, turn.checkpoint, batch)
         return batch
 
     def new_batch(self, context: SessionContext, turn: Turn, calls: Sequence[ToolCall]) -> Batch:

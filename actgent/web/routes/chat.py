@@ -188,7 +188,7 @@ async def say(call: HTTPCall) -> Response:
         gateway.messages.count(call.caller.token.digest, head.key)
         if reader is not None:
             progress = await _wait(gateway.access.journal, head, progress, reader, seconds)
-    return _accepted(call, head, progress)
+    return _accepted_row(call, head, progress)
 
 
 def _check_not_suspended(session: Session) -> None:
@@ -208,7 +208,7 @@ def _document(call: HTTPCall, head: SessionSummary, progress: MessageProgress) -
     return progress.document(head.key)
 
 
-def _accepted(call: HTTPCall, head: SessionSummary, progress: MessageProgress) -> Response:
+def _accepted_row(call: HTTPCall, head: SessionSummary, progress: MessageProgress) -> Response:
     location = f"/v1/sessions/{_segment(head.session_id)}/messages/{_segment(progress.message_id)}"
     return JSON(
         _document(call, head, progress),
@@ -219,7 +219,7 @@ def _accepted(call: HTTPCall, head: SessionSummary, progress: MessageProgress) -
 
 def accepted(call: HTTPCall, head: SessionSummary, message_id: str) -> Response:
     """Return the 202 response for a message that was stored until a node owns its session."""
-    return _accepted(call, head, MessageProgress(message_id, number=head.records + 1))
+    return _accepted_row(call, head, MessageProgress(message_id, number=head.records + 1))
 
 
 def _segment(text: str) -> str:

@@ -38,7 +38,7 @@ async def get_events(call: HTTPCall) -> Response:
         broadcasts=call.gateway.broadcasts,
         key=head.key,
         after=after,
-        wanted=_wanted_of(call),
+        wanted=_requested_events(call),
         along=_names_in(call.header(EVENTS_ALONG_HEADER)) if EVENTS_ALONG_HEADER in call.headers else None,
         shows_foreign=call.shows_foreign,
     )
@@ -107,7 +107,7 @@ def _types_of(call: HTTPCall) -> list[ObservedType] | None:
     return found
 
 
-def _wanted_of(call: HTTPCall) -> frozenset[str] | None:
+def _requested_events(call: HTTPCall) -> frozenset[str] | None:
     """Return the names of the events that are sent to the client without delay; None means all."""
     return _names_in(call.header(EVENTS_HEADER)) or None
 

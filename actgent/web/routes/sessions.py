@@ -67,7 +67,7 @@ async def put_session(call: HTTPCall) -> Response:
     """
     session_id = check_client_id("the id of a session", call.path["id"])
     head, is_new = await _make(call, session_id, key_of(call))
-    return JSON(_made(call, head), status_code=201 if is_new else 200)
+    return JSON(_created_session(call, head), status_code=201 if is_new else 200)
 
 
 async def post_session(call: HTTPCall) -> Response:
@@ -75,7 +75,9 @@ async def post_session(call: HTTPCall) -> Response:
     key = key_of(call)
     session_id = id_of_key(call, key) if key else call.gateway.access.journal.new_session_id()
     head, _ = await _make(call, session_id, key)
-    return JSON(_made(call, head), status_code=201, headers={"location": f"/v1/sessions/{head.session_id}"})
+    return JSON(
+        _created_session(call, head), status_code=201, headers={"location": f"/v1/sessions/{head.session_id}"}
+    )
 
 
 async def _make(call: HTTPCall, session_id: str, key: str) -> tuple[SessionSummary, bool]:
@@ -110,7 +112,7 @@ async def _make_alone(call: HTTPCall, session_id: str, asker: str) -> tuple[Sess
         )
     except SessionExists:
         return await _same(call, session_id, owner, asker=asker), bool(asker)
-    await _settle_mode(face_of(context), body.get("mode"))
+    await _set_initial_mode(face_of(context), body.get("mode"))
     return await access.head(call.caller, session_id, body["agent"]), True
 
 
@@ -160,7 +162,7 @@ async def _check_receiver(call: HTTPCall) -> None:
             raise Problem("invalid", f"notify: {refused}") from refused
 
 
-def _made(call: HTTPCall, head: SessionSummary) -> dict[str, Any]:
+def _created_session(call: HTTPCall, head: SessionSummary) -> dict[str, Any]:
     """Return the JSON of a created session, with the webhook's signing secret if the request has `notify`."""
     notify, webhook = _notify_of(call), call.gateway.session_webhook
     if not notify or webhook is None:
@@ -213,11 +215,11 @@ async def _same(call: HTTPCall, session_id: str, owner: str, *, asker: str) -> S
     if opened.notify != _notify_of(call) or (asker and not is_known and not is_unrecorded):
         raise taken
     if "mode" in body and not head.closed:
-        await _settle_mode(await access.session(call.caller, session_id, body["agent"]), body["mode"])
+        await _set_initial_mode(await access.session(call.caller, session_id, body["agent"]), body["mode"])
     return head
 
 
-async def _settle_mode(session: Session, mode: str | None) -> None:
+async def _set_initial_mode(session: Session, mode: str | None) -> None:
     """Set the mode that the creation request named, unless the mode was changed since then."""
     if mode is not None and not session.mode_changes and session.mode != mode:
         await session.set_mode(mode, reason="asked for with the session")

@@ -104,7 +104,7 @@ async def post_compare(call: HTTPCall) -> Response:
     comparing = partial(
         compare_session, call.gateway.access.runtime, head.session_id, agent=head.agent, to=number
     )
-    found = await _replayed(call, comparing)
+    found = await _run_replay(call, comparing)
     return JSON({"number": number, "difference": None if found is None else attrs.asdict(found)})
 
 
@@ -114,7 +114,7 @@ async def get_request(call: HTTPCall) -> Response:
     asking = partial(
         show_next_request, call.gateway.access.runtime, head.session_id, agent=head.agent, at=number
     )
-    found = await _replayed(call, asking)
+    found = await _run_replay(call, asking)
     return JSON({"number": number, "request": None if found is None else _of_request(found)})
 
 
@@ -134,7 +134,7 @@ def _of_request(shown: ShownRequest) -> dict[str, Any]:
     }
 
 
-async def _replayed(call: HTTPCall, work: Callable[[], Awaitable[T]]) -> T | None:
+async def _run_replay(call: HTTPCall, work: Callable[[], Awaitable[T]]) -> T | None:
     """Run a replay with a concurrency limit and a timeout. It is cancelled if the client disconnects.
 
     Raises:
@@ -166,7 +166,7 @@ async def post_fork(call: HTTPCall) -> Response:
         raise Problem("invalid", f"at must be a record number from 1 to {head.records}")
     if head.parent_id is not None and head.owner != call.caller.owner:
         raise Problem("conflict", "child sessions cannot be forked: fork the parent session")
-    made = await _forked(call, head, number, wanted, asker=asker_of(call, key))
+    made = await _write_fork(call, head, number, wanted, asker=asker_of(call, key))
     is_open = made.unfinished and access.journal.owns(
         made.session_id
     )  # sessions of other partitions are started by their owners
@@ -178,7 +178,7 @@ async def post_fork(call: HTTPCall) -> Response:
     return JSON(of_head(made), status_code=201, headers={"location": f"/v1/sessions/{made.session_id}"})
 
 
-async def _forked(
+async def _write_fork(
     call: HTTPCall, head: SessionSummary, number: int, wanted: str | None, *, asker: str
 ) -> SessionSummary:
     """Write the copy of a session, or find the copy that an earlier try of the same request has written."""

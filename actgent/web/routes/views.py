@@ -68,10 +68,10 @@ def of_session(
         children: Summaries of the session's child sessions.
     """
     below = [{"agent": child.agent, "id": child.session_id, "state": child.state} for child in children]
-    return {**of_head(head), "children": below, **({} if session is None else _opened(session))}
+    return {**of_head(head), "children": below, **({} if session is None else _open_session_fields(session))}
 
 
-def _opened(session: Session) -> dict[str, Any]:
+def _open_session_fields(session: Session) -> dict[str, Any]:
     """Return the fields of an opened session: status, usage, approvals, schedules, and queued messages."""
     context = context_of(session)
     return {

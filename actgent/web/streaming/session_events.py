@@ -182,7 +182,7 @@ def _answer_row(record: AgentMessageRecord) -> tuple[str, Data]:
     return "answer", data
 
 
-def _told_row(record: OutcomeRecord) -> tuple[str, Data]:
+def _delivery_row(record: OutcomeRecord) -> tuple[str, Data]:
     """Return the event of a reply, an application event or a route."""
     data = None if record.data is None else json.loads(record.data)
     if record.kind == "reply":
@@ -223,7 +223,7 @@ _ROWS: Mapping[type, Callable[[Any], tuple[str, Data]]] = {
     ),
     SuspensionRecord: lambda record: ("turn", {"phase": "suspended", "waits_for": list(record.ids)}),
     ResumptionRecord: lambda record: ("turn", {"phase": "resumed", "came": list(record.ids)}),
-    OutcomeRecord: _told_row,
+    OutcomeRecord: _delivery_row,
     CallsStartedRecord: lambda record: ("tools", {"call_ids": list(record.call_ids)}),
     ApprovalRequestRecord: lambda record: (
         ("call", of_caller_call(record.approval))
@@ -396,7 +396,7 @@ class MessageProgress:
         elif isinstance(record, AgentMessageRecord):
             self._apply_said(record)
         elif isinstance(record, OutcomeRecord) and record.kind == "reply":
-            self.reply = _told_row(record)[1]
+            self.reply = _delivery_row(record)[1]
 
     def _apply_said(self, said: AgentMessageRecord) -> None:
         self.usage += said.usage
