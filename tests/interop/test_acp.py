@@ -24,7 +24,7 @@ from actgent.interop.acp.json_rpc import JSONRPCConnection
 from actgent.interop.acp.updates import UpdateEncoder
 from actgent.interop.lines import MAX_LINE_BYTES
 from actgent.interop.runs import TextDelta, TextDiscarded
-from actgent.llm.base import Answer
+from actgent.llm.base import ModelResponse
 from actgent.runtime.subscriptions import SessionFollower
 
 from .acp_client import CWD, Refused, check, connected, selecting

@@ -8,8 +8,8 @@ import pytest
 import trio
 
 from actgent import (
-    Ask,
-    AskPerson,
+    ApprovalRequest,
+    ApprovalRequired,
     BareAgent,
     ChatMessage,
     File,
@@ -240,7 +240,7 @@ def paying(**options):
     """Return a tool that needs an approval, and the list of its runs."""
     runs = []
 
-    @tool(approval=Ask("Really pay?", **options))
+    @tool(approval=ApprovalRequest("Really pay?", **options))
     def pay(euros: int, context: ToolContext) -> str:
         """Pay an amount."""
         runs.append(context.approval)
@@ -336,9 +336,9 @@ async def test_questions_of_a_tool_continue_with_their_state(mode):
         runs.append(1)
         answer = context.approval
         if answer is None:
-            raise AskPerson("Your name?", form=NAME_FORM, again=True, state="first")
+            raise ApprovalRequired("Your name?", form=NAME_FORM, again=True, state="first")
         if answer.state == "first":
-            raise AskPerson(
+            raise ApprovalRequired(
                 f"{answer.content['name']}, another name?", form=NAME_FORM, again=True, state="second"
             )
         return f"{answer.question} {answer.content['name']}"
@@ -354,7 +354,7 @@ async def test_an_answer_is_the_result_of_a_question_without_another_run(mode):
     @tool
     def choose() -> str:
         """Ask for a colour."""
-        raise AskPerson("Which colour?", form={"enum": ["red", "blue"]})
+        raise ApprovalRequired("Which colour?", form={"enum": ["red", "blue"]})
 
     answer = filling({"answer": "blue"})
     async with connected(MCPCatalog(tools=[choose]), mode, elicitation_callback=answer) as client:

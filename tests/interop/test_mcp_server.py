@@ -9,7 +9,7 @@ import trio
 import trio.testing
 
 from actgent import BareAgent, ScriptedLLM, ToolCall, ToolResult, open_runtime, tool
-from actgent.errors import AskPerson, ConfigurationError, JournalError
+from actgent.errors import ApprovalRequired, ConfigurationError, JournalError
 from actgent.journal.memory import MemoryJournal
 
 mcp = pytest.importorskip("mcp", reason="pip install 'actgent[mcp]'")

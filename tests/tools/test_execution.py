@@ -430,7 +430,7 @@ async def test_overlapping_calls_start_in_the_order_of_the_answer(ways):
     [
         ({"effect": "pure"}, False, 3),
         ({"effect": "pure", "parallel": False}, True, 1),
-        ({"effect": "pure", "alone": True}, True, 1),
+        ({"effect": "pure", "exclusive": True}, True, 1),
         ({"effect": "once"}, False, 1),
         ({"effect": "once"}, True, 3),
         ({"effect": "once", "parallel": True}, False, 3),

@@ -11,7 +11,7 @@ import trio
 
 from actgent.agents.session import Session, context_of, face_of
 from actgent.approvals import Approval, Decision
-from actgent.errors import AlreadyDecided, Fenced, InvalidArguments, SessionClosed
+from actgent.errors import ApprovalAlreadyDecided, Fenced, InvalidArguments, SessionClosed
 from actgent.interop.decisions import decision_of
 from actgent.interop.runs import AnswerDone, RunEnded, RunEvent, RunReader, RunSuspended
 from actgent.interop.temporary_sessions import TemporarySession, temporary_session

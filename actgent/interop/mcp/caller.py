@@ -14,7 +14,7 @@ from mcp.shared.exceptions import MCPError
 from mcp.shared.message import ServerMessageMetadata
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
-from actgent.errors import AskPerson, ConfigurationError, ToolError
+from actgent.errors import ApprovalRequired, ConfigurationError, ToolError
 from actgent.forms import to_form
 from actgent.tools.schemas import compile_schema
 
@@ -40,7 +40,7 @@ _RESULTS: Mapping[type, tuple[type, ...]] = {
 """Classes of the response to each request."""
 
 
-class InputRequested(AskPerson):
+class InputRequested(ApprovalRequired):
     """Raised inside a function whose client must respond to requests. The client calls again with the responses."""
 
     def __init__(self, requests: Mapping[str, types.InputRequest]) -> None:
@@ -215,6 +215,6 @@ def mcp_caller() -> MCPCaller:
     if caller is None:
         raise ConfigurationError(
             "mcp_caller() works only in functions of an MCPCatalog that an MCP client calls: "
-            "raise AskPerson for a question that works in agents too"
+            "raise ApprovalRequired for a question that works in agents too"
         )
     return caller

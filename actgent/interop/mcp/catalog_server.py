@@ -22,7 +22,7 @@ from mcp.shared.exceptions import MCPError
 from pydantic import TypeAdapter
 
 from actgent.approvals import Approval, Approve, Decision, FormAnswer, Reject, Respond, approval_id
-from actgent.errors import AskPerson, InvalidArguments
+from actgent.errors import ApprovalRequired, InvalidArguments
 from actgent.interop.decisions import decision_of, form_of, question_text
 from actgent.messages import CallProgress
 from actgent.support.logs import logger_of
@@ -319,7 +319,7 @@ class _Run:
             if not await self._decide(self._approval_of(question)):
                 return
 
-    def _approval_of(self, question: AskPerson) -> Approval:
+    def _approval_of(self, question: ApprovalRequired) -> Approval:
         words = question.question
         return Approval(
             id=approval_id("", "", self.tool.name, self.arguments, words),

@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 import mcp_types as types
 
-from actgent.errors import UnusableResult
+from actgent.errors import InvalidToolResult
 from actgent.messages import ChatMessage, File, Image, Medium, Text
 from actgent.tools.outputs.result_text import fallback_text, to_text
 
@@ -97,7 +97,7 @@ def _data(data: bytes, uri: str, media_type: str) -> types.TextResourceContents 
 def _text(value: object) -> str:
     try:
         return to_text(value)
-    except UnusableResult:
+    except InvalidToolResult:
         return fallback_text(value)
 
 

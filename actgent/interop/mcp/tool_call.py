@@ -28,7 +28,7 @@ class ToolOutcome:
     """Result of the call; None if it asks a question."""
     value: object = None
     """Value that the tool returned; undefined after an error."""
-    question: AskPerson | None = None
+    question: ApprovalRequired | None = None
     """Question that has to be answered first; None after the end."""
     error: Exception | None = None
     """Exception that the tool raised; None after a success."""
@@ -106,5 +106,5 @@ class _Host:
         if not isinstance(error, ToolError):
             _log.error("tool %s failed", self.name, exc_info=error)
 
-    def log_unserializable(self, call: ToolCall, error: UnusableResult) -> None:
+    def log_unserializable(self, call: ToolCall, error: InvalidToolResult) -> None:
         _log.warning("the result of tool %s has no JSON form: %s", self.name, error)

@@ -14,7 +14,7 @@ from hypercorn.config import Config
 from hypercorn.trio import serve
 
 from actgent import (
-    AskPerson,
+    ApprovalRequired,
     BareAgent,
     File,
     GatewayLimits,
@@ -238,7 +238,7 @@ async def test_input_required_result_multi_round() -> str:
 def test_input_required_result_tampered_state(context: ToolContext) -> str:
     """Ask as tools of agents ask."""
     if context.approval is None:
-        raise AskPerson("Continue?", form=object_of(ok={"type": "boolean"}), again=True)
+        raise ApprovalRequired("Continue?", form=object_of(ok={"type": "boolean"}), again=True)
     return "continued"
 
 
