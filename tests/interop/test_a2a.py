@@ -9,7 +9,7 @@ import trio
 
 from actgent import BareAgent, Image, ScriptedLLM, Text
 from actgent.interop import PROTOCOLS, A2AProtocol
-from actgent.llm.base import Answer
+from actgent.llm.base import ModelResponse
 from tests.web.conftest import open_served
 
 from .conftest import make_agents, runs
@@ -349,7 +349,7 @@ async def test_failed_task_hides_foreign_words(served, ask):
 
 async def test_media_of_message_and_answer(ask, chats):
     def paint(_chat):
-        return Answer(parts=(Text("Here."), Image(media_type="image/png", data=b"png")))
+        return ModelResponse(parts=(Text("Here."), Image(media_type="image/png", data=b"png")))
 
     def look(chat):
         chats.append(chat)

@@ -43,7 +43,7 @@ def make_card(card: AgentCard, base_url: str, *, is_extended: bool) -> dict[str,
         "securityRequirements": [{"schemes": {"token": {"list": []}}}],
         "defaultInputModes": list(INPUT_MODES),
         "defaultOutputModes": list(OUTPUT_MODES),
-        "skills": [{"id": "chat", "name": "Chat", "description": description, "tags": ["chat"]}],
+        "skills": [{"id": "chat", "name": "ModelRequest", "description": description, "tags": ["chat"]}],
     }
 
 

@@ -11,7 +11,7 @@ import trio
 
 from actgent.agents.session import face_of
 from actgent.approvals import Approval
-from actgent.errors import AlreadyDecided
+from actgent.errors import ApprovalAlreadyDecided
 from actgent.interop.content import to_client_id
 from actgent.interop.runs import RunEvent
 from actgent.interop.serving import Run, collect, existing_session, find_session, suspended_session
@@ -168,7 +168,7 @@ async def _decide(
         waiting = [each for each in session.approvals if each.id in task.asked]
         if waiting or not is_repeated:
             for key, decision in read_decisions(parts, waiting).items():
-                with suppress(AlreadyDecided):
+                with suppress(ApprovalAlreadyDecided):
                     await session.answer(key, decision, by=Sender(call.caller.owner))
     run = Run(call=call, session=session, message_id=task.message_id, is_read=True, is_whole=True)
     first = TaskState(task.session_id, task.message_id, task.request, call.gateway.access.runtime.clock.now())

@@ -6,7 +6,7 @@ from typing import Any
 import attrs
 
 from actgent.approvals import Approve
-from actgent.errors import AskPerson, ConfigurationError, ToolError, UnusableResult
+from actgent.errors import ApprovalRequired, ConfigurationError, InvalidToolResult, ToolError
 from actgent.messages import CallProgress, ToolCall, ToolResult
 from actgent.support.logs import logger_of
 from actgent.support.user_code import leaves
