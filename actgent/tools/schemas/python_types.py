@@ -16,6 +16,7 @@ import re
 import types
 import typing
 from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Annotated, Any, Literal, NotRequired, Required, TypedDict, Union, get_args, get_origin
 
 import attrs
@@ -546,9 +547,18 @@ def _is_built_in(annotation: Any) -> bool:
 
 def _compile_fields(fields: Collection[_Field], label: str, texts: Mapping[str, str]) -> CompiledType:
     rewriter = _TypeRewriter()
-    annotations = {field.name: _argument(rewriter, field, label, texts) for field in fields}
-    rewritten = _typed_dict("Arguments", annotations)
-    schema = {**_schema(rewritten), "additionalProperties": False}
+    annotations = {field.name: _annotate(rewriter, field, label, texts) for field in fields}
+    hints = {
+        field.name: (Required if field.required else NotRequired)[annotations[field.name]] for field in fields
+    }
+    rewritten = _typed_dict("Arguments", hints)
+    try:
+        schema = {**_schema(rewritten), "additionalProperties": False}
+    except (TypeError, NameError, RecursionError):
+        for field in fields:  # find the parameter: a check of each before took most of the time of `@tool`
+            with _parameter_errors(field, label):
+                _schema(annotations[field.name])
+        raise
     return CompiledType(_without_title(schema), rewritten, rewriter.sources, rewriter.has_placeholders)
 
 
@@ -572,16 +582,21 @@ def _parameter(parameter: inspect.Parameter, hints: Mapping[str, Any], label: st
     return _Field(parameter.name, hints.get(parameter.name, Any), required, parameter.default)
 
 
-def _argument(rewriter: _TypeRewriter, field: _Field, label: str, texts: Mapping[str, str]) -> Any:
+def _annotate(rewriter: _TypeRewriter, field: _Field, label: str, texts: Mapping[str, str]) -> Any:
+    with _parameter_errors(field, label):
+        return rewriter.annotate(field, texts.get(field.name))
+
+
+@contextmanager
+def _parameter_errors(field: _Field, label: str) -> Iterator[None]:
+    """Raise each error of the block as a ConfigurationError that names a parameter."""
     try:
-        annotation = rewriter.annotate(field, texts.get(field.name))
-        _schema(annotation)
+        yield
     except (TypeError, NameError, RecursionError) as error:
         raise ConfigurationError(
             f"{label}: parameter {field.name!r} has no JSON Schema for its type ({field.type}): {_reason(error)}; "
             f"{_SUPPORTED_TYPES}, or pass parameters= (a JSON Schema)"
         ) from error
-    return Required[annotation] if field.required else NotRequired[annotation]
 
 
 def _without_title(schema: dict[str, Any]) -> dict[str, Any]:
