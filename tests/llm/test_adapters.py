@@ -146,7 +146,7 @@ async def test_a_client_with_call_runs_in_a_thread_and_remembers():
 
 
 @pytest.mark.parametrize(("model", "pieces"), [(Streams(), 3), (AsyncStreams(), 2)], ids=["sync", "async"])
-async def test_a_stream_of_a_client_is_read_as_it_comes(model, pieces):
+async def test_a_client_stream_is_read_incrementally(model, pieces):
     """`call_stream` is used where somebody reads along, and `call` elsewhere."""
     heard = []
     async with BareAgent("a", llm=model) as agent:
@@ -376,7 +376,7 @@ def test_what_cannot_answer_is_refused_at_once(wrong, words):
         BareAgent("a", llm=wrong)
 
 
-async def test_a_cancelled_call_is_left_at_once():
+async def test_a_cancelled_call_returns_immediately():
     """A thread that blocks is not waited for."""
     release = threading.Event()
 

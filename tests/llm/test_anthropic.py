@@ -195,7 +195,7 @@ async def test_a_stream_of_every_kind_of_block(connect, sse):
     assert (answer.usage.input_tokens, answer.usage.output_tokens) == (7, 9)
 
 
-async def test_a_stream_that_begins_anew(connect, sse):
+async def test_a_restarted_stream_replaces_the_first(connect, sse):
     """After a second message_start only what follows is the answer."""
     begin = {"type": "message_start", "message": {}}
     events = [

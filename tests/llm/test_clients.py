@@ -411,7 +411,7 @@ async def test_errors_that_a_repetition_may_mend(connect, said, dialect, reply, 
     assert (await model.complete(HELLO)).text == "Hello."
 
 
-async def test_a_provider_that_says_no_to_retries(connect, dialect):
+async def test_a_provider_that_forbids_retries_is_not_retried(connect, dialect):
     """`x-should-retry: false` is believed."""
     model, wire = connect(dialect, failure(503, headers={"x-should-retry": "false"}), retry=QUICK)
     with pytest.raises(ProviderUnavailable):

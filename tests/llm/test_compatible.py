@@ -161,7 +161,7 @@ def test_keys_are_asked_for_where_they_are_needed(provider, monkeypatch):
 @pytest.mark.parametrize(
     ("wrong", "meant"), [("grok:m", "groq"), ("Mistal:m", "mistral"), ("open-router:m", "openrouter")]
 )
-def test_a_misspelt_provider_is_told_the_nearest(wrong, meant):
+def test_a_misspelt_provider_gets_a_suggestion(wrong, meant):
     """Providers of the table are suggested like the others."""
     with pytest.raises(ConfigurationError, match=f"did you mean '{meant}'"):
         resolve_model(wrong)
@@ -287,7 +287,7 @@ CALLED = ChatMessage("assistant", (ToolCall("add", {"a": 2}, id="call-1"),))
 
 
 @pytest.mark.parametrize("provider", ["mistral", "vllm"])
-async def test_an_assistant_stands_between_a_tool_and_a_user(connect_as, provider):
+async def test_an_assistant_message_separates_tool_and_user(connect_as, provider):
     """Both refuse `user` after `tool`, which arises when a turn is stopped while its tool runs."""
     body = connect_as(f"{provider}:m").encode(ModelRequest(messages=(*ASKED[:1], CALLED, RESULTS)))
     assert [each["role"] for each in body["messages"]] == ["user", "assistant", "tool", "assistant", "user"]

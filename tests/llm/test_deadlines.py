@@ -58,7 +58,7 @@ async def test_a_pause_that_outlasts_the_deadline_is_not_begun(autojump_clock):
     assert trio.current_time() == begun + 3
 
 
-async def test_a_governor_admits_nobody_who_would_be_too_late(autojump_clock):
+async def test_a_governor_rejects_calls_that_would_miss_their_deadline(autojump_clock):
     """Certainly too late: it says so at once."""
     governor = Governor(requests_per_minute=1, burst=1.0)
     model = RateLimitedModel(ScriptedLLM(["ok"], repeat=True), governor)
@@ -122,6 +122,6 @@ async def test_the_error_of_a_share_names_the_time(autojump_clock):
     ]
 
 
-def test_a_deadline_is_no_part_of_what_is_asked():
+def test_a_deadline_is_not_part_of_the_request():
     """Two chats that say the same are equal."""
     assert ModelRequest(deadline=3) == ModelRequest()

@@ -139,7 +139,7 @@ async def test_cancelling_many_leaves_nothing(dialect):
         await model.aclose()
 
 
-async def test_a_provider_that_says_nothing(dialect):
+async def test_a_silent_provider_times_out(dialect):
     """The attempt ends at its timeout, with its connection."""
     async with assert_no_leaks(), open_provider(lambda _request: Silence()) as provider:
         model = client(dialect, provider, timeout=0.05)

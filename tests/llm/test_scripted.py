@@ -107,7 +107,7 @@ def test_what_is_no_script(script):
         ScriptedLLM(script)
 
 
-def test_a_chunk_of_nothing():
+def test_an_empty_chunk_is_ignored():
     """Pieces have at least one character."""
     with pytest.raises(ConfigurationError, match="chunk="):
         ScriptedLLM(["x"], chunk=0)

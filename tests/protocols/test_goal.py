@@ -571,7 +571,7 @@ def test_whatever_is_decided_twice_is_a_circle(again):
     assert "in circles" in protocol.request(after(one, one, protocol=protocol, seen=seen)).tail
 
 
-def test_an_action_that_brings_nothing_new_is_stopped():
+def test_a_repeated_action_without_progress_is_stopped():
     """The same change again and again, or none, ends the goal; one that is new lets it go on."""
     for returned in (("notes", ["the same"]), None):
         protocol = Goal(actions=[CustomAction("own", "", lambda *_, found=returned: found)])

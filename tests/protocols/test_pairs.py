@@ -209,7 +209,7 @@ async def test_each_prompt_has_its_lifetime():
     assert "Call" not in "".join(part.text for message in session.history for part in message.parts)
 
 
-async def test_an_assistant_prompt_stands_in_front_of_long_conversations():
+async def test_an_assistant_prompt_precedes_long_conversations():
     """Behind what memory shows of a long conversation nothing else moves."""
     scribe, model = agent(*["NOTE: y"] * 40, template=Placed(), memory=ShortTermMemory(max_tokens=150))
     async with scribe:
@@ -320,7 +320,7 @@ def test_a_classifier_names_the_type_of_an_answer(classifier, response, name):
 @pytest.mark.parametrize(
     "response", ["", "Hello.", '{"messageType": "Unknown", "content": 1}', '{"messageType": "gree']
 )
-def test_a_classifier_says_that_an_answer_has_another_form(response):
+def test_a_classifier_reports_a_wrong_answer_type(response):
     """`validate_response` is False, and `classify` raises the reason."""
     assert not Simple().validate_response(response, [GREETING, CREATION])
     with pytest.raises(AnswerError):

@@ -81,7 +81,7 @@ async def test_approval_by_call():
     assert batch.results()[0].content == "sent to ann"
 
 
-async def test_an_approval_rule_that_fails_lets_nothing_run():
+async def test_a_failing_approval_rule_runs_no_tool():
     """A rule that raises is an error of the call, which does not run."""
     tools = await tools_of(WORLD.approved(lambda call: call.arguments["nobody"]))
     assert "the approval rule of this tool failed" in (await result(tools["send_mail"], to="bob")).error

@@ -142,7 +142,7 @@ def test_a_toolset_that_cannot_run_is_refused_by_its_agent(attributes):
         agent_with(remote)
 
 
-def test_a_query_of_a_megabyte_looks_for_its_first_words_only():
+def test_a_query_of_a_megabyte_is_truncated():
     known = list(ToolRegistry([add]))
     assert rank_tools(known, "add " + "word " * 200_000) == [add]
     assert rank_tools(known, "word " * 200_000 + "add") == []

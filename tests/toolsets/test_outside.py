@@ -156,7 +156,7 @@ def obey(request):
     return calls or "done"
 
 
-async def test_a_model_that_obeys_every_line_has_its_grants_and_no_more():
+async def test_a_model_that_obeys_injections_has_only_its_permissions():
     """Tools that are unknown, of another mode, or for a person to approve do not run; the session lives on."""
     done = []
 

@@ -240,7 +240,7 @@ async def test_a_required_one_is_waited_for_and_then_missed(autojump_clock, dela
         assert agent.tools.get("add") is not None
 
 
-async def test_a_cancelled_start_leaves_nothing(autojump_clock):
+async def test_a_cancelled_start_releases_all_resources(autojump_clock):
     """Who gives up waiting for a toolset has no agent and no toolset running."""
     remote = Remote("far", [add], 1000)
     async with open_runtime() as runtime:

@@ -138,7 +138,7 @@ async def test_respond_replaces_the_tool_result():
     assert desk.results() == ["paid in cash", '{"cash": [1, 2]}']
 
 
-async def test_all_are_asked_at_once_and_answered_in_any_order(listen):
+async def test_concurrent_approvals_are_answered_in_any_order(listen):
     """What needs nobody runs at once; results come in the order of the calls when all have decided."""
     calls = [
         ToolCall("pay", {"amount": 1}),
@@ -167,7 +167,7 @@ async def test_all_are_asked_at_once_and_answered_in_any_order(listen):
     assert desk.results()[1:] == ["seen shop", "paid 2", "paid 3"]
 
 
-async def test_an_answer_counts_once_and_for_nothing_else():
+async def test_an_answer_is_charged_once():
     """Again, for another id, another tool or arguments, in another session, and when nothing waits: typed errors."""
     desk = Desk([PAY], [PAY], "done", "done")
     async with desk.agent:
@@ -273,7 +273,7 @@ async def test_a_tool_asks_and_the_decision_is_its_result():
     assert "REJECTED" in desk.results()[2]
 
 
-async def test_a_tool_that_wants_to_go_on_runs_again():
+async def test_a_tool_that_requests_approval_runs_again():
     """It is told what was said; asking the same once more gives it the decision as its result."""
     seen = []
 
@@ -324,7 +324,7 @@ async def test_a_tools_text_is_no_approval():
     assert desk.ran == []
 
 
-async def test_a_handler_may_decide_at_once(listen):
+async def test_a_handler_may_decide_immediately(listen):
     """Nothing is suspended then."""
     desk = Desk([PAY, PAY], "done")
     async with desk.agent:
@@ -411,7 +411,7 @@ async def test_other_mail_waits_until_the_turn_ends():
     assert replies == ["paid", "hello"]
 
 
-async def test_an_urgent_message_withdraws_what_waits(listen):
+async def test_an_urgent_message_withdraws_pending_approvals(listen):
     """Its calls are closed as cancelled, what ran keeps its result, and then it is answered."""
     desk = Desk([PAY, LOOK], "at once")
     async with desk.agent:

@@ -94,7 +94,7 @@ async def test_a_second_decision_waits_for_the_first_one(autojump_clock):
     assert clerk.heard == ["Paid."]
 
 
-async def test_a_second_decision_counts_if_the_first_one_is_not_written(autojump_clock):
+async def test_a_second_decision_is_valid_if_the_first_was_not_recorded(autojump_clock):
     """The disk fails at the first decision: its caller gets the error, and the second person decides."""
     clerk = Clerk()
     async with clerk.journal.running(), open_runtime(journal=clerk.journal) as runtime:

@@ -56,7 +56,7 @@ async def suspended(agent, session):
     return session.approvals[0]
 
 
-async def test_a_call_runs_with_what_its_form_asked_for(tmp_path):
+async def test_a_call_runs_with_the_content_of_its_form(tmp_path):
     """The approval has fields and risk, over a restart too; the tool finds the answer."""
     address = f"sqlite:///{tmp_path / 'j.db'}"
     async with open_runtime(journal=address) as runtime:

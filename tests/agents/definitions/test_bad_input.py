@@ -78,7 +78,7 @@ def test_a_tool_twice_is_refused():
 
 
 @pytest.mark.parametrize("kind", [Agent, ReActAgent, RouterAgent])
-def test_an_argument_that_nobody_knows_is_refused(kind):
+def test_an_unknown_argument_is_rejected(kind):
     """Python says which one."""
     with pytest.raises(TypeError, match="modle"):
         kind("a", llm=llm(), modle="x")

@@ -229,7 +229,7 @@ async def test_a_new_folder_runs(tmp_path):
     assert [spec.name for spec in llm.chats[0].tools] == ["add", "read_result"]
 
 
-def test_a_builder_goes_on_from_a_folder(tmp_path):
+def test_a_builder_extends_an_agent_folder(tmp_path):
     """What a program adds comes on top of the files; tools of both count."""
     files = {
         "brain.md": "---\nname: x\ninstructions: {making: making.md}\nllm: {model: a, temperature: 0}\n---\n",

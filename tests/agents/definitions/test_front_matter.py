@@ -108,7 +108,7 @@ def test_any_text_is_a_value_or_an_error_with_a_line(text):
     assert 1 <= line <= text.count("\n") + 2
 
 
-def test_a_document_knows_where_its_values_stand():
+def test_a_document_has_line_numbers_of_its_values():
     """Lines are those of the file, also of items and inner keys; the body is what follows."""
     text = "---\nname: x\nllm:\n  model: m\ntools:\n- a\n- b\n---\n\nBody --- here\n---\n"
     document = split_front_matter(text, name="x.md")

@@ -80,7 +80,7 @@ def problems(folder, **options):
     return [(str(p.file).removeprefix(f"{folder}/"), p.line, p.key) for p in caught.value.problems]
 
 
-def test_a_folder_says_who_the_agent_is(write):
+def test_a_folder_defines_role_and_goal(write):
     """Everything of the files is in what was read; the key is not in its repr."""
     read = read_folder(write())
     assert (read.name, read.role, read.capabilities) == ("smith", "a maker of agents", "talk, make")

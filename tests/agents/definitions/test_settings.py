@@ -140,7 +140,7 @@ def test_unknown_providers_are_refused(model, says, way, monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize("model", ["foo:bar", "opnai:gpt-5.2"])
-def test_an_agent_says_the_nearest_provider_too(model):
+def test_an_agent_suggests_the_nearest_provider(model):
     """Where no settings stand between."""
     for options in ({"llm": model}, {"llm": ScriptedLLM(["x"]), "models": {"planning": model}}):
         with pytest.raises(

@@ -46,7 +46,7 @@ async def test_a_further_file_is_read(folder):
 
 
 @pytest.mark.parametrize("file", ["../../brain.md", "/etc/passwd", "link.md", "nothing.md", "reference"])
-async def test_a_skill_reads_nothing_else(folder, file):
+async def test_a_skill_reads_only_its_own_folder(folder, file):
     """The model cannot leave the skill's folder, by path or by link."""
     (folder / "skills/pdf-reading/link.md").symlink_to(folder / "brain.md")
     _, result = await loaded(folder, name="pdf-reading", file=file)

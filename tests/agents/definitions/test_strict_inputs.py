@@ -218,7 +218,7 @@ def test_an_error_in_brain_md_has_its_line(tmp_path, head, line, reason):
     assert reason in problem.reason
 
 
-def test_all_limits_stand_in_brain_md(tmp_path):
+def test_all_limits_can_be_set_in_brain_md(tmp_path):
     """Those of one answer, too."""
     (tmp_path / "brain.md").write_text("---\nname: a\nlimits: {answer_calls: 3, argument_bytes: 9}\n---\n")
     agent = AgentBuilder.from_folder(tmp_path).build(llm=ScriptedLLM(["x"]))

@@ -93,7 +93,7 @@ async def test_what_was_all_done_is_the_answer_alone(worker):
     assert (result.status, result.content) == ("success", "It is 42.")
 
 
-async def test_a_partial_plan_says_so():
+async def test_a_partial_plan_is_reported():
     """`process` says partial of the same."""
     result = await result_of(planner(works=False))
     assert result.content == "Status: partial (not all that was asked for was done)\n\nIt is 42."
@@ -101,7 +101,7 @@ async def test_a_partial_plan_says_so():
         assert (await agent.process("look")).status == "partial"
 
 
-async def test_a_plan_whose_tools_all_failed_says_so():
+async def test_a_plan_with_only_failed_tools_is_reported():
     """`process` says error of the same."""
     result = await result_of(lost())
     assert result.content == "Status: error (not all that was asked for was done)\n\nI could not look."
@@ -109,7 +109,7 @@ async def test_a_plan_whose_tools_all_failed_says_so():
         assert (await agent.process("look")).status == "error"
 
 
-async def test_a_goal_that_was_not_achieved_says_so():
+async def test_a_missed_goal_is_reported():
     """With the status of `run_agent`."""
     result = await result_of(goal(achieved=False))
     assert result.content.startswith("Status: completed_with_summary_fallback (not all")

@@ -169,7 +169,7 @@ async def test_the_time_of_a_task_goes_on_while_nobody_runs(autojump_clock, team
         assert await journal.due("worker") == []
 
 
-async def test_a_decision_in_time_lets_a_task_go_on(autojump_clock, team):
+async def test_a_decision_before_the_deadline_resumes_a_task(autojump_clock, team):
     """What waits for a person counts into its time, and is answered as ever before it is over."""
     calls = iter([ToolCall("dig", {}), "a hole"])
     lead, worker, _ = team(lambda _: next(calls), tools=[dig])

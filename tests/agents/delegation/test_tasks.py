@@ -187,7 +187,7 @@ async def test_results_that_come_during_a_turn_are_answered_together(autojump_cl
         assert_valid_transcript(chat)
 
 
-async def test_a_failed_task_is_told_too(autojump_clock):
+async def test_a_failed_task_is_reported(autojump_clock):
     """With the kind of its failure."""
 
     def fail(_):
@@ -446,7 +446,7 @@ def cards(**capabilities):
         (" , ", ["abacus", "poet", "tongue"]),
     ],
 )
-def test_agents_are_found_by_what_they_can_do(wanted, found):
+def test_agents_are_found_by_capability(wanted, found):
     """By words; the one that says most of them first, then by name."""
     directory = cards(tongue="translates French and German", poet="rhymes; can translate", abacus="does sums")
     assert [card.name for card in directory.find(wanted)] == found

@@ -57,7 +57,7 @@ async def test_a_reply_tells_its_own_and_the_total():
         assert session.usage.total == took(244, 2.5, 10)
 
 
-async def test_a_price_that_is_not_known_is_said():
+async def test_an_unknown_price_is_reported():
     """The total has none then, and the own cost stays."""
     async with team(inner_cost=None) as agent:
         usage = (await agent.run("?")).usage
@@ -95,7 +95,7 @@ async def test_a_restart_keeps_the_total(tmp_path):
         assert session.usage.total.input_tokens == 122
 
 
-async def test_a_plan_that_failed_tells_what_it_took():
+async def test_a_failed_plan_reports_its_usage():
     """Its bad answers, and no more of the session than they."""
     script = ScriptedLLM([said("no plan", 10)] * 6)
     async with PlanAgent("planner", llm=script) as agent:

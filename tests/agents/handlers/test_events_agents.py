@@ -158,7 +158,7 @@ async def test_a_stopped_turn_is_seen_as_such():
     assert failed == ["interrupted", None]
 
 
-async def test_a_reader_outside_of_the_block_is_told_of_its_end():
+async def test_a_reader_outside_of_the_block_gets_an_error():
     """Also when the block ends with an exception."""
     ended = trio.Event()
 

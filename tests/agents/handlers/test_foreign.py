@@ -290,7 +290,7 @@ async def test_an_agent_that_fails_starts_again_whatever_its_tools_clean_up(auto
 
 
 @pytest.mark.parametrize("way", WAYS)
-async def test_a_handler_that_is_cut_at_its_time_is_told_as_late(autojump_clock, way):
+async def test_a_handler_that_times_out_is_reported_as_late(autojump_clock, way):
     """Whatever its clean-up raises."""
     async with BareAgent("a", llm=ScriptedLLM(["one", "two"]), handler_timeout=2) as agent:
         session = await agent.create_session("ada", "hello")
@@ -448,7 +448,7 @@ async def test_a_result_that_cannot_be_written_is_text_and_a_function_that_fails
 
 @pytest.mark.parametrize("error", FOREIGN, ids=lambda error: type(error).__name__)
 @pytest.mark.parametrize("llm", ["raises", "odd"])
-async def test_a_summary_that_fails_ends_nothing(autojump_clock, caplog, error, llm):
+async def test_a_failing_summary_keeps_the_session_running(autojump_clock, caplog, error, llm):
     """It is made beside the turns, in the runtime's own nursery."""
 
     class Odd(LLM):
@@ -469,7 +469,7 @@ async def test_a_summary_that_fails_ends_nothing(autojump_clock, caplog, error, 
 
 
 @pytest.mark.parametrize("error", FOREIGN, ids=lambda error: type(error).__name__)
-async def test_a_snapshot_that_fails_ends_nothing(error, caplog):
+async def test_a_failing_snapshot_keeps_the_session_running(error, caplog):
     """A memory of the developer's is asked for a view of its own, beside the turns."""
 
     class Broken(ShortTermMemory):
@@ -587,7 +587,7 @@ HARD_NAMES = ["deep", "exit", "cause", "closed", "untraced", "falsy"]
 
 @pytest.mark.parametrize("make", HARD, ids=HARD_NAMES)
 @pytest.mark.parametrize("kind", ["conversation", "exception"])
-async def test_a_handler_whose_error_is_hard_to_look_at_ends_nothing(autojump_clock, caplog, kind, make):
+async def test_a_handler_error_with_a_failing_str_is_contained(autojump_clock, caplog, kind, make):
     """Also one that hears of failures, of which only the log is told."""
 
     def fails(_):
@@ -619,7 +619,7 @@ async def test_a_sync_tool_whose_error_is_hard_to_look_at_has_a_result(make):
 
 
 @pytest.mark.parametrize("make", HARD, ids=HARD_NAMES)
-async def test_an_error_that_is_hard_to_look_at_ends_nothing_but_its_call(autojump_clock, make):
+async def test_an_error_with_a_failing_str_fails_only_its_call(autojump_clock, make):
     """It may be nested deeper than recursion goes, and its attributes may raise."""
 
     class Odd(Bare):

@@ -173,7 +173,7 @@ async def test_all_of_collected_messages_are_looked_at():
 
 
 @pytest.mark.parametrize("wrong", ["raises", "returns", "hangs"])
-async def test_a_guard_that_fails_lets_nothing_through(wrong, autojump_clock):
+async def test_a_failing_guard_rejects_the_answer(wrong, autojump_clock):
     """What was not guarded is not heard, and the error names the guard."""
     agent = BareAgent("clerk", llm=ScriptedLLM(["Hello."]), handler_timeout=5)
 
@@ -262,7 +262,7 @@ async def test_a_refused_call_is_paid(autojump_clock):
 # --- answers -------------------------------------------------------------------------------------------
 
 
-async def test_an_answer_is_refused_or_said_otherwise(journal, listen):
+async def test_an_answer_guard_rejects_or_replaces(journal, listen):
     """Handlers, those who wait and those who read along hear what the guard leaves, and no token of anything else."""
     agent = BareAgent("clerk", llm=ScriptedLLM(["The code is 1234.", "It is secret.", "Hello."] * 2, chunk=4))
 
@@ -372,7 +372,7 @@ def hidden(message):
     return message.text.replace("4111", "****") if "4111" in message.text else None
 
 
-async def test_a_guard_of_inputs_keeps_words_from_model_and_journal(tmp_path):
+async def test_an_input_guard_keeps_text_out_of_model_and_journal(tmp_path):
     """What it says in place of them stands in the record, and the file has the others nowhere."""
     llm = ScriptedLLM(["Hello.", "Bye."])
     path = tmp_path / "agents.db"
@@ -408,7 +408,7 @@ async def test_what_a_guard_of_inputs_refuses_is_never_in():
 
 
 @pytest.mark.parametrize("said", [7, ["text"]])
-async def test_a_broken_guard_of_inputs_lets_nothing_in(said):
+async def test_a_failing_input_guard_rejects_the_message(said):
     """It fails closed, as the others do: what it returned, or raised, is named."""
     async with BareAgent("clerk", llm=ScriptedLLM([])) as agent:
         agent.guard(lambda _: said, on="input")
@@ -421,7 +421,7 @@ async def test_a_broken_guard_of_inputs_lets_nothing_in(said):
 
 
 @pytest.mark.parametrize("raised", [SystemExit(2), asyncio.CancelledError(), GeneratorExit()])
-async def test_a_guard_of_inputs_ends_nothing(raised):
+async def test_a_failing_input_guard_keeps_the_agent_running(raised):
     """What is no Exception, e.g. of argparse in it, is a failure of its call, and not of whoever sends the message."""
 
     def leave(message):
@@ -544,7 +544,7 @@ async def test_what_a_person_rejects_is_refused(on):
         assert session.approvals == await agent.approvals() == ()
 
 
-async def test_a_person_says_it_in_other_words():
+async def test_an_approver_edits_the_answer():
     """What they respond is the answer; the record keeps the model's words."""
     agent, _ = asking("answer")
     async with agent:

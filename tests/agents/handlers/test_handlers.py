@@ -134,7 +134,7 @@ async def test_several_handlers_of_a_kind_run_in_order_of_registration(make):
 
 
 @pytest.mark.parametrize("is_async", [False, True])
-async def test_a_handler_that_raises_is_a_failure_and_the_next_one_hears(make, listen, is_async):
+async def test_a_raising_handler_is_a_failure_and_the_next_handler_runs(make, listen, is_async):
     """The error names the handler and has its cause; the turn is answered all the same."""
     agent, _ = make("hello", "again")
 

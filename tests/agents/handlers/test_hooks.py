@@ -64,7 +64,7 @@ async def test_context_is_there_when_a_bad_answer_is_asked_again():
     assert all("Context: it rains" in said(chat)[-1] for chat in llm.chats)
 
 
-async def test_a_failing_pre_processor_is_reported_and_the_next_is_heard(listen):
+async def test_a_failing_pre_processor_is_reported_and_the_next_runs(listen):
     """One that raises and one that takes too long are handler failures; the answer comes all the same."""
     llm = ScriptedLLM(["ok"])
     agent = BareAgent("x", llm=llm, handler_timeout=0.01)
@@ -127,7 +127,7 @@ async def test_a_removed_hook_is_not_called():
     assert len(heard) == before == 3
 
 
-async def test_a_failed_turn_is_heard_too(listen):
+async def test_a_failed_turn_reaches_handlers(listen):
     """What came into the record of a turn that failed reaches the listeners."""
     agent = BareAgent(
         "x", llm=ScriptedLLM([ToolCall("add", {"a": 1, "b": 1}), RuntimeError("down")]), tools=[add]

@@ -69,7 +69,7 @@ async def test_no_contents_in_any_log_of_a_runtime_that_redacts(caplog):
     assert "ValueError" in text
 
 
-async def test_a_failure_that_nobody_hears_is_logged(caplog):
+async def test_a_failure_without_a_handler_is_logged(caplog):
     """With agent, session, message and kind, and what to do about it."""
     async with BareAgent("a", llm=ScriptedLLM([NotAuthorized("no")])) as agent:
         session = await agent.create_session("ada", "hi")
@@ -80,7 +80,7 @@ async def test_a_failure_that_nobody_hears_is_logged(caplog):
 
 
 @pytest.mark.parametrize("how", ["handler", "run"])
-async def test_a_failure_that_somebody_hears_is_not_logged(caplog, how):
+async def test_a_failure_with_a_handler_is_not_logged(caplog, how):
     """It is theirs to deal with."""
     async with BareAgent("a", llm=ScriptedLLM([NotAuthorized("no")])) as agent:
         if how == "run":

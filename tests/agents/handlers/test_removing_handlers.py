@@ -32,7 +32,7 @@ async def say(session, text="hi"):
 # --- removing --------------------------------------------------------------------------------
 
 
-async def test_a_removed_handler_hears_nothing_more():
+async def test_a_removed_handler_is_not_called():
     """Of whatever kinds and as often as it was attached; the others go on, and what was never attached is no error."""
     heard, others = [], []
     async with agent_of() as agent:
@@ -239,7 +239,7 @@ async def test_generators_are_refused_as_handlers_and_hooks(function):
         agent_of(approval=function)
 
 
-async def test_a_generator_that_a_handler_returns_is_told():
+async def test_a_generator_returned_by_a_handler_is_an_error():
     """A wrapper hides it until it is called."""
     failures = []
     async with agent_of() as agent:

@@ -138,7 +138,7 @@ async def test_a_full_inbox_does_not_block_the_session_that_drains_it(autojump_c
     assert logs == [["answer"] * 5] * 4
 
 
-async def test_a_cancelled_chat_leaves_nothing_behind(autojump_clock):
+async def test_a_cancelled_chat_leaves_no_message(autojump_clock):
     """Neither a message nor a place, and the session comes to rest."""
     async with BareAgent(name="a", llm=ScriptedLLM(slow), session_inbox=1) as agent:
         session = await agent.create_session("ada", "0")

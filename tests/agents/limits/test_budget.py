@@ -33,7 +33,7 @@ def test_the_error_says_what_the_next_call_would_take_at_least():
         assert (caught.value.field, caught.value.estimated) == (*limits, estimated)
 
 
-def test_a_call_that_ends_gives_back_what_it_had_reserved_and_no_more():
+def test_an_ended_call_returns_exactly_its_reservation():
     """What others beside it have reserved stays apart; the next call gets all that is left."""
     budget = gather(account("t", turn="m", tokens=1000), (), ())
     one, other = Amounts(model_calls=1, tokens=300), Amounts(model_calls=1, tokens=200)

@@ -70,7 +70,7 @@ async def test_a_provider_that_wants_to_be_asked_later_does_not_hold_the_fallbac
         await llm.aclose()
 
 
-async def test_a_model_that_hangs_is_left_in_time(autojump_clock):
+async def test_a_hanging_model_times_out(autojump_clock):
     """The next one of the chain answers before the turn's time is over."""
     chain = FallbackModel(ScriptedLLM(["late"], delay=100), ScriptedLLM(["in time"]))
     async with BareAgent("a", llm=chain, limits=Limits(model_timeout=4)) as agent:
@@ -152,7 +152,7 @@ async def test_the_timeout_of_a_stream_counts(autojump_clock):
     assert model.seconds == [30, 100, 100]
 
 
-async def test_a_deadline_stands_still_while_people_are_waited_for(autojump_clock):
+async def test_a_deadline_is_paused_while_an_approval_is_pending(autojump_clock):
     """The call after their decision has what was left before, and not a time that is over."""
 
     @tool(approval=True)

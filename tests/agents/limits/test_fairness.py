@@ -243,7 +243,7 @@ async def test_waits_for_people_and_other_agents_take_no_turns_away(autojump_clo
     assert jain([turns[owner] for owner in ("ada", "bob", "eve", "sam")]) >= 0.9
 
 
-async def test_an_owner_who_fills_the_inbox_shuts_nobody_out(autojump_clock):
+async def test_an_owner_that_fills_the_inbox_does_not_block_other_owners(autojump_clock):
     """Its capacity is shared, but places at the gate and turns inside go round: two of each, where 80 messages wait."""
     clerk = Clerk()
     agent = BareAgent("a", llm=ScriptedLLM(clerk), sessions=1, inbox=4, session_inbox=4)

@@ -33,7 +33,7 @@ async def test_the_model_is_asked_in_the_name_of_its_session():
     assert asked == [(session.id, Priority.NORMAL), (session.id, Priority.HIGH)]
 
 
-async def test_a_timeout_says_that_the_call_waited(autojump_clock):
+async def test_a_timeout_reports_the_rate_limit_wait(autojump_clock):
     """Waiting for the provider's limits counts into the model's timeout, and the error tells it."""
     slow = RateLimitedModel(ScriptedLLM(["ok"], repeat=True), Governor(requests_per_minute=4, burst=0.25))
     async with (
@@ -50,7 +50,7 @@ async def test_a_timeout_says_that_the_call_waited(autojump_clock):
     assert slow.governor.statistics().waiting == 0
 
 
-async def test_a_wait_that_cannot_end_in_time_is_not_begun(autojump_clock):
+async def test_a_wait_beyond_the_deadline_fails_immediately(autojump_clock):
     """Where the limits certainly leave no room before the model's timeout, the call fails at once."""
     slow = RateLimitedModel(ScriptedLLM(["ok"], repeat=True), Governor(requests_per_minute=1, burst=1.0))
     async with BareAgent("clerk", llm=slow, limits=Limits(model_timeout=20)) as agent:

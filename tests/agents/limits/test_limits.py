@@ -289,7 +289,7 @@ async def test_tokens_are_reserved_before_and_counted_after(listen):
     assert (heard[-1].error.used["tokens"], len(llm.chats)) == (800, 2)
 
 
-async def test_an_answer_may_take_no_more_than_is_left():
+async def test_an_answer_is_limited_to_the_remaining_budget():
     """`max_tokens` goes down to what is left; an answer that is cut there ends the turn with the limit, not with `length`."""
     llm = ScriptedLLM([said("half an answ", tokens=(10, 40), stop="length")])
     async with BareAgent("a", llm=llm, max_tokens=500, limits=Limits(tokens=100)) as agent:
@@ -299,7 +299,7 @@ async def test_an_answer_may_take_no_more_than_is_left():
     assert 16 <= llm.chats[0].max_tokens < 100
 
 
-async def test_a_model_that_says_nothing_of_its_usage_counts_with_the_estimate():
+async def test_a_model_without_usage_is_charged_by_the_estimate():
     """Otherwise a provider without usage would be free."""
     count = iter(range(1000))
     llm = ScriptedLLM(lambda _: ToolCall("add", {"a": next(count), "b": 1}), keep=None)
@@ -385,7 +385,7 @@ async def test_cost_is_bounded_by_the_price_of_the_model():
     assert "US dollars" in str(caught.value)
 
 
-async def test_a_cost_that_the_provider_tells_counts_instead_of_the_tables():
+async def test_a_cost_reported_by_the_provider_replaces_the_price_table():
     """What stands in its usage is what is paid."""
     llm = Priced(lambda _: said("fine", tokens=(10, 10), cost=0.3), keep=None)
     async with BareAgent("a", llm=llm, max_tokens=50) as agent:
@@ -466,7 +466,7 @@ async def test_seconds_of_a_session_add_up_over_its_turns(autojump_clock):
 # --- what is told ----------------------------------------------------------------------------
 
 
-async def test_an_observer_hears_which_limit_was_met():
+async def test_an_observer_receives_the_reached_limit():
     """By the name to raise, and whose it was."""
     async with open_runtime() as runtime, runtime.events() as events:
         agent = await runtime.start(

@@ -157,7 +157,7 @@ async def test_a_call_whose_process_dies_is_counted(mortal, steps):
     assert 2 <= len(calls) <= 3
 
 
-async def test_a_quota_begins_anew(autojump_clock, journal):
+async def test_a_quota_resets_after_its_period(autojump_clock, journal):
     """With the next day; that of the month goes on."""
     quotas = Quotas(day=Limits(model_calls=2), month=Limits(model_calls=1000))
     async with open_runtime(journal=journal, quotas=quotas) as runtime:

@@ -142,7 +142,7 @@ async def test_what_was_changed_while_nobody_listened_is_told_in_order():
     assert [text.startswith("<system>") for text in texts] == [True] * 4 + [False]
 
 
-async def test_a_rollback_is_told_too():
+async def test_a_rollback_notifies_subscribers():
     """The state goes back behind a change that was told: the mode of now is told once more, later ones as ever."""
     async with BareAgent("a", llm=ScriptedLLM(lambda _: "ok"), modes=Modes()) as agent:
         session = await agent.create_session("ada")
@@ -182,7 +182,7 @@ async def test_only_the_last_hundred_changes_are_kept():
         assert told[-100:] == changed
 
 
-async def test_an_urgent_message_finds_the_new_mode_told(autojump_clock):
+async def test_an_urgent_message_sees_the_announced_mode(autojump_clock):
     """A turn that is stopped after its switch: the note comes with the next one, once."""
     llm = ScriptedLLM([[ToolCall("set_mode", {"mode": "plan"}), ToolCall("sleep", {})], "at once"])
 
@@ -260,7 +260,7 @@ async def test_switching_while_a_session_is_opened_waits_for_its_open_calls(auto
     assert session.mode == "act"
 
 
-async def test_a_crash_right_behind_a_note_goes_on_from_the_results(autojump_clock):
+async def test_a_crash_after_a_note_resumes_from_the_results(autojump_clock):
     """The note is written, the answer to the results is not: handlers hear them, and model calls go on counting."""
 
     def build(answers):
@@ -344,7 +344,7 @@ async def test_results_that_nobody_heard_are_heard_after_the_note(autojump_clock
     assert [m.sender.kind for m in session.history] == ["user", "assistant", "tool", "system", "assistant"]
 
 
-async def test_a_mode_that_is_gone_is_told_all_the_same():
+async def test_a_removed_mode_is_still_announced():
     """A change to a mode that the code no longer knows was not told yet when the code changed."""
     async with MemoryJournal().running() as journal:
         dying = CrashingJournal(journal, 1000)

@@ -574,7 +574,7 @@ async def test_the_model_cannot_switch_itself_to_act_unless_allowed():
         assert [result.status for result in await talk(session, "go")] == ["success", "success"]
 
 
-async def test_a_table_says_who_may_go_where():
+async def test_a_table_defines_permitted_mode_switches():
     """From a mode of the table there is no way but those that it names; from others the target decides."""
     modes = modes_with(
         transitions={"onboarding": {"integration": ["admin"]}, "integration": {"plan": ["user", "admin"]}}
@@ -592,7 +592,7 @@ async def test_a_table_says_who_may_go_where():
         assert [change.current for change in session.mode_changes] == ["integration", "plan", "act"]
 
 
-async def test_a_guard_has_a_say_and_only_an_admin_may_force():
+async def test_a_mode_guard_rejects_unless_an_admin_forces():
     asked = []
 
     def guard(state, start, end):
@@ -622,7 +622,7 @@ async def test_a_guard_has_a_say_and_only_an_admin_may_force():
     assert asked == [("onboarding", "act"), ("onboarding", "act"), ("act", "plan"), ("plan", "act")]
 
 
-async def test_a_guard_of_modes_ends_nothing():
+async def test_a_failing_mode_guard_keeps_the_agent_running():
     """What is no Exception is a failure of the switch, and not of whoever asks for it."""
 
     def leave(state, start, end):

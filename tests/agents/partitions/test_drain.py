@@ -28,7 +28,7 @@ class Slow:
         return "ok"
 
 
-async def test_a_running_turn_ends_and_what_waits_moves(open_node, id_in, until):
+async def test_a_running_turn_ends_and_queued_messages_move(open_node, id_in, until):
     """Nothing new is taken meanwhile; all is written when the partition is given back, and the next owner answers the rest."""
     slow, failures, given = Slow(), [], trio.Event()
     async with open_node("one", take=[0, 1]) as one, open_node("two") as two, trio.open_nursery() as nursery:
@@ -128,7 +128,7 @@ async def at_work(open_node, id_in, until, said):
         yield one, two, other, session, slow
 
 
-async def test_a_message_that_is_being_written_does_not_overtake_what_waits(open_node, id_in, until):
+async def test_a_message_being_written_does_not_overtake_queued_messages(open_node, id_in, until):
     """It comes in when those before it have been taken out for the next owner, and goes to that one behind them."""
     async with at_work(open_node, id_in, until, "ok") as (one, two, other, session, slow):
         async with trio.open_nursery() as nursery:

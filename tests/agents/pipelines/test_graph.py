@@ -75,7 +75,7 @@ def test_what_cannot_run_is_refused(steps, words):
         pipeline(*steps)
 
 
-def test_all_mistakes_are_told_together():
+def test_all_errors_are_reported_together():
     """So that nobody mends them one by one."""
     with pytest.raises(ConfigurationError) as caught:
         pipeline(step("a", "{x.y}", after="nobody"), step("b", "{b}"))

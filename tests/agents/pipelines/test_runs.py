@@ -188,7 +188,7 @@ async def test_a_missing_output_fails_the_step_that_reads_it():
 # --- failures ----------------------------------------------------------------------------------
 
 
-async def test_a_failure_skips_what_needs_it_and_no_more():
+async def test_a_failure_skips_only_dependent_steps():
     """Over any number of steps; each says for which failure."""
     bad, one = agent("bad", failing(9)), agent("one")
     steps = [
@@ -283,7 +283,7 @@ async def test_a_goal_that_is_not_achieved_has_failed():
     assert isinstance(pipeline._extra_companions[0], GoalAgent)
 
 
-async def test_a_person_who_stops_a_step_is_not_overruled():
+async def test_a_step_stopped_by_a_user_is_not_retried():
     """It is not tried again."""
     reached, one = trio.Event(), agent("one")
 
@@ -423,7 +423,7 @@ async def test_a_run_is_cancelled_with_all_its_steps(autojump_clock):
     assert again.steps["s0"].session_id == "theirs/task/s0@2"
 
 
-async def test_a_run_goes_on_from_any_step():
+async def test_a_run_resumes_from_any_step():
     """What is before it is kept, it and what comes after it run again, in new sessions."""
     count = iter(range(100))
     one = agent("one", lambda text: f"{text}{next(count)}")
@@ -453,7 +453,7 @@ async def test_a_run_goes_on_from_any_step():
     assert next(count) == 4 + 2 + 4
 
 
-async def test_a_step_that_failed_is_mended_by_going_on():
+async def test_a_failed_step_succeeds_after_a_resume():
     """Without names all that failed, and what was skipped for it, runs again; what a condition left out does not."""
     one, bad = agent("one"), agent("bad", failing(1))
     steps = [
@@ -577,7 +577,7 @@ async def test_tools_of_steps_find_the_deps_of_the_pipeline():
 # --- restarts ----------------------------------------------------------------------------------
 
 
-async def test_a_run_goes_on_in_the_next_process(tmp_path):
+async def test_a_run_resumes_in_the_next_process(tmp_path):
     """What has ended is not asked again, and what was at work goes on in its session, with the form that it was told."""
     url, calls, formats = f"sqlite:///{tmp_path}/journal.db", [], []
 

@@ -54,7 +54,7 @@ def told(llm):
     return llm.chats[-1].messages[-1].parts[0].text
 
 
-async def test_a_plan_of_tasks_is_carried_out_at_once():
+async def test_a_plan_of_tasks_runs_without_further_model_calls():
     """One decision, many calls: later tasks read what came of earlier ones, with its type."""
     first = plan(
         task("search", query="a"),

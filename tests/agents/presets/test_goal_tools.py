@@ -213,7 +213,7 @@ def spec_of(llm, name):
     return next(spec for spec in llm.chats[0].tools if spec.name == name)
 
 
-async def test_a_docstring_says_the_arguments():
+async def test_a_docstring_describes_the_arguments():
     """The model sees their names, types and texts, in the prompt and as the schema; without the section it has none."""
     llm = ScriptedLLM([use("listed", query="tea"), use("look"), ACHIEVED])
     result = await run_agent("search", llm, tools=[listed, look])
@@ -257,7 +257,7 @@ async def test_the_type_of_args(function):
     assert "query" in result.tool_results[1].text
 
 
-def test_a_type_that_cannot_be_said():
+def test_a_type_without_a_schema_is_rejected():
     """What no model can fill in is refused when the agent is made."""
 
     def wrong(state, args: "Missing"):  # noqa: F821

@@ -543,7 +543,7 @@ def test_empty_members_decide_nothing():
     assert not any(getattr(event, "plan", "") or getattr(event, "calls", ()) for event in events)
 
 
-def test_a_new_attempt_begins_anew():
+def test_a_new_attempt_restarts_the_stream():
     """What a retried answer said before counts no more."""
     growing = PartialStep("s")
     growing.add('{"plan": "a')

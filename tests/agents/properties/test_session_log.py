@@ -125,7 +125,7 @@ class Model:
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
-async def test_a_log_keeps_its_order_whatever_its_journal_does(seed, autojump_clock, monkeypatch):
+async def test_a_log_keeps_its_order_despite_journal_failures(seed, autojump_clock, monkeypatch):
     """Three writers at once, each step of the storage slow, failing or in doubt."""
     chance = random.Random(seed)
     monkeypatch.setattr(trio._core._run, "_r", random.Random(seed))

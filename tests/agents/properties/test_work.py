@@ -87,7 +87,7 @@ async def test_a_parents_turn_does_not_look_at_its_children():
     assert many < few * 1.02
 
 
-async def test_approvals_cost_little_where_nothing_waits():
+async def test_approvals_are_cheap_without_pending_calls():
     """However many sessions there are below."""
     async with agent_of() as agent:
         session = await agent.create_session("ada")
@@ -198,7 +198,7 @@ def test_what_waits_is_found_whatever_happened(seed):
         tree.step()
 
 
-async def test_a_history_is_copied_once_for_all_who_look():
+async def test_a_history_is_copied_once_for_all_readers():
     """It is the same tuple until something happens, and what was looked at stays as it was."""
     async with agent_of() as agent:
         session = await agent.create_session("ada")

@@ -234,7 +234,7 @@ async def test_leaving_does_not_wait_for_snapshots():
                 await talk(await agent.create_session("ada", session_id="s"), TURNS)
 
 
-async def test_a_session_that_leaves_takes_its_snapshot_along(url):
+async def test_an_evicted_session_writes_its_snapshot(url):
     """Whoever begins under its id begins anew."""
     await live(url)
     async with open_runtime(journal=url) as runtime:
@@ -247,7 +247,7 @@ async def test_a_session_that_leaves_takes_its_snapshot_along(url):
         assert [message.text for message in session.history] == ["hello 0", "seen 1"]
 
 
-async def test_a_snapshot_has_nothing_that_redact_takes_out(url, tmp_path):
+async def test_a_snapshot_contains_no_redacted_text(url, tmp_path):
     """It is made of records."""
 
     def redact(text):

@@ -135,7 +135,7 @@ async def test_context_of_a_stage_is_gathered_once_a_call():
         assert ["Note 1." in last_words(chat) for chat in llm.chats] == [True, True, False]
 
 
-async def test_a_stage_that_is_none_is_refused():
+async def test_an_unknown_stage_is_rejected():
     """With the nearest name, or that there is none."""
     agent = PlanAgent("planner", llm=ScriptedLLM([]))
     with pytest.raises(ConfigurationError, match="synthesis"):

@@ -290,7 +290,7 @@ async def test_a_session_of_an_agent_that_lost_its_deps_is_left_out(journal, cap
         assert session.history[-1].text == "S"
 
 
-async def test_a_function_that_fails_at_a_restart_holds_up_nobody_else(journal, caplog):
+async def test_a_deps_function_that_fails_at_a_restart_affects_one_session(journal, caplog):
     """Its session is named, and the agent starts."""
     await die(journal, agent=Shop(""))
 

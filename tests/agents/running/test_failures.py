@@ -72,7 +72,7 @@ async def test_the_newest_are_kept():
         assert len(runtime.failures) == FAILURES
 
 
-async def test_a_runtime_that_redacts_keeps_no_words():
+async def test_a_redacting_runtime_records_no_secret_text():
     """Errors are told by class alone."""
     async with open_runtime(journal="memory:", redact=lambda _: "…") as runtime:
         scout = await runtime.start(BareAgent("scout", llm=ScriptedLLM([ProviderUnavailable("of ada")])))

@@ -191,7 +191,7 @@ async def test_of_two_who_resume_by_the_same_decision_one_is_told_that_it_is_too
 
 
 @pytest.mark.parametrize("journal", [None, "memory:"])
-async def test_a_follower_whose_decision_is_too_late_stops_nothing(autojump_clock, journal):
+async def test_a_late_decision_of_a_follower_does_not_stop_the_turn(autojump_clock, journal):
     """The turn goes on by the decision that counts, although nobody waits for it."""
     office = Office(seconds=1)
     async with open_runtime(journal=journal) as runtime:

@@ -269,7 +269,7 @@ async def test_what_is_told_to_an_agent_that_is_gone_is_kept(autojump_clock):
     assert asked == ["too late"]
 
 
-async def test_a_journal_keeps_what_a_stopped_agent_leaves(autojump_clock, tmp_path):
+async def test_a_journal_keeps_the_queue_of_a_stopped_agent(autojump_clock, tmp_path):
     """It goes on with the next start by itself, so it is no dead letter."""
     async with open_runtime(journal=f"sqlite:///{tmp_path}/j.db") as runtime:
         agent = await runtime.start(BareAgent("tutor", llm=ScriptedLLM(never)))
@@ -300,7 +300,7 @@ async def test_children_of_an_actor_are_found_and_end_with_it(autojump_clock):
 # --- circles -----------------------------------------------------------------------------
 
 
-async def test_an_actor_that_asks_an_agent_in_a_circle_is_refused_at_once(autojump_clock):
+async def test_an_ask_cycle_of_actor_and_agent_is_rejected(autojump_clock):
     """The agent's tool asks the actor that waits for the agent: the error is the tool's result, and nobody waits."""
     results = []
     async with open_runtime() as runtime:
@@ -326,7 +326,7 @@ async def test_an_actor_that_asks_an_agent_in_a_circle_is_refused_at_once(autoju
     )
 
 
-async def test_an_actor_that_asks_itself_is_refused_at_once(autojump_clock):
+async def test_an_actor_that_asks_itself_is_rejected(autojump_clock):
     """Alone, or through another one; whoever only tells, or asks from a task of its own, is not."""
     outcomes = []
 

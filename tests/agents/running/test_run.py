@@ -244,7 +244,7 @@ async def test_an_exception_inside_a_stream_comes_out_as_itself(autojump_clock):
         assert agent._opener.running.sessions == {}
 
 
-async def test_a_stream_that_nobody_reads_does_not_hold_the_agent(autojump_clock):
+async def test_an_unread_stream_does_not_block_the_agent(autojump_clock):
     """A long answer into an unread stream waits, and goes when the block is left."""
     async with BareAgent("a", llm=ScriptedLLM(["x" * 1000], chunk=1)) as agent:
         async with agent.stream("tell"):

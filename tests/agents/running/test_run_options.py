@@ -147,7 +147,7 @@ async def test_a_stream_that_takes_too_long_ends_with_its_failure(slow, autojump
         assert (slow.calls, slow.stopped) == ((1, 0) if is_queued else (1, 1))
 
 
-async def test_an_answer_in_time_is_an_answer(autojump_clock):
+async def test_an_answer_before_the_deadline_is_accepted(autojump_clock):
     """And no alarm is left behind it."""
     async with agent_of(lambda _: "ok") as agent:
         assert (await agent.run("go", timeout=5)).text == "ok"
@@ -231,7 +231,7 @@ async def streamed_to(replies, agent, session):
 
 
 @pytest.mark.parametrize("is_queued", [False, True])
-async def test_a_repetition_that_leaves_stops_nothing(slow, is_queued):
+async def test_a_cancelled_repetition_does_not_stop_the_turn(slow, is_queued):
     """The others, or the handlers of a chat, hear of the answer all the same."""
     heard = []
     async with agent_of(slow) as agent:
@@ -263,7 +263,7 @@ async def test_a_cancelled_run_stays_stopped_for_its_repetition(slow):
         assert slow.calls == 1
 
 
-async def test_a_repetition_of_a_turn_that_waits_for_people_is_told_so():
+async def test_a_repeated_message_of_a_suspended_turn_raises_suspended():
     """As the first was; the decision is for both."""
     async with agent_of([ToolCall("pay", {}), "done"], tools=[pay]) as agent:
         session = await agent.create_session("ada")

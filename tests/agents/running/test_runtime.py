@@ -109,7 +109,7 @@ async def test_a_handler_that_hangs_does_not_silence_the_others(autojump_clock):
     assert trio.current_time() == pytest.approx(1)
 
 
-async def test_a_waiting_run_is_told_that_the_agent_stopped(autojump_clock):
+async def test_a_waiting_run_raises_when_the_agent_stops(autojump_clock):
     """It raises, whatever the handlers of its session do; running and queued alike."""
     errors = []
     agent = BareAgent(name="a", llm=ScriptedLLM(never), sessions=1, grace=0)
@@ -218,7 +218,7 @@ async def test_a_sender_without_room_is_answered_or_refused_when_the_block_is_le
     assert log == ["re: 0", "re: 1", "re: 2", "re: 3", "re: 4", "re: 4"]
 
 
-async def test_a_sender_without_room_hears_of_a_closed_session(autojump_clock):
+async def test_a_waiting_sender_gets_session_closed(autojump_clock):
     """Its message ends as stopped with the others, or it is refused; other sessions go on."""
     agent = BareAgent(name="a", llm=ScriptedLLM(slow), sessions=1, inbox=3)
     outcomes = []
@@ -304,7 +304,7 @@ async def test_a_name_is_taken_once():
         assert (await agent.run("hello")).text == "one"
 
 
-async def test_a_block_that_cannot_begin_leaves_nothing():
+async def test_a_failed_block_entry_releases_all_resources():
     """A clash of names between an agent and its tool is an error before anything runs."""
     inner = BareAgent(name="a", llm=ScriptedLLM(["x"]))
     async with assert_no_leaks():
@@ -368,7 +368,7 @@ async def test_a_runtime_that_was_left_starts_nothing(fails):
         await runtime.start(BareAgent(name="late", llm=ScriptedLLM(["x"])))
 
 
-async def test_a_thousand_agents_come_and_go():
+async def test_a_thousand_agents_start_and_stop():
     """With nothing left of them."""
     async with assert_no_leaks(), open_runtime() as runtime:
         agents = [

@@ -171,7 +171,7 @@ def answered(text, stop="end"):
     return ModelResponse(parts=(Text(text),), stop=stop, usage=Usage(input_tokens=10, output_tokens=5))
 
 
-async def test_a_first_message_is_worded_anew():
+async def test_a_first_message_is_rewritten():
     """By one call of the model for it, with the sender's own words beside; the usage counts, pictures stay."""
     enhancer, llm = ScriptedLLM([answered("Plan three days in Rome.")]), ScriptedLLM(["Day one ..."])
     async with open_runtime(journal="memory:") as runtime:

@@ -284,7 +284,7 @@ async def test_invalid_times_are_rejected(times, words):
         assert session.schedules == ()
 
 
-async def test_a_date_that_is_just_over_fires_at_once(autojump_clock):
+async def test_a_date_in_the_recent_past_fires_immediately(autojump_clock):
     """It was computed a moment ago; an aware date needs no zone."""
     async with make_agent() as agent:
         session = await agent.create_session("ada")

@@ -71,7 +71,7 @@ async def test_the_mode_is_told_after_each_cut(autojump_clock):
     assert 3 < cuts < 20
 
 
-async def test_a_change_after_a_cut_is_told_behind_the_mode_of_before(autojump_clock):
+async def test_a_mode_change_after_a_cut_follows_the_earlier_mode(autojump_clock):
     """The prefix stays; with the next cut only the new one is told, and a restart shows the same."""
     talk = Talk()
     async with MemoryJournal().running() as journal:

@@ -109,7 +109,7 @@ async def test_history_and_what_comes_is_one_stream(runtime, journal):
     assert all(each.at is not None for each in followed)
 
 
-async def test_a_follower_goes_on_in_the_middle_of_a_turn(runtime, journal):
+async def test_a_follower_resumes_within_a_turn(runtime, journal):
     """Its turn is told by records before the cursor."""
     agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(["one"])))
     session = await agent.create_session("ada", session_id="s")
@@ -536,7 +536,7 @@ async def talk(runtime, *texts):
     return session
 
 
-async def test_a_cursor_goes_on_in_a_backup_as_far_as_that_goes(tmp_path):
+async def test_a_cursor_is_valid_up_to_the_end_of_a_backup(tmp_path):
     """What was told behind it is not there: who has seen that is told so, and gets no record that is another."""
     async with open_runtime(journal=f"sqlite:///{tmp_path}/one.db") as runtime:
         session = await talk(runtime, "1")
@@ -559,7 +559,7 @@ async def test_a_cursor_goes_on_in_a_backup_as_far_as_that_goes(tmp_path):
     assert [each.record for each in followed] == list(records[2:])
 
 
-async def test_a_cursor_goes_on_in_a_journal_into_which_the_session_was_imported(tmp_path):
+async def test_a_cursor_is_valid_after_an_import(tmp_path):
     """Its records have the numbers that they had, and the time of the import."""
     async with open_runtime(journal=f"sqlite:///{tmp_path}/one.db") as runtime:
         await talk(runtime, "1", "2")

@@ -304,7 +304,7 @@ async def test_an_agent_does_not_find_anothers_session(journal_url):
         assert await doctor.open_session("ada") is theirs
 
 
-async def test_approvals_of_equal_calls_are_told_apart(journal_url):
+async def test_approvals_of_equal_calls_have_different_ids(journal_url):
     """What a person allows one agent, no other one does."""
     paid = []
 

@@ -109,7 +109,7 @@ async def test_what_cannot_be_listed(journal, wrong):
 
 
 @pytest.mark.parametrize("also", [False, True])
-async def test_a_history_stands_before_what_is_said(journal, also):
+async def test_a_history_precedes_the_new_message(journal, also):
     """The model is shown it, with the calls and their results; hooks and handlers hear nothing of it."""
     heard, shown = [], []
 

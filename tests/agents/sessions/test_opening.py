@@ -166,7 +166,7 @@ async def test_a_task_of_a_handler_does_not_wait_for_what_waits_for_it(use, refu
 
 
 @pytest.mark.parametrize("fate", ["erased", "not erased", "not erased by this process"])
-async def test_a_call_that_is_cancelled_at_the_disk_leaves_its_id_free(fate, autojump_clock):
+async def test_a_call_cancelled_during_the_write_frees_its_id(fate, autojump_clock):
     """Whether it is erased then, or by the next one who wants the id, in this process or another."""
     async with SlowJournal().running() as journal:
         async with open_runtime(journal=journal) as runtime:

@@ -146,7 +146,7 @@ async def test_a_session_id_of_ones_own_finds_the_session_again(make):
 
 
 @pytest.mark.parametrize("owner", ["", "  ", None, 7])
-async def test_an_owner_that_is_nobody_is_refused(make, owner):
+async def test_an_empty_owner_is_rejected(make, owner):
     """A session belongs to someone; the text says what is missing."""
     agent, _ = make("x")
     async with agent:

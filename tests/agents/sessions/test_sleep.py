@@ -45,7 +45,7 @@ async def test_idle_sessions_leave_memory(agent):
     assert len(agent._opener.running.sessions) == 3
 
 
-async def test_a_session_that_nobody_holds_is_freed_at_once(agent):
+async def test_an_unreferenced_session_is_freed_immediately(agent):
     """No cycle keeps it until the collector comes."""
     gc.disable()
     try:

@@ -117,7 +117,7 @@ async def test_validators_of_the_class_see_the_whole_state():
             session.state.dispatch(("count", -1))
 
 
-async def test_a_custom_action_that_does_not_fit_is_told_to_the_model():
+async def test_the_model_gets_the_error_of_an_invalid_custom_action():
     """The next call says what was wrong; one that insists ends as malformed answers do."""
     act = json.dumps({"action": "set", "params": {"n": "many"}})
     right = json.dumps({"action": "set", "params": {"n": 2}})

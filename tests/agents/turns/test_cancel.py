@@ -344,7 +344,7 @@ async def test_two_callers_stop_one_queued_message(first, second, with_journal, 
     assert [each for each in failures if each[0] == "m1"] in ([("m1", "interrupted")], [("m1", "stopped")])
 
 
-async def test_a_cancelled_interrupt_still_ends_what_it_dropped():
+async def test_a_cancelled_interrupt_still_ends_the_dropped_messages():
     """Nobody's message is lost when the caller of interrupt() loses patience."""
     async with held("handler") as (session, _, stage, log):
         await session.chat("queued")
@@ -356,7 +356,7 @@ async def test_a_cancelled_interrupt_still_ends_what_it_dropped():
         assert log == ["success", "interrupted", "interrupted"]
 
 
-async def test_a_cancelled_aclose_still_ends_what_waits():
+async def test_a_cancelled_aclose_still_ends_queued_messages():
     """The session is closed all the same, and its messages end as stopped."""
     async with held("handler") as (session, _, stage, log):
         await session.chat("queued")
@@ -438,7 +438,7 @@ async def test_aclose_stops_a_turn_where_it_is(phase):
         await session.aclose()
 
 
-async def test_aclose_closes_the_whole_tree_at_once():
+async def test_aclose_closes_the_whole_tree():
     """A child whose handler is slow keeps neither its siblings nor its parent running."""
     release, stopped = trio.Event(), []
 

@@ -70,7 +70,7 @@ async def test_calls_and_results_are_not_said_by_users(make, part):
 
 
 @pytest.mark.parametrize("content", ["", "  \n", [], Text("")])
-async def test_a_message_that_says_nothing_is_refused(make, content):
+async def test_an_empty_message_is_rejected(make, content):
     """No provider takes an empty message, so the sender is told."""
     agent, _ = make("x")
     async with agent:
@@ -175,7 +175,7 @@ async def test_the_same_message_id_is_accepted_once(make, listen):
     assert len(heard) == len(llm.chats) == 2
 
 
-async def test_a_message_id_that_found_no_room_may_come_again(autojump_clock, listen):
+async def test_a_message_id_rejected_by_a_full_inbox_may_be_repeated(autojump_clock, listen):
     """Only what was accepted counts as accepted."""
     agent = BareAgent("busy", llm=ScriptedLLM(lambda _: "ok", delay=10), session_inbox=1)
     async with agent:
@@ -216,7 +216,7 @@ async def test_priorities_order_what_waits(autojump_clock, listen):
     assert [str(reply) for reply in heard] == ["begin", "HIGH", "1", "2", "normal", "low"]
 
 
-async def test_a_closed_session_takes_nothing(make):
+async def test_a_closed_session_rejects_messages(make):
     """The error says what to do instead."""
     agent, _ = make("x")
     async with agent:

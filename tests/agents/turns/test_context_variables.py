@@ -231,7 +231,7 @@ async def test_a_turn_that_a_tool_starts_is_not_inside_of_the_tools_turn(autojum
     assert errors == []
 
 
-async def test_a_parked_worker_keeps_nothing_of_a_sender():
+async def test_a_parked_worker_releases_the_context_of_a_sender():
     """What a request put into a variable can go with the request."""
 
     class Request:
@@ -348,7 +348,7 @@ async def test_an_approved_call_goes_on_after_a_restart_as_the_one_who_asked():
     assert heard == [["ada", "ada by ada, told ada"]]
 
 
-async def test_a_scheduled_message_has_the_variables_of_whoever_set_it(autojump_clock):
+async def test_a_scheduled_message_has_the_context_of_its_caller(autojump_clock):
     """All of them, while the process lives."""
     seen = []
     async with open_runtime() as runtime:
@@ -426,7 +426,7 @@ async def test_a_task_that_sets_what_no_journal_keeps_is_reported(value, journal
 
 
 @pytest.mark.parametrize("journal", [None, "memory:"])
-async def test_a_schedule_comes_though_its_sender_changed_a_value(journal, autojump_clock):
+async def test_a_schedule_fires_after_its_sender_changed_a_value(journal, autojump_clock):
     """A list that was short enough when the schedule was set is too long when it fires: the message comes without it."""
     value = ["ada"]
     async with open_runtime(journal=journal, context=[TENANT]) as runtime:

@@ -184,7 +184,7 @@ async def test_a_handler_that_fails_fails_once():
     assert [failure.kind for failure in failures] == ["handler"]
 
 
-async def test_after_its_time_a_call_tells_nothing(autojump_clock):
+async def test_a_call_reports_no_progress_after_its_timeout(autojump_clock):
     """A thread that goes on after the timeout is not heard any more."""
     goes_on, told = threading.Event(), threading.Event()
 

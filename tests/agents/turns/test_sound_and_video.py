@@ -62,7 +62,7 @@ async def test_a_video_by_its_address():
         (Anthropic, VIDEO, "Anthropic accepts no video/mp4"),
     ],
 )
-async def test_a_wire_that_takes_none_says_so(kind, said, words):
+async def test_an_api_without_media_support_raises(kind, said, words):
     """Nothing is sent, and the error says what is taken."""
     async with open_provider(["never"]) as provider:
         async with listening(kind, provider) as agent:

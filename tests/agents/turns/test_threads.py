@@ -66,7 +66,7 @@ async def test_a_thread_in_time_leaves_nothing():
 
 
 @pytest.mark.parametrize("how", ["interrupt", "urgent", "aclose"])
-async def test_a_stopped_call_is_answered_although_its_thread_goes_on(how, go):
+async def test_a_stopped_call_is_answered_while_its_thread_runs(how, go):
     """The thread is counted and named until it ends; leaving the block waits for it."""
     stubborn, reached = blocking(go)
     async with assert_no_leaks(grace=2):
@@ -205,7 +205,7 @@ async def test_the_time_of_a_tool_begins_with_its_function(go, mock_clock):
 
 
 @pytest.mark.parametrize("how", ["interrupt", "waits too long"])
-async def test_a_call_that_never_began_is_told_as_such(go, mock_clock, how):
+async def test_a_call_without_start_is_reported_as_not_run(go, mock_clock, how):
     """It is not said to have an unknown outcome: nothing of it happened."""
     stubborn, reached = blocking(go)
     ran = []

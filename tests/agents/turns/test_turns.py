@@ -299,7 +299,7 @@ async def test_a_bad_answer_is_asked_again_with_the_error(make, listen):
         ("{}", "parse", ReActAgent),
     ],
 )
-async def test_after_two_repairs_it_is_a_failure(make, listen, bad, kind, agent_kind):
+async def test_the_turn_fails_after_two_output_retries(make, listen, bad, kind, agent_kind):
     """Three bad answers in a row end the turn with the last one's text; the session goes on."""
     agent, llm = make(*[said(bad)] * 3, said("no JSON") if kind == "parse" else said(""), kind=agent_kind)
     async with agent:
@@ -327,7 +327,7 @@ async def test_a_good_answer_forgets_the_bad_ones(make, listen):
     assert kinds(heard) == ["ToolResult", "Reply"]
 
 
-async def test_the_number_of_repairs_is_a_limit(make, listen):
+async def test_output_retries_is_a_limit(make, listen):
     """`output_retries=0` asks never again."""
     agent, llm = make("x", kind=SimpleAgent, limits=Limits(output_retries=0))
     async with agent:

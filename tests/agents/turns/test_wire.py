@@ -186,7 +186,7 @@ async def test_a_provider_that_cannot_be_reached_is_a_failure_of_kind_model(dial
     assert isinstance(heard[0].error, ProviderUnavailable)
 
 
-async def test_a_slow_provider_is_a_failure_in_time(dialect, listen):
+async def test_a_slow_provider_fails_at_the_timeout(dialect, listen):
     """The limit of the agent holds, and no connection is left."""
     async with assert_no_leaks(), open_provider(["late"], delay=30) as provider:
         llm = connect(dialect, provider)
@@ -199,7 +199,7 @@ async def test_a_slow_provider_is_a_failure_in_time(dialect, listen):
     assert heard[0].kind == "model"
 
 
-def test_a_missing_key_is_told_when_the_agent_is_made(no_keys):
+def test_a_missing_key_is_reported_at_construction(no_keys):
     """The text names the variables and never a value."""
     with pytest.raises(MissingKey, match="OPENAI_API_KEY"):
         BareAgent("a", llm="openai:gpt-5.2")

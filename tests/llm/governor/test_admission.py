@@ -56,7 +56,7 @@ def test_what_others_take_of_a_limit_is_seen():
     assert lane.learnt["requests"].fill(11) == pytest.approx(50)
 
 
-def test_a_call_that_was_counted_long_ago_tells_nothing():
+def test_an_old_token_count_is_not_used():
     """A slow answer speaks of the time before others that have told already."""
     desk = admissions()
     lane = desk.state_of("m")

@@ -76,7 +76,7 @@ def per_minute(ends, *, skip):
 # --- bars ----------------------------------------------------------------------------------
 
 
-async def test_500_sessions_use_what_the_provider_grants(autojump_clock):
+async def test_500_sessions_use_the_granted_rate(autojump_clock):
     """At most 1 % is refused, at least 95 % of the allowed is used, an urgent call waits for at most two others."""
     waits, asked, script = [], {}, answers()
 
@@ -163,7 +163,7 @@ async def test_limits_are_found_by_refusals_alone(seconds, autojump_clock):
     assert per_minute(ends, skip=0.5) >= 0.8 * 60
 
 
-async def test_a_limit_on_calls_at_once_is_found(autojump_clock):
+async def test_a_limit_of_concurrent_calls_is_detected(autojump_clock):
     """Of the first hundred calls all but five are refused; from then on hardly any."""
     async with open_provider(answers(), limits=RateLimits(concurrency=5)) as provider:
         model = client(provider)
@@ -329,7 +329,7 @@ async def test_waiting_has_an_end(autojump_clock):
             await model.complete(chat())
 
 
-async def test_a_fallback_goes_on_where_waiting_is_too_long(autojump_clock):
+async def test_a_fallback_uses_the_next_model_if_the_wait_is_too_long(autojump_clock):
     """A first model with little patience, and a second one."""
     first = RateLimitedModel(
         ScriptedLLM(lambda _: "first"), Governor(requests_per_minute=1, burst=1.0, max_wait=5)
@@ -376,7 +376,7 @@ async def test_models_of_one_key_wait_apart(autojump_clock):
         await small.aclose()
 
 
-def test_a_governor_begins_anew_in_each_run():
+def test_a_governor_has_fresh_state_in_each_run():
     """The clock of another trio run means nothing."""
     governor = Governor(requests_per_minute=1, burst=1.0)
     model = RateLimitedModel(ScriptedLLM(lambda _: "ok"), governor)

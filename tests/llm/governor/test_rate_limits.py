@@ -11,7 +11,7 @@ STEPS = st.lists(st.tuples(st.floats(0, 20), st.floats(0, 500)), max_size=40)
 
 
 @given(steps=STEPS, rate=st.floats(0.1, 100), capacity=st.floats(1, 1000), start=st.floats(0, 1_000_000))
-def test_a_bucket_grants_its_rate_and_no_more(steps, rate, capacity, start):
+def test_a_bucket_never_exceeds_its_rate(steps, rate, capacity, start):
     """Whoever waits until `ready_at` never takes more than what was there and has come since."""
     bucket = Bucket.full("tokens", rate=rate, capacity=capacity, now=start)
     now, granted = start, 0.0
@@ -25,7 +25,7 @@ def test_a_bucket_grants_its_rate_and_no_more(steps, rate, capacity, start):
 
 
 @given(steps=STEPS)
-def test_a_bucket_wastes_nothing_while_somebody_waits(steps):
+def test_a_bucket_grants_its_full_rate_to_waiting_calls(steps):
     """Asked without a pause, it grants all that its rate gives."""
     bucket = Bucket.full("tokens", rate=10, capacity=100, now=0)
     now, granted = 0.0, 0.0

@@ -49,7 +49,7 @@ def test_reported_costs(cost, read):
     assert reported_cost({"cost": cost}) == read
 
 
-async def test_a_client_may_be_told_its_price():
+async def test_a_client_accepts_explicit_prices():
     """Dollars for a million tokens of prompts and answers, instead of the tables; a chain takes the dearest."""
     usage = Usage(input_tokens=1_000_000, output_tokens=500_000)
     told = OpenAI("own", api_key="x", base_url="http://localhost:9/v1", price=(2, 10))
@@ -64,7 +64,7 @@ async def test_a_client_may_be_told_its_price():
 
 
 @pytest.mark.parametrize("price", [3, (1,), (1, -1), ("1", "2"), (1, float("nan")), (1, 2, 3)])
-def test_a_price_that_is_none_is_refused(price):
+def test_an_invalid_price_is_rejected(price):
     """The text says what is wanted."""
     with pytest.raises(ConfigurationError, match="price="):
         OpenAI("own", api_key="x", price=price)

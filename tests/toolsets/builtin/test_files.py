@@ -134,7 +134,7 @@ def test_a_folder_that_becomes_a_link_meanwhile_leads_nowhere(place, tmp_path):
     assert SECRET not in "".join(seen)
 
 
-def test_a_file_that_is_written_is_nothing_to_run(place):
+def test_written_files_are_not_executable(place):
     """A new file is for reading and writing by the umask; one that is replaced stays for whom it was, and its other names stay."""
     write = tools(place, write=True)["write_file"].func
     before = os.umask(0o022)

@@ -69,7 +69,7 @@ async def gone(word):
 
 
 @needs_sandbox
-async def test_a_command_and_what_comes_of_it():
+async def test_a_command_returns_output_and_exit_code():
     """Its output, both kinds; its exit code; or that there was none."""
     assert await run("echo a; echo b >&2") == "a\nb\n"
     assert await run("echo a; exit 3") == "a\n\n[exit code 3]"
@@ -316,7 +316,7 @@ async def test_nothing_is_left_after_kill_9():
 
 
 @needs_sandbox
-async def test_a_call_that_is_cancelled_in_its_first_milliseconds_leaves_nothing():
+async def test_a_call_cancelled_at_its_start_leaves_no_session():
     """When the call has ended, all of its processes have ended, at whatever moment it was cancelled."""
     for number in range(40):
         with trio.move_on_after(number / 500):
@@ -442,7 +442,7 @@ async def test_paths_to_read_below_tmp_are_there(folder):
 
 
 @needs_sandbox
-async def test_a_path_to_read_that_is_gone_is_an_error(folder):
+async def test_a_missing_readable_path_is_an_error(folder):
     """Its name is in the error, and the command is not run without it."""
     tool = process_tool(read=[folder / "data"]) if (folder / "data").mkdir() is None else None
     (folder / "data").rmdir()

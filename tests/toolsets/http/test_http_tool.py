@@ -291,7 +291,7 @@ async def test_credentials_stay_with_their_origin(server, elsewhere):
         assert "token" not in json.dumps(told)
 
 
-async def test_a_body_stays_with_its_origin(server, elsewhere):
+async def test_a_body_is_not_sent_to_another_origin(server, elsewhere):
     """A 307 of a POST to another origin is not followed."""
     server.answer = lambda _: (307, {"Location": elsewhere.url}, b"")
     tool = HTTPTool("x", server.url, "POST", body={"type": "object"}, auth=Bearer("token"), allow=HERE)
@@ -465,7 +465,7 @@ async def test_an_agent_keeps_its_connections(server):
     assert list(llm.chats[0].tools[0].parameters["properties"]) == ["city"]
 
 
-async def test_a_cancelled_call_leaves_the_others(server):
+async def test_a_cancelled_call_does_not_cancel_other_calls(server):
     """Side by side, one that is cut off does not disturb the connections of the rest."""
 
     async def never(stream):

@@ -92,7 +92,7 @@ async def test_a_result_that_does_not_fit_its_schema(mode):
             await act(tools)
 
 
-async def test_a_hundred_questions_at_once():
+async def test_a_hundred_concurrent_questions_are_answered():
     """A person is asked one of them, in the session that called."""
     llm = ScriptedLLM([[ToolCall("act", {})], "ok"])
     async with BareAgent("host", llm=llm, tools=[hostile("questions")]) as agent:

@@ -752,7 +752,7 @@ async def test_over_http(tmp_path):
             process.terminate()
 
 
-async def test_an_address_inside_that_nobody_named(tmp_path):
+async def test_an_unlisted_internal_address_is_blocked(tmp_path):
     """A server's own host is opened by naming it, and no other."""
     server = MCPServer(url="http://127.0.0.1:9/mcp")
     assert server.allow == ("127.0.0.1",)

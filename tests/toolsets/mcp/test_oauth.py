@@ -272,7 +272,7 @@ async def test_an_authorization_server_that_is_down_takes_nothing_away(authority
     assert "actgent mcp login" in str(await failure_of(echo, server_of(authority, tokens)))
 
 
-async def test_a_refusal_is_told(authority, tokens):
+async def test_a_refusal_is_reported(authority, tokens):
     """With the words of the authorization server, at once."""
     authority.deny = True
     error = await failure_of(log_in, server_of(authority, tokens))
@@ -309,7 +309,7 @@ async def test_the_address_can_be_pasted(authority, tokens):
     assert tools == ["echo"]
 
 
-async def test_a_taken_port_registers_anew(authority, tokens):
+async def test_a_port_in_use_causes_a_new_registration(authority, tokens):
     """A client that registered itself has the port in its registration; where that is taken, it is another client."""
     await log_in(server_of(authority, tokens))
     authority.access.clear()

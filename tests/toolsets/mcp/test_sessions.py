@@ -128,7 +128,7 @@ async def heard_of(agent, session_id, *texts):
 
 
 @pytest.mark.parametrize("refusal", [404, 400])
-async def test_a_forgotten_session_is_begun_anew_and_the_call_sent_again(server, refusal):
+async def test_an_expired_session_is_reopened_and_the_call_repeated(server, refusal):
     """The server refused the call, so that it did not run: the model sees nothing of it, and the call runs once."""
     server.refusal = refusal
     calls = {text: ToolCall("quick", {}, id=text) for text in ("One.", "Two.", "Three.")}

@@ -151,7 +151,7 @@ def test_recursion_is_checked_at_any_depth():
         )
 
 
-async def test_a_request_is_as_the_document_says(server):
+async def test_a_request_follows_the_openapi_document(server):
     """Everything is in its place, and credentials go by the scheme's name."""
     api = OpenAPI(shop(), server=server.url, auth={"key": "k-123"}, allow=["127.0.0.1"])
     tool = by_name(api)["getItem"]
@@ -625,7 +625,7 @@ async def test_credentials_go_to_origins_that_the_program_names(server, elsewher
 
 
 @pytest.mark.parametrize("is_named", [True, False])
-async def test_a_fetched_document_does_not_say_where_credentials_go(server, elsewhere, is_named):
+async def test_a_fetched_document_does_not_choose_the_credentials_host(server, elsewhere, is_named):
     """Its own origin is named by the program, another one that it lists is not."""
     body = json.dumps(two_servers(elsewhere.url, server.url)).encode()
 
