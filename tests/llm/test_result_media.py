@@ -108,7 +108,7 @@ async def test_a_model_that_takes_none_goes_on_without(connect, said, dialect):
     assert encoded(PNG + b"other") in wire.requests[3].content.decode()
 
 
-async def test_other_reasons_are_reported_unchanged(connect, dialect, said):
+async def test_other_rejections_of_media_are_reported_unchanged(connect, dialect, said):
     """What is refused without them, too, is the first refusal, and they are tried again the next time."""
     refusals = [{"status_code": 400, "json": {"error": {"message": f"reason {n}"}}} for n in range(2)]
     model, wire = connect(dialect, *refusals, said(dialect))

@@ -107,7 +107,7 @@ def test_what_is_no_script(script):
         ScriptedLLM(script)
 
 
-def test_an_empty_chunk_is_ignored():
+def test_a_chunk_size_of_0_is_rejected():
     """Pieces have at least one character."""
     with pytest.raises(ConfigurationError, match="chunk="):
         ScriptedLLM(["x"], chunk=0)

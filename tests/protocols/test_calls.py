@@ -175,7 +175,7 @@ def test_keys_like_those_of_arguments_are_not_passed_over(form, key):
 
 @pytest.mark.parametrize("key", ["to", "payload", "data", "options"])
 @pytest.mark.parametrize("form", ROUND)
-def test_a_call_without_arguments_is_parsed_alone(form, key):
+def test_stray_keys_of_a_call_without_arguments_are_an_error(form, key):
     """What only the tool may know is an argument where the call has none, and else a remark."""
     for call in ({}, {"args": {}}, {"parameters": None}):
         for value in (TO, "ann@x.org", 5, False):

@@ -167,7 +167,7 @@ async def test_concurrent_approvals_are_answered_in_any_order(listen):
     assert desk.results()[1:] == ["seen shop", "paid 2", "paid 3"]
 
 
-async def test_an_answer_is_charged_once():
+async def test_an_approval_can_be_answered_once():
     """Again, for another id, another tool or arguments, in another session, and when nothing waits: typed errors."""
     desk = Desk([PAY], [PAY], "done", "done")
     async with desk.agent:

@@ -397,7 +397,7 @@ async def test_a_decision_that_cannot_be_written_does_not_count():
     assert world.paid == {"order 1/2": 1}
 
 
-async def test_a_cancelled_answer_is_charged():
+async def test_a_cancelled_decision_is_valid():
     """Whoever gave it is gone, and the journal may have it."""
     world = World(calls=("pay",))
     async with MemoryJournal().running() as journal:

@@ -544,7 +544,7 @@ async def test_what_a_person_rejects_is_refused(on):
         assert session.approvals == await agent.approvals() == ()
 
 
-async def test_an_approver_edits_the_answer():
+async def test_an_approver_replaces_the_answer():
     """What they respond is the answer; the record keeps the model's words."""
     agent, _ = asking("answer")
     async with agent:

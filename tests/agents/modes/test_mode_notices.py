@@ -142,7 +142,7 @@ async def test_what_was_changed_while_nobody_listened_is_told_in_order():
     assert [text.startswith("<system>") for text in texts] == [True] * 4 + [False]
 
 
-async def test_a_rollback_notifies_subscribers():
+async def test_a_state_rollback_announces_the_current_mode_again():
     """The state goes back behind a change that was told: the mode of now is told once more, later ones as ever."""
     async with BareAgent("a", llm=ScriptedLLM(lambda _: "ok"), modes=Modes()) as agent:
         session = await agent.create_session("ada")

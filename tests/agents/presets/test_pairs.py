@@ -155,7 +155,7 @@ async def test_a_repair_stays_in_its_stage(listen):
     assert any("no JSON" in part.text for m in planner.chats[1].messages for part in m.parts)
 
 
-async def test_an_answer_has_one_outcome(make, listen):
+async def test_conflicting_outcomes_have_an_order(make, listen):
     """All tools together, at the stage of those named last, before going on without; and the end before all."""
     for said, expected in (("go", ["seen", "seen", "seen", "last"]), ("stop", [])):
         agent, _ = make(said, "y", kind=Agent, protocol=Torn(), tools=[look])

@@ -234,7 +234,7 @@ async def test_leaving_does_not_wait_for_snapshots():
                 await talk(await agent.create_session("ada", session_id="s"), TURNS)
 
 
-async def test_an_evicted_session_writes_its_snapshot(url):
+async def test_a_deleted_session_loses_its_snapshot(url):
     """Whoever begins under its id begins anew."""
     await live(url)
     async with open_runtime(journal=url) as runtime:

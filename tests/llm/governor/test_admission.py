@@ -56,7 +56,7 @@ def test_what_others_take_of_a_limit_is_seen():
     assert lane.learnt["requests"].fill(11) == pytest.approx(50)
 
 
-def test_an_old_token_count_is_not_used():
+def test_an_older_answer_does_not_update_learnt_limits():
     """A slow answer speaks of the time before others that have told already."""
     desk = admissions()
     lane = desk.state_of("m")

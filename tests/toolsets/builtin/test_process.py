@@ -316,7 +316,7 @@ async def test_nothing_is_left_after_kill_9():
 
 
 @needs_sandbox
-async def test_a_call_cancelled_at_its_start_leaves_no_session():
+async def test_a_call_cancelled_at_its_start_leaves_no_process():
     """When the call has ended, all of its processes have ended, at whatever moment it was cancelled."""
     for number in range(40):
         with trio.move_on_after(number / 500):
