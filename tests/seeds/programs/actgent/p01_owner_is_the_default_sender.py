@@ -1,4 +1,4 @@
-"""A session has an owner, who is the sender of messages that name no other.
+"""A session has an owner, which is the default sender of its messages.
 
 Document: Message Flow Overview, Session Ownership and Message Senders.
 """

@@ -2,7 +2,7 @@
 
 Document: Message Flow Overview, Message Senders; Implementation Details, Common Message Types.
 
-Differs: A tool result has a kind of its own, `tool`, so that a program tells results from answers: compare `message.sender.kind`.
+Differs: Tool results have the sender kind `tool`, so that a program can distinguish results from answers: compare `message.sender.kind`.
 """
 
 import trio

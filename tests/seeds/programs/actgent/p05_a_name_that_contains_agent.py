@@ -2,7 +2,7 @@
 
 Document: Implementation Details, Role Determination.
 
-Differs: A user may be called "agent-smith", so only the exact names count: give another agent as `Sender("MyAgent", "agent")`.
+Differs: A user may be named "agent-smith", so only the exact names count: pass another agent as `Sender("MyAgent", "agent")`.
 """
 
 import trio

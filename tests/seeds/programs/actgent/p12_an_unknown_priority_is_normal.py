@@ -1,4 +1,4 @@
-"""A word that is no priority counts as normal, with a warning in the log; a misspelt priority is an error that names the right one.
+"""An unknown priority counts as normal, with a warning in the log. A misspelt priority is an error that suggests the correct one.
 
 Document: Core Architecture, AgentCore (message processing through PriorityInbox).
 """

@@ -1,4 +1,4 @@
-"""AgentCore takes each message through `processMessage`, `promptLLM` and `handleLLMResponse`, and a class of one's own overrides a step.
+"""AgentCore takes each message through `processMessage`, `promptLLM` and `handleLLMResponse`, and a subclass can override a step.
 
 Document: Core Architecture, AgentCore; Message Processing Pipeline.
 

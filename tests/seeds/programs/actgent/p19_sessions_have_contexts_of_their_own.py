@@ -1,4 +1,4 @@
-"""An agent maintains a context for each session: what is said in one is not shown in another.
+"""An agent maintains a context for each session. Messages of one session are not shown in another.
 
 Document: Core Architecture, AgentCore and Session.
 """

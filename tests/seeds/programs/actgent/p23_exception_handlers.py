@@ -1,4 +1,4 @@
-"""`session.onException(handler)` receives error conditions, and the session works on.
+"""`session.onException(handler)` receives errors, and the session continues.
 
 Document: Core Architecture, Session (exceptionHandlers).
 """

@@ -1,9 +1,9 @@
-"""`triggerConversationHandlers(response)`, `triggerToolCallsHandlers(result)` and the like call the handlers of a session by hand.
+"""`triggerConversationHandlers(response)`, `triggerToolCallsHandlers(result)` and similar methods call the handlers of a session directly.
 
 Document: ReAct Message Flow, Handler Selection.
 
-Differs: One method has all kinds, since the value says which handlers it is for: `await session.inject(Reply(text=...))`, and the same
-with a `ToolResult`, `Event` or `Failure`.
+Differs: One method serves all kinds, because the type of the value selects the handlers: `await session.inject(Reply(text=...))`, and the
+same with a `ToolResult`, `Event` or `Failure`.
 """
 
 import trio

@@ -1,4 +1,4 @@
-"""`tool = core.getTool(name)` and `await tool.run(input, context)` run a tool by hand, with its arguments checked.
+"""`tool = core.getTool(name)` and `await tool.run(input, context)` run a tool directly, with validated arguments.
 
 Document: ReAct Message Flow, Tool Execution.
 """

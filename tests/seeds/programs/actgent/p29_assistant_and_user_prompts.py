@@ -2,8 +2,8 @@
 
 Document: Core Architecture, PromptManager.
 
-Differs: A user's message goes to the model as it was said; `user_prompt=` is a template whose text stands after it in each request, and is
-not remembered.
+Differs: A user's message is sent to the model unchanged. `user_prompt=` is a template whose text follows it in each request and is not
+stored in the history.
 """
 
 import trio

@@ -1,4 +1,4 @@
-"""PromptManager substitutes variables in prompts, and what a variable holds is never read as a template.
+"""PromptManager substitutes variables in prompts, and the value of a variable is never rendered as a template.
 
 Document: Core Architecture, PromptManager (variable substitution).
 """

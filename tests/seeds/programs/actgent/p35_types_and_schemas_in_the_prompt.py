@@ -2,8 +2,8 @@
 
 Document: Instructions and Classification Types, Usage in Prompt Templates.
 
-Differs: A schema takes one line with the whole answer, which names its type, instead of a fenced block under the name; a template of
-one's own may render `profile.types` as the document does.
+Differs: Each schema is one line that shows the complete answer with its type, instead of a fenced block under the name. A custom template
+may render `profile.types` as the document does.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Classification types validate the responses: an answer that does not fit the schema of its type is asked again.
+"""Classification types validate the responses: if an answer does not match the schema of its type, the model is asked again.
 
 Document: Instructions and Classification Types, Usage in Prompt Templates ("Validate LLM responses").
 """

@@ -1,4 +1,5 @@
-"""A classifier parses the response of the model, tells DIRECT_RESPONSE from TOOL_INVOCATION, and triggers the handlers of that type.
+"""A classifier parses the response of the model, distinguishes DIRECT_RESPONSE and TOOL_INVOCATION, and triggers the handlers of that
+type.
 
 Document: Core Architecture, Classifier; Classification Flow.
 """

@@ -1,4 +1,4 @@
-"""The helper classes are not mandatory: types, prompt template and AgentCore are put together by hand, as in basic-agent.ts.
+"""The helper classes are not mandatory: types, prompt template and AgentCore are combined directly, as in basic-agent.ts.
 
 Document: Helper Classes, Direct Implementation.
 """

@@ -1,4 +1,4 @@
-"""ReAct responses have a structure with reasoning: `question_nature`, `context`, and what else the model says about its answer.
+"""ReAct responses have a structure with reasoning: `question_nature`, `context`, and further explanations of the model.
 
 Document: Response Type Handling, ReAct Implementation ("Complex response structure with reasoning").
 """

@@ -1,4 +1,5 @@
-"""The ReAct pair tells instructions apart by full validation: the instruction that the answer means runs, also if two have the same form.
+"""The ReAct pair distinguishes instructions by full validation. The instruction that the answer names runs, even if two instructions have
+the same schema.
 
 Document: Progressive Complexity, ReAct Implementation ("Full schema validation"); Instruction-Mapped Tools.
 """

@@ -1,9 +1,9 @@
-"""A memory of one's own processes each message (`memory.processMessage`) and makes the context for the model (`memory.generateContext`).
+"""A custom memory processes each message (`memory.processMessage`) and makes the context for the model (`memory.generateContext`).
 
 Document: Message Processing; promptLLM; Extension Points (Custom Memory implementations).
 
-Differs: The context is kept and not made anew for each call: write `ModelView.add(message)` and `ModelView.messages()`; a plain function of
-the history also is a memory.
+Differs: The context is kept between calls instead of being rebuilt: write `ModelView.add(message)` and `ModelView.messages()`. A plain
+function of the history is also a memory.
 """
 
 import trio

@@ -1,4 +1,4 @@
-"""Tool execution errors have a handler and recovery: the result says what went wrong, the model reads it, and goes on.
+"""Tool execution errors have a handler and recovery: the result describes the error, and the model reads it and continues.
 
 Document: Error Handling; Best Practices, Tool Integration ("Handle errors gracefully. Provide clear feedback").
 """

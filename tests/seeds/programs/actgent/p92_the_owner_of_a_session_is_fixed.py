@@ -1,4 +1,4 @@
-"""The owner is set when the session is created, represents who owns the conversation, and stays the owner.
+"""The owner is set when the session is created, represents the user that owns the conversation, and does not change.
 
 Document: Message Flow Overview, Session Owner.
 """

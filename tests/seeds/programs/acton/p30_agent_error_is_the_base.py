@@ -1,8 +1,8 @@
-"""`AgentError` is the base of all errors: one `except` catches what the framework raises, also errors of a client of one's own.
+"""`AgentError` is the base of all errors: one `except` catches what the framework raises, including errors of custom clients.
 
 Document: Error Handling Strategy, Error Hierarchy.
 
-Differs: the base class is named `ActgentError`, as the package; write `except ActgentError`.
+Differs: the base class is named `ActgentError`, like the package; write `except ActgentError`.
 """
 
 from actgent import (

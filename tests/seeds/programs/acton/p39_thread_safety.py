@@ -2,7 +2,7 @@
 
 Document: Thread Safety.
 
-Differs: runs at the same time do not mix, since each has a session of its own, so one agent serves many requests;
+Differs: concurrent runs are isolated, because each run has its own session, so one agent serves many requests;
 to call it from threads, write `with open_portal() as portal: portal.start(agent).run(text)`.
 """
 

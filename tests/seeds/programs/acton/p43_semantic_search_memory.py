@@ -1,4 +1,4 @@
-"""Memory finds what was said in other conversations by what it means.
+"""Memory finds messages of other conversations by their meaning.
 
 Document: Future Extensibility, 4. Advanced Memory (Semantic search).
 """

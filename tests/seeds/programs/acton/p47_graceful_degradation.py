@@ -1,4 +1,4 @@
-"""Reliability first: if the model or a tool fails, the run degrades and goes on, with another model or with the error as a result.
+"""Reliability first: if the model or a tool fails, the run continues with another model, or with the error as a result.
 
 Document: Design Trade-offs, Performance vs. Reliability (Graceful degradation, Conservative defaults).
 """

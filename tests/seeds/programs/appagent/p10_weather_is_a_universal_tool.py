@@ -2,7 +2,7 @@
 
 Document: Mode-Based Tool Access Control, Universal Tools.
 
-Differs: Which weather service is asked, and with whose key, is for the program to say, so the tool is one `HTTPTool(name, url)` in
+Differs: The program chooses the weather service and the key, so the tool is one `HTTPTool(name, url)` in
 `Modes(universal=[...])`.
 """
 

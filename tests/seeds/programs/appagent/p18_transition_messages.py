@@ -1,4 +1,4 @@
-"""When the mode changes, a transition message is injected into the conversation, which says which mode is now active.
+"""When the mode changes, a transition message is injected into the conversation, which names the active mode.
 
 Document: Unified System Prompt Architecture, Mode Transitions via Conversation.
 """

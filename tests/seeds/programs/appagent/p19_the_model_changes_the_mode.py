@@ -1,4 +1,4 @@
-"""A change of mode happens in the conversation: the user says so, or the agent does, as far as the mode allows.
+"""The mode changes in the conversation: the user or the agent requests it, if the mode allows it.
 
 Document: Unified System Prompt Architecture, Mode Transitions via Conversation.
 """

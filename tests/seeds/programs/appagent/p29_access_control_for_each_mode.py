@@ -1,4 +1,4 @@
-"""Tool access control is enforced for each mode: each tool in each mode either runs or is refused, as the table says.
+"""Tool access control is enforced for each mode: the table defines whether a tool runs or is rejected in a mode.
 
 Document: Testing and Validation; Mode-Based Tool Access Control.
 """

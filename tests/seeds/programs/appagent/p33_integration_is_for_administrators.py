@@ -2,8 +2,8 @@
 
 Document: Agent Modes, Integration Mode.
 
-Differs: Who is an administrator is for the program to say (`set_mode("integration", by="admin")`), and users may switch as well unless
-`Modes(transitions=...)` names who may.
+Differs: The program decides which users are administrators (`set_mode("integration", by="admin")`). Users may also switch, unless
+`Modes(transitions=...)` excludes them.
 """
 
 import trio

@@ -1,4 +1,4 @@
-"""Access rules are code: a rule of one's own (in AppAgent `validateToolAccessForMode`) sees the call, the tool and the session.
+"""Access rules are code: a custom rule (in AppAgent `validateToolAccessForMode`) sees the call, the tool and the session.
 
 Document: Adding New Functionality ("Add validation rules in validateToolAccessForMode").
 """

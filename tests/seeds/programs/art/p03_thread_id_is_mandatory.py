@@ -2,7 +2,7 @@
 
 Document: Input (AgentProps).
 
-Differs: `session=` may be left out, since `process` then makes a thread of its own and returns its id;
+Differs: `session=` is optional: without it, `process` creates a thread and returns its id;
 to continue a thread, write `process(query, session=await agent.ensure_session(owner, thread_id))`.
 """
 

@@ -1,4 +1,4 @@
-"""A tool runs with a time-out; its result says that the time is over, and the answer is written all the same.
+"""A tool runs with a time-out; its result reports the time-out, and the model still writes the answer.
 
 Document: The 6 Stages of PES Execution, 4. Tool Execution Phase.
 """

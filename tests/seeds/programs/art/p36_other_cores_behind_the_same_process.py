@@ -1,4 +1,4 @@
-"""Another reasoning pattern can be put behind the same interface `process(props)`, with the same input and the same result.
+"""Another reasoning pattern can implement the same interface `process(props)`, with the same input and the same result.
 
 Document: Core Interface (IAgentCore); Overview (based on a chosen reasoning pattern).
 """

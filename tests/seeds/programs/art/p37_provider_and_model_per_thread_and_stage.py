@@ -1,4 +1,4 @@
-"""The reasoning engine is configured by thread: which provider and model, also a model of its own for each of the two calls.
+"""The reasoning engine is configured by thread: provider and model, optionally a different model for each of the two calls.
 
 Document: Configuration (reasoning config); The 6 Stages of PES Execution, 3. and 5.
 """

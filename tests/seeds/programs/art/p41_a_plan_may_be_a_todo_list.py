@@ -1,4 +1,4 @@
-"""A plan of several steps is carried out step by step: a step waits for those that it depends on, and the UI hears of each.
+"""A plan of several steps is carried out step by step: a step waits for its dependencies, and the UI is notified of each step.
 
 Document: The Plan-Execute-Synthesize (PES) Pattern (a step-by-step plan).
 """

@@ -2,7 +2,7 @@
 
 Document: Component Architecture, State Management; Action System (example_action).
 
-Differs: the store itself is the mapping, which nobody can change behind the actions; write `dict(store)` for `store.state.data`.
+Differs: the store itself is a mapping that only actions can change; write `dict(store)` for `store.state.data`.
 """
 
 from typing import Any, Dict, Optional, Tuple

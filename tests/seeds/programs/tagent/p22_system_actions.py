@@ -2,8 +2,8 @@
 
 Document: Component Architecture, Action System (System Actions); Structured Output System (action).
 
-Differs: an evaluation is refused while nothing was found or summed up, so that no model can call an untouched goal achieved;
-a run without tools takes `summarize` and then `evaluate`.
+Differs: an evaluation is rejected before the first result or summary, so that no model can declare an untouched goal achieved; a run
+without tools takes `summarize` and then `evaluate`.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""The goal counts as achieved only by an evaluation; a tool cannot set it, and an evaluation that says no goes on.
+"""The goal counts as achieved only by an evaluation; a tool cannot set it, and a negative evaluation continues the loop.
 
 Document: Main Agent Loop (evaluate_goal_achievement, Goal Evaluation).
 """

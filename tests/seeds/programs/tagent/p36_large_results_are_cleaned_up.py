@@ -1,4 +1,4 @@
-"""Large intermediate results do not fill the prompt and the state: a reference stands for them, and tools and model can read them.
+"""Large intermediate results do not fill the prompt and the state: a reference replaces them, and tools and the model can read them.
 
 Document: Production Considerations, Performance Optimization (Memory Management).
 """

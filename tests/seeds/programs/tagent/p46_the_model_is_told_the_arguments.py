@@ -1,4 +1,4 @@
-"""The signature of a tool tells the model which arguments it takes, and arguments that do not fit do not reach the tool.
+"""The signature of a tool describes its arguments for the model, and invalid arguments do not reach the tool.
 
 Document: Core Architecture Principles, Modular Tool System (Type-safe tool registration); Tool Integration (args).
 """
