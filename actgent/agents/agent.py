@@ -102,7 +102,7 @@ from .runs import (
     send_and_wait,
     stream_remotely,
 )
-from .session import Hears, HearsIn, Session, context_of, face_of
+from .session import DeliveryHandler, Session, SessionHandler, context_of, face_of
 from .teams import AgentRef, AgentTool, HandoffTool, limited
 from .validation import (
     check_arguments,
@@ -580,7 +580,7 @@ class Agent(Generic[DataT_co, DepsT]):
         """
         await recover(self._require_opener())
 
-    def on_session(self, fn: Hears[Session[DataT_co], R]) -> Hears[Session[DataT_co], R]:
+    def on_session(self, fn: DeliveryHandler[Session[DataT_co], R]) -> DeliveryHandler[Session[DataT_co], R]:
         """Register `fn(session)`, sync or async, to be called before the first message of every session."""
         check_called("on_session()", fn, is_alone=True)
         self._on_session.append(fn)
@@ -589,9 +589,9 @@ class Agent(Generic[DataT_co, DepsT]):
     # --- hooks ---------------------------------------------------------------------------
 
     @overload
-    def on_query(self, fn: Hears[Message, Q]) -> Hears[Message, Q]: ...
+    def on_query(self, fn: DeliveryHandler[Message, Q]) -> DeliveryHandler[Message, Q]: ...
     @overload
-    def on_query(self, fn: HearsIn[Message, Q]) -> HearsIn[Message, Q]: ...
+    def on_query(self, fn: SessionHandler[Message, Q]) -> SessionHandler[Message, Q]: ...
     @overload
     def on_query(self, *, stage: str) -> Callable[[GuardT], GuardT]: ...
     def on_query(self, fn: Any = None, *, stage: str | None = None) -> Any:
@@ -614,11 +614,13 @@ class Agent(Generic[DataT_co, DepsT]):
         return fn
 
     @overload
-    def on_message(self, fn: Hears[Message, R], *, priority: float | None = None) -> Hears[Message, R]: ...
+    def on_message(
+        self, fn: DeliveryHandler[Message, R], *, priority: float | None = None
+    ) -> DeliveryHandler[Message, R]: ...
     @overload
     def on_message(
-        self, fn: HearsIn[Message, R], *, priority: float | None = None
-    ) -> HearsIn[Message, R]: ...
+        self, fn: SessionHandler[Message, R], *, priority: float | None = None
+    ) -> SessionHandler[Message, R]: ...
     def on_message(self, fn: Any, *, priority: float | None = None) -> Any:
         """Register `fn(message)` to be called with each message of users, models and tools when it is added to a session's history.
 

@@ -45,7 +45,7 @@ class Propagation:
     """Unregistered variable names for which a warning was logged."""
 
     def take(self, sender: Context) -> Mapping[str, Any]:
-        """Return the values of the registered variables in a sender's context.
+        """Return the values of the registered context variables in the context of a message's sender.
 
         Raises:
             NotSerializable: A value is not plain data, or the values are too large together.

@@ -65,7 +65,7 @@ class ScheduleTimer(DurableTimer):
     depth: int = 0
     """Number of turns in the chain of requests that led to the schedule."""
     deepest: int = 0
-    """Maximum `depth` by the limits of those turns; 0 means unlimited."""
+    """Lowest limit of `depth` among the turns of the chain; 0 means unlimited."""
     accounts: tuple[Account, ...] = ()
     """Budget accounts with the keys `within`; empty if the schedule was loaded from the journal."""
     id: str = attrs.field(init=False, default=_of_schedule(lambda schedule: _timer_id(schedule.id)))
