@@ -4,6 +4,7 @@ import re
 import typing
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import asynccontextmanager
+from weakref import WeakValueDictionary
 
 import attrs
 
@@ -69,7 +70,8 @@ class Directory(Mapping[str, AgentCard]):
         self._resumed = 0
         """Number of sessions that agents resumed which have stopped since."""
         self._agents: dict[str, Listed] = {}
-        self._openings: dict[str, PendingOpens] = {}
+        self._openings: WeakValueDictionary[str, PendingOpens] = WeakValueDictionary()
+        """Pending openings by agent. An entry lives as long as its agent, or a task that waits, holds it."""
 
     def __getitem__(self, name: str) -> AgentCard:
         return self._cards[name]
@@ -109,7 +111,10 @@ class Directory(Mapping[str, AgentCard]):
 
     def pending_opens_of(self, name: str) -> PendingOpens:
         """Return an agent's sessions that are being loaded or erased; also for an agent that is not running."""
-        return self._openings.setdefault(name, PendingOpens())
+        found = self._openings.get(name)
+        if found is None:
+            found = self._openings[name] = PendingOpens()
+        return found
 
     def agent(self, name: str) -> Listed | None:
         """Return the agent object with this name; None if it is not running here."""

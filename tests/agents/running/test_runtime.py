@@ -1,10 +1,13 @@
 """Blocks of agents: how they end, how agents come back, and what they share."""
 
+import gc
 import threading
+import tracemalloc
 from contextlib import suppress
 
 import pytest
 import trio
+from trio.testing import wait_all_tasks_blocked
 
 from actgent import (
     ActgentError,
@@ -404,3 +407,28 @@ async def test_nothing_begins_beside_the_turns_once_they_are_over(monkeypatch):
 
         monkeypatch.setattr(runner, "end", end_late)
     assert begun == [False]
+
+
+async def test_stopped_agents_leave_no_memory():
+    """A runtime in which many agents start and stop, each with a name that is used once, does not grow."""
+    model = ScriptedLLM([])
+
+    async def start_and_stop(first: int, count: int) -> int:
+        for number in range(first, first + count):
+            agent = await runtime.start(BareAgent(f"agent-{number}", llm=model))
+            await agent.create_session("ada")
+            runtime.stop(agent.name)
+            await wait_all_tasks_blocked()
+        del agent
+        gc.collect()
+        return tracemalloc.get_traced_memory()[0]
+
+    async with open_runtime() as runtime:
+        await start_and_stop(0, 30)
+        tracemalloc.start()
+        try:
+            before = await start_and_stop(100, 10)
+            after = await start_and_stop(200, 400)
+        finally:
+            tracemalloc.stop()
+    assert after - before < 400 * 100  # an entry in one dictionary takes 130 bytes
