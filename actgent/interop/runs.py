@@ -20,6 +20,7 @@ from actgent.journal.records import (
     MessageEndRecord,
     OutcomeRecord,
     Record,
+    ResumptionRecord,
     SessionClosedRecord,
     SuspensionRecord,
 )
@@ -30,9 +31,11 @@ from actgent.sessions.subscriptions import FollowedItem, FollowedRecord, Partial
 
 @attrs.frozen(kw_only=True)
 class RunStarted:
-    """The turn has started."""
+    """The turn has started, or has resumed after a suspension that did not end the run."""
 
     message_id: str
+    at: float = 0.0
+    """Unix time in seconds at which the record was written; 0 if unknown."""
 
 
 @attrs.frozen(kw_only=True)
@@ -91,6 +94,8 @@ class RunSuspended:
     """The turn waits for decisions of people and for results of the caller's tools. It resumes after all of them."""
 
     approvals: Sequence[Approval]
+    at: float = attrs.field(default=0.0, eq=False)
+    """Unix time in seconds at which the record was written; 0 if unknown."""
 
     @property
     def caller_calls(self) -> Sequence[Approval]:
@@ -117,6 +122,8 @@ class RunEnded:
     """Usage of all model calls of the run."""
     data: str | None = None
     """Structured data of the reply as JSON text; None without data."""
+    at: float = 0.0
+    """Unix time in seconds at which the record was written; 0 if unknown."""
 
 
 RunEvent = (
@@ -146,6 +153,8 @@ class RunReader:
     """True after `RunSuspended`."""
     is_whole: bool = False
     """True: suspensions that are over by now do not end the run."""
+    reads_on: bool = False
+    """True: no suspension ends the run. `RunSuspended` is followed by `RunStarted` when the turn resumes."""
     _turn: str = ""
     """Id of the outside message whose turn answers the message."""
     _reply_id: str = ""
@@ -157,6 +166,8 @@ class RunReader:
     _stop: str = ""
     _data: str | None = None
     """Data of the last reply, as JSON text."""
+    _at: float = 0.0
+    """Time of the record that is read."""
     _usage: Usage = NO_USAGE
     _results: set[str] = attrs.field(factory=set)
     """Ids of calls whose results were emitted."""
@@ -169,6 +180,7 @@ class RunReader:
         if isinstance(item, PartialText):
             return self._grow(item) if item.turn in (self.message_id, self._turn) else []
         if isinstance(item, FollowedRecord):
+            self._at = item.at or 0.0
             return self._read_record(item.record, item.turn)
         return [RunToolProgressed(progress=item)] if self._turn else []
 
@@ -176,7 +188,9 @@ class RunReader:
         """Return the last event of the run; `failed` is the kind of a failure, or None for an answer."""
         self.is_over = True
         data = self._data if failed is None else None
-        return [RunEnded(failed=failed, reason=reason, stop=self._stop, usage=self._usage, data=data)]
+        return [
+            RunEnded(failed=failed, reason=reason, stop=self._stop, usage=self._usage, data=data, at=self._at)
+        ]
 
     def _grow(self, item: PartialText) -> list[RunEvent]:
         events: list[RunEvent] = []
@@ -214,15 +228,21 @@ class RunReader:
                 return [] if record.approval.for_caller else [RunApprovalAsked(approval=record.approval)]
             case ApprovalDecisionRecord():
                 self._asked.pop(record.approval_id, None)
-            case SuspensionRecord():
-                return self.suspend()
+            case SuspensionRecord() | ResumptionRecord():
+                return self.suspend() if isinstance(record, SuspensionRecord) else self._resume()
         return []
+
+    def _resume(self) -> list[RunEvent]:
+        if not (self.is_suspended and self.reads_on):
+            return []
+        self.is_suspended = False
+        return [RunStarted(message_id=self.message_id, at=self._at)]
 
     def _begin(self, record: MessageAppendedRecord, turn: str) -> list[RunEvent]:
         if record.message_id != self.message_id or self._turn:
             return []
         self._turn = turn
-        return [RunStarted(message_id=self.message_id)]
+        return [RunStarted(message_id=self.message_id, at=self._at)]
 
     def _say(self, record: AgentMessageRecord) -> list[RunEvent]:
         message = record.message
@@ -238,7 +258,7 @@ class RunReader:
                 calls=message.tool_calls,
                 stop=record.stop,
                 usage=record.usage,
-                media=[part for part in message.parts if isinstance(part, Medium)],
+                media=tuple(part for part in message.parts if isinstance(part, Medium)),
             ),
         ]
 
@@ -278,8 +298,8 @@ class RunReader:
             approvals = tuple(each for each in approvals if each.id in waiting)
         if not approvals:
             return []
-        self.is_over = self.is_suspended = True
-        return [RunSuspended(approvals=approvals)]
+        self.is_suspended, self.is_over = True, not self.reads_on
+        return [RunSuspended(approvals=approvals, at=self._at)]
 
 
 async def read_run(

@@ -81,6 +81,8 @@ class Run:
     """True: the run of a message that was sent before is read, and no message is sent."""
     is_whole: bool = False
     """True: suspensions of the turn that are over by now do not end the run."""
+    reads_on: bool = False
+    """True: no suspension ends the run; see `RunReader.reads_on`."""
     is_stateless: bool = False
     """True: the session ends after its last reader, and its turn is stopped if all clients disconnect."""
 
@@ -99,7 +101,9 @@ class Run:
             Problem: The message id was sent with other content, an approval or call is unknown, or the session waits for
                 results of the caller's tools.
         """
-        reader = RunReader(self.message_id, self._open_approvals, is_whole=self.is_whole)
+        reader = RunReader(
+            self.message_id, self._open_approvals, is_whole=self.is_whole, reads_on=self.reads_on
+        )
         async with self._reading() as shared:
             after, is_new, is_waiting = await self._find_begin()
             key, journal = context_of(self.session).key, self.call.gateway.access.journal

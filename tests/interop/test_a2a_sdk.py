@@ -106,11 +106,14 @@ async def test_approval(sdk, word):
 async def test_cancelled_and_subscribed_task(sdk):
     async def flow(client):
         task, _ = await last_task(client, said("please pay"))
-        events = [event async for event in client.subscribe(SubscribeToTaskRequest(id=task.id))]
-        assert events[0].task.status.state == INPUT_REQUIRED
-        return await client.cancel_task(CancelTaskRequest(id=task.id))
+        events = client.subscribe(SubscribeToTaskRequest(id=task.id))
+        first = await anext(events)
+        assert first.task.status.state == INPUT_REQUIRED
+        canceled = await client.cancel_task(CancelTaskRequest(id=task.id))
+        return canceled, [event async for event in events][-1]
 
-    assert (await sdk(flow)).status.state == CANCELED
+    canceled, last = await sdk(flow)
+    assert canceled.status.state == last.status_update.status.state == CANCELED
 
 
 async def test_task_is_read_later_and_listed(sdk):

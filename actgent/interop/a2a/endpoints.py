@@ -78,10 +78,8 @@ class _TaskEvents(RunStream):
     """A response that streams a task. Errors before the first event become the response."""
 
     def __init__(self, stream: TaskStream, wrap: Wrap, to_error: Callable[[Problem], Response]) -> None:
-        now = stream.run.call.gateway.access.runtime.clock.now
-
         def encode(event: RunEvent) -> bytes:
-            return b"".join(to_sse(wrap(each)) for each in stream.encode(event, now()))
+            return b"".join(to_sse(wrap(each)) for each in stream.encode(event))
 
         super().__init__(stream.run, encode, first=lambda: to_sse(wrap({"task": stream.first})))
         self._to_error = to_error

@@ -97,8 +97,8 @@ def rest_response(problem: Problem, _request_id: str) -> JSON:
 
 
 def _code_of(problem: Problem) -> int:
-    if isinstance(problem, A2AError):
-        return _CODES[problem.reason]
+    if (reason := _reason_of(problem)) is not None:
+        return _CODES[reason]
     if "code" in problem.fields:
         return int(problem.fields["code"])
     if problem.kind == "malformed-request":
@@ -113,8 +113,14 @@ def _details(problem: Problem) -> list[Mapping[str, Any]]:
         violation = {"field": problem.fields["param"], "description": problem.detail}
         kind = "type.googleapis.com/google.rpc.BadRequest"
         return [{"@type": kind, "fieldViolations": [violation]}]
-    if isinstance(problem, A2AError):
-        reason, domain = problem.reason, "a2a-protocol.org"
-    else:
+    reason, domain = _reason_of(problem), "a2a-protocol.org"
+    if reason is None:
         reason, domain = problem.kind.upper().replace("-", "_"), "actgent"
     return [{"@type": "type.googleapis.com/google.rpc.ErrorInfo", "reason": reason, "domain": domain}]
+
+
+def _reason_of(problem: Problem) -> str | None:
+    """Return the name of the error in A2A; None if A2A does not define the error."""
+    if problem.kind == "unsupported-media-type":
+        return "CONTENT_TYPE_NOT_SUPPORTED"
+    return problem.reason if isinstance(problem, A2AError) else None

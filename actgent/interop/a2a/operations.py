@@ -7,6 +7,7 @@ from contextlib import suppress
 from typing import Any
 
 import attrs
+import orjson
 import trio
 
 from actgent.agents.session import face_of
@@ -60,9 +61,9 @@ class TaskStream:
     first: Wire
     """Task with which the stream begins."""
 
-    def encode(self, event: RunEvent, now: float) -> list[Wire]:
-        """Return the stream's events for an event of the run. `now` is the Unix time in seconds."""
-        return [to_stream_event(each) for each in self.task.apply(event, now)]
+    def encode(self, event: RunEvent) -> list[Wire]:
+        """Return the stream's events for an event of the run."""
+        return [to_stream_event(each) for each in self.task.apply(event)]
 
 
 @attrs.frozen(kw_only=True)
@@ -83,9 +84,8 @@ async def send_message(call: HTTPCall, agent: str, params: Params) -> Wire:
         async with asked.run.open(streams=False):  # accepted; its turn does not depend on this request
             _, task = await _find_task(call, agent, asked.task.task_id)
         return {"task": task.to_wire(history=asked.history)}
-    now = call.gateway.access.runtime.clock.now
     for event in await collect(asked.run):
-        for _ in asked.task.apply(event, now()):
+        for _ in asked.task.apply(event):
             pass
     return {"task": asked.task.to_wire(history=asked.history)}
 
@@ -115,16 +115,20 @@ async def _prepare(call: HTTPCall, agent: str, params: Params) -> _Asked:
         task_id = text_param(message, "taskId", field="message.taskId")
         run, task, first = await _decide(call, agent, task_id, context_id, parts)
     else:
-        session_id = context_id or _new_context(call.caller.owner, agent, message_id)
+        session_id = context_id or _new_context(call.caller.owner, agent, message_id, parts)
         run, task = await _new_run(call, agent, session_id, message_id, parts)
         first = task.to_wire(history=history)
     return _Asked(run=run, task=task, first=first, history=history, is_immediate=is_immediate)
 
 
-def _new_context(owner: str, agent: str, message_id: str) -> str:
-    """Return the id of the context of a message that names none. A repeated message gives the same id."""
-    text = f"{owner}\n{agent}\n{message_id}".encode("utf-8", "surrogatepass")
-    return hashlib.blake2b(text, digest_size=16, person=b"actgent.a2a").hexdigest()
+def _new_context(owner: str, agent: str, message_id: str, parts: Sequence[Mapping[str, Any]]) -> str:
+    """Return the id of the context of a message that names none.
+
+    A repeated message gives the same id. Another message with the same id gives another one: a client chooses ids that are
+    unique in a context, and some clients reuse them.
+    """
+    known = orjson.dumps([owner, agent, message_id, parts], option=orjson.OPT_SORT_KEYS)
+    return hashlib.blake2b(known, digest_size=16, person=b"actgent.a2a").hexdigest()
 
 
 async def _new_run(
@@ -196,12 +200,14 @@ async def stop_task(call: HTTPCall, agent: str, params: Params) -> Wire:
 
 
 async def subscribe(call: HTTPCall, agent: str, params: Params) -> TaskStream:
-    """Return the stream of a task that has not ended: its state, then its updates from the beginning of the run."""
+    """Return the stream of a task that has not ended: its state, then its updates from the beginning of the run to its end."""
     head, task = await _find_task(call, agent, text_param(params, "id"))
     if task.has_ended:
         raise A2AError("UNSUPPORTED_OPERATION", "the task has ended: get it instead")
     session = (await existing_session(call, agent, head.session_id))[0]
-    run = Run(call=call, session=session, message_id=task.message_id, is_read=True, is_whole=True)
+    run = Run(
+        call=call, session=session, message_id=task.message_id, is_read=True, is_whole=True, reads_on=True
+    )
     begin = TaskState(task.session_id, task.message_id, task.request, task.at)
     return TaskStream(run=run, task=begin, first=task.to_wire())
 

@@ -17,7 +17,7 @@ from actgent.interop.runs import (
     TextDiscarded,
 )
 from actgent.journal.base import Journal, SessionSummary
-from actgent.journal.records import MessageAcceptedRecord, ResumptionRecord
+from actgent.journal.records import MessageAcceptedRecord
 from actgent.messages import Message, Usage
 from actgent.runtime.subscriptions import follow_session
 from actgent.sessions.subscriptions import FollowedRecord
@@ -96,10 +96,10 @@ class TaskState:
             found["metadata"] = self._metadata
         return found
 
-    def apply(self, event: RunEvent, at: float) -> Iterator[Wire]:
-        """Change the state by an event of the run, and yield the updates. `at` is the time of the event."""
+    def apply(self, event: RunEvent) -> Iterator[Wire]:
+        """Change the state by an event of the run, and yield the updates."""
         match event:
-            case RunStarted():
+            case RunStarted(at=at):
                 yield self._become(WORKING, at)
             case TextDelta(text=text):
                 yield self._grow(text)
@@ -107,15 +107,11 @@ class TaskState:
                 self._is_void = True
             case AnswerDone():
                 yield from self._complete(event)
-            case RunSuspended(approvals=approvals):
+            case RunSuspended(approvals=approvals, at=at):
                 self.asked.update(each.id for each in approvals)
                 yield self._become(INPUT_REQUIRED, at, question_parts(approvals))
             case RunEnded():
-                yield from self._end(event, at)
-
-    def resume(self, at: float) -> None:
-        """Note that the turn of the task continues after decisions."""
-        self._become(WORKING, at)
+                yield from self._end(event)
 
     def _grow(self, text: str) -> Wire:
         is_first = self._is_void
@@ -134,7 +130,7 @@ class TaskState:
             self._notes.append(self._message(event.reply_id, "ROLE_AGENT", [{"text": event.text}]))
         self._is_void = True
 
-    def _end(self, event: RunEnded, at: float) -> Iterator[Wire]:
+    def _end(self, event: RunEnded) -> Iterator[Wire]:
         note: list[Wire] = []
         if event.failed is not None:
             note = [{"text": event.reason or f"the agent failed: {event.failed}"}]
@@ -147,10 +143,10 @@ class TaskState:
         state = (
             "TASK_STATE_COMPLETED" if event.failed is None else _STATES.get(event.failed, "TASK_STATE_FAILED")
         )
-        yield {**self._become(state, at, note), "metadata": self._metadata}
+        yield {**self._become(state, event.at, note), "metadata": self._metadata}
 
     def _become(self, state: str, at: float, note: Sequence[Wire] = ()) -> Wire:
-        self.state, self.at, self._note = state, at, note
+        self.state, self.at, self._note = state, at or self.at, note
         return {"taskId": self.task_id, "contextId": self.session_id, "status": self._status()}
 
     def _status(self) -> Wire:
@@ -211,24 +207,16 @@ async def read_task_states(
             item = await follower.receive()
             if not isinstance(item, FollowedRecord):
                 continue
-            at = item.at or 0.0
             if isinstance(item.record, MessageAcceptedRecord):
                 message = item.record.message
                 if message.id == message_id or (not message_id and message.sender.kind == "user"):
                     found[message.id] = new_task(head.session_id, message)
-                    readers[message.id] = RunReader(message.id, approvals)
+                    readers[message.id] = RunReader(message.id, approvals, reads_on=True)
             for task in [each for each in found.values() if not each.has_ended]:
-                _apply(task, readers[task.message_id], item, at)
+                for event in readers[task.message_id].read(item):
+                    for _ in task.apply(event):
+                        pass
     return found
-
-
-def _apply(task: TaskState, reader: RunReader, item: FollowedRecord, at: float) -> None:
-    if isinstance(item.record, ResumptionRecord) and task.state == INPUT_REQUIRED:
-        task.resume(at)
-    reader.is_over = False  # a suspension does not end the task
-    for event in reader.read(item):
-        for _ in task.apply(event, at):
-            pass
 
 
 def new_task(session_id: str, message: Message) -> TaskState:
