@@ -1,0 +1,5 @@
+"""Agents of other products, which speak the Agent2Agent protocol (A2A), as tools."""
+
+from .agent import A2AAgent
+
+__all__ = ["A2AAgent"]
