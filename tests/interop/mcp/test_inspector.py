@@ -61,7 +61,7 @@ async def inspect(home, *arguments):
         pytest.skip("the inspector needs Node 22 or later")
     with trio.fail_after(120):
         done = await trio.run_process(
-            [node, str(INSPECTOR), "--cli", *arguments],
+            [node, str(INSPECTOR), "--cli", *arguments, "--connect-timeout", "90000"],
             capture_stdout=True,
             capture_stderr=True,
             check=False,
