@@ -103,6 +103,38 @@ async def test_failure_is_sent(serving, receiving):
     assert "secret words" not in json.dumps(data)
 
 
+async def test_arguments_that_few_libraries_encode_are_sent(serving, receiving):
+    """An integer of more than 64 bits and an unpaired surrogate, to receivers, lists and streams."""
+
+    @tool(approval=True)
+    def count(number: int, text: str) -> str:
+        """Count."""
+        return f"{number} {text}"
+
+    agents = [
+        BareAgent(
+            "clerk",
+            llm=ScriptedLLM([ToolCall("count", {"number": 2**70, "text": "half \ud800"})]),
+            tools=[count],
+        )
+    ]
+    with receiving() as receiver:
+        async with serving(agents=agents, notify=[hook(receiver)]) as served, served.client() as ada:
+            await say(ada, "s1")
+            listed = await ada.get("/v1/approvals")
+            assert listed.status_code == 200, listed.text
+            await until(lambda: receiver.bodies("approval"))
+            async with ada.stream("GET", "/v1/sessions/s1/events?after=0") as stream:
+                async for line in stream.aiter_lines():
+                    if line.startswith("data: ") and "arguments" in line:
+                        streamed = line
+                        break
+    expected = {"number": 2**70, "text": "half \ufffd"}
+    assert receiver.bodies("approval")[0]["data"]["arguments"] == expected
+    assert listed.json()["items"][0]["arguments"] == expected
+    assert str(2**70) in streamed
+
+
 @pytest.mark.parametrize("answer", [500, "die", (429, ("retry-after", "0")), 302])
 async def test_rejected_notification_is_retried_with_its_id(serving, receiving, answer):
     """A receiver that rejects a few times gets it again with the same id, before later notifications."""
