@@ -23,7 +23,7 @@ from .wait_graph import WaitNode
 __all__ = ["Actor", "ActorContext", "DeadLetter"]
 _log = logger_of(__name__)
 
-STOP_GRACE = 1.0
+STOP_GRACE_SECONDS = 1.0
 """Seconds after which `Actor.stopped` is cancelled."""
 
 
@@ -189,17 +189,17 @@ class ActorContext:
                 await actor.started(self)
                 await (self._serve_concurrently if self._groups.are_concurrent else self._serve)(actor)
             finally:
-                await self._call_stopped_hook(actor)  # noqa: ASYNC102 - it shields itself, for STOP_GRACE
+                await self._call_stopped_hook(actor)  # noqa: ASYNC102 - it shields itself, for STOP_GRACE_SECONDS
 
     async def _call_stopped_hook(self, actor: "Actor") -> None:
-        with trio.move_on_after(STOP_GRACE, shield=True) as scope:
+        with trio.move_on_after(STOP_GRACE_SECONDS, shield=True) as scope:
             try:
                 await actor.stopped()
             except BaseException as raised:  # noqa: ASYNC103, BLE001 - the actor has ended, so the error is only logged
                 convert_user_error(raised, "actor", self.name)
                 _log.exception("actor %s raised in stopped()", self.name)
         if scope.cancelled_caught:
-            _log.warning("actor %s did not return from stopped() within %g s", self.name, STOP_GRACE)
+            _log.warning("actor %s did not return from stopped() within %g s", self.name, STOP_GRACE_SECONDS)
 
     async def _serve(self, actor: "Actor") -> None:
         """Process one message at a time."""

@@ -68,7 +68,7 @@ from .backpressure import (
     WaitingSenders,
 )
 
-__all__ = ["DEFAULT_WAIT", "InboxItem", "InboxStatistics", "Place", "PriorityInbox"]
+__all__ = ["DEFAULT_WAIT_SECONDS", "InboxItem", "InboxStatistics", "Place", "PriorityInbox"]
 
 T = TypeVar("T")
 _FIRST = -1e300
@@ -83,7 +83,7 @@ BATCH_MESSAGES = 16
 """Maximum number of messages that `put` or `get` handles between two checkpoints."""
 BATCH_SECONDS = 0.001
 """Time after the last checkpoint from which the next message has a checkpoint, so that slow handlers still alternate."""
-DEFAULT_WAIT = 30.0
+DEFAULT_WAIT_SECONDS = 30.0
 """Default seconds that `put` waits for room if the message has no deadline."""
 DEFAULT_BYTES = 100_000_000
 """Default maximum of the bytes of all waiting messages of an inbox."""
@@ -602,7 +602,7 @@ class PriorityInbox(Generic[M]):
         place = self._stamp(message, trio.current_time(), first=first)
         sender = WaitingSender(place, trio.lowlevel.current_task(), reserves)
         if not await self._senders.wait(
-            sender, DEFAULT_WAIT if message.deadline is None else message.deadline
+            sender, DEFAULT_WAIT_SECONDS if message.deadline is None else message.deadline
         ):
             raise self._full(sender.bound)
         return place

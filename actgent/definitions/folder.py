@@ -23,8 +23,8 @@ MAX_ENTRIES = 2_000
 """Maximum number of entries in a listed folder."""
 MAX_STEPS = 8
 """Maximum number of components of a path."""
-_MAX_PATH = 512
-_SHOWN = 60
+_MAX_PATH_CHARACTERS = 512
+_MAX_SHOWN_CHARACTERS = 60
 _MAX_DIGITS, _MAX_PLAIN = 6, 16
 _SECRET = re.compile(r"(?i)\b(sk|pk|ghp|gho|xox[a-z]|AKIA|AIza|tok|bearer)[-_A-Z0-9 ]{6}|://[^/]*@")
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # a named pipe would wait for a writer
@@ -50,8 +50,8 @@ def steps_of(path: str) -> list[str]:
     Raises:
         ValueError: The path is absolute, leaves the folder, is too long, or has forbidden characters.
     """
-    if not path.strip() or len(path) > _MAX_PATH:
-        raise ValueError(f"a path has 1 to {_MAX_PATH} characters")
+    if not path.strip() or len(path) > _MAX_PATH_CHARACTERS:
+        raise ValueError(f"a path has 1 to {_MAX_PATH_CHARACTERS} characters")
     if not path.isprintable() or "\\" in path:
         raise ValueError("a path has no control characters and no backslashes: separate its parts with /")
     if path.startswith(("/", "~")) or _DRIVE.match(path):
@@ -74,7 +74,7 @@ def shown_text(name: str) -> str:
     """Return a name quoted for error texts: on one line and shortened, or a placeholder if it may be a secret."""
     if looks_secret(name):
         return "(not shown)"
-    return repr(name if len(name) <= _SHOWN else f"{name[:_SHOWN]}...")
+    return repr(name if len(name) <= _MAX_SHOWN_CHARACTERS else f"{name[:_MAX_SHOWN_CHARACTERS]}...")
 
 
 @attrs.frozen

@@ -8,7 +8,7 @@ from actgent.errors import InvalidFile
 from .folder import looks_secret
 from .front_matter import MAX_DEPTH, read_yaml
 
-_MAX_REASON = 300
+_MAX_REASON_CHARACTERS = 300
 
 
 def json_object(text: str, name: str, first_line: int, *, label: str = "the schema") -> dict[str, Any]:
@@ -67,4 +67,4 @@ def short_reason(reason: object) -> str:
     """Shorten an error text, and remove words that look like secrets."""
     words = str(reason).split()
     text = " ".join("(not shown)" if looks_secret(word) else word for word in words)
-    return text if len(text) <= _MAX_REASON else f"{text[:_MAX_REASON]}..."
+    return text if len(text) <= _MAX_REASON_CHARACTERS else f"{text[:_MAX_REASON_CHARACTERS]}..."

@@ -5,7 +5,7 @@ from typing import Any
 from actgent.errors import ActgentError, ModelError, ModelTimeout, ProviderUnavailable
 from actgent.support.user_code import explained_text, leaves
 
-_MAX_WORDS = 1000
+_MAX_TEXT_CHARACTERS = 1000
 _FIRST, _LAST = 400, 599
 """Lowest and highest HTTP status that is an error."""
 
@@ -32,7 +32,7 @@ def wrapped(
 ) -> ModelError:
     """Return a ModelError of class `kind` with the text of `error`. The text is cut at 1,000 characters."""
     name = type(error).__name__
-    words = (explained_text(error) or "")[:_MAX_WORDS]
+    words = (explained_text(error) or "")[:_MAX_TEXT_CHARACTERS]
     made = kind(f"{name}: {words}" if words else name, model=model, status=status)
     made.client_error, made.__cause__ = name, error
     return made

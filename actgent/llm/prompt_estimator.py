@@ -14,7 +14,7 @@ from actgent.messages import Part, Text, Thinking, ToolCall, ToolResult, ToolSpe
 
 from .base import ModelRequest
 
-BYTES_A_TOKEN = 3
+BYTES_PER_TOKEN = 3
 MEDIA_BYTES = 6000
 """Estimated bytes of an image, a document or an opaque block."""
 MESSAGE_BYTES = 12
@@ -37,7 +37,7 @@ class PromptEstimator:
             size += _size(repr(chat.response_format.schema))
         for message in chat.messages:
             size += MESSAGE_BYTES + _parts_size(message.parts)
-        return size // BYTES_A_TOKEN + 1
+        return size // BYTES_PER_TOKEN + 1
 
 
 def _parts_size(parts: Iterable[Part]) -> int:

@@ -44,11 +44,11 @@ from .view_snapshot import chat_from_plain, chat_to_plain, pack, parts_from_plai
 
 _CONVERSATION = "earlier messages"
 """Origin of a summary of messages that have no origin."""
-_SHORT = 200
+_MAX_COPIED_MESSAGES = 200
 """Number of messages up to which a copy is cheaper than a `HistorySlice`."""
 _OWN = ("assistant", "agent")
 """Kinds of senders whose messages get the role assistant, unless the model is to answer them."""
-_FRONT = 100
+_MAX_NOTICE_CHARACTERS = 100
 """Maximum length of the notice about omitted messages, in characters."""
 OPENING = ChatMessage("user", (Text("(The conversation begins with your own message.)"),))
 """Message before a conversation that starts with the assistant, since many models reject such conversations."""
@@ -312,7 +312,7 @@ class ShortTermView(ModelView):
         chat = self._chat
         if self._left_out:
             return HistorySlice(chat, front=self._front())
-        if len(chat) > _SHORT:
+        if len(chat) > _MAX_COPIED_MESSAGES:
             return HistorySlice(chat, front=(OPENING,) if chat[0].role == "assistant" else ())
         return (OPENING, *chat) if chat and chat[0].role == "assistant" else tuple(chat)
 
@@ -340,7 +340,7 @@ class ShortTermView(ModelView):
         if self._characters - too_long > room:
             self._shorten(max(0, room) // 2 + too_long, _count)
             if self._characters - too_long > room:
-                wanted = room - _FRONT + too_long
+                wanted = room - _MAX_NOTICE_CHARACTERS + too_long
                 self._shorten(wanted, _count, is_deep=True, is_last_fixed=too_long > 0)
 
     def _shorten(
@@ -374,7 +374,7 @@ class ShortTermView(ModelView):
         self._chat = found.chat  # a new list: earlier requests still refer to the old one
         self._left_out += found.left_out
         if found.left_out:
-            self._room = self._budget - _FRONT
+            self._room = self._budget - _MAX_NOTICE_CHARACTERS
         self._keep_pinned()
 
     def _cut(self, gone: int) -> None:

@@ -13,7 +13,7 @@ from .short_term import ShortTermView
 from .token_budget import CHARACTERS_PER_TOKEN
 from .view_snapshot import pack, unpack
 
-MANY_TOKENS = 180_000
+DEFAULT_TOKENS = 180_000
 """Token limit if only `turns` is set."""
 _FORM = "sliding 2"
 _GONE = -1
@@ -63,7 +63,7 @@ class SlidingWindow(Memory):
 
     @property
     def _budget(self) -> int:
-        return (self.tokens or MANY_TOKENS) * CHARACTERS_PER_TOKEN
+        return (self.tokens or DEFAULT_TOKENS) * CHARACTERS_PER_TOKEN
 
 
 @attrs.define(eq=False)

@@ -15,12 +15,12 @@ from .short_term import SUMMARY, ShortTermView, to_chat
 from .token_budget import CHARACTERS_PER_TOKEN
 from .view_snapshot import pack, unpack
 
-MOST_READ = 400_000
+MAX_COVERED_CHARACTERS = 400_000
 """Maximum characters of a conversation that one summary covers."""
 _FORM = "summarizing 3"
-_LONGEST = 4_000
+_MAX_PART_CHARACTERS = 4_000
 """Maximum characters of one message part that a summary request contains."""
-_LEAST = 4
+_MIN_COVERED_MESSAGES = 4
 """Minimum number of messages that a summary covers."""
 _GONE = -1
 
@@ -115,17 +115,21 @@ class SummarizingView(ShortTermView):
         size, end = 0, 0
         for place in range(1, max(0, len(self._chat) - self.keep) + 1):
             size += sum(len(line) for line in _lines(self._chat[place - 1]))
-            if size > MOST_READ and end:
+            if size > MAX_COVERED_CHARACTERS and end:
                 break
             if place < len(self._chat) and starts_round(self._chat, place):
                 end = place
         covers = [number for number, place in self._numbered() if place < end]
-        if end < _LEAST or not covers:
+        if end < _MIN_COVERED_MESSAGES or not covers:
             return None
         end = max(place for number, place in self._numbered() if number == covers[-1]) + 1
         read = (*self._kept, *self._chat[:end])
         last = (self._notices or {}).get(SUMMARY)  # not shortened, since no other message has its content
-        lines = (line for said in read for line in _lines(said, MOST_READ if said is last else _LONGEST))
+        lines = (
+            line
+            for said in read
+            for line in _lines(said, MAX_COVERED_CHARACTERS if said is last else _MAX_PART_CHARACTERS)
+        )
         return Material(covers[-1], "\n\n".join(lines))
 
     def save(self) -> bytes | None:
@@ -171,7 +175,7 @@ class SummarizingView(ShortTermView):
         return [(number, places[id(said)]) for number, said in self._ends if id(said) in places]
 
 
-def _lines(said: ChatMessage, longest: int = _LONGEST) -> Iterator[str]:
+def _lines(said: ChatMessage, longest: int = _MAX_PART_CHARACTERS) -> Iterator[str]:
     """Yield the parts of a message as text for a summary request. A text is cut at `longest` characters."""
     for part in said.parts:
         if isinstance(part, Text):
@@ -182,7 +186,7 @@ def _lines(said: ChatMessage, longest: int = _LONGEST) -> Iterator[str]:
             yield f"result of {part.tool_name}: {_short(part.text)}"
 
 
-def _short(text: str, longest: int = _LONGEST) -> str:
+def _short(text: str, longest: int = _MAX_PART_CHARACTERS) -> str:
     if len(text) > longest:
         text = f"{text[:longest]}... ({len(text):,} characters in all)"
     return neutralize(text)

@@ -17,7 +17,7 @@ MEDIA_CHARACTERS = 4000
 """Minimum size of an image, document or opaque block, in characters."""
 _DOCUMENT_BYTES = 6
 """Bytes of a document that count as one character, about 25 per token."""
-_NAMED = 5
+_MAX_LISTED_PARTS = 5
 """Maximum number of parts that an error lists."""
 
 
@@ -91,7 +91,7 @@ def largest(messages: Sequence[ChatMessage], others: Iterable[tuple[str, int]]) 
         (_describe_part(message, part), tokens(count_characters([part])))
         for message, part in _parts(messages)
     ]
-    return sorted(found, key=lambda each: -each[1])[:_NAMED]
+    return sorted(found, key=lambda each: -each[1])[:_MAX_LISTED_PARTS]
 
 
 def _parts(messages: Iterable[ChatMessage]) -> Iterable[tuple[ChatMessage, Part]]:

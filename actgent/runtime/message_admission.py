@@ -7,7 +7,7 @@ from contextvars import Context, copy_context
 import attrs
 import trio
 
-from actgent.actors.inbox import DEFAULT_WAIT, Place
+from actgent.actors.inbox import DEFAULT_WAIT_SECONDS, Place
 from actgent.control.budget import Funding
 from actgent.errors import ActgentError, Fenced, JournalError, SessionBusy, SessionMoved, Suspended
 from actgent.events import MessageAccepted
@@ -340,7 +340,7 @@ class MessageAdmission:
     async def _wait_settled(self, context: SessionContext, message: Message, first: QueuedMessage) -> Message:
         if first.place is None and self._would_wait_for_itself(context):
             raise self._inbox.refusal(message)
-        deadline = DEFAULT_WAIT if message.deadline is None else message.deadline
+        deadline = DEFAULT_WAIT_SECONDS if message.deadline is None else message.deadline
         with self._lifecycle.kept(context):
             with trio.move_on_after(deadline) as limit:
                 await first.wait_settled()

@@ -28,8 +28,8 @@ _DATETIME, _TUPLE, _INTEGER = 1, 2, 3
 
 MAX_TUPLES = 64
 """Tuples in one another. Each one takes 50 KB of the C stack while it is read, so 160 of them end the interpreter."""
-_SHOWN = 500
-_KEPT = 1 << 17
+_MAX_SHOWN_CHARACTERS = 500
+_MAX_KEPT_BYTES = 1 << 17
 """Bytes that a value may take in the memory that each msgpack packer has from the beginning."""
 
 
@@ -51,7 +51,7 @@ class Packers:
         except IndexError:
             packer = msgpack.Packer(**self._options)
         packed: bytes = packer.pack(value)  # a packer that raised is not reused
-        if len(packed) <= _KEPT:  # a packer with a large buffer is not reused
+        if len(packed) <= _MAX_KEPT_BYTES:  # a packer with a large buffer is not reused
             self._free.append(packer)
         return packed
 
@@ -98,7 +98,9 @@ class TaggedCodec:
         except WireError:
             raise
         except Exception as error:  # untrusted bytes can raise any error in msgpack, cattrs or a validator
-            raise WireError(f"not what this version of actgent reads: {shown(error, _SHOWN)}") from error
+            raise WireError(
+                f"not what this version of actgent reads: {shown(error, _MAX_SHOWN_CHARACTERS)}"
+            ) from error
 
 
 # --- plain data --------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from actgent.actors import PriorityInbox
 from actgent.errors import InboxFull
 from actgent.messages import Priority
 
-CAPACITY, SESSION_CAPACITY, URGENT_CAPACITY, CONCURRENCY, AGE_STEP = 8, 4, 2, 2, 30.0
+CAPACITY, SESSION_CAPACITY, URGENT_CAPACITY, CONCURRENCY, AGE_STEP_SECONDS = 8, 4, 2, 2, 30.0
 URGENT = Priority.URGENT
 URGENT_RUN = 2
 
@@ -58,7 +58,7 @@ class NaiveInbox:
     def rank(self, item: tuple[float, Note]) -> tuple[bool, float, int]:
         arrival, note = item
         urgent = note.priority is URGENT
-        return (not urgent, 0 if urgent else arrival + note.priority * AGE_STEP, note.serial)
+        return (not urgent, 0 if urgent else arrival + note.priority * AGE_STEP_SECONDS, note.serial)
 
     def ranked(self) -> list[Note]:
         return [note for _, note in sorted(self.waiting, key=self.rank)]
@@ -154,7 +154,7 @@ class InboxMachine(RuleBasedStateMachine):
             urgent_capacity=URGENT_CAPACITY,
             concurrency=CONCURRENCY,
             urgent_concurrency=self.urgent_concurrency,
-            age_step=AGE_STEP,
+            age_step=AGE_STEP_SECONDS,
             owner_of=self.owners.__getitem__,
         )
         self.model = NaiveInbox(self.owners, self.urgent_concurrency)

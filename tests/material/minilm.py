@@ -9,7 +9,7 @@ from typing import Any
 
 FILES = ("model.safetensors", "tokenizer.json")
 LAYERS, HEADS, WIDTH = 6, 12, 384
-LONGEST_TEXT, BATCH = 256, 64
+MAX_TEXT_CHARACTERS, BATCH = 256, 64
 """Tokens of a text that count, and texts that are computed together."""
 
 
@@ -35,7 +35,7 @@ class MiniLM:
 
         self._numpy = np
         self._tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-        self._tokenizer.enable_truncation(LONGEST_TEXT)
+        self._tokenizer.enable_truncation(MAX_TEXT_CHARACTERS)
         self._tokenizer.no_padding()
         data = (folder / "model.safetensors").read_bytes()
         start = 8 + int.from_bytes(data[:8], "little")

@@ -20,7 +20,7 @@ from actgent.errors import (
     ToolError,
 )
 from actgent.memory.delimiters import neutralize
-from actgent.memory.longterm import LONGEST_TEXT, Memories, MemoryFilter, MemoryMatch, MemoryRecord
+from actgent.memory.longterm import MAX_TEXT_CHARACTERS, Memories, MemoryFilter, MemoryMatch, MemoryRecord
 from actgent.memory.token_budget import length, tokens
 from actgent.messages import Message, Sender
 from actgent.support.untrusted_text import fence
@@ -76,7 +76,7 @@ class Remember(MemoryTool):
     parameters: Mapping[str, Any] = {
         "type": "object",
         "properties": {
-            "text": {"type": "string", "minLength": 1, "maxLength": LONGEST_TEXT},
+            "text": {"type": "string", "minLength": 1, "maxLength": MAX_TEXT_CHARACTERS},
             "kind": {
                 "type": "string",
                 "minLength": 1,

@@ -15,7 +15,7 @@ LogFormat = Literal["text", "json"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 LOGGER = "actgent.serve"
 """Logger name of the command's own notices."""
-_MAX_MESSAGE = 8_000
+_MAX_MESSAGE_CHARACTERS = 8_000
 """Maximum characters of a message. Loggers of actgent limit each argument below that."""
 
 
@@ -50,7 +50,7 @@ class _TextFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         level = record.levelname.lower()
-        line = f"{_time_of(record)} {level:<7} {record.name}: {shown(record.getMessage(), _MAX_MESSAGE)}"
+        line = f"{_time_of(record)} {level:<7} {record.name}: {shown(record.getMessage(), _MAX_MESSAGE_CHARACTERS)}"
         traceback = _traceback_of(self, record)
         return f"{line}\n{traceback}" if traceback else line
 
@@ -63,7 +63,7 @@ class _JSONFormatter(logging.Formatter):
             "time": _time_of(record),
             "level": record.levelname.lower(),
             "logger": record.name,
-            "message": shown(record.getMessage(), _MAX_MESSAGE),
+            "message": shown(record.getMessage(), _MAX_MESSAGE_CHARACTERS),
             **getattr(record, "fields", {}),
         }
         if traceback := _traceback_of(self, record):
@@ -81,4 +81,4 @@ def _traceback_of(formatter: logging.Formatter, record: logging.LogRecord) -> st
     if not record.exc_info:
         return ""
     lines = formatter.formatException(record.exc_info).splitlines()
-    return "\n".join(f"  {shown(line, _MAX_MESSAGE)}" for line in lines)
+    return "\n".join(f"  {shown(line, _MAX_MESSAGE_CHARACTERS)}" for line in lines)

@@ -24,7 +24,7 @@ from actgent.support.fair_queue import FairQueue, QueueEntry, Turns
 
 from .rate_limits import NO_COST, Cost
 
-AGE_STEP = 30.0
+AGE_STEP_SECONDS = 30.0
 """Default seconds of waiting that raise a call by one priority level, equal to that of the inbox."""
 
 State = Literal["new", "waiting", "running", "over"]
@@ -102,7 +102,7 @@ class _SessionQueue:
 class CallQueue:
     """The waiting calls of all owners for one model. Queues of several models can share `turns`."""
 
-    def __init__(self, age_step: float = AGE_STEP, turns: Turns | None = None) -> None:
+    def __init__(self, age_step: float = AGE_STEP_SECONDS, turns: Turns | None = None) -> None:
         self._age_step = age_step
         self._delays = (-math.inf, 0.0, age_step, 2 * age_step)
         self._sessions: dict[object, _SessionQueue] = {}

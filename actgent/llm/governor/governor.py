@@ -33,7 +33,7 @@ from actgent.messages import NO_USAGE, Usage
 from actgent.support.logs import LogVariable, logger_of
 
 from .admission import AdmissionController, ModelState
-from .call_queue import AGE_STEP, Call
+from .call_queue import AGE_STEP_SECONDS, Call
 from .leased_limits import LeasedLimit, Limit
 from .rate_limits import Bucket, Headers
 
@@ -62,7 +62,7 @@ class Governor:
         first_window: int = 100,
         burst: float = 0.1,
         period: float = MINUTE_SECONDS,
-        age_step: float = AGE_STEP,
+        age_step: float = AGE_STEP_SECONDS,
         max_wait: float = 600.0,
         max_pause: float = 120.0,
         capacity: int = 100_000,

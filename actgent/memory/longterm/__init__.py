@@ -1,12 +1,12 @@
 """Long-term memories of owners, found by words, by vectors, and by importance and last use."""
 
 from .memories import Memories
-from .records import EVERYTHING, LONGEST_TEXT, Association, MemoryFilter, MemoryMatch, MemoryRecord
+from .records import EVERYTHING, MAX_TEXT_CHARACTERS, Association, MemoryFilter, MemoryMatch, MemoryRecord
 from .scope import Scope
 
 __all__ = [
     "EVERYTHING",
-    "LONGEST_TEXT",
+    "MAX_TEXT_CHARACTERS",
     "Association",
     "Memories",
     "MemoryFilter",

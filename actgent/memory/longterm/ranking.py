@@ -27,7 +27,7 @@ SESSION_DECAY = 1.5
 """The n-th best memory of a session counts n ** -1.5 as much as the best."""
 UNITS = 1_000_000
 """Units of a score of 1. Scores are integers, since sums of floats depend on the order in which a database adds them."""
-LEAST_IMPORTANCE = 0.01
+MIN_IMPORTANCE = 0.01
 """Minimum importance in the computation of worth, so that age matters even if the importance is 0."""
 DAY_SECONDS = 86_400.0
 
@@ -103,7 +103,7 @@ def worth(importance: float, last_used: float, *, newest: float, half_life: floa
 
     Times are Unix times in seconds, `half_life` is in days; with None nothing fades.
     """
-    weight = max(importance, LEAST_IMPORTANCE)
+    weight = max(importance, MIN_IMPORTANCE)
     if half_life is None:
         return weight
     faded: float = 0.5 ** (max(0.0, newest - last_used) / (half_life * DAY_SECONDS))

@@ -12,7 +12,7 @@ from actgent.errors import ConfigurationError
 from actgent.errors.printable import shown
 from actgent.messages import Sender
 
-LONGEST_TEXT = 8_000
+MAX_TEXT_CHARACTERS = 8_000
 """Maximum length of a memory in characters. A memory is a fact or an episode, not a document."""
 MAX_NAME_CHARS = 200
 """Maximum length of a kind or relation in characters."""
@@ -140,9 +140,9 @@ def checked_text(text: object) -> str:
     """
     if not isinstance(text, str) or not text.strip():
         raise ConfigurationError(f"a memory must be a text that is not blank, not {text!r:.80}")
-    if len(text) > LONGEST_TEXT:
+    if len(text) > MAX_TEXT_CHARACTERS:
         raise ConfigurationError(
-            f"the memory has {len(text):,} characters, and at most {LONGEST_TEXT:,} are allowed: store a summary"
+            f"the memory has {len(text):,} characters, and at most {MAX_TEXT_CHARACTERS:,} are allowed: store a summary"
         )
     return clean(text).strip()
 

@@ -29,7 +29,7 @@ from .operations import (
     Use,
 )
 from .periods import Period
-from .ranking import DAY_SECONDS, LEAST_IMPORTANCE, SHARES, UNITS, dated, in_order, own_scores, spread, worth
+from .ranking import DAY_SECONDS, MIN_IMPORTANCE, SHARES, UNITS, dated, in_order, own_scores, spread, worth
 from .records import (
     EVERYTHING,
     Association,
@@ -340,7 +340,7 @@ class MemoryStore(abc.ABC):
         many = count - self.capacity + 1 + self.capacity // EVICTION_SHARE
         # The logarithm of `ranking.worth`, without the term that is the same for all memories.
         faded = "0" if self.half_life is None else f"m.last_used / {self.half_life * DAY_SECONDS!r}"
-        weight = f"CASE WHEN m.importance > {LEAST_IMPORTANCE} THEN m.importance ELSE {LEAST_IMPORTANCE} END"
+        weight = f"CASE WHEN m.importance > {MIN_IMPORTANCE} THEN m.importance ELSE {MIN_IMPORTANCE} END"
         rows = self.run(
             f"SELECT m.id FROM memories AS m WHERE m.owner = ? AND {_CURRENT} AND m.is_kept = 0 "  # noqa: S608
             f"ORDER BY {self.logarithm} ({weight}) / {self.logarithm} (2.0) + {faded}, m.number LIMIT ?",

@@ -22,7 +22,7 @@ MAX_TASKS = 100
 """Maximum number of open delegated tasks of one session."""
 TASK_DEADLINE_SECONDS = WEEK_SECONDS
 """Default time limit of a delegated task, in seconds."""
-_MAX_ID = 200
+_MAX_ID_CHARACTERS = 200
 
 
 @attrs.define(eq=False)
@@ -82,11 +82,9 @@ def id_below(session_id: str, name: str) -> str:
 
 def child_id_of(key: str) -> str:
     """Return the session id for a key: the key itself, or a shortened key with a digest if the key is too long."""
-    if len(key) <= _MAX_ID:
+    if len(key) <= _MAX_ID_CHARACTERS:
         return key
-    return (
-        f"{key[:_MAX_ID]}/{hashlib.blake2b(key.encode('utf-8', 'surrogatepass'), digest_size=8).hexdigest()}"
-    )
+    return f"{key[:_MAX_ID_CHARACTERS]}/{hashlib.blake2b(key.encode('utf-8', 'surrogatepass'), digest_size=8).hexdigest()}"
 
 
 def task_key(scope: str, task_id: str) -> str:

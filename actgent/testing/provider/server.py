@@ -51,8 +51,8 @@ _COMPACTING: Mapping[str, ProviderAPI] = {
 }
 _OTHERWISE = PROVIDER_APIS["openai"]
 """Provider API for errors before the API of a request is known."""
-_MAX_BODY = 32 * 1024 * 1024
-_RECEIVE = 65_536
+_MAX_BODY_BYTES = 32 * 1024 * 1024
+_RECEIVE_BYTES = 65_536
 _ABORT = struct.pack("ii", 1, 0)  # SO_LINGER with timeout 0: close() sends RST
 
 
@@ -266,11 +266,11 @@ class _Connection:
 
     async def _event(self) -> object:
         while (event := self._http.next_event()) is h11.NEED_DATA:
-            self._http.receive_data(await self.stream.receive_some(_RECEIVE))
+            self._http.receive_data(await self.stream.receive_some(_RECEIVE_BYTES))
         return event
 
     async def _refuse_above(self, size: int) -> None:
-        if size > _MAX_BODY:
+        if size > _MAX_BODY_BYTES:
             await self.send(error_plan(_OTHERWISE.error(413)))
             raise _Gone
 
@@ -325,7 +325,7 @@ class _Connection:
     async def _pause(self, seconds: float) -> None:
         """Sleep, but return as soon as the client closes the connection."""
         with trio.move_on_after(seconds):
-            while data := await self.stream.receive_some(_RECEIVE):
+            while data := await self.stream.receive_some(_RECEIVE_BYTES):
                 self._http.receive_data(data)
             raise _Gone
 

@@ -29,7 +29,7 @@ from .idempotency import key_for
 from .schemas import AGENT, ID, IDEMPOTENCY, LIMIT, METADATA, ON_BUSY, PLACE, PRIORITY
 from .views import of_rating, of_said
 
-MAX_WAIT = 300
+MAX_WAIT_SECONDS = 300
 """Maximum of the header `Prefer: wait=`, in seconds."""
 MAX_PARTS = 100
 _PLAIN = re.compile(r"[A-Za-z0-9_.-]*")
@@ -232,7 +232,7 @@ def wait_of(call: HTTPCall) -> float:
     for part in call.header("prefer").split(","):
         name, _, value = part.partition("=")
         if name.strip().lower() == "wait" and value.strip().isascii() and value.strip().isdigit():
-            return min(float(value.strip()[:6]), MAX_WAIT)
+            return min(float(value.strip()[:6]), MAX_WAIT_SECONDS)
     return 0
 
 

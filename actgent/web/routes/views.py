@@ -30,7 +30,7 @@ from actgent.runtime.sessions.session_opener import SessionOpener
 
 MAX_WAITING = 100
 """Maximum number of queued messages shown per session."""
-MAX_CONTENT = 4000
+MAX_CONTENT_CHARACTERS = 4000
 """Maximum number of characters of a tool's result or error in JSON; longer texts are truncated."""
 
 
@@ -270,7 +270,11 @@ def of_call(call: ToolCall) -> dict[str, Any]:
 
 
 def of_result(
-    result: ToolResult, ids: MediaIds = NO_IDS, *, most: int = MAX_CONTENT, shows_foreign: bool = False
+    result: ToolResult,
+    ids: MediaIds = NO_IDS,
+    *,
+    most: int = MAX_CONTENT_CHARACTERS,
+    shows_foreign: bool = False,
 ) -> dict[str, Any]:
     """Return the JSON of a tool result.
 

@@ -42,7 +42,7 @@ from actgent.messages import NO_USAGE, Message, ToolResult, Usage
 from actgent.runtime.subscriptions import page_ranges_before
 from actgent.support.fast_init import fast_init
 from actgent.web.routes.views import (
-    MAX_CONTENT,
+    MAX_CONTENT_CHARACTERS,
     MediaIds,
     media_ids,
     of_approval,
@@ -78,7 +78,7 @@ class EventEncoder:
     turn: str | None = None
     """Id of the message that started the current turn; None between turns."""
     is_whole: bool = False
-    """True to send tool results in full. False truncates them to `MAX_CONTENT` characters."""
+    """True to send tool results in full. False truncates them to `MAX_CONTENT_CHARACTERS` characters."""
     shows_foreign: bool = False
     """True to include the messages of exceptions raised by user code or libraries."""
     _answer: Message | None = None
@@ -148,7 +148,7 @@ class EventEncoder:
         return [("result", self._result(each, media_ids(number, record))) for each in new]
 
     def _result(self, result: ToolResult, ids: MediaIds) -> Data:
-        most = sys.maxsize if self.is_whole else MAX_CONTENT
+        most = sys.maxsize if self.is_whole else MAX_CONTENT_CHARACTERS
         return of_result(result, ids, most=most, shows_foreign=self.shows_foreign)
 
     def _rows_of_delivered(self, record: DeliveryRecord) -> list[tuple[str, Data]]:
