@@ -82,7 +82,11 @@ def run_simulation(options: SimulateOptions, terminal: Terminal) -> int:
     totals = _run_all(options, settings, terminal, begun)
     _show_totals(totals, time.monotonic() - begun, terminal)
     shown = _one_of_each_kind(totals.failed)[:MAX_STORIES]
-    stories = [_show_failure(result, settings, options, terminal) for result in shown]
+    stories = [
+        story
+        for result in shown
+        if (story := _show_failure(result, totals, settings, options, terminal)) is not None
+    ]
     _show_rest(totals, len(stories), terminal)
     _write_reports(totals, stories, options)
     return 1 if totals.failed or totals.unrepeatable else 0
@@ -153,10 +157,16 @@ def _one_of_each_kind(failed: Sequence[SeedResult]) -> list[SeedResult]:
 
 
 def _show_failure(
-    result: SeedResult, settings: Settings, options: SimulateOptions, terminal: Terminal
-) -> "_Shrunk":
-    """Shrink a failing seed, print its story, and save it."""
+    result: SeedResult, totals: Totals, settings: Settings, options: SimulateOptions, terminal: Terminal
+) -> "_Shrunk | None":
+    """Shrink a failing seed, print its story, and save it. Return None if the seed does not fail again."""
     outcome = play(result.seed, settings)
+    if not outcome.problems:
+        terminal.line()
+        terminal.line(f"seed {result.seed}  {result.problems[0].splitlines()[0]}")
+        terminal.line("  not shrunk: the seed did not fail again")
+        totals.note_unrepeatable(result.seed)
+        return None
     best, left_out = shrink(outcome, settings)
     target = f"{options.program} --seed {result.seed}:{result.digest[:4]}"
     terminal.line()

@@ -46,13 +46,13 @@ class Notes:
     """True while the runtime stops in a regular way."""
 
 
-def check_run(story: Story, notes: Notes, effects: Mapping[str, str]) -> Iterator[str]:
+def check_run(story: Story, notes: Notes, effects: Mapping[tuple[str, str], str]) -> Iterator[str]:
     """Yield a sentence for each broken promise.
 
     Args:
         story: The run, with the journal's records.
         notes: What callers and handlers know.
-        effects: Declared effects (`pure`, `idempotent`, `once`) of the tools, by name.
+        effects: Declared effects (`pure`, `idempotent`, `once`) of the tools, by agent and tool.
     """
     for session in story.sessions():
         yield from _check_messages(session, notes)
@@ -117,7 +117,7 @@ def _check_order(session: SessionStory, notes: Notes) -> Iterator[str]:
                 yield f"{first} was accepted before {second} was sent, but comes after it in the journal"
 
 
-def _check_calls(session: SessionStory, effects: Mapping[str, str]) -> Iterator[str]:
+def _check_calls(session: SessionStory, effects: Mapping[tuple[str, str], str]) -> Iterator[str]:
     """Each call has exactly one result, which agrees with what the tool did."""
     calls, results = _calls_of(session.records)
     counts = Counter(each.call_id for each in results)
@@ -127,13 +127,13 @@ def _check_calls(session: SessionStory, effects: Mapping[str, str]) -> Iterator[
     began, done = Counter(run.call_id for run in session.began), Counter(run.call_id for run in session.done)
     for result in results:
         called = calls.get(result.call_id)
-        effect = "pure" if called is None else effects.get(called.name, "pure")
+        effect = "pure" if called is None else effects.get((session.agent, called.name), "pure")
         if effect != "pure":
             yield from _check_result(session, result, effect, began[result.call_id], done[result.call_id])
     keys = dict[str, set[str]]()
     for run in session.began:
         keys.setdefault(run.call_id, set()).add(run.idempotency_key)
-        if effects.get(run.tool) == "once" and began[run.call_id] > 1:
+        if effects.get((session.agent, run.tool)) == "once" and began[run.call_id] > 1:
             yield f"{run.tool} in {session.id} is declared once, but began {began[run.call_id]} times for one call"
     for call_id, found in keys.items():
         if len(found) > 1:

@@ -52,8 +52,7 @@ class RandomModel(LLM):
         self.world.check_alive(life)
         usage = Usage(input_tokens=10, output_tokens=5)
         if calls:
-            for call in calls:
-                self.world.record("model", f"the model calls {describe_call(call)}")
+            self.world.record("model", f"the model calls {', '.join(map(describe_call, calls))}")
             return ModelResponse(parts=calls, stop="tool_calls", model=self.name, usage=usage)
         text = self._text(chat, name)
         if on_text is not None:

@@ -36,7 +36,7 @@ from actgent.tools import FunctionTool, Tool, ToolContext
 from .checks import Notes, check_run
 from .choices import Choices, EventKey
 from .model import SLOW_SECONDS, RandomModel
-from .program import Program, load_program
+from .program import Program, load_program, own_modules
 from .storage import JournalKind, Storage
 from .story import Story, ToolRun
 from .world import World
@@ -46,10 +46,14 @@ FaultKind = Literal[
 ]
 FAULTS: tuple[FaultKind, ...] = get_args(FaultKind)
 """Kinds of faults that a seed may have."""
-MAX_SESSIONS, MAX_MESSAGES, MAX_LIVES = 3, 3, 4
+MAX_SESSIONS, MAX_MESSAGES = 3, 3
+LIVES = (1, 2, 3, 3, 4, 4)
+"""Numbers of lives of a seed. Most deaths are in seeds with several lives."""
 LAST_LIFE_SECONDS = 1_000_000.0
 """Simulated time after which the last life, in which nothing fails, must have finished all work."""
 DEFAULT_MESSAGE = "message {number}"
+MAX_REPEATS = 3
+"""Maximum number of runs of one seed while runs import modules."""
 APPROVED = 0.67
 """Share of the decisions that approve a call."""
 
@@ -108,15 +112,22 @@ def play(seed: int, settings: Settings, left_out: Iterable[EventKey] = ()) -> Se
         settings: Program and kinds of faults.
         left_out: Optional events of the seed that must not happen.
     """
-    known = 0
-    while known != len(sys.modules):
-        # A module that is imported while a seed runs reads the clock and random numbers. Then the seed runs once more.
+    for _ in range(MAX_REPEATS):
         known = len(sys.modules)
         world = World(Choices(seed, frozenset(left_out)))
-        run = _Run(world, settings)
-        with world.installed(), run.storage.prepared():
-            outcome = run.play()
+        with world.installed():
+            outcome = _play_in(world, settings)
+        # A module that is imported while a seed runs reads the clock and random numbers. Then the seed runs once more.
+        if len(sys.modules) == known:
+            break
     return outcome
+
+
+def _play_in(world: World, settings: Settings) -> SeedOutcome:
+    """Run the seed of an installed world. On return, only the outcome refers to objects of its lives."""
+    run = _Run(world, settings)
+    with run.storage.prepared():
+        return run.play()
 
 
 def check_program(settings: Settings) -> None:
@@ -125,8 +136,11 @@ def check_program(settings: Settings) -> None:
     Raises:
         ConfigurationError: The file is missing, cannot be run, or defines no agent.
     """
-    with mock.patch.object(
-        AgentModels, "resolve", lambda models: dict.fromkeys(models.named, ScriptedLLM([]))
+    with (
+        own_modules(settings.program),
+        mock.patch.object(
+            AgentModels, "resolve", lambda models: dict.fromkeys(models.named, ScriptedLLM([]))
+        ),
     ):
         load_program(settings.program)
 
@@ -137,7 +151,7 @@ def _draw_plan(choices: Choices, settings: Settings) -> _Plan:
         is_on = kind in settings.faults and choices.pick(f"has {kind}", (True, False))
         chance[kind] = {"model": 0.25, "tool": 0.3, "journal": 0.2}.get(kind, 0.3) if is_on else 0.0
     if "kill" in settings.faults:
-        chance["kill"] = 0.8
+        chance["kill"] = 0.9
     sessions = choices.number("sessions", 1, settings.sessions)
     texts = settings.messages
     messages = dict[str, str]()
@@ -154,7 +168,7 @@ def _draw_plan(choices: Choices, settings: Settings) -> _Plan:
     return _Plan(
         messages=messages,
         sessions=sessions,
-        lives=choices.number("lives", 1, MAX_LIVES),
+        lives=choices.pick("lives", LIVES),
         chance=chance,
         loaded=choices.pick("loaded sessions", (1, 2, 1024)) if chance["memory"] else 1024,
     )
@@ -193,12 +207,14 @@ class _Run:
     def play(self) -> SeedOutcome:
         world = self.world
         with (
+            own_modules(self.settings.program) as end_process,
             mock.patch.object(table, "MAX_LOADED_IDLE", self.plan.loaded),
             mock.patch.object(AgentModels, "resolve", self._make_resolver()),
         ):
             for number in range(1, self.plan.lives + 1):
                 self.is_last = number == self.plan.lives
                 self._prepare_life(number)
+                end_process()  # the invariants use the modules of the last life
                 verdict, result = world.run_life(self._life)
                 self.storage.end_life(verdict)
                 while self._wrapped:
@@ -214,7 +230,7 @@ class _Run:
                 verdict, result = world.run_life(self._read_journal)
                 if verdict != "ended" or result is not None:
                     self._report(f"the journal cannot be read at the end: {verdict} {result!r}")
-        return self._outcome()
+            return self._outcome()
 
     def _prepare_life(self, number: int, *, is_reading: bool = False) -> None:
         world, choices, plan = self.world, self.world.choices, self.plan
@@ -229,11 +245,11 @@ class _Run:
             world.record("life", f"life {number} begins")
         if is_quiet or not choices.happens(f"kill of life {number}", plan.chance["kill"]):
             return
-        kinds = ["write", "write", "effect", "effect", "model", "time"]
+        kinds = ["write", "write", "effect", "effect", "model", "time", "time"]
         if self.settings.journal == "sqlite":
             kinds += ["power", "power"]
         self._kill_at = choices.pick("kill at", kinds)
-        self._kill_countdown = choices.number("kill countdown", 1, 20 if self._kill_at == "write" else 6)
+        self._kill_countdown = choices.pick("kill countdown", _COUNTDOWNS.get(self._kill_at, (1,)))
         if self._kill_at == "power":
             self.storage.power_cut_at = choices.number("power cut at", 1, 150)
 
@@ -253,7 +269,8 @@ class _Run:
         world, choices = self.world, self.world.choices
         may_stop = not self.is_last and choices.happens("regular stop", self.plan.chance["stop"])
         async with trio.open_nursery() as outside:
-            async with self._runtime() as agents:
+            async with self._runtime() as program:
+                agents = program.agents
                 finished = {key: trio.Event() for key in range(self.plan.sessions)}
                 with trio.CancelScope() as working:
                     if may_stop:
@@ -267,7 +284,7 @@ class _Run:
                         )
                         if self._kill_at == "time":
                             inside.start_soon(self._kill_later)
-                        for agent in agents:
+                        for agent in program.all_agents:
                             callers.start_soon(self._decide_approvals, agent, finished)
                         for number, event in finished.items():
                             callers.start_soon(
@@ -283,18 +300,19 @@ class _Run:
         self.notes.is_stopping = False
 
     @asynccontextmanager
-    async def _runtime(self) -> AsyncIterator[Sequence[Agent]]:
+    async def _runtime(self) -> AsyncIterator[Program]:
         """Load the program, open the journal and start the agents."""
         program = self._program = load_program(self.settings.program)
         wrapped = dict[int, None]()
-        for agent in program.agents:
+        for agent in program.all_agents:
             agent.on_session(self._attach)
             for tool in agent.tools:
                 if id(tool) not in wrapped:
                     wrapped[id(tool)] = None
                     self._wrap(tool, program)
         async with self.storage.open() as journal, open_runtime(journal=journal) as runtime:
-            yield await _start(runtime, program.agents)
+            await _start(runtime, program.agents)
+            yield program
 
     def _make_resolver(self) -> Callable[[AgentModels], dict[str, LLM]]:
         """Return the function that resolves the models of an agent, for all lives of the seed.
@@ -356,7 +374,9 @@ class _Run:
                 await trio.sleep(SLOW_SECONDS)
             world.check_alive(life)
             story.began.append(this)
-            world.record("tool", f"{tool.name} begins, in {context.session_id}")
+            world.record(
+                "tool", f"{tool.name} begins, in {context.session_id}", is_shown=tool.effect != "pure"
+            )
             result = await execute(dict(arguments), context)
             world.check_alive(life)
             story.done.append(this)
@@ -592,7 +612,9 @@ class _Run:
             world.now,
         )
         if not self.problems:
-            effects = {tool.name: tool.effect for agent in self._agents() for tool in agent.tools}
+            effects = {
+                (agent.name, tool.name): tool.effect for agent in self._agents() for tool in agent.tools
+            }
             for problem in check_run(story, self.notes, effects):
                 self._report(problem)
             for rule in self._program.invariants if self._program is not None else ():
@@ -613,9 +635,15 @@ class _Run:
         )
 
     def _agents(self) -> Sequence[Agent]:
-        return () if self._program is None else self._program.agents
+        return () if self._program is None else self._program.all_agents
 
 
+_COUNTDOWNS = {
+    "write": (1, 2, 3, 4, 5, 6, 8, 11, 15, 20),
+    "effect": (1, 1, 1, 2, 3),
+    "model": (1, 1, 2, 2, 3, 4, 6),
+}
+"""Number of events of a kind at which a life is killed. Most lives end before high numbers, so these are rare."""
 _MESSAGE_OPTIONS: tuple[dict[str, Any], ...] = (
     {"priority": "urgent"},
     {"priority": "low"},
@@ -626,11 +654,12 @@ _MESSAGE_OPTIONS: tuple[dict[str, Any], ...] = (
 _FAULT_TEXTS = {"before": "fails before its effect", "hang": "hangs", "after": "fails after its effect"}
 
 
-async def _start(runtime: Runtime, agents: Sequence[Agent]) -> Sequence[Agent]:
-    """Start the agents in the order of the program."""
+async def _start(runtime: Runtime, agents: Sequence[Agent]) -> None:
+    """Start the agents in the order of the program, except those that another agent has started as its companion."""
+    names = Counter(agent.name for agent in agents)
     for agent in agents:
-        await runtime.start(agent)
-    return agents
+        if names[agent.name] > 1 or runtime.find(agent.name) is None:  # two agents of one name raise
+            await runtime.start(agent)
 
 
 def _only(error: BaseException, kind: type[Exception]) -> bool:

@@ -1,11 +1,16 @@
 """Running many seeds, in several processes, and files of failing seeds."""
 
 import json
+import math
 import multiprocessing
 import os
+import signal
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +34,8 @@ EXPECTED_KINDS = (
     "result",
 )
 """Kinds of events that a report lists as never seen if no seed had them."""
+SEEDS_PER_JOB = 2
+"""Number of seeds that each process has at a time: one that runs, and the next one."""
 SEED_VERSION = 1
 
 
@@ -71,7 +78,12 @@ class Totals:
         if result.problems:
             self.failed.append(result)
         if not result.is_repeatable:
-            self.unrepeatable.append(result.seed)
+            self.note_unrepeatable(result.seed)
+
+    def note_unrepeatable(self, seed: int) -> None:
+        """Note that two runs of a seed differed."""
+        if seed not in self.unrepeatable:
+            self.unrepeatable.append(seed)
 
     @property
     def never_seen(self) -> list[str]:
@@ -110,6 +122,9 @@ def run_seeds(
         jobs: Number of processes.
         twice: Run each seed twice and compare.
         until: Value of `time.monotonic()` after which no other seed begins.
+
+    Raises:
+        ConfigurationError: One of the processes ended.
     """
     if jobs == 1:
         for seed in seeds:
@@ -117,23 +132,43 @@ def run_seeds(
                 return
             yield run_seed(seed, settings, twice=twice)
         return
-    # A forked process would inherit locks and threads of this one.
-    with multiprocessing.get_context("spawn").Pool(jobs) as pool:
-        for result in pool.imap_unordered(_Worker(settings, twice), seeds, chunksize=4):
-            yield result
-            if time.monotonic() > until:
-                return
+    # A forked process would inherit locks and threads of this one. Ctrl-C ends only this process, which ends the others.
+    context, ignore = multiprocessing.get_context("spawn"), (signal.SIGINT, signal.SIG_IGN)
+    with ProcessPoolExecutor(jobs, mp_context=context, initializer=signal.signal, initargs=ignore) as pool:
+        try:
+            submit = partial(pool.submit, partial(run_seed, settings=settings, twice=twice))
+            yield from _run_in_pool(submit, iter(seeds), jobs * SEEDS_PER_JOB, until)
+        except BrokenProcessPool:
+            raise ConfigurationError(
+                "a process of the simulation ended before its seed was complete: run with --jobs 1 to see the reason"
+            ) from None
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
 
 
-@attrs.frozen
-class _Worker:
-    """Function of a seed for another process."""
+def _run_in_pool(
+    submit: Callable[[int], Future[SeedResult]], seeds: Iterator[int], capacity: int, until: float
+) -> Iterator[SeedResult]:
+    """Run seeds in a pool of processes, at most `capacity` at a time, and yield their results as they finish.
 
-    settings: Settings
-    twice: bool
-
-    def __call__(self, seed: int) -> SeedResult:
-        return run_seed(seed, self.settings, twice=self.twice)
+    `submit` passes a seed to the pool.
+    """
+    running = set[Future[SeedResult]]()
+    while True:
+        while len(running) < capacity and time.monotonic() <= until:
+            seed = next(seeds, None)
+            if seed is None:
+                break
+            running.add(submit(seed))
+        if not running:
+            return
+        left = until - time.monotonic()
+        if left <= 0:  # only the seeds that run now are completed
+            running = {each for each in running if not each.cancel()}
+        timeout = left if 0 < left < math.inf else None
+        done, running = wait(running, timeout=timeout, return_when=FIRST_COMPLETED)
+        for each in done:
+            yield each.result()
 
 
 # --- files of seeds ----------------------------------------------------------------------------------
