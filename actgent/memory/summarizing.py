@@ -123,7 +123,8 @@ class SummarizingView(ShortTermView):
         if end < _MIN_COVERED_MESSAGES or not covers:
             return None
         end = max(place for number, place in self._numbered() if number == covers[-1]) + 1
-        read = (*self._kept, *self._chat[:end])
+        # A message of `_tasks` leaves the view when the next turn begins, and its words with it if only the last summary has them.
+        read = (*self._tasks, *self._kept, *self._chat[:end])
         last = (self._notices or {}).get(SUMMARY)  # not shortened, since no other message has its content
         lines = (
             line

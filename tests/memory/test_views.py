@@ -180,6 +180,37 @@ def test_summaries_at_any_turn_cover_all_omitted_messages(history, data):
             material = live.material()
 
 
+@pytest.mark.parametrize("asker", [ADA, OTHER])
+def test_a_task_that_stayed_after_a_summary_is_in_the_next_summary(asker):
+    """The message that began the turn is shown in front after a summary in the middle of the turn. It leaves with the next one."""
+    view = Summarizing(keep=2, trigger=100).open_view()
+
+    def summarize():
+        material = view.material()
+        sender = Sender(SUMMARY, "system")
+        words = (Text("A summary."),)
+        view.add(Message(session_id="s", sender=sender, parts=words, causation_id=str(material.covers)))
+        return material.text
+
+    def work(asked):
+        view.add(asked, answered=True)
+        for number in range(3):
+            call = f"{asked.id}/{number}"
+            view.add(message(TUTOR, ToolCall("look", {}, call), correlation_id=asked.id))
+            result = ToolResult(call_id=call, tool_name="look", content=words_of(500).text)
+            view.add(message(TOOLS, result, correlation_id=asked.id))
+
+    work(message(asker, Text("Find the lost key.")))
+    assert "Find the lost key." in summarize()
+    assert any(each.parts == (Text("Find the lost key."),) for each in view.messages())
+    view.add(message(TUTOR, Text("It is in the cellar."), correlation_id="x"))
+    work(message(asker, Text("Find the door.")))
+    text = summarize()
+    assert not any(each.parts == (Text("Find the lost key."),) for each in view.messages())
+    assert "Find the lost key." in text
+    assert "Find the door." in text
+
+
 def talk(view, turns_of):
     for number in range(turns_of):
         asked = message(ADA, Text(f"question {number}"))
