@@ -1,0 +1,203 @@
+"""A planted defect for each built-in invariant: the simulation finds it within few seeds, and no other invariant does."""
+
+import itertools
+from collections.abc import Callable
+
+import attrs
+import pytest
+
+from actgent.journal.grouped import group_commit
+from actgent.journal.grouped.group_commit import GroupedJournal
+from actgent.journal.memory import MemoryJournal
+from actgent.journal.records import (
+    AgentMessageRecord,
+    MessageAcceptedRecord,
+    MessageEndRecord,
+    SessionClosedRecord,
+)
+from actgent.messages import ToolResult
+from actgent.simulation import Settings, play
+from actgent.simulation.scenario import FAULTS
+from actgent.tools.base import ToolContext
+from actgent.tools.execution import Batch
+
+from .programs import CLERK
+
+PLAIN = 'from actgent import BareAgent\n\nclerk = BareAgent("clerk", llm="openai:gpt-5.2")\n'
+ONCE = """
+from actgent import BareAgent, tool
+
+
+@tool(effect="once")
+async def refund(order: str) -> str:
+    \"\"\"Refund an order.\"\"\"
+    return "refunded"
+
+
+clerk = BareAgent("clerk", llm="openai:gpt-5.2", tools=[refund])
+"""
+MAX_SEEDS = 100
+"""Maximum number of seeds until a defect is found."""
+
+
+def rewrite_records(monkeypatch, change):
+    """Replace each record that is written by the records that `change(record)` returns."""
+    encode = group_commit.encode_entry
+
+    def encode_changed(entry):
+        records = tuple(itertools.chain.from_iterable(map(change, entry.records)))
+        return encode(attrs.evolve(entry, records=records))
+
+    monkeypatch.setattr(group_commit, "encode_entry", encode_changed)
+
+
+def change_results(old, new):
+    """Return a function that plants a defect: tool results of one status are written with another status."""
+
+    def change_part(part):
+        is_changed = isinstance(part, ToolResult) and part.status == old
+        return attrs.evolve(part, status=new) if is_changed else part
+
+    def change_record(record):
+        if not isinstance(record, AgentMessageRecord):
+            return [record]
+        parts = tuple(map(change_part, record.message.parts))
+        return [attrs.evolve(record, message=attrs.evolve(record.message, parts=parts))]
+
+    return lambda patch: rewrite_records(patch, change_record)
+
+
+def rewrite_reading(monkeypatch, change):
+    """Replace the records that a session is loaded with by `await change(load, session_id, agent)`."""
+    load = GroupedJournal.load
+
+    async def load_changed(self, session_id, *, agent=None):
+        async def load_one(each):
+            return await load(self, each, agent=agent)
+
+        return await change(load_one, session_id)
+
+    monkeypatch.setattr(GroupedJournal, "load", load_changed)
+
+
+# --- the defects -----------------------------------------------------------------------------
+
+
+def end_messages_twice(monkeypatch):
+    rewrite_records(monkeypatch, lambda record: [record] * (1 + isinstance(record, MessageEndRecord)))
+
+
+def mix_sessions(monkeypatch):
+    async def load_both(load, session_id):
+        found = await load(session_id)
+        return (*await load("s0"), *found) if session_id == "s1" else found
+
+    rewrite_reading(monkeypatch, load_both)
+
+
+def forget_failures(monkeypatch):
+    def change(record):
+        is_failure = isinstance(record, MessageEndRecord) and record.failed
+        return [attrs.evolve(record, failed=None, error="", words="") if is_failure else record]
+
+    rewrite_records(monkeypatch, change)
+
+
+def reverse_messages(monkeypatch):
+    async def load_reversed(load, session_id):
+        found = list(await load(session_id))
+        places = [n for n, record in enumerate(found) if isinstance(record, MessageAcceptedRecord)]
+        accepted = [found[place] for place in reversed(places)]
+        for place, record in zip(places, accepted, strict=True):
+            found[place] = record
+        return tuple(found)
+
+    rewrite_reading(monkeypatch, load_reversed)
+
+
+def write_results_twice(monkeypatch):
+    def change(record):
+        return [record] * (1 + (isinstance(record, AgentMessageRecord) and bool(record.message.tool_results)))
+
+    rewrite_records(monkeypatch, change)
+
+
+def repeat_once_calls(monkeypatch):
+    set_result = Batch.set_result
+
+    def forget_unknown(self, index, result):
+        if result is not None:
+            set_result(self, index, result)
+
+    monkeypatch.setattr(Batch, "set_result", forget_unknown)
+
+
+def change_effect_keys(monkeypatch):
+    numbers = itertools.count()
+    monkeypatch.setattr(ToolContext, "effect_key", property(lambda _: f"key {next(numbers)}"), raising=False)
+
+
+def confirm_nothing(monkeypatch):
+    async def write_nothing(self, rows, heads, epoch):
+        pass
+
+    monkeypatch.setattr(MemoryJournal, "_write", write_nothing)
+
+
+def drop_ends_of_sessions(monkeypatch):
+    rewrite_records(monkeypatch, lambda record: [] if isinstance(record, SessionClosedRecord) else [record])
+
+
+@attrs.frozen
+class Defect:
+    """A defect, and the sentences with which the simulation reports it."""
+
+    plant: Callable[[pytest.MonkeyPatch], object]
+    words: tuple[str, ...]
+    """Parts of the sentences of one invariant, or of two invariants that cannot be broken separately."""
+    program: str = CLERK
+    faults: frozenset[str] = frozenset(FAULTS)
+
+
+KILL = frozenset(["kill"])
+DEFECTS = {
+    "two ends": Defect(end_messages_twice, (" has the records accepted ",)),
+    "mixed sessions": Defect(mix_sessions, (" of s0 is in s1",), PLAIN, frozenset()),
+    "forgotten failure": Defect(forget_failures, (" was reported as failed (",), PLAIN),
+    "reversed messages": Defect(
+        reverse_messages, (", but comes after it in the journal",), PLAIN, frozenset()
+    ),
+    "two results": Defect(write_results_twice, (" has 2 results",), ONCE),
+    "repeated once": Defect(repeat_once_calls, (" once, but began ", " took effect "), ONCE, KILL),
+    "new effect keys": Defect(change_effect_keys, (" effect keys",)),
+    "error called success": Defect(change_results("error", "success"), (" took no effect",), ONCE),
+    "unknown called cancelled": Defect(
+        change_results("outcome_unknown", "cancelled"), (" is reported as cancelled, but began",), ONCE, KILL
+    ),
+    "success called error": Defect(change_results("success", "error"), (" outcomes of call ",), ONCE, KILL),
+    "session left open": Defect(
+        drop_ends_of_sessions,
+        (" returned, but the session is open in the journal",),
+        PLAIN,
+        frozenset(["close", "kill"]),
+    ),
+    "nothing written": Defect(confirm_nothing, (" was accepted, but the journal does not have it",)),
+}
+
+
+@pytest.mark.parametrize("name", DEFECTS)
+def test_planted_defect_is_found_by_its_invariant_only(tmp_path, monkeypatch, name):
+    """Some seed fails for this reason only. The same seed has no problem without the defect."""
+    defect = DEFECTS[name]
+    settings = Settings(program=tmp_path / "app.py", faults=defect.faults)
+    settings.program.write_text(defect.program, encoding="utf-8")
+
+    def is_found(seed):
+        problems = play(seed, settings).problems
+        return bool(problems) and all(any(words in each for words in defect.words) for each in problems)
+
+    with monkeypatch.context() as patch:
+        defect.plant(patch)
+        found = next(filter(is_found, range(MAX_SEEDS)), None)
+    assert found is not None
+    assert not play(found, settings).problems
