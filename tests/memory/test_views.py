@@ -183,7 +183,7 @@ def test_summaries_at_any_turn_cover_all_omitted_messages(history, data):
 @pytest.mark.parametrize("asker", [ADA, OTHER])
 def test_a_task_that_stayed_after_a_summary_is_in_the_next_summary(asker):
     """The message that began the turn is shown in front after a summary in the middle of the turn. It leaves with the next one."""
-    view = Summarizing(keep=2, trigger=100).open_view()
+    view = SummarizingMemory(keep=2, trigger=100).open_view()
 
     def summarize():
         material = view.material()

@@ -134,7 +134,11 @@ def repeat_once_calls(monkeypatch):
 
 def change_effect_keys(monkeypatch):
     numbers = itertools.count()
-    monkeypatch.setattr(ToolContext, "effect_key", property(lambda _: f"key {next(numbers)}"), raising=False)
+    monkeypatch.setattr(
+        ToolContext,
+        "idempotency_key",
+        property(lambda _: f"key {next(numbers)}"),
+    )
 
 
 def confirm_nothing(monkeypatch):
