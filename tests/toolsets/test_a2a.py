@@ -1,6 +1,10 @@
 """An A2A agent as a tool: against the gateway, and against a server that answers what the test says."""
 
 import json
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
 
 import pytest
 import trio
@@ -214,3 +218,20 @@ async def test_credentials_are_not_sent_to_an_interface_at_another_origin(server
     assert elsewhere.requests == []
     with pytest.raises(ToolError, match="no JSON-RPC interface"):
         await play(server, binding="GRPC").run({"message": "x"})
+
+
+async def test_agent_of_the_sdk_answers_and_asks():
+    """The server of `a2a-sdk`, which runs on asyncio in a process."""
+    command = [sys.executable, str(Path(__file__).with_name("a2a_sdk_server.py"))]
+    with trio.fail_after(60):
+        async with trio.open_nursery() as nursery:
+            process = await nursery.start(
+                partial(trio.run_process, command, stdout=subprocess.PIPE, check=False)
+            )
+            url = (await process.stdout.receive_some()).decode().strip()
+            tool = A2AAgent("echo", url, allow=["127.0.0.1"])
+            answer = await tool.run({"message": "hello"})
+            with pytest.raises(ToolError, match="Which city"):
+                await tool.run({"message": "ask"})
+            process.kill()
+    assert answer.startswith("echo: hello\n(context_id: ")
