@@ -8,6 +8,7 @@ import pytest
 
 from actgent import errors
 from actgent.errors.printable import counted
+from actgent.errors.restored import _FORMER_NAMES, restored_failure
 
 
 def some(cls):
@@ -97,3 +98,13 @@ def test_no_number_is_left_open():
         if isinstance(node, ast.Constant) and isinstance(node.value, str)
     ]
     assert [each for each in texts if re.search(r"(?<!http)\(s\)", each[1])] == []
+
+
+@pytest.mark.parametrize(("former", "name"), sorted(_FORMER_NAMES.items()))
+def test_error_of_an_earlier_version_gets_its_class_of_today(former, name):
+    """A record stores the class name of its time. It is restored as the renamed class, with its text and attributes."""
+    assert not hasattr(errors, former)
+    error = restored_failure(former, "the text", "model", {"detail": 3})
+    assert type(error) is getattr(errors, name)
+    assert str(error) == "the text"
+    assert error.detail == 3
