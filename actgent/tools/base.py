@@ -93,8 +93,8 @@ class ToolContext(Generic[DepsT_co]):
     """Name of the agent; empty outside of an agent."""
     call_id: str = ""
     """`ToolCall.id` of the call; empty outside of an agent."""
-    _effect_key: str = ""
-    """Explicit effect key; if empty, `idempotency_key` derives it from the session and the call."""
+    _idempotency_key: str = ""
+    """Explicit key; if empty, `idempotency_key` derives it from the session and the call."""
     _state: Any = None
     _source: StateSource | None = attrs.field(default=None, repr=False)
     """Session from which `state` and the scope of the effect key are read on first use."""
@@ -127,8 +127,8 @@ class ToolContext(Generic[DepsT_co]):
 
         Pass it to services that drop duplicates. Empty outside of an agent.
         """
-        if self._effect_key or not self.call_id:
-            return self._effect_key
+        if self._idempotency_key or not self.call_id:
+            return self._idempotency_key
         scope = self.session_id if self._source is None else self._source.scope
         return f"{scope}/{self.call_id}"
 
@@ -200,7 +200,7 @@ class ToolContext(Generic[DepsT_co]):
         store.
         """
         if is_only:
-            self.call_id, self.tool_name, self.approval, self._effect_key = call.id, call.name, approval, ""
+            self.call_id, self.tool_name, self.approval, self._idempotency_key = call.id, call.name, approval, ""
             if not is_inline:
                 self._state = self.state
             return self

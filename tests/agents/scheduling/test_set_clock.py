@@ -37,7 +37,7 @@ class SystemClock(Clock):
         super().__init__()
         self._is_system = self.may_be_set = True
 
-    def _passed(self):
+    def _elapsed(self):
         return trio.current_time()
 
 
