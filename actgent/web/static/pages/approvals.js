@@ -119,7 +119,7 @@ export function Decision({ approval, onDone, keys = false }) {
       ? html`<form onSubmit=${send}>
           <label for="text-${approval.id}">${labels[way]}</label>
           <textarea id="text-${approval.id}" rows=${way === "edit" ? 8 : 2} value=${text} onInput=${(event) => setText(event.target.value)} autofocus></textarea>
-          <div class="row"><button class="btn main" disabled=${state.busy}>${{ edit: "Approve with these", respond: "ModelResponse", reject: "Reject" }[way]}</button>
+          <div class="row"><button class="btn main" disabled=${state.busy}>${{ edit: "Approve with these", respond: "Answer", reject: "Reject" }[way]}</button>
             <button class="btn" type="button" onClick=${() => setWay("")}>Back</button></div>
         </form>`
       : html`<div class="row">

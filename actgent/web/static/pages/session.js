@@ -105,7 +105,7 @@ function Timeline({ turn }) {
     </div></section>`;
 }
 
-function SendReply({ id, agent, closed }) {
+function Say({ id, agent, closed }) {
   const [state, setState] = useState({ busy: false, error: null });
   const box = useRef(null);
   const pending = useRef(null); // the same words are sent again under the same id, so they are said once
