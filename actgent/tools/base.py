@@ -200,7 +200,12 @@ class ToolContext(Generic[DepsT_co]):
         store.
         """
         if is_only:
-            self.call_id, self.tool_name, self.approval, self._idempotency_key = call.id, call.name, approval, ""
+            self.call_id, self.tool_name, self.approval, self._idempotency_key = (
+                call.id,
+                call.name,
+                approval,
+                "",
+            )
             if not is_inline:
                 self._state = self.state
             return self
