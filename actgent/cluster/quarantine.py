@@ -2,7 +2,7 @@
 
 A suspect is a session that was unfinished when its node died. Suspects are held back and opened in groups, each of which is
 watched for a moment. The group of a death is divided further, until one suspect is alone. If processes die twice with the
-same suspect alone, its message is dead-lettered. Deaths are counted before any session of an acquired partition is opened or
+same suspect alone, and no other node dies at the same time, its message is dead-lettered. Deaths are counted before any session of an acquired partition is opened or
 served; `journal/postgres/crash_counts.py` has the rules.
 """
 
@@ -206,7 +206,7 @@ class Quarantine:
         deaths with that session alone. After that, clear the death counts of the sessions that have finished, and note that the others have survived.
         """
         table, first = self._journal.suspects, tree[0].key
-        buried = next((each for each in tree if each.is_to_be_buried), None)
+        buried = next((each for each in tree if each.must_be_dead_lettered), None)
         for each in tree:
             if each is buried:
                 await self._persist(each.key, self._bury, each)

@@ -721,12 +721,12 @@ async def begin_message(writer):
     return SessionKey(writer.agent, writer.session_id)
 
 
-async def die(a, b, *opened):
-    """Let the first node own a partition, open sessions and die; returns what the second one counts, by keys."""
+async def die(a, b, *opened, dead=("a",)):
+    """Let the first node own a partition, open sessions and die with the others of `dead`; returns the counts of the second, by key."""
     await a.take([0])
     await a.suspects.mark_open(opened)
     await b.take([0])
-    found = await b.suspects.count([0], 8, ["a"], died=[0], dead=["a"])
+    found = await b.suspects.count([0], 8, ["a"], died=[0], dead=dead)
     return {each.key: (each.crashes, each.alone) for each in found}
 
 
@@ -754,6 +754,36 @@ async def test_a_death_with_a_session_alone_counts_for_that_one(postgres_url, wr
             assert await die(a, b, keys[1]) == {keys[0]: (3 + alone, alone), keys[1]: (3, 0)}
         await b.suspects.note_survived(keys[0])
         assert await die(a, b, keys[0]) == {keys[0]: (6, 0), keys[1]: (3, 0)}
+
+
+@pytest.mark.parametrize(
+    ("deaths", "must_be_dead_lettered"),
+    [
+        ("xx", True),
+        ("xs", False),
+        ("ss", False),
+        ("sx", False),
+        ("sxx", True),
+        ("sss", False),
+        ("ssss", True),
+    ],
+)
+async def test_deaths_of_several_nodes_need_more_evidence(postgres_url, writer_in, deaths, must_be_dead_lettered):
+    """A message is dead-lettered after two deaths of its node alone, or after four if other nodes died as well (`s`)."""
+    async with open_node(postgres_url, "a", take=[0]) as a, open_node(postgres_url, "b") as b:
+        key = await begin_message(writer_in(a, 0))
+        for _ in range(3):
+            await die(a, b, key)
+        for death in deaths:
+            await a.take([0])
+            await a.suspects.mark_watched(key, is_alone=True)
+            await die(a, b, dead=["a", "c"] if death == "s" else ["a"])
+        (found,) = await b.suspects.count([0], 8, ["a"])
+        assert (found.alone, found.shared) == (len(deaths), deaths.count("s"))
+        assert found.must_be_dead_lettered == must_be_dead_lettered
+        await b.suspects.note_survived(key)
+        (found,) = await b.suspects.count([0], 8, ["a"])
+        assert (found.alone, found.shared) == (0, 0)
 
 
 async def test_a_death_counts_for_watched_sessions_and_those_that_are_no_suspects_yet(

@@ -4,7 +4,8 @@ A death counts for a session if its turn was resumed since the previous death an
 counted death. A session with `SUSPECT_CRASHES` deaths is a suspect. While there are suspects, each session with a counted death is
 held back and opened in groups that are watched for a moment. A death during that time counts for the watched group, and not
 for suspects that survived before. After `DEAD_LETTER_CRASHES` deaths in a row in which a session was watched alone, its message is
-dead-lettered.
+dead-lettered. A death at which other nodes died too has most likely another cause, such as a lost machine. After it, only
+`MAX_ALONE_CRASHES` deaths in a row lead to a dead letter.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -22,6 +23,8 @@ SUSPECT_CRASHES = 3
 """Number of process deaths after which a session is a suspect."""
 DEAD_LETTER_CRASHES = 2
 """Number of consecutive deaths with the session watched alone after which its message is dead-lettered."""
+MAX_ALONE_CRASHES = 4
+"""The same if other nodes died at the same time. Finite, since two messages may kill two nodes again and again."""
 _OF = "slot = ANY(%(slots)s) AND agent = ANY(%(agents)s)"
 _THESE = "(session_id, agent) IN (SELECT * FROM unnest(%(session_ids)s::text[], %(key_agents)s::text[]))"
 _FORGET = f"""
@@ -36,8 +39,8 @@ WHERE {_OF} AND s.crashes + s.is_open::int >= {SUSPECT_CRASHES} AND s.crashes < 
 # If the dead node was watching suspects, the death does not count for the other suspects.
 _COUNT = f"""
 WITH forgotten AS ({_FORGET} RETURNING s.session_id, s.agent)
-INSERT INTO suspects AS s (session_id, agent, slot, crashes, alone, is_alone, epoch, records, is_open)
-SELECT h.session_id, h.agent, h.slot, 1, 0, false, t.epoch, h.records, false
+INSERT INTO suspects AS s (session_id, agent, slot, crashes, alone, shared, is_alone, epoch, records, is_open)
+SELECT h.session_id, h.agent, h.slot, 1, 0, 0, false, t.epoch, h.records, false
 FROM (SELECT * FROM sessions WHERE slot = ANY(%(died)s) AND agent = ANY(%(agents)s) AND {IS_UNFINISHED}) AS h
 JOIN partitions AS t ON t.pool = %(pool)s AND t.p = h.slot * %(partitions)s::int / {SLOTS} AND t.owner = %(node)s
 ON CONFLICT (session_id, agent) DO UPDATE SET
@@ -47,15 +50,17 @@ ON CONFLICT (session_id, agent) DO UPDATE SET
             AND (a.session_id, a.agent) NOT IN (SELECT session_id, agent FROM forgotten)
         )
     ))::int,
-    alone = s.alone + s.is_alone::int, is_alone = false, is_open = false, epoch = excluded.epoch
+    alone = s.alone + s.is_alone::int,
+    shared = s.shared + (s.is_alone AND cardinality(%(dead)s::text[]) > 1)::int, is_alone = false, is_open = false, epoch = excluded.epoch
 WHERE s.epoch <> excluded.epoch
 """  # noqa: S608 - as above
 # A separate statement: it sees the counts of an earlier connection of this node, which the previous statement waited for.
 _SUSPECTS = f"""
-SELECT session_id, agent, crashes, alone FROM suspects
+SELECT session_id, agent, crashes, alone, shared FROM suspects
 WHERE {_OF} AND (crashes >= {SUSPECT_CRASHES} OR EXISTS (SELECT FROM suspects WHERE {_OF} AND crashes >= {SUSPECT_CRASHES}))
 """  # noqa: S608 - as above
-_EXCUSE = f"UPDATE suspects SET crashes = {SUSPECT_CRASHES} WHERE {_OF} AND crashes > {SUSPECT_CRASHES} AND alone < {DEAD_LETTER_CRASHES}"  # noqa: S608 - as above
+_MUST_BE_DEAD_LETTERED = f"alone - shared >= {DEAD_LETTER_CRASHES} OR alone >= {MAX_ALONE_CRASHES}"
+_EXCUSE = f"UPDATE suspects SET crashes = {SUSPECT_CRASHES} WHERE {_OF} AND crashes > {SUSPECT_CRASHES} AND NOT ({_MUST_BE_DEAD_LETTERED})"  # noqa: S608 - as above
 _CLEAR_MANY = f"DELETE FROM suspects WHERE {_THESE}"  # noqa: S608 - as above
 _LEFT = f"SELECT true FROM suspects WHERE {_OF} LIMIT 1"  # noqa: S608 - as above
 _OPEN = f"UPDATE suspects SET is_open = true WHERE {_THESE} AND NOT is_open"  # noqa: S608 - as above
@@ -64,7 +69,7 @@ WHERE session_id = %(session_id)s AND agent = %(agent)s
 AND EXISTS (SELECT FROM partitions WHERE pool = %(pool)s AND p = %(p)s AND owner = %(node)s FOR SHARE)
 """
 _WATCH = f"UPDATE suspects SET is_open = true, is_alone = %(is_alone)s, alone_at = %(node)s {_OURS}"  # noqa: S608 - as above
-_NOTE_SURVIVED = f"UPDATE suspects SET is_alone = false, alone_at = '', alone = 0 {_OURS}"  # noqa: S608 - as above
+_NOTE_SURVIVED = f"UPDATE suspects SET is_alone = false, alone_at = '', alone = 0, shared = 0 {_OURS}"  # noqa: S608 - as above
 _CLEAR = f"DELETE FROM suspects {_OURS}"  # noqa: S608 - as above
 _BURY = """
 INSERT INTO dead (session_id, agent, message_id, reason, at, request) VALUES
@@ -81,11 +86,13 @@ class Suspect:
     """Number of process deaths during its turn."""
     alone: int
     """Number of consecutive deaths of processes that were watching only this suspect."""
+    shared: int = 0
+    """Number of these deaths at which other nodes died, too."""
 
     @property
-    def is_to_be_buried(self) -> bool:
+    def must_be_dead_lettered(self) -> bool:
         """True if so many processes died with this session open alone that its message must be dead-lettered."""
-        return self.alone >= DEAD_LETTER_CRASHES
+        return self.alone - self.shared >= DEAD_LETTER_CRASHES or self.alone >= MAX_ALONE_CRASHES
 
 
 @attrs.frozen
@@ -142,14 +149,14 @@ class SuspectTable:
         await self._table.execute(_COUNT, values)
         rows = await self._table.select(_SUSPECTS, values)
         found = [
-            Suspect(key=SessionKey(agent, session_id), crashes=crashes, alone=alone)
-            for session_id, agent, crashes, alone in rows
+            Suspect(key=SessionKey(agent, session_id), crashes=crashes, alone=alone, shared=shared)
+            for session_id, agent, crashes, alone, shared in rows
         ]
-        if not any(each.is_to_be_buried for each in found):
+        if not any(each.must_be_dead_lettered for each in found):
             return found
         await self._table.execute(_EXCUSE, values)
         return [
-            each if each.is_to_be_buried else attrs.evolve(each, crashes=min(each.crashes, SUSPECT_CRASHES))
+            each if each.must_be_dead_lettered else attrs.evolve(each, crashes=min(each.crashes, SUSPECT_CRASHES))
             for each in found
         ]
 

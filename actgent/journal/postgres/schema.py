@@ -155,7 +155,7 @@ MIGRATIONS: Sequence[str] = (
     );
     CREATE INDEX pending_messages_order ON pending_messages (pool, slot, number);
     ALTER TABLE suspects ADD COLUMN records bigint NOT NULL DEFAULT 0, ADD COLUMN is_open boolean NOT NULL DEFAULT true,
-        ADD COLUMN alone_at text NOT NULL DEFAULT '';
+        ADD COLUMN alone_at text NOT NULL DEFAULT '', ADD COLUMN shared integer NOT NULL DEFAULT 0;
     """,
 )
 """SQL scripts by schema version: script n migrates from version n to n + 1. A released script never changes.

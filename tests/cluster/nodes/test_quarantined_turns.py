@@ -91,18 +91,7 @@ class Asking:
         self.answered_after[text] = trio.current_time() - self.begun
 
 
-OPEN_FAULT = (
-    "in some schedules an innocent long turn is dead-lettered together with the message that kills its node"
-)
-
-
-@pytest.mark.parametrize(
-    "poison",
-    [
-        pytest.param(False, id="killed"),
-        pytest.param(True, id="poisoned", marks=pytest.mark.xfail(strict=False, reason=OPEN_FAULT)),
-    ],
-)
+@pytest.mark.parametrize("poison", [False, True], ids=["killed", "poisoned"])
 async def test_long_turns_are_answered_soon_after_deaths(nodes, poison):
     """Suspects are opened within seconds, so the last answer comes within 40 s in addition to the time of the turn.
 
