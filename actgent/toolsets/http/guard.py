@@ -26,6 +26,8 @@ from .dns import resolve_host
 _log = logger_of(__name__)
 _HOST_NAME = re.compile(r"(?!(.*\.)?\d+\.?$)(\w[\w-]*\.)*\w[\w-]*\.?")
 """Pattern of a host name. A name that ends with a number would be an IP address."""
+KEEPALIVE_SECONDS = 2.0
+"""Seconds for which an idle connection is kept. Node and uvicorn close one after 5 s, and a request in that moment fails."""
 CODINGS = frozenset({"deflate", "gzip"})
 """Content codings that `read_decoded` decodes. A zstd frame may demand a window of 128 MB, so zstd is not accepted."""
 Wrap = Callable[[httpx2.AsyncBaseTransport], httpx2.AsyncBaseTransport]
@@ -112,7 +114,7 @@ class _GuardedTransport(httpx2.AsyncHTTPTransport):
             ssl_context=httpx2.create_ssl_context(trust_env=False),
             max_connections=100,
             max_keepalive_connections=20,
-            keepalive_expiry=5.0,
+            keepalive_expiry=KEEPALIVE_SECONDS,
             network_backend=_GuardedNetwork(guard),
         )
 
