@@ -107,6 +107,21 @@ def address_of(port):
     return port if isinstance(port, tuple) else ("127.0.0.1", port)
 
 
+def parse_address(text):
+    """Return the host and the port of `HOST:PORT`."""
+    host, _, port = text.rpartition(":")
+    return host, int(port)
+
+
+def own_loopback():
+    """Return a loopback address for this process only.
+
+    A port of a killed process may soon belong to a server of another test. At this address it does not.
+    """
+    pid = os.getpid()
+    return f"127.{64 + (pid >> 16) % 128}.{pid >> 8 & 255}.{pid & 255}"
+
+
 @asynccontextmanager
 async def open_balancer():
     """A `Balancer` that listens."""

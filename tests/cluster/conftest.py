@@ -5,6 +5,8 @@ from contextlib import ExitStack, asynccontextmanager, suppress
 import pytest
 import trio
 
+from tests.clusters import address_of
+
 from . import certificates
 from .services import make_database
 
@@ -34,7 +36,7 @@ class Relay:
     async def carry(self, client):
         with suppress(trio.BrokenResourceError, trio.ClosedResourceError, OSError):
             await client.send_all(b"")  # a client that does not trust us goes here
-            server = await trio.open_tcp_stream("127.0.0.1", self._find_port())
+            server = await trio.open_tcp_stream(*address_of(self._find_port()))
             async with client, server, trio.open_nursery() as nursery:
                 self._scopes.add(nursery.cancel_scope)
                 nursery.start_soon(self._pump, client, server, nursery.cancel_scope)

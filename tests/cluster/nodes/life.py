@@ -41,7 +41,7 @@ from actgent.runtime.sessions import table
 from actgent.web.access_control import AccessFilter
 from actgent.web.server.request_relay import Relay, RelayedResponse
 from actgent.web.server.rpc_adapter import RelayApplication
-from tests.clusters import LIMITS, TOKENS
+from tests.clusters import LIMITS, TOKENS, own_loopback
 
 DEATHS = []
 """The folder in which nodes note of which sessions they died, and how many requests of each had an effect."""
@@ -227,13 +227,13 @@ async def main():
                     await runtime.start(digger)
         gateway = open_gateway(
             runtime,
-            bind=options.get("bind", "127.0.0.1:0"),
+            bind=options.get("bind", f"{own_loopback()}:0"),
             tokens=options.get("tokens", TOKENS),
             hosts=["127.0.0.1"],
             limits=LIMITS,
         )
         opened_gateway = await opened.enter_async_context(gateway)
-        say(f"PORT {opened_gateway.url.rpartition(':')[2]}")
+        say(f"PORT {opened_gateway.url.rpartition('/')[2]}")
         say("READY")
         with trio.open_signal_receiver(signal.SIGTERM) as signals:
             async for _ in signals:

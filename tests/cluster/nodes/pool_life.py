@@ -22,7 +22,7 @@ from actgent import (
     open_gateway,
     open_runtime,
 )
-from tests.clusters import LIMITS, TOKENS
+from tests.clusters import LIMITS, TOKENS, own_loopback
 
 
 def say(line):
@@ -67,9 +67,9 @@ async def main():
     async with open_runtime(journal=journal, cluster=pool, node=name) as runtime:
         await runtime.start(agent)
         async with open_gateway(
-            runtime, bind="127.0.0.1:0", hosts=["127.0.0.1"], tokens=TOKENS, limits=LIMITS
+            runtime, bind=f"{own_loopback()}:0", hosts=["127.0.0.1"], tokens=TOKENS, limits=LIMITS
         ) as gateway:
-            say(f"PORT {gateway.url.rpartition(':')[2]}")
+            say(f"PORT {gateway.url.rpartition('/')[2]}")
             say("READY")
             await trio.sleep_forever()
 

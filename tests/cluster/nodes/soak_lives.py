@@ -24,7 +24,7 @@ import psycopg
 import trio
 
 from actgent import ActgentError, connect
-from tests.clusters import TOKEN, open_balancer
+from tests.clusters import TOKEN, open_balancer, parse_address
 
 LIFE = Path(__file__).with_name("life.py")
 PATIENCE = 120
@@ -104,7 +104,7 @@ class Soak:
                 self.calls += sum(line.startswith(b"CALL") for line in lines)
                 for line in lines:
                     if line.startswith(b"PORT "):
-                        self.balancer.ports.append(int(line.split()[1]))
+                        self.balancer.ports.append(parse_address(line.split()[1].decode()))
                 if b"READY" in lines:
                     task_status.started()
         await trio.to_thread.run_sync(node.wait)

@@ -17,6 +17,7 @@ import trio
 
 from actgent.cluster.opening import PARTITIONS
 from actgent.journal.postgres.cluster_tables import read_cluster_tables
+from tests.clusters import parse_address
 
 LIFE = Path(__file__).with_name("life.py")
 PATIENCE = 120
@@ -51,7 +52,7 @@ class Nodes:
     effects: Counter = attrs.field(factory=Counter)
     """What tools did, and how often."""
     ports: dict = attrs.field(factory=dict)
-    """Those of the gateways that they have."""
+    """Host and port of each node's gateway."""
     running: dict = attrs.field(factory=dict)
     said: dict = attrs.field(factory=dict)
     deaths: str = attrs.field(factory=partial(tempfile.mkdtemp, prefix="actgent-deaths-"))
@@ -71,8 +72,8 @@ class Nodes:
         elif word == "DID":
             self.effects[what] += 1
         elif word == "PORT":
-            self.ports[name] = int(what)
-            self.cluster.balancer.ports.append(int(what))
+            self.ports[name] = parse_address(what)
+            self.cluster.balancer.ports.append(parse_address(what))
         else:
             self.said[name].append(word)
 

@@ -19,7 +19,7 @@ from actgent.control.budget import spent_in
 from actgent.journal.journal_url import open_journal
 from actgent.journal.records import UsageRecord
 from actgent.journal.session_lists import SessionFilter
-from tests.clusters import Cluster, open_balancer, open_cluster
+from tests.clusters import Cluster, open_balancer, open_cluster, parse_address
 
 from .talks import hear_process
 
@@ -58,7 +58,7 @@ class Pools:
         if word == "CALL":
             self.calls[what] += 1
         elif word == "PORT":
-            cluster.balancer.ports.append(int(what))
+            cluster.balancer.ports.append(parse_address(what))
 
     def kill(self, name):
         self._running[name].send_signal(signal.SIGKILL)

@@ -16,6 +16,7 @@ from actgent.cluster.operations.changing import finish_upgrade
 from actgent.cluster.operations.watching import look_at_cluster
 from actgent.journal.postgres import pool_layout
 from actgent.journal.postgres.cluster_tables import read_cluster_tables
+from tests.clusters import parse_address
 
 RELEASE = Path(__file__).with_name("release.py")
 PATIENCE = 180
@@ -43,7 +44,7 @@ class Releases:
         life = self.running[name] = self.lives.popen(command, **pipes)
         line = await self.read(life.stdout.readline)
         if line.startswith(b"PORT "):
-            self.cluster.balancer.ports.append(int(line.split()[1]))
+            self.cluster.balancer.ports.append(parse_address(line.split()[1].decode()))
             line = await self.read(life.stdout.readline)
         return line
 
