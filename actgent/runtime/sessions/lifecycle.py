@@ -269,7 +269,12 @@ class SessionLifecycle:
             self.discard(context)
 
     def note_closed(self, context: SessionContext) -> None:
-        """Record that a session is closed, without waiting for the write."""
+        """Record that a session is closed, without waiting for the write.
+
+        If queued messages were passed to the next owner, do nothing: the next owner ends them, and closes the session.
+        """
+        if context.mailbox.is_forwarded:
+            return
         if context.log is not None and self.sessions.get(context.id) is context:
             context.log.note_closed()
             context.log.flush_soon()

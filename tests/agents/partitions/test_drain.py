@@ -496,6 +496,26 @@ class Looking(PartitionedJournal):
         return await super().children_of(keys)
 
 
+async def test_session_with_forwarded_messages_is_closed_by_the_next_owner(open_node, id_in, until):
+    """A close during a drain raises SessionMoved and records nothing. The next owner resumes, and ends its messages at a close."""
+    async with at_work(open_node, id_in, until, "ok") as (one, two, other, session, _):
+        await session.chat("second")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_hand_over, one)
+            await until(lambda: one.drains)
+            await trio.testing.wait_all_tasks_blocked()  # "second" has left the inbox
+            with pytest.raises(SessionMoved):
+                await session.aclose()
+        await two.journal.take([0])
+        assert await two.take_up() == 1
+        moved = await other.open_session(session.id)
+        await moved.wait_idle()
+        assert [each.text for each in moved.history] == ["first", "second", "ok"]
+        await moved.aclose()
+        head = await two.journal.head("clerk", session.id)
+        assert (head.closed, head.unfinished) == (True, 0)
+
+
 async def test_what_is_being_closed_is_closed_before_it_leaves(open_node, id_in, until):
     """With all that only the journal has below it: whoever wanted that may have gone, and the next owner knows of nothing to go on with."""
 
