@@ -768,7 +768,9 @@ async def test_a_death_with_a_session_alone_counts_for_that_one(postgres_url, wr
         ("ssss", True),
     ],
 )
-async def test_deaths_of_several_nodes_need_more_evidence(postgres_url, writer_in, deaths, must_be_dead_lettered):
+async def test_deaths_of_several_nodes_need_more_evidence(
+    postgres_url, writer_in, deaths, must_be_dead_lettered
+):
     """A message is dead-lettered after two deaths of its node alone, or after four if other nodes died as well (`s`)."""
     async with open_node(postgres_url, "a", take=[0]) as a, open_node(postgres_url, "b") as b:
         key = await begin_message(writer_in(a, 0))

@@ -156,7 +156,9 @@ class SuspectTable:
             return found
         await self._table.execute(_EXCUSE, values)
         return [
-            each if each.must_be_dead_lettered else attrs.evolve(each, crashes=min(each.crashes, SUSPECT_CRASHES))
+            each
+            if each.must_be_dead_lettered
+            else attrs.evolve(each, crashes=min(each.crashes, SUSPECT_CRASHES))
             for each in found
         ]
 

@@ -389,23 +389,27 @@ async def open_connection(
                 client_info=mcp_types.Implementation(name="actgent", version="1"),
             )
         )
-        await _negotiate(link.session)
+        # A slow HTTP server, or a slow login, may know only the new revision. A process that is silent knows only earlier ones.
+        await _negotiate(link.session, discoveries=1 if command is not None else 2)
         yield link
 
 
-async def _negotiate(session: BoundedSession) -> None:
+async def _negotiate(session: BoundedSession, *, discoveries: int) -> None:
     """Agree on a revision: ask for 2026-07-28, and use the handshake of earlier revisions if the server rejects that.
 
     `mcp.Client` would do this, but has no parameter for the class of the session.
+
+    Args:
+        session: Session with the server.
+        discoveries: Maximum number of requests `server/discover`. Each has a time limit of 10 s.
     """
     try:
         await session.discover()
-    except (
-        MCPError,
-        RuntimeError,
-        ValueError,
-    ):  # the server refused, supports no common revision, or sent invalid data
-        await session.initialize()
+    except (MCPError, RuntimeError, ValueError) as error:  # refused, no common revision, or invalid data
+        if discoveries > 1 and isinstance(error, MCPError) and error.code == mcp_types.REQUEST_TIMEOUT:
+            await _negotiate(session, discoveries=discoveries - 1)
+        else:
+            await session.initialize()
 
 
 def _is_about_session(error: MCPError) -> bool:

@@ -138,39 +138,26 @@ async def serve(tmp_path, stream):
 @pytest.mark.skipif(not SUITE.is_dir(), reason=MISSING)
 @pytest.mark.parametrize(("revision", "count"), [("2025-11-25", 18), ("2026-07-28", 32)])
 async def test_the_client_conforms(tmp_path, revision, count):
-    """Each required scenario of the suite passes.
-
-    `auth/scope-step-up` fails in some runs on a loaded machine, for a reason that is not known. A scenario that failed
-    therefore gets a second run of the suite.
-    """
-    if find_node() is None:
+    """Each required scenario of the suite passes."""
+    if (node := find_node()) is None:
         pytest.skip("the suite needs Node 22 or later")
-    required = scenarios_of(revision, "client")
-    assert len(required) == count
-    passed, report = await run_suite(tmp_path / "first", revision)
-    if not required <= passed:
-        again, report = await run_suite(tmp_path / "second", revision)
-        passed |= again
-    assert required <= passed, report
-
-
-async def run_suite(folder, revision):
-    """Run the client scenarios of the suite. Return the names of the passed ones and the report."""
-    folder.mkdir()
-    path = folder / "clients"
+    path = tmp_path / "clients"
     listening = trio.socket.socket(trio.socket.AF_UNIX, trio.socket.SOCK_STREAM)
     await listening.bind(str(path))
     listening.listen(100)
     listener = trio.SocketListener(listening)
     starter = f"{sys.executable} -I -S {HERE / 'start_client.py'} {path}"
-    command = [find_node(), str(PROGRAM), "client", "--command", starter]
-    command += ["--requirements", revision, "-o", str(folder / "results"), "--timeout", "60000"]
+    command = [node, str(PROGRAM), "client", "--command", starter]
+    command += ["--requirements", revision, "-o", str(tmp_path / "results"), "--timeout", "60000"]
     with trio.fail_after(120):
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(partial(trio.serve_listeners, partial(serve, folder), [listener]))
+            nursery.start_soon(partial(trio.serve_listeners, partial(serve, tmp_path), [listener]))
             done = await trio.run_process(
-                command, capture_stdout=True, capture_stderr=True, check=False, cwd=folder
+                command, capture_stdout=True, capture_stderr=True, check=False, cwd=tmp_path
             )
             nursery.cancel_scope.cancel()
     report = done.stdout.decode()
-    return set(re.findall(r"^✓ (\S+): ", report, re.MULTILINE)), report
+    passed = set(re.findall(r"^✓ (\S+): ", report, re.MULTILINE))
+    required = scenarios_of(revision, "client")
+    assert len(required) == count
+    assert required <= passed, report

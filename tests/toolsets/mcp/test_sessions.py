@@ -3,6 +3,7 @@
 import json
 import threading
 import time
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
@@ -95,6 +96,42 @@ class Handler(BaseHTTPRequestHandler):
                 time.sleep(3)
             return self.reply(200, {**head, "result": {"content": [{"type": "text", "text": "done"}]}})
         return self.reply(200, {**head, "error": {"code": -32601, "message": "Method not found"}})
+
+
+class SlowHandler(Handler):
+    """A server of revision 2026-07-28 only, which answers its first request late."""
+
+    def do_POST(self):
+        asked = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        method, head = asked.get("method"), {"jsonrpc": "2.0", "id": asked.get("id")}
+        self.server.asked.append(method)
+        if method == "initialize":
+            return self.reply(400, {**head, "error": {"code": -32022, "message": "unsupported revision"}})
+        if len(self.server.asked) == 1:
+            time.sleep(1)
+        cached = {"ttlMs": 0, "cacheScope": "private"}
+        results = {
+            "server/discover": {"supportedVersions": ["2026-07-28"], "capabilities": {"tools": {}}, **cached},
+            "tools/list": {"tools": [{"name": "quick", "inputSchema": {"type": "object"}}], **cached},
+            "tools/call": {"content": [{"type": "text", "text": "done"}]},
+        }
+        if (result := results.get(method)) is None:
+            return self.reply(202)
+        with suppress(BrokenPipeError):  # the client no longer waits for the first answer
+            self.reply(200, {**head, "result": {"resultType": "complete", **result}})
+        return None
+
+
+async def test_slow_server_of_the_new_revision_is_asked_again(server, monkeypatch):
+    """A late answer does not mean that the server knows earlier revisions only."""
+    monkeypatch.setattr("mcp.client.session.DISCOVER_TIMEOUT_SECONDS", 0.2)
+    server.RequestHandlerClass = SlowHandler
+    async with agent_with(server, {"One.": ToolCall("quick", {}, id="1")}) as agent:
+        ((status, text),) = await heard_of(agent, "ada", "One.")
+    assert status == "success"
+    assert "done" in text
+    assert server.asked[:2] == ["server/discover", "server/discover"]
+    assert "initialize" not in server.asked
 
 
 @pytest.fixture
