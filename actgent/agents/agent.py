@@ -1165,7 +1165,7 @@ class Agent(Generic[DataT_co, DepsT]):
         if self._opener is None:
             check_loop(f"agent {self.name!r}")
             raise NotRunning(self.name)
-        self._opener.running.check_loop()
+        self._opener.running.runner.check_loop()
         return self._opener
 
     async def _await_opener(self) -> SessionOpener:

@@ -325,7 +325,7 @@ class Session(Generic[DataT_co]):
             SessionNotFound: The journal has no such session.
             JournalError: The journal cannot be read.
         """
-        self._agent.check_loop("session.follow()")
+        self._agent.runner.check_loop("session.follow()")
         key = self._here.key
         return follow_session(self._agent.journal, self._agent.sessions, key, after=after)
 
@@ -348,7 +348,7 @@ class Session(Generic[DataT_co]):
             SessionNotFound: The journal has no such session.
             JournalError: The journal cannot be read.
         """
-        self._agent.check_loop("session.observe()")
+        self._agent.runner.check_loop("session.observe()")
         wanted = ObservationFilter(types=types, turn=turn)
         context = self._here
         if (recent := context.conversation.recent) is not None:
@@ -372,7 +372,7 @@ class Session(Generic[DataT_co]):
             ConfigurationError: The limit is below 1.
             JournalError: The journal cannot be read.
         """
-        self._agent.check_loop("session.observations()")
+        self._agent.runner.check_loop("session.observations()")
         key, wanted = SessionKey(self.agent_name, self.id), ObservationFilter(types=types, turn=turn)
         if (recent := self._context.conversation.recent) is not None:
             await trio.lowlevel.checkpoint()
@@ -418,7 +418,7 @@ class Session(Generic[DataT_co]):
         """
         if unknown:
             raise unknown_argument(Session.chat, unknown, OF_CHATS)
-        self._services.running.check_loop("session.chat()")
+        self._services.running.runner.check_loop("session.chat()")
         if message_id is not None:
             check_id("message_id", message_id)
         check_seconds("enqueue_timeout", enqueue_timeout)
@@ -487,7 +487,7 @@ class Session(Generic[DataT_co]):
         Raises:
             ConfigurationError: The value is not a delivery.
         """
-        self._agent.check_loop("session.inject()")
+        self._agent.runner.check_loop("session.inject()")
         if not isinstance(
             delivery, Reply | Event | Route | Failure | ToolResult | Token | CallProgress | Approval
         ):
@@ -515,7 +515,7 @@ class Session(Generic[DataT_co]):
                 resumes the turn.
             NotRunning: The agent is stopping; the next start resumes the turn.
         """
-        self._agent.check_loop("session.interrupt()")
+        self._agent.runner.check_loop("session.interrupt()")
         context, lifecycle = self._context, self._agent.lifecycle
         running = next(iter(context.answered_ids), None)
         try:
@@ -568,7 +568,7 @@ class Session(Generic[DataT_co]):
             LimitReached: A turn sets a schedule that fires within a minute, and the limits of that turn are used up.
             SessionClosed, NotRunning: The session cannot receive messages any more.
         """
-        self._agent.check_loop("session.schedule()")
+        self._agent.runner.check_loop("session.schedule()")
         check_id("key", key)
         times: dict[str, Any] = {"after": after, "at": at, "cron": cron, "zone": zone}
         said: dict[str, Any] = {"priority": priority, "metadata": metadata}
@@ -580,7 +580,7 @@ class Session(Generic[DataT_co]):
 
     async def unschedule(self, schedule_id: str) -> bool:
         """Remove a schedule. Return False if the session has no schedule with this id, e.g. because it has fired."""
-        self._agent.check_loop("session.unschedule()")
+        self._agent.runner.check_loop("session.unschedule()")
         context, was_tried = self._context, False
         with suppress(SessionMoved):
             if not context.has_moved:
@@ -611,7 +611,7 @@ class Session(Generic[DataT_co]):
         Raises:
             WouldDeadlock: The call is made by a handler or tool of this session, so it would wait for itself.
         """
-        self._agent.check_loop("session.wait_idle()")
+        self._agent.runner.check_loop("session.wait_idle()")
         try:
             await self._agent.lifecycle.wait_idle(self._context)
         except SessionMoved as moved:
@@ -649,7 +649,7 @@ class Session(Generic[DataT_co]):
             NotRunning: No agent with this name is running in the runtime.
             LimitReached: The session has reached its limit of open tasks.
         """
-        self._agent.check_loop("session.delegate()")
+        self._agent.runner.check_loop("session.delegate()")
         _check_task(agent, task_id, deadline)
         try:
             return await self._delegate(
@@ -697,7 +697,7 @@ class Session(Generic[DataT_co]):
             NotRunning: The agent of the task is not running here, e.g. after a restart.
             JournalError: The task was stopped, but the journal could not record it; or the journal cannot be searched.
         """
-        self._agent.check_loop("session.cancel_task()")
+        self._agent.runner.check_loop("session.cancel_task()")
         context, known = self._context, self._services.delegation
         tasks: Sequence[SessionContext] = ()
         try:
@@ -724,7 +724,7 @@ class Session(Generic[DataT_co]):
         Raises:
             NotRunning: The agent is stopping; the handoff stays in place.
         """
-        self._agent.check_loop("session.hand_back()")
+        self._agent.runner.check_loop("session.hand_back()")
         context = self._here
         handover = handover_in(context.seen_state)
         if handover.agent:
@@ -747,7 +747,7 @@ class Session(Generic[DataT_co]):
                 reopens them.
             NotRunning: The agent is stopping; the next start resumes the session.
         """
-        self._agent.check_loop("session.aclose()")
+        self._agent.runner.check_loop("session.aclose()")
         try:
             await close_tree(
                 self._context, self._services.running.journal, self._services.delegation.agents.opener
@@ -780,7 +780,7 @@ class Session(Generic[DataT_co]):
             NotSerializable: The result in `Respond` is not plain data. The approval stays open.
             SessionClosed, NotRunning: The turn cannot resume any more.
         """
-        self._agent.check_loop("session.answer()")
+        self._agent.runner.check_loop("session.answer()")
         try:
             context = session_holding(self._context, approval)
             await decide(services_of(face_of(context)).running, context, approval, decision, by=by)
@@ -829,7 +829,7 @@ class Session(Generic[DataT_co]):
             UsageError: The agent has no modes.
             NotRunning: The agent is stopping; the session keeps the old mode.
         """
-        self._agent.check_loop("session.set_mode()")
+        self._agent.runner.check_loop("session.set_mode()")
         context = self._here
         change = self._modes.switch(context.state, mode, by=by, reason=reason, force=force)
         await self._agent.core.tell_idle(context)
@@ -917,7 +917,7 @@ class Session(Generic[DataT_co]):
             SessionNotFound: The session was erased.
             JournalError: The journal cannot be read.
         """
-        self._agent.check_loop("session.messages()")
+        self._agent.runner.check_loop("session.messages()")
         conversation = self._here.conversation
         if roles is None and not isinstance(before, datetime) and not isinstance(after, datetime):
             return await conversation.read(limit=limit, before=before, after=after)
@@ -933,7 +933,7 @@ class Session(Generic[DataT_co]):
             ConfigurationError: The history has no such message.
             JournalError: The journal cannot be read.
         """
-        self._agent.check_loop("session.message_trace()")
+        self._agent.runner.check_loop("session.message_trace()")
         known = message if isinstance(message, str) else message.id
         links = await find_links(self._here.conversation, known)
         after, found = 0, dict[str, Observed]()

@@ -1,12 +1,11 @@
 """`AgentActor`: a running agent, an actor that processes many sessions concurrently."""
 
 from collections.abc import Awaitable, Callable
-from threading import get_ident
 
 import trio
 
 from actgent.actors.cell import Cell
-from actgent.actors.event_loop import call_from_outside, check_loop
+from actgent.actors.event_loop import call_from_outside
 from actgent.actors.ref import Address
 from actgent.control.clock import Clock
 from actgent.errors.printable import counted, shown
@@ -50,12 +49,8 @@ class AgentActor:
         self.equipped = trio.Event()
         """Set when its toolsets have connected, as far as they are waited for; it serves from then on."""
         self.ready = trio.Event()
-        self._words = f"agent {lifecycle.name!r}"
         self.call_from_outside = call_from_outside.get()
         """Calls something where it runs, for other threads, if it runs in a portal."""
-        self._loop = trio.lowlevel.current_trio_token()
-        self._thread: int | None = None
-        """The thread that it lives in, while it does."""
         self._on_stop = on_stop
         self._on_left = on_left
         self._cell: Cell | None = None
@@ -83,17 +78,6 @@ class AgentActor:
             return "starting" if self.lifecycle.accepts else "stopped"
         return "running"
 
-    def check_loop(self, what: str = "") -> None:
-        """Raise if the call does not come from the agent's event loop; `what` is the name of the call in the error text.
-
-        Raises:
-            OutsideTrio: The call comes from another thread or event loop.
-        """
-        if (
-            get_ident() != self._thread
-        ):  # hot path, called for each message: compares the thread instead of asking trio for the loop
-            check_loop(what or self._words, self._loop)
-
     def run_in(self, cell: Cell) -> None:
         """Store the actor cell that runs this agent."""
         self._cell = cell
@@ -102,7 +86,6 @@ class AgentActor:
     async def live(self) -> None:
         """Serve messages until cancelled."""
         await self.equipped.wait()
-        self._thread = get_ident()
         try:
             async with trio.open_nursery() as nursery:
                 self.runner.begin(nursery)
@@ -115,7 +98,6 @@ class AgentActor:
                 finally:
                     self.runner.stop_starting()
         finally:
-            self._thread = None
             self.timer_service.end()
             self.runner.end()
 

@@ -89,7 +89,7 @@ class MessageAdmission:
         await trio.lowlevel.checkpoint_if_cancelled()
         acceptance = QueuedMessage(message, copy_context(), future, funding)
         acceptance.options = options
-        if funding is None and (future is not None or context.parent is not None):
+        if funding is None and (future is not None or context.tree is not None):
             acceptance.funding = self._funding_for(context, future)
         if is_granted or context.log is not None or not self._runner.try_claim(message):
             await self._reserve_and_record(context, acceptance, is_granted=is_granted)
@@ -205,7 +205,6 @@ class MessageAdmission:
     def _start_at_once(self, context: SessionContext, acceptance: QueuedMessage) -> None:
         """Start the turn of a message whose idle session was claimed, without the inbox and the journal."""
         context.mailbox.pending += 1
-        self._sessions.mark_active(context)
         if self._lifecycle.events.watched:
             self._publish(acceptance.message)
         self._runner.start(context, acceptance)

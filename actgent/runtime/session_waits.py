@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from weakref import WeakValueDictionary
 
-from actgent.actors.actor import waiting_actor
+from actgent.actors.actor import running_actor, waiting_actor
 from actgent.actors.wait_graph import WaitNode, find_cycle, refuse_cycle, waiting
 from actgent.sessions.context import SessionContext
 from actgent.sessions.turn import Turn, TurnHost, is_inside, running_turn
@@ -38,8 +38,9 @@ def releasing_slot(target: SessionContext | None = None) -> AbstractContextManag
     if turn is not None and turn.host is not None and is_inside(turn):
         return _releasing_slot_of_turn(turn, turn.host, target)
     # Another task of the program may have the turn in its context variables.
-    waiter = None if target is None else waiting_actor()
-    return _NOTHING_LENT if target is None or waiter is None else _recording_actor_wait(waiter, target)
+    if target is None or running_actor.get() is None or (waiter := waiting_actor()) is None:
+        return _NOTHING_LENT
+    return _recording_actor_wait(waiter, target)
 
 
 @contextmanager

@@ -3,12 +3,14 @@
 import functools
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from threading import get_ident
 
 import attrs
 import trio
 
 from actgent.actors.cell import Cell
 from actgent.actors.dead_letters import DeadLetter
+from actgent.actors.event_loop import check_loop
 from actgent.actors.inbox import Place, PriorityInbox
 from actgent.actors.timer import Timer
 from actgent.actors.workers import Workers
@@ -93,6 +95,9 @@ class TurnRunner:
         self._on_released: Callable[[SessionContext], object] = _ignore
         self._on_suspended: Callable[[SessionContext], object] = _ignore
         self._cell: Cell | None = None
+        self._loop = trio.lowlevel.current_trio_token()
+        self._thread: int | None = None
+        """Id of the thread of the nursery; None without a nursery."""
         self._nursery: trio.Nursery | None = None
         self._workers: Workers[SessionContext, Turn] | None = None
         self._held_up: list[tuple[SessionContext, Turn]] = []
@@ -121,6 +126,7 @@ class TurnRunner:
         """Start running turns as tasks of a nursery, until the nursery is cancelled."""
         self.turn_lifecycle.begin()
         self.has_failed = self._is_cut_off = False
+        self._thread = get_ident()
         self._nursery = nursery
         self._workers = Workers(
             nursery,
@@ -136,7 +142,18 @@ class TurnRunner:
 
     def end(self) -> None:
         """Remove the reference to the nursery after it has ended."""
-        self._nursery = self._workers = None
+        self._thread = self._nursery = self._workers = None
+
+    def check_loop(self, call: str = "") -> None:
+        """Raise if a call does not come from the agent's event loop. `call` is the name of the call for the error text.
+
+        Raises:
+            OutsideTrio: The call comes from another thread or event loop.
+        """
+        if (
+            get_ident() != self._thread
+        ):  # each message passes here: comparing threads costs less than asking trio
+            check_loop(call or f"agent {self.name!r}", self._loop)
 
     @property
     def is_running(self) -> bool:
@@ -295,7 +312,8 @@ class TurnRunner:
         if context.tree is not None:
             self._drop_unclaimed(context)
         self._on_released(context)
-        self.sessions.mark_idle(context)
+        if context.log is not None:  # only a session with a journal can be unloaded
+            self.sessions.mark_idle(context)
 
     def _drop_unclaimed(self, context: SessionContext) -> None:
         """End child sessions that an earlier process started and that the resumed turn did not call again."""

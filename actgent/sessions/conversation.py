@@ -19,7 +19,7 @@ from actgent.memory.base import ModelView
 from actgent.messages import NO_USAGE, Message, Part, Text, ToolCall, ToolResult, ToolSpec, Usage, new_id
 from actgent.support.untrusted_text import join_origins
 
-from .recent_records import RecentRecords
+from .recent_records import Entry, RecentRecords
 
 MAX_DESCRIPTION_CHARS = 2000
 """Maximum length of a session's description in characters. The first message has the complete text."""
@@ -212,6 +212,14 @@ class SessionConversation:
         self._view.add(message)
         if kind == "system" and message.is_note:
             self._notices = {**(self._notices or {}), message.sender.name: message.causation_id or ""}
+
+    def note(self, *entries: Entry) -> None:
+        """Add entries to the newest records, if the session has no journal."""
+        recent = self.recent
+        if recent is not None:
+            recent.extend(entries)
+            if recent.readers or len(recent) > recent.TRIM_AT:
+                recent.note_growth()
 
     def add_origin(self, origin: str) -> None:
         """Note a source of untrusted text that the model sees outside of messages."""

@@ -1,16 +1,13 @@
 """The newest records of a session without a journal, kept in memory for observations."""
 
 import time
-from collections.abc import Iterable
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from actgent.journal.records import Record
 from actgent.messages import Event, Message, Reply, Route
 
 MAX_RECORDS = 1000
 """Number of newest records that a session keeps in memory."""
-_SLACK = 250
-"""Number of additional records that are kept until old ones are dropped together, so that the list is rarely moved."""
 
 Entry = Message | Reply | Event | Route | str | tuple[float, Record]
 """An entry of `RecentRecords`, from which a record is created when the entry is read.
@@ -30,11 +27,13 @@ class Wakeable(Protocol):
 class RecentRecords(list[Entry]):
     """Newest entries of a session without a journal, numbered from 1. At least the newest `MAX_RECORDS` entries are kept.
 
-    Older entries are dropped from time to time, when a turn ends or a record is added. Every session has such a
-    list. It is a single object because separate objects for entries, readers and appending cost 4 % of a turn.
+    `SessionConversation.note` appends the entries of a turn. Every session without a journal has such a list. It is a
+    single object because separate objects for entries, readers and appending cost 4 % of a turn.
     """
 
     __slots__ = ("dropped", "is_closed", "readers")
+    TRIM_AT: ClassVar = MAX_RECORDS + 250
+    """Number of entries above which all but the newest `MAX_RECORDS` are dropped together, so that the list is rarely moved."""
 
     def __init__(self) -> None:
         self.dropped = 0
@@ -42,33 +41,22 @@ class RecentRecords(list[Entry]):
         self.is_closed = False
         """True if the session is over: no entry will be added."""
         self.readers: tuple[Wakeable, ...] = ()
-        """Readers to wake after each entry. The path of a turn appends and checks them itself, which saves two calls a turn."""
+        """Readers to wake after each entry."""
 
     @property
     def last(self) -> int:
         """Number of the newest entry; 0 if there are no entries."""
         return self.dropped + len(self)
 
-    def add(self, entry: Entry) -> None:
-        """Append an entry, and wake the readers."""
-        self.append(entry)
-        if self.readers:
-            self.wake()
-
     def add_record(self, record: Record) -> None:
         """Append a record with the current time, and wake the readers."""
-        self.add((time.time(), record))
-        if len(self) > MAX_RECORDS + _SLACK:
-            self._drop_oldest()
+        self.append((time.time(), record))
+        self.note_growth()
 
-    def end_turn(self, message: Message, joined: Iterable[Message]) -> None:
-        """Append the end of the turn that answered `message` together with the earlier messages `joined`."""
-        for each in joined:
-            self.append(each.id)
-        self.append(message.id)
-        if self.readers:
-            self.wake()
-        if len(self) > MAX_RECORDS + _SLACK:
+    def note_growth(self) -> None:
+        """Wake the readers after entries were appended, and drop old entries if there are too many."""
+        self.wake()
+        if len(self) > self.TRIM_AT:
             self._drop_oldest()
 
     def add_reader(self, reader: Wakeable) -> None:

@@ -170,8 +170,8 @@ class Dispatcher:
             listener.set_reply(delivery)
         if turn.checkpoint is not None and delivery_id(delivery) in turn.checkpoint.delivered:
             return
-        if (recent := context.conversation.recent) is not None and isinstance(delivery, _RECORDED):
-            recent.add(delivery)
+        if isinstance(delivery, _RECORDED):
+            context.conversation.note(delivery)
         await self.dispatch(context, delivery)
         if context.log is not None:
             context.log.add(make_delivery_record(ids=(delivery_id(delivery),)))

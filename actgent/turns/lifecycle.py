@@ -2,6 +2,7 @@
 
 import math
 import time
+import typing
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextvars import Context
 from functools import partial
@@ -12,7 +13,7 @@ import trio
 from actgent.actors.timer import Timer
 from actgent.control.budget import Account, Budget
 from actgent.control.limits import Limits
-from actgent.errors import Fenced, JournalError, SessionClosed, SessionMoved, Stopped, kind_of
+from actgent.errors import DepsMissing, Fenced, JournalError, SessionClosed, SessionMoved, Stopped, kind_of
 from actgent.errors.restored import plain_fields, restored_failure
 from actgent.errors.safe_texts import observer_error_text
 from actgent.journal.records import (
@@ -37,10 +38,10 @@ from actgent.sessions.pending.task_reports import outcome_of
 from actgent.sessions.pending.turn_checkpoint import TurnCheckpoint
 from actgent.sessions.pending.turn_future import CallOptions, Outcome, TurnFuture
 from actgent.sessions.pending.turn_options import restored_options
-from actgent.sessions.recent_records import RecentRecords
 from actgent.sessions.session_log import SessionLog
 from actgent.sessions.turn import Suspension, Turn, checkpoint_of, running_turn
 from actgent.support.fast_init import fast_constructor
+from actgent.tools.registry import ToolRegistry
 from actgent.tools.time_limits import time_limits
 
 from .dispatcher import Dispatcher, failure_for
@@ -51,6 +52,15 @@ SHUTDOWN_HANDLER_SECONDS = 1.0
 _make_turn = fast_constructor(Turn)
 _NOTHING = Context()
 """Empty context variables, set for ended turns."""
+
+
+class DepsMissingCheck(typing.Protocol):
+    """Returns the error of a session whose tools lack deps, or None.
+
+    `was_given` is True if the session or its run had deps before a restart; the journal does not store deps.
+    """
+
+    def __call__(self, context: SessionContext, *, was_given: bool) -> DepsMissing | None: ...
 
 
 @attrs.define(eq=False, kw_only=True)
@@ -69,8 +79,8 @@ class TurnLifecycle:
     """Called when a turn fails: closes open tool calls in the conversation."""
     deliver_rest: Callable[[SessionContext, Turn], Awaitable[object]]
     """Called after a failed turn is recorded: delivers results and messages that handlers did not receive yet."""
-    deps_missing: Callable[[SessionContext, CallOptions], Exception | None]
-    """Returns the error of a turn whose tools lack their `deps`; None if all tools have them."""
+    tools: ToolRegistry
+    deps_missing: DepsMissingCheck
     _silence: float | None = None
     """Deadline of all shutdown handlers (`trio.current_time()`); None before the first."""
 
@@ -117,8 +127,9 @@ class TurnLifecycle:
         ):
             earlier = [context.mailbox.take(each).funding for each in turn.joined]
             self.accounts.begin(context, turn, self.agent, fundings=[*earlier, acceptance.funding])
-        if (missing := self.deps_missing(context, options)) is not None:
-            turn.stop_with(missing)
+        was_given = options.journal_form is not None and options.journal_form.deps
+        if options.deps is None and (was_given or self.tools.deps_tool):
+            self._stop_without_deps(context, turn, was_given=was_given)
         if context.closed or acceptance.failed is not None:
             _end_at_once(context, turn, acceptance.failed)
         if acceptance.joined_futures:
@@ -128,6 +139,12 @@ class TurnLifecycle:
         if self.observer.stream.active:
             self.observer.begin_turn(context, turn)
         return turn
+
+    def _stop_without_deps(self, context: SessionContext, turn: Turn, *, was_given: bool) -> None:
+        """Stop a turn whose tools need deps that are not set."""
+        missing = self.deps_missing(context, was_given=was_given)
+        if missing is not None:
+            turn.stop_with(missing)
 
     def _resume_turn(self, context: SessionContext, turn: Turn, unwritten_turn: TurnCheckpoint) -> None:
         """Resume the turn of a re-sent message whose earlier outcome could not be written to the journal."""
@@ -345,8 +362,8 @@ class TurnLifecycle:
             self.observer.fail(context, message, error)
             if context.log is not None:
                 self._write_end(context, context.log, message, error=error, blame=blame)
-            elif (recent := context.conversation.recent) is not None:
-                _note_failure(recent, [message], error)
+            else:
+                _note_failure(context, [message], error)
             if context.mailbox.has_moved:
                 tell_moved(listeners, message.id, SessionMoved(context.agent, context.id))
             for listener in listeners:
@@ -408,13 +425,13 @@ class TurnLifecycle:
                 context.mailbox.unwritten_turn = checkpoint_of(
                     turn, context.conversation.messages, state_number=context.state_number
                 )
-        elif (recent := context.conversation.recent) is not None:
-            if turn.error is None:
-                recent.end_turn(turn.message, turn.joined)
-            else:
-                messages = (*turn.joined, turn.message)
-                _note_failure(recent, messages, turn.error, turn.blame)
-        self.observer.end_turn(context, turn)
+        elif turn.error is None:
+            context.conversation.note(*[each.id for each in turn.joined], turn.message.id)
+        else:
+            _note_failure(context, (*turn.joined, turn.message), turn.error, turn.blame)
+        observer = self.observer
+        if turn.error is not None or observer.stream.active or observer.spans is not None:
+            observer.end_turn(context, turn)
 
     def _write_end(
         self,
@@ -474,9 +491,12 @@ class TurnLifecycle:
 
 
 def _note_failure(
-    recent: RecentRecords, messages: Iterable[Message], error: Exception, blame: str = "internal"
+    context: SessionContext, messages: Iterable[Message], error: Exception, blame: str = "internal"
 ) -> None:
-    """Add the failure of messages to the session's in-memory list of recent records."""
+    """Add the failure of messages to the newest records of a session without a journal."""
+    recent = context.conversation.recent
+    if recent is None:
+        return
     for message in messages:
         ended = MessageEndRecord(
             message_id=message.id,

@@ -58,6 +58,7 @@ def build_actor(
         accounts=runtime.accounts,
         close_calls=core.close_calls,
         deliver_rest=core.deliver_rest,
+        tools=deps.tools,
         deps_missing=deps.missing,
     )
     runner = TurnRunner(

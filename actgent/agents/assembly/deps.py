@@ -11,7 +11,6 @@ from actgent.errors import ConfigurationError, DepsMissing
 from actgent.modes.modes import Modes
 from actgent.runtime.sessions.new_session import OnSession
 from actgent.sessions.context import SessionContext
-from actgent.sessions.pending.turn_future import CallOptions
 from actgent.tools.outputs.result_text import error_text
 from actgent.tools.registry import ToolRegistry
 
@@ -85,24 +84,19 @@ class AgentDeps:
         self.check(value)
         session.take_made_deps(value)
 
-    def missing(self, context: SessionContext, options: CallOptions) -> DepsMissing | None:
-        """Return the error of a turn whose tools need deps that are not set; None if the turn can run."""
-        if options.deps is not None:
-            return None
-        was_given = options.journal_form is not None and options.journal_form.deps
-        if not was_given and not self.tools.deps_tool:
-            return None
-        return self._missing(context, was_given=was_given)
-
     def missing_to_resume(self, context: SessionContext, *, was_given: bool) -> DepsMissing | None:
         """Return the error of a session that was loaded from the journal and cannot resume without deps; None if it can.
 
         `was_given` is True if the session or one of its runs had deps before the restart.
         """
         has_work = was_given or bool(context.mailbox.acceptances) or context.checkpoint is not None
-        return self._missing(context, was_given=was_given) if has_work else None
+        return self.missing(context, was_given=was_given) if has_work else None
 
-    def _missing(self, context: SessionContext, *, was_given: bool) -> DepsMissing | None:
+    def missing(self, context: SessionContext, *, was_given: bool) -> DepsMissing | None:
+        """Return the error of a session whose tools need deps that are not set; None if its next turn can run.
+
+        `was_given` is True if the session or its run had deps before a restart.
+        """
         session = face_of(context)
         if was_given:
             return None if session.own_deps is not None else DepsMissing(self.agent, context.id, _WAS_GIVEN)

@@ -1,6 +1,5 @@
 """Restoring of a session from the journal: concurrent opens, owner check, parent, deps and task."""
 
-import typing
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -9,7 +8,6 @@ import attrs
 import trio
 
 from actgent.errors import (
-    DepsMissing,
     JournalDamaged,
     SessionNotFound,
     WrongOwner,
@@ -24,6 +22,7 @@ from actgent.sessions.pending.tasks import Task
 from actgent.sessions.pending.turn_future import TurnFuture
 from actgent.sessions.pending.turn_options import restored_options
 from actgent.sessions.restore import LoadedSession, is_unused, load_session
+from actgent.turns.lifecycle import DepsMissingCheck
 
 
 @attrs.frozen(eq=False)
@@ -114,15 +113,6 @@ class PendingOpens(dict[str, PendingOpen]):
             self[session_id] = left
         else:
             self.pop(session_id, None)
-
-
-class DepsMissingCheck(typing.Protocol):
-    """Returns the error of a session whose tools lack deps, or None.
-
-    `was_given` is True if the session had deps when it was created; the journal does not store deps.
-    """
-
-    def __call__(self, context: SessionContext, *, was_given: bool) -> DepsMissing | None: ...
 
 
 async def load_tail(running: AgentActor, journal: Journal, session_id: str) -> LoadedSession:

@@ -39,6 +39,7 @@ from actgent.state.store import StateCheck
 from actgent.support.fast_init import fast_constructor
 from actgent.support.logs import LogVariable, logger_of
 from actgent.support.user_code import convert_user_error
+from actgent.turns.lifecycle import DepsMissingCheck
 
 from .new_session import (
     FirstRecordFields,
@@ -52,7 +53,6 @@ from .new_session import (
 from .remote_sessions import RemoteSessions
 from .session_ids import choose_id, id_for, id_in_tree
 from .session_loading import (
-    DepsMissingCheck,
     PendingOpen,
     PendingOpens,
     check_deps,
