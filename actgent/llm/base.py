@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Literal
 import attrs
 import trio
 
+from actgent.errors import StreamInterrupted
 from actgent.messages import (
     NO_USAGE,
     ChatMessage,
@@ -198,3 +199,17 @@ class LLM(abc.ABC):
 
     async def aclose(self) -> None:
         """Close the connections. The client must not be used afterwards."""
+
+
+def check_answer(answer: object, llm: LLM) -> ModelResponse:
+    """Return the result of `LLM.complete()` if it is a `ModelResponse`.
+
+    Raises:
+        StreamInterrupted: The model client returned another type; the error names the client class.
+    """
+    if isinstance(answer, ModelResponse):
+        return answer
+    raise StreamInterrupted(
+        f"{type(llm).__name__}.complete() returned {type(answer).__name__}, and has to return a ModelResponse",
+        model=llm.name,
+    )

@@ -64,6 +64,8 @@ NO_GRANTS: Mapping[str, Grant] = MappingProxyType({})
 _ONE_STAGE: Sequence[Sequence[int]] = ((0,),)
 _NO_APPROVALS: Mapping[int, ApprovalRequest] = MappingProxyType({})
 _NONE_AWAITING: Mapping[int, ApprovalRequired] = MappingProxyType({})
+_WITHOUT_MEDIA = frozenset({str, int, float, bool, dict, types.NoneType})
+"""Types of results that never contain pictures or files."""
 Check = Callable[[ToolCall, Tool], str | None]
 """Return the reason why a call must not run now, as text for the model; None if it may run. May raise `ToolError` instead."""
 
@@ -455,7 +457,7 @@ class Batch:
             else self._run_with_timeout(call, tool, arguments, call_context)
         )
         value = await maybe_started
-        if type(value) is not str and has_media(value):
+        if type(value) not in _WITHOUT_MEDIA and has_media(value):
             shown = describe_media(value, call, state=call_context.state, outside=tool.outside)
             if shown.unusable is not None:
                 self._log_unusable(call, shown.unusable)

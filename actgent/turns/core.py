@@ -3,7 +3,7 @@
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import cast
+from typing import Protocol, cast
 
 import attrs
 import trio
@@ -11,9 +11,12 @@ import trio
 from actgent.actors.inbox import PriorityInbox
 from actgent.errors import (
     AnswerError,
+    ContentFiltered,
     EmptyAnswer,
     InvalidState,
     ParseError,
+    Refusal,
+    TruncatedAnswer,
 )
 from actgent.errors.printable import quoted
 from actgent.journal.records import (
@@ -57,13 +60,11 @@ from actgent.sessions.turn import Turn, checkpoint_of
 from actgent.support.fast_init import fast_constructor
 from actgent.support.user_code import convert_user_error
 
-from .calls.answer_checks import check_stop
 from .calls.model_calls import ModelCaller
 from .calls.tool_calls import ToolCaller
 from .delivery_records import delivery_records, is_plain_reply, remote_reply_record
 from .dispatcher import Dispatcher, to_deliveries
 from .guards import ApprovalNeeded, Guards
-from .handoff_responder import HandoffResponder
 from .hooks import Hooks
 from .notices import add_notices
 from .observer import Observer
@@ -80,8 +81,22 @@ _make_calls, _make_chat, _make_view = (
     fast_constructor(ModelRequest),
     fast_constructor(TurnView),
 )
+_COMPLETE_STOPS: tuple[StopReason, ...] = ("end", "tool_calls", "pause")
+"""Stop reasons of answers that were not cut."""
 Router = Callable[[SessionContext, Turn, Route], Awaitable[Reply | None]]
 """Routes a message to another agent. Returns the agent's reply, or None if the route names no agent."""
+
+
+class HandoffResponder(Protocol):
+    """Answers messages of sessions that are handed off to another agent."""
+
+    def must_answer(self, context: SessionContext, turn: Turn) -> bool:
+        """Return True if another agent has to answer the turn's message."""
+        ...
+
+    async def answer(self, context: SessionContext, turn: Turn) -> Reply | None:
+        """Let the other agent answer, and record its reply. Return None if the session is no longer handed off."""
+        ...
 
 
 @attrs.define(eq=False, kw_only=True)
@@ -373,7 +388,7 @@ class AgentCore:
         if turn.budget is not None and turn.budget.cut is not None:
             raise turn.budget.cut
         if answer.stop != "end":
-            check_stop(answer)
+            _check_stop(answer)
         if calls:
             return [_make_calls(calls, view.stage)]
         turn.is_paused = answer.stop == "pause"
@@ -503,6 +518,27 @@ class AgentCore:
                 context.log.tell([remote_reply_record(reply)], turn.checkpoint)
                 await context.log.flush()
             await self.dispatcher.deliver(context, turn, reply)
+
+
+def _check_stop(answer: ModelResponse) -> None:
+    """Raise an error if a model answer is refused, filtered or truncated.
+
+    Raises:
+        Refusal: The model declined to answer.
+        ContentFiltered: The provider's content filter removed the answer.
+        TruncatedAnswer: The answer was cut at the token limit.
+    """
+    if answer.stop in _COMPLETE_STOPS:
+        return
+    match answer.stop:
+        case "refusal":
+            raise Refusal(f"the model declined to answer: {answer.text[:200]}".rstrip(": "), answer.text)
+        case "filter":
+            raise ContentFiltered("the provider's content filter removed the answer", answer.text)
+        case "length":
+            raise TruncatedAnswer(
+                "the answer was cut at the token limit: raise max_tokens, or ask for less", answer.text
+            )
 
 
 def _first_due(further: Sequence[CallTools | Continue | Finish]) -> CallTools | Continue | Finish:

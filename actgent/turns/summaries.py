@@ -8,7 +8,7 @@ import trio
 from actgent.control.budget import Budget
 from actgent.errors import LimitReached, ModelError, PriceUnknown
 from actgent.journal.records import AgentMessageRecord
-from actgent.llm.base import LLM, ModelRequest, ModelResponse
+from actgent.llm.base import LLM, ModelRequest, ModelResponse, check_answer
 from actgent.memory.short_term import SUMMARY
 from actgent.memory.summarizing import Material, SummarizingView
 from actgent.messages import ChatMessage, Message, Priority, Sender, Text
@@ -18,7 +18,6 @@ from actgent.support.logs import LogVariable, logger_of
 from actgent.support.user_code import convert_user_error
 from actgent.tools.outputs.result_text import error_text
 
-from .calls.answer_checks import check_answer
 from .calls.metered_calls import MeteredModelCaller
 
 TIMEOUT_SECONDS = 300.0

@@ -127,7 +127,10 @@ def _compile_with_cost(schema: dict[str, Any]) -> "CompiledSchema":
     if cost.at_depth(1) > MAX_COST:
         raise SchemaTooCostly
     patterns = find_patterns(schema)
-    checked = CompiledSchema(schema, cost, len(patterns), any(map(is_backtracking, patterns)))
+    backtracks = any(map(is_backtracking, patterns))
+    limit = MAX_BACKTRACKS // MAX_TEXT_BACKTRACKS if backtracks else MAX_COST
+    is_always_cheap = cost.is_bounded and cost.at_depth(MAX_DEPTH) <= limit
+    checked = CompiledSchema(schema, cost, len(patterns), backtracks, is_always_cheap)
     checked.compiled(MAX_TEXT_BACKTRACKS)
     return checked
 
@@ -144,6 +147,8 @@ class CompiledSchema:
     """Number of regular expressions in the schema."""
     _is_backtracking: bool
     """True if a regular expression may backtrack, so that it does not run in linear time."""
+    _is_always_cheap: bool
+    """True if every value is cheap to validate, so that its cost is not measured. True for most tools."""
     _compiled: dict[int, jsonschema_rs.Validator] = attrs.field(factory=dict, repr=False)
     """Validators by their backtracking limit."""
 
@@ -179,12 +184,6 @@ class CompiledSchema:
             [_format_error(error, root, self._schema) for error in errors[:_MAX_SHOWN_ERRORS]]
         )
         return f"{error_text}{more}" or "the value does not match the schema"
-
-    @cached_property
-    def _is_always_cheap(self) -> bool:
-        """True if every value is cheap to validate, so that its cost is not measured. True for most tools."""
-        limit = MAX_BACKTRACKS // MAX_TEXT_BACKTRACKS if self._is_backtracking else MAX_COST
-        return self._cost.is_bounded and self._cost.at_depth(MAX_DEPTH) <= limit
 
     @cached_property
     def _max_unmeasured_members(self) -> int:
@@ -233,7 +232,7 @@ class CompiledSchema:
     @cached_property
     def _brief(self) -> "CompiledSchema":
         """The same schema with branches that report no details; not compiled yet."""
-        return CompiledSchema(_hide_branches(self._schema), self._cost, self._patterns, self._is_backtracking)
+        return attrs.evolve(self, schema=_hide_branches(self._schema), compiled={})
 
     @cached_property
     def _longest_quote(self) -> int:

@@ -15,13 +15,11 @@ from actgent.errors import (
     QuotaExhausted,
     RateLimited,
 )
-from actgent.llm.base import LLM, ModelRequest, ModelResponse, OnText
+from actgent.llm.base import LLM, ModelRequest, ModelResponse, OnText, check_answer
 from actgent.llm.prompt_estimator import PromptEstimator
 from actgent.llm.spans import complete_as_span
 from actgent.messages import Usage
 from actgent.sessions.turn import Turn
-
-from .answer_checks import check_answer
 
 UNCHARGED_ERRORS = (BadRequest, NotAuthorized, QuotaExhausted, RateLimited, ProviderUnavailable)
 """Errors after which a provider charges no tokens and no money; only the model call itself is counted."""

@@ -11,7 +11,7 @@ from actgent.actors.timer import Timer
 from actgent.control.limits import DEFAULT_MODEL_CALLS
 from actgent.errors import BadRequest, LimitReached, ModelTimeout
 from actgent.journal.records import AgentMessageRecord, make_agent_message_record
-from actgent.llm.base import LLM, ModelRequest, ModelResponse, OnText
+from actgent.llm.base import LLM, ModelRequest, ModelResponse, OnText, check_answer
 from actgent.llm.client_errors import as_model_error
 from actgent.llm.overflow_errors import is_too_long
 from actgent.llm.spans import complete_as_span
@@ -24,6 +24,7 @@ from actgent.messages import (
     ToolCall,
     Usage,
     make_message,
+    make_token,
     new_id,
 )
 from actgent.sessions.context import SessionContext
@@ -33,10 +34,47 @@ from actgent.turns.dispatcher import Dispatcher
 from actgent.turns.guards import Guards
 from actgent.turns.observer import Observer
 
-from .answer_checks import check_answer
-from .answer_stream import AnswerStream
 from .context_fitting import Assemble, ContextFitter, overflow_of
 from .metered_calls import MeteredModelCaller
+
+
+@attrs.define(eq=False)
+class AnswerStream:
+    """Receives the text deltas of one model answer and emits the part that the protocol shows to users."""
+
+    _dispatcher: Dispatcher
+    _context: SessionContext
+    _turn: Turn
+    _attempt: int = 0
+
+    async def add(self, text: str, attempt: int) -> None:
+        """Process the next text delta. A new attempt number discards the text of earlier attempts."""
+        turn = self._turn
+        if attempt != self._attempt or turn.growth is None:
+            self._attempt, turn.growth = attempt, turn.options.protocol.partial_answer()
+            turn.first_at = time.monotonic()
+        for listener in turn.listeners:
+            await listener.receive_partial(text, attempt)
+        said = turn.growth.add(text)
+        for attached in self._context.handlers.get("growing", ()):
+            attached.handler(self._attempt)
+        if said:
+            await self._show(said)
+
+    async def finish(self, text: str) -> None:
+        """Emit the remaining text after the last delta. Does nothing if the model did not stream the answer."""
+        growth = self._turn.growth
+        if growth is not None and growth.text.size == len(text) and (said := growth.finish()):
+            await self._show(said)
+
+    async def _show(self, said: str) -> None:
+        turn = self._turn
+        for listener in turn.listeners:
+            await listener.wait_capacity()
+            turn.check()
+        turn.cover()  # an interruption waits for the handler
+        await self._dispatcher.dispatch(self._context, make_token(said, turn.answer_id, self._attempt))
+        turn.expose()
 
 
 @attrs.define(eq=False, kw_only=True)

@@ -1,16 +1,18 @@
 """Execution of the tool calls of a turn. Each call gets exactly one result in the conversation."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 import attrs
+import msgspec
 import trio
 
-from actgent.control.answer_limits import excess_of
 from actgent.control.budget import Budget
+from actgent.control.limits import Limits
 from actgent.control.loop_detection import MIN_CALLS, find_call_cycle, is_same, most_calls
 from actgent.errors import InvalidToolResult, LimitReached
-from actgent.errors.printable import quoted
+from actgent.errors.printable import counted, quoted
 from actgent.journal.records import AgentMessageRecord, CallsStartedRecord, make_agent_message_record
 from actgent.messages import CallProgress, Message, ToolCall, Usage
 from actgent.sessions.context import SessionContext
@@ -391,3 +393,37 @@ class _Host:
 
 
 _make_host = fast_constructor(_Host)
+
+
+def excess_of(calls: Sequence[ToolCall], limits: Limits) -> str | None:
+    """Return an error text for the model if the calls of an answer are too many or too large, else None."""
+    if len(calls) > limits.answer_calls:
+        return (
+            f"none of the {len(calls):,} calls of this answer ran, since at most {limits.answer_calls:,} run at once: "
+            "call fewer, and go on when their results are there"
+        )
+    size = 0
+    for call in calls:
+        size += _json_size(call.arguments)
+    if size > limits.argument_bytes:
+        return (
+            f"no call of this answer ran, since the arguments take {counted(size, 'byte')}, and at most "
+            f"{limits.argument_bytes:,} are taken at once: pass less"
+        )
+    return None
+
+
+def _json_size(arguments: Mapping[str, Any] | str) -> int:
+    """Return the size of arguments in bytes of JSON."""
+    if not arguments:
+        return 2
+    if isinstance(arguments, str):
+        return len(arguments.encode("utf-8", "surrogatepass"))
+    try:
+        return len(msgspec.json.encode(arguments))
+    except (
+        TypeError,
+        ValueError,
+        RecursionError,
+    ):  # a model client written in Python can pass values that JSON cannot express
+        return len(repr(arguments))

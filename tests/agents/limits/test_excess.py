@@ -6,9 +6,9 @@ from datetime import timedelta
 import pytest
 
 from actgent import BareAgent, Limits, ScriptedLLM, SimpleAgent, StepsAgent, ToolCall, tool
-from actgent.control.answer_limits import excess_of
 from actgent.errors import ConfigurationError
 from actgent.testing import assert_valid_transcript
+from actgent.turns.calls.tool_calls import excess_of
 
 
 class Counter:
