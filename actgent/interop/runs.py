@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 import attrs
 import trio
 
-from actgent.approvals import Approval
+from actgent.approvals import Approval, Decision
 from actgent.errors import Fenced
 from actgent.journal.records import (
     AgentMessageRecord,
@@ -90,6 +90,14 @@ class RunApprovalAsked:
 
 
 @attrs.frozen(kw_only=True)
+class RunApprovalDecided:
+    """A person has decided an approval."""
+
+    approval: Approval
+    decision: Decision
+
+
+@attrs.frozen(kw_only=True)
 class RunSuspended:
     """The turn waits for decisions of people and for results of the caller's tools. It resumes after all of them."""
 
@@ -121,7 +129,11 @@ class RunEnded:
     usage: Usage
     """Usage of all model calls of the run."""
     data: str | None = None
-    """Structured data of the reply as JSON text; None without data."""
+    """Structured data of the last answer as JSON text; None without data."""
+    answer_type: str = ""
+    """Name of the instruction that the last answer follows; empty if it follows none."""
+    is_event: bool = False
+    """True if the last answer is an event without a reply: its text only encodes the data."""
     at: float = 0.0
     """Unix time in seconds at which the record was written; 0 if unknown."""
 
@@ -134,6 +146,7 @@ RunEvent = (
     | RunToolProgressed
     | RunToolDone
     | RunApprovalAsked
+    | RunApprovalDecided
     | RunSuspended
     | RunEnded
 )
@@ -164,8 +177,10 @@ class RunReader:
     _said: str = ""
     """Text of the model's last answer, if it was emitted and no reply has replaced it; else empty."""
     _stop: str = ""
-    _data: str | None = None
-    """Data of the last reply, as JSON text."""
+    _media: Sequence[Medium] = ()
+    """Images and files of the model's last answer."""
+    _outcome: OutcomeRecord | None = None
+    """Reply of the last answer, or its event if it has no reply; None if the reply is the text of the answer."""
     _at: float = 0.0
     """Time of the record that is read."""
     _usage: Usage = NO_USAGE
@@ -187,9 +202,18 @@ class RunReader:
     def end(self, failed: str | None, reason: str) -> list[RunEvent]:
         """Return the last event of the run; `failed` is the kind of a failure, or None for an answer."""
         self.is_over = True
-        data = self._data if failed is None else None
+        outcome = self._outcome if failed is None else None
         return [
-            RunEnded(failed=failed, reason=reason, stop=self._stop, usage=self._usage, data=data, at=self._at)
+            RunEnded(
+                failed=failed,
+                reason=reason,
+                stop=self._stop,
+                usage=self._usage,
+                data=None if outcome is None else outcome.data,
+                answer_type="" if outcome is None else outcome.name,
+                is_event=outcome is not None and outcome.kind == "event",
+                at=self._at,
+            )
         ]
 
     def _grow(self, item: PartialText) -> list[RunEvent]:
@@ -223,14 +247,20 @@ class RunReader:
                 return self._tell(record)
             case CallFinishedRecord():
                 return self._finish([record.result])
-            case ApprovalRequestRecord():
-                self._asked[record.approval.id] = record.approval
-                return [] if record.approval.for_caller else [RunApprovalAsked(approval=record.approval)]
-            case ApprovalDecisionRecord():
-                self._asked.pop(record.approval_id, None)
+            case ApprovalRequestRecord() | ApprovalDecisionRecord():
+                return self._read_approval(record)
             case SuspensionRecord() | ResumptionRecord():
                 return self.suspend() if isinstance(record, SuspensionRecord) else self._resume()
         return []
+
+    def _read_approval(self, record: ApprovalRequestRecord | ApprovalDecisionRecord) -> list[RunEvent]:
+        if isinstance(record, ApprovalRequestRecord):
+            self._asked[record.approval.id] = record.approval
+            return [] if record.approval.for_caller else [RunApprovalAsked(approval=record.approval)]
+        approval = self._asked.pop(record.approval_id, None)
+        if approval is None or approval.for_caller or not record.by:
+            return []
+        return [RunApprovalDecided(approval=approval, decision=record.decision)]
 
     def _resume(self) -> list[RunEvent]:
         if not (self.is_suspended and self.reads_on):
@@ -250,6 +280,8 @@ class RunReader:
             return self._finish(message.tool_results)
         self._usage += record.usage
         self._stop = record.stop
+        self._outcome = None
+        self._media = tuple(part for part in message.parts if isinstance(part, Medium))
         return [
             *self._complete(message.id, message.text),
             AnswerDone(
@@ -258,7 +290,7 @@ class RunReader:
                 calls=message.tool_calls,
                 stop=record.stop,
                 usage=record.usage,
-                media=tuple(part for part in message.parts if isinstance(part, Medium)),
+                media=self._media,
             ),
         ]
 
@@ -277,12 +309,19 @@ class RunReader:
     def _tell(self, record: OutcomeRecord) -> list[RunEvent]:
         """Emit a reply whose text differs from the answer of the model, e.g. one that a guard replaced."""
         said, self._said = self._said, ""
-        if record.kind == "reply":
-            self._data = record.data
+        if record.kind == "reply" or (record.kind == "event" and self._outcome is None):
+            self._outcome = record
         if record.kind != "reply" or not record.text or record.text == said:
             return []
         events: list[RunEvent] = [TextDiscarded(reply_id=self._reply_id)] if said else []
-        done = AnswerDone(reply_id=record.id, text=record.text, calls=(), stop=self._stop, usage=NO_USAGE)
+        done = AnswerDone(
+            reply_id=record.id,
+            text=record.text,
+            calls=(),
+            stop=self._stop,
+            usage=NO_USAGE,
+            media=self._media,
+        )
         return [*events, TextDelta(reply_id=record.id, text=record.text), done]
 
     def _finish(self, results: Sequence[ToolResult]) -> list[RunEvent]:

@@ -7,7 +7,8 @@ from typing import Any
 
 from actgent.errors import EmptyAnswer, ParseError
 from actgent.errors.printable import quoted
-from actgent.messages import Event, ToolCall
+from actgent.llm.base import ModelResponse
+from actgent.messages import Event, Medium, ToolCall
 from actgent.structured.extract import loads, unfenced, visible
 from actgent.structured.schemas import schema_check
 
@@ -43,6 +44,11 @@ def answer_text(text: str) -> str:
     if not shown.strip():
         raise EmptyAnswer("the answer is empty", text)
     return shown
+
+
+def is_media_only(answer: ModelResponse) -> bool:
+    """Return True if an answer has images or files and no text."""
+    return any(isinstance(part, Medium) for part in answer.parts) and not answer.text.strip()
 
 
 def misspelled_key_reason(value: Mapping[str, Any], names: Mapping[str, str]) -> str | None:

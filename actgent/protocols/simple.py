@@ -14,6 +14,7 @@ from .answer_parsing import (
     TOOL_INVOCATION,
     answer_text,
     invocation_reason,
+    is_media_only,
     matching_data,
     outcomes_of_type,
     parse_encoded_calls,
@@ -48,6 +49,8 @@ class Simple(Protocol):
     template: ClassVar[str] = WHO + _FORMAT + NAMED_TYPES
 
     def read(self, answer: ModelResponse, view: TurnView) -> list[Outcome]:
+        if is_media_only(answer):
+            return [SendReply(text="")]
         text = answer_text(answer.text)
         if calls := parse_encoded_calls(text):
             return [calls]

@@ -38,6 +38,7 @@ from actgent.messages import (
     ToolCall,
 )
 from actgent.modes.modes import Modes
+from actgent.protocols.answer_parsing import is_media_only
 from actgent.protocols.base import (
     CallTools,
     Classifier,
@@ -394,7 +395,7 @@ class AgentCore:
         turn.is_paused = answer.stop == "pause"
         if turn.is_paused:
             return [Continue(view.stage)]
-        if not answer.text.strip():
+        if not answer.text.strip() and not is_media_only(answer):
             raise EmptyAnswer("it was empty")
         classifier: Classifier = turn.options.protocol
         outcomes = classifier.read(answer, view)

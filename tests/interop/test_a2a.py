@@ -7,7 +7,7 @@ import re
 import pytest
 import trio
 
-from actgent import BareAgent, Image, ScriptedLLM, Text
+from actgent import BareAgent, ConfigurationError, Image, Instruction, ScriptedLLM, SimpleAgent, Text
 from actgent.interop import PROTOCOLS, A2AProtocol
 from actgent.llm.base import ModelResponse
 from tests.web.conftest import open_served
@@ -395,8 +395,150 @@ async def test_structured_answer_is_a_data_part(ask):
     async with open_served(agents=[agent], protocols=PROTOCOLS) as served, served.client() as client:
         task = (await ask(client, "SendMessage", message("count")))["task"]
         again = await ask(client, "GetTask", {"id": task["id"]})
-    assert task["artifacts"] == again["artifacts"]
-    assert task["artifacts"][0]["parts"][-1]["data"] == {"count": 2}
+        streamed = fold(await ask(client, "SendStreamingMessage", message("count")))
+    assert task["artifacts"] == again["artifacts"] == streamed["artifacts"]
+    assert task["artifacts"][0]["parts"] == [{"data": {"count": 2}, "mediaType": "application/json"}]
+
+
+async def test_text_around_structured_data_stays(ask):
+    schema = {"type": "object", "properties": {"count": {"type": "integer"}}, "required": ["count"]}
+    agent = BareAgent("clerk", llm=ScriptedLLM(['I found {"count": 2}']), output=schema)
+    async with open_served(agents=[agent], protocols=PROTOCOLS) as served, served.client() as client:
+        task = (await ask(client, "SendMessage", message("count")))["task"]
+    text, data = task["artifacts"][0]["parts"]
+    assert text == {"text": 'I found {"count": 2}'}
+    assert data["data"] == {"count": 2}
+
+
+GREETING = Instruction("Greeting", "A short answer.", {"text": "<the text>"})
+COUNT = Instruction("Count", "Structured data.", {"count": "<a number>"})
+
+
+def typed(kind, content):
+    return json.dumps({"messageType": kind, "content": content})
+
+
+async def test_answers_without_text_have_no_text_part(ask):
+    """An image alone, an event alone, and an image with an answer whose text is extracted from the model's."""
+    image = Image(media_type="image/png", data=b"png")
+    script = [[image], typed("Count", {"count": 2}), [typed("DIRECT_RESPONSE", "Here."), image]]
+    agent = SimpleAgent("clerk", llm=ScriptedLLM(script, chunk=4), instructions=[COUNT])
+    async with open_served(agents=[agent], protocols=PROTOCOLS) as served, served.client() as client:
+        for number, expected in enumerate(
+            (
+                [{"raw": "cG5n", "mediaType": "image/png"}],
+                [{"data": {"count": 2}, "mediaType": "application/json"}],
+                [{"text": "Here."}, {"raw": "cG5n", "mediaType": "image/png"}],
+            )
+        ):
+            events = await ask(client, "SendStreamingMessage", message("go", f"m{number}"))
+            task = await ask(client, "GetTask", {"id": events[0]["task"]["id"]})
+            assert task["artifacts"][0]["parts"] == expected
+            (streamed,) = fold(events)["artifacts"]
+            texts = [each["text"] for each in streamed["parts"] if "text" in each]
+            others = [each for each in streamed["parts"] if "text" not in each]
+            shown = [{"text": "".join(texts)}, *others] if texts else others
+            assert shown == expected
+
+
+async def test_answers_of_message_types_are_messages(ask):
+    greeting = typed("Greeting", {"text": "Hi."})
+    script = [greeting, typed("DIRECT_RESPONSE", "Done."), greeting, greeting]
+    agent = SimpleAgent("clerk", llm=ScriptedLLM(script), instructions=[GREETING])
+    protocols = [A2AProtocol(message_types=["Greeting"])]
+    async with open_served(agents=[agent], protocols=protocols) as served, served.client() as client:
+        for _ in range(2):  # a repeated message has the same answer
+            answer = (await ask(client, "SendMessage", message("hello", contextId="c")))["message"]
+            assert answer["role"] == "ROLE_AGENT"
+            assert answer["contextId"] == "c"
+            assert answer["messageId"]
+            assert answer["parts"][0] == {"text": "Hi."}
+            assert "taskId" not in answer
+        task = (await ask(client, "SendMessage", message("work", "m2", contextId="c")))["task"]
+        assert text_of(task) == "Done."
+        streamed = fold(await ask(client, "SendStreamingMessage", message("hello", "m3", contextId="c")))
+        assert state_of(streamed) == "COMPLETED"
+        params = {**message("hello", "m4", contextId="c"), "configuration": {"returnImmediately": True}}
+        assert "task" in await ask(client, "SendMessage", params)
+
+
+async def test_media_types_of_the_card_are_checked(ask):
+    agent = BareAgent("clerk", llm=ScriptedLLM(lambda _: "seen"))
+    protocols = [A2AProtocol(input_modes=["text/plain", "video/*"], output_modes=["text/plain"])]
+    async with open_served(agents=[agent], protocols=protocols) as served, served.client() as client:
+        card = await ask(client, "GetExtendedAgentCard", {})
+        assert card["defaultInputModes"] == ["text/plain", "video/*"]
+        assert card["defaultOutputModes"] == ["text/plain"]
+        for number, (part, is_supported) in enumerate(
+            (
+                ({"raw": "AA==", "mediaType": "Video/MP4; codecs=x"}, True),
+                ({"raw": "AA==", "mediaType": "image/png"}, False),
+                ({"url": "data:video/mp4;base64,AA=="}, True),
+                ({"url": "data:image/png;base64,AA==", "mediaType": "video/mp4"}, False),
+            )
+        ):
+            params = message("", f"m{number}")
+            params["message"]["parts"] = [part]
+            result = await ask(client, "SendMessage", params)
+            assert ("task" in result) is is_supported, part
+            assert is_supported or reason_of(result) == "CONTENT_TYPE_NOT_SUPPORTED"
+        for number, (accepted, is_supported) in enumerate(
+            (([], True), (["text/*"], True), (["text"], True), (["*/*"], True), (["image/png"], False))
+        ):
+            params = {**message("x", f"a{number}"), "configuration": {"acceptedOutputModes": accepted}}
+            result = await ask(client, "SendMessage", params)
+            assert ("task" in result) is is_supported, accepted
+            assert is_supported or reason_of(result) == "CONTENT_TYPE_NOT_SUPPORTED"
+        params["configuration"]["acceptedOutputModes"] = "text/plain"
+        assert reason_of(await ask(client, "SendMessage", params)) == "configuration.acceptedOutputModes"
+
+
+@pytest.mark.parametrize("modes", ["text", ["a/b/c"], []], ids=["no slash", "two slashes", "none"])
+def test_wrong_media_types_of_a_card_are_refused(modes):
+    with pytest.raises(ConfigurationError, match="media type"):
+        A2AProtocol(input_modes=modes)
+
+
+async def test_names_of_the_proto_file_are_accepted(served, ask):
+    """ProtoJSON parsers accept `history_length` too. Data of the client keeps its names."""
+    async with served.client() as client:
+        sent = message("x", "m1", context_id="c")
+        sent["message"]["parts"] = [{"data": {"snake_case": 1}, "media_type": "application/json"}]
+        task = (await ask(client, "SendMessage", {**sent, "configuration": {"history_length": 0}}))["task"]
+        whole = await ask(client, "GetTask", {"id": task["id"]})
+    assert task["contextId"] == "c"
+    assert "history" not in task
+    assert whole["history"][0]["parts"][0]["text"] == '{"snake_case": 1}'
+
+
+@pytest.mark.parametrize(
+    ("sent", "shown"),
+    [
+        ({"text": "approve"}, {"text": "approve"}),
+        ({"data": {"approve": False, "reason": "too much"}}, {"text": "too much"}),
+        ({"text": "paid by hand"}, {"text": "paid by hand"}),
+        ({"data": {"response": 3}}, {"text": "3"}),
+        (
+            {"data": {"edit": {"euros": 1}}},
+            {"data": {"edit": {"euros": 1}}, "mediaType": "application/json"},
+        ),
+    ],
+    ids=["approve", "reject", "text", "data", "edit"],
+)
+async def test_history_has_questions_and_decisions(served, ask, sent, shown):
+    async with served.client() as client:
+        task = (await ask(client, "SendMessage", message("please pay")))["task"]
+        decision = decide(task, None)
+        decision["message"]["parts"] = [sent]
+        task = (await ask(client, "SendMessage", decision))["task"]
+        again = await ask(client, "GetTask", {"id": task["id"]})
+    assert again["history"] == task["history"]
+    request, question, answer = task["history"]
+    assert request["parts"] == [{"text": "please pay"}]
+    assert question["role"] == "ROLE_AGENT"
+    assert question["parts"][0] == {"text": "Really pay?"}
+    assert answer["role"] == "ROLE_USER"
+    assert answer["parts"] == [shown]
 
 
 async def test_wrong_parameters_are_explained(served, ask):
@@ -512,6 +654,15 @@ async def test_statuses_of_rest_errors(served):
         assert (wrong.status_code, wrong.json()["error"]["status"]) == (400, "INVALID_ARGUMENT")
         push = await client.get("/a2a/clerk/v1/tasks/x/pushNotificationConfigs/1", headers=VERSION)
         assert reason_of(push.json()["error"]) == "PUSH_NOTIFICATION_NOT_SUPPORTED"
+        task = await call_rest(client, "SendMessage", message("hello"))
+        ended = await client.post(
+            f"/a2a/clerk/v1/tasks/{task['task']['id']}:cancel", json={}, headers=VERSION
+        )
+        assert (ended.status_code, ended.json()["error"]["status"]) == (409, "FAILED_PRECONDITION")
+        params = message("x", "m2")
+        params["message"]["parts"] = [{"raw": "", "mediaType": "application/x-unknown"}]
+        media = await client.post("/a2a/clerk/v1/message:send", json=params, headers=VERSION)
+        assert (media.status_code, media.json()["error"]["status"]) == (415, "INVALID_ARGUMENT")
         unknown = await client.get("/a2a/unknown/v1/tasks", headers=VERSION)
         assert unknown.status_code == 404
 

@@ -15,7 +15,7 @@ from actgent.runtime.agent_directory import AgentCard
 from actgent.web.problems import missing
 from actgent.web.routes.endpoints import HTTPCall
 
-from .wire import INPUT_MODES, OUTPUT_MODES
+from .settings import A2ASettings
 
 VERSION = "1.0"
 CARD_SECONDS = 300
@@ -23,7 +23,7 @@ CARD_SECONDS = 300
 _STARTED = formatdate(time.time(), usegmt=True)
 
 
-def make_card(card: AgentCard, base_url: str, *, is_extended: bool) -> dict[str, Any]:
+def make_card(card: AgentCard, settings: A2ASettings, base_url: str, *, is_extended: bool) -> dict[str, Any]:
     """Return the card of an agent. Only the extended one has the agent's goal and capabilities."""
     url = f"{base_url}/a2a/{quote(card.name, safe='')}"
     about = ". ".join(each for each in (card.role, card.goal, card.capabilities) if each)
@@ -41,13 +41,13 @@ def make_card(card: AgentCard, base_url: str, *, is_extended: bool) -> dict[str,
             "token": {"httpAuthSecurityScheme": {"scheme": "Bearer", "description": "A token of the gateway"}}
         },
         "securityRequirements": [{"schemes": {"token": {"list": []}}}],
-        "defaultInputModes": list(INPUT_MODES),
-        "defaultOutputModes": list(OUTPUT_MODES),
+        "defaultInputModes": list(settings.input_modes),
+        "defaultOutputModes": list(settings.output_modes),
         "skills": [{"id": "chat", "name": "ModelRequest", "description": description, "tags": ["chat"]}],
     }
 
 
-def public_card(call: HTTPCall, base_url: str, agent: str | None) -> Response:
+def public_card(call: HTTPCall, settings: A2ASettings, agent: str | None) -> Response:
     """Return the public card of an agent; `agent=None` is the only agent of the gateway.
 
     Raises:
@@ -58,7 +58,9 @@ def public_card(call: HTTPCall, base_url: str, agent: str | None) -> Response:
         agent = next(iter(agents))
     if agent is None or agent not in agents:
         raise missing()
-    body = orjson.dumps(make_card(agents[agent], base_url_of(call, base_url), is_extended=False))
+    body = orjson.dumps(
+        make_card(agents[agent], settings, base_url_of(call, settings.base_url), is_extended=False)
+    )
     tag = f'"{hashlib.blake2b(body, digest_size=12).hexdigest()}"'
     headers = {"cache-control": f"public, max-age={CARD_SECONDS}", "etag": tag, "last-modified": _STARTED}
     if call.header("if-none-match") == tag:

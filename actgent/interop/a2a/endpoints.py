@@ -37,7 +37,8 @@ from .operations import (
     stream_message,
     subscribe,
 )
-from .wire import Wire
+from .settings import A2ASettings
+from .wire import Wire, to_camel_case
 
 Params = Mapping[str, Any]
 Operation = Callable[[HTTPCall, str, Params], Awaitable[Wire | TaskStream]]
@@ -50,24 +51,26 @@ async def _refuse_push(_call: HTTPCall, _agent: str, _params: Params) -> Wire:
     raise A2AError("PUSH_NOTIFICATION_NOT_SUPPORTED", "push notifications are not supported")
 
 
-async def _extended_card(base_url: str, call: HTTPCall, agent: str, _params: Params) -> Wire:
+async def _extended_card(settings: A2ASettings, call: HTTPCall, agent: str, _params: Params) -> Wire:
     card = call.gateway.access.runtime.agents[agent]
-    return make_card(card, base_url_of(call, base_url), is_extended=True)
+    return make_card(card, settings, base_url_of(call, settings.base_url), is_extended=True)
 
 
-_METHODS: Mapping[str, tuple[Operation, Scope]] = {
-    "SendMessage": (send_message, "chat"),
-    "SendStreamingMessage": (stream_message, "chat"),
-    "GetTask": (get_task, "read"),
-    "ListTasks": (list_task_page, "read"),
-    "CancelTask": (stop_task, "chat"),
-    "SubscribeToTask": (subscribe, "read"),
-    "CreateTaskPushNotificationConfig": (_refuse_push, "read"),
-    "GetTaskPushNotificationConfig": (_refuse_push, "read"),
-    "ListTaskPushNotificationConfigs": (_refuse_push, "read"),
-    "DeleteTaskPushNotificationConfig": (_refuse_push, "read"),
-}
-"""Operation and scope of each method."""
+def _methods(settings: A2ASettings) -> Mapping[str, tuple[Operation, Scope]]:
+    """Return operation and scope of each method."""
+    return {
+        "SendMessage": (partial(send_message, settings), "chat"),
+        "SendStreamingMessage": (partial(stream_message, settings), "chat"),
+        "GetTask": (get_task, "read"),
+        "ListTasks": (list_task_page, "read"),
+        "CancelTask": (stop_task, "chat"),
+        "SubscribeToTask": (subscribe, "read"),
+        "CreateTaskPushNotificationConfig": (_refuse_push, "read"),
+        "GetTaskPushNotificationConfig": (_refuse_push, "read"),
+        "ListTaskPushNotificationConfigs": (_refuse_push, "read"),
+        "DeleteTaskPushNotificationConfig": (_refuse_push, "read"),
+        "GetExtendedAgentCard": (partial(_extended_card, settings), "read"),
+    }
 
 
 def _same(value: Wire) -> Wire:
@@ -119,7 +122,7 @@ def _check_call(call: HTTPCall, scope: Scope) -> str:
     return call.path["agent"]
 
 
-async def answer_rpc(base_url: str, call: HTTPCall) -> Response:
+async def answer_rpc(methods: Mapping[str, tuple[Operation, Scope]], call: HTTPCall) -> Response:
     """Answer a JSON-RPC request."""
     call.gateway.access.known_opener(call.path["agent"])
     body = call.body
@@ -132,35 +135,37 @@ async def answer_rpc(base_url: str, call: HTTPCall) -> Response:
 
     to_error = partial(rpc_response, rpc_id=rpc_id)
     try:
-        operation, scope, params = _read_rpc(base_url, body)
+        operation, scope, params = _read_rpc(methods, body)
         result = await operation(call, _check_call(call, scope), params)
     except Exception as error:  # noqa: BLE001 - `to_problem` raises what has no JSON-RPC error
         return to_error(to_problem(error))
     return _TaskEvents(result, wrap, to_error) if isinstance(result, TaskStream) else JSON(wrap(result))
 
 
-def _read_rpc(base_url: str, body: Mapping[str, Any]) -> tuple[Operation, Scope, Params]:
+def _read_rpc(
+    methods: Mapping[str, tuple[Operation, Scope]], body: Mapping[str, Any]
+) -> tuple[Operation, Scope, Params]:
     """Return operation, scope and parameters of a JSON-RPC request."""
     method, params = body.get("method"), body.get("params")
     if body.get("jsonrpc") != "2.0" or not isinstance(method, str):
         raise Problem("invalid", 'a request has jsonrpc: "2.0" and a method', code=INVALID_REQUEST)
-    known: Mapping[str, tuple[Operation, Scope]] = {
-        **_METHODS,
-        "GetExtendedAgentCard": (partial(_extended_card, base_url), "read"),
-    }
-    if method not in known:
+    if method not in methods:
         raise Problem("invalid", f"unknown method {method:.100}", code=METHOD_NOT_FOUND)
     if params is not None and not isinstance(params, dict):
         raise invalid("params", "must be an object")
-    operation, scope = known[method]
-    return operation, scope, params or {}
+    operation, scope = methods[method]
+    return operation, scope, to_camel_case(params or {})
 
 
 async def answer_rest(operation: Operation, call: HTTPCall) -> Response:
     """Answer a request of the HTTP+JSON binding."""
     call.gateway.access.known_opener(call.path["agent"])
     _check_version(call)
-    params = {**call.body, **call.query, **({"id": call.path["id"]} if "id" in call.path else {})}
+    params = {
+        **to_camel_case(call.body),
+        **call.query,
+        **({"id": call.path["id"]} if "id" in call.path else {}),
+    }
     if "includeArtifacts" in params:
         params["includeArtifacts"] = params["includeArtifacts"] in ("true", True)
     result = await operation(call, call.path["agent"], params)
@@ -169,9 +174,9 @@ async def answer_rest(operation: Operation, call: HTTPCall) -> Response:
     return JSON(result)
 
 
-async def answer_card(base_url: str, call: HTTPCall) -> Response:
+async def answer_card(settings: A2ASettings, call: HTTPCall) -> Response:
     """Return the public card of an agent."""
-    return public_card(call, base_url, call.path.get("agent"))
+    return public_card(call, settings, call.path.get("agent"))
 
 
 _TEXT = {"type": "string"}
@@ -212,12 +217,12 @@ def _rest(
     )
 
 
-def _rpc(path: str, base_url: str) -> Endpoint:
+def _rpc(path: str, methods: Mapping[str, tuple[Operation, Scope]]) -> Endpoint:
     return Endpoint(
         prefix="",
         verb="POST",
         path=path,
-        answer=partial(answer_rpc, base_url),
+        answer=partial(answer_rpc, methods),
         scope="read",
         query=VERSION_QUERY,
         body={"type": "object"},
@@ -227,34 +232,37 @@ def _rpc(path: str, base_url: str) -> Endpoint:
     )
 
 
-def _card(path: str, base_url: str) -> Endpoint:
-    return Endpoint(prefix="", verb="GET", path=path, answer=partial(answer_card, base_url), scope=None)
+def _card(path: str, settings: A2ASettings) -> Endpoint:
+    return Endpoint(prefix="", verb="GET", path=path, answer=partial(answer_card, settings), scope=None)
 
 
 @attrs.frozen
-class A2AProtocol:
+class A2AProtocol(A2ASettings):
     """A2A 1.0 at `/a2a/{agent}`, over JSON-RPC and HTTP+JSON.
 
     Args:
         base_url: Public URL of the gateway for the agent cards, such as `https://agents.example.com`. Empty uses the scheme and
             host by which a client has reached the gateway, which is wrong behind a proxy that ends TLS.
+        input_modes: Media types of parts that the agents accept, such as `text/plain`, `image/*` or `*/*`. Other types are refused.
+        output_modes: Media types of the agents' answers. A client that accepts none of them is refused.
+        message_types: Names of instructions whose answers `SendMessage` returns as a message, without a task.
     """
 
-    base_url: str = ""
     name: str = attrs.field(default="a2a", init=False)
     title: str = attrs.field(default="A2A clients", init=False)
     address: str = attrs.field(default="/a2a/AGENT", init=False)
 
     @property
     def endpoints(self) -> Sequence[Endpoint]:
-        url, push = self.base_url, "/tasks/{id}/pushNotificationConfigs"
+        methods, push = _methods(self), "/tasks/{id}/pushNotificationConfigs"
+        send, stream = partial(send_message, self), partial(stream_message, self)
         return (
-            _rpc("/a2a/{agent}", url),
-            _rpc("/a2a/{agent}/", url),
-            _card("/a2a/{agent}/.well-known/agent-card.json", url),
-            _card("/.well-known/agent-card.json", url),
-            _rest("POST", "/message:send", send_message, scope="chat"),
-            _rest("POST", "/message:stream", stream_message, scope="chat", streams=True),
+            _rpc("/a2a/{agent}", methods),
+            _rpc("/a2a/{agent}/", methods),
+            _card("/a2a/{agent}/.well-known/agent-card.json", self),
+            _card("/.well-known/agent-card.json", self),
+            _rest("POST", "/message:send", send, scope="chat"),
+            _rest("POST", "/message:stream", stream, scope="chat", streams=True),
             _rest("POST", "/tasks/{id}:cancel", stop_task, scope="chat"),
             _rest("POST", "/tasks/{id}:subscribe", subscribe, streams=True),
             _rest("GET", "/tasks/{id}:subscribe", subscribe, streams=True),
@@ -264,5 +272,5 @@ class A2AProtocol:
             _rest("DELETE", f"{push}/{{config}}", _refuse_push),
             _rest("GET", "/tasks/{id}", get_task, query={"historyLength": _COUNT}),
             _rest("GET", "/tasks", list_task_page, query=_LIST_QUERY),
-            _rest("GET", "/extendedAgentCard", partial(_extended_card, url)),
+            _rest("GET", "/extendedAgentCard", partial(_extended_card, self)),
         )

@@ -12,15 +12,15 @@ INVALID_REQUEST = -32600
 METHOD_NOT_FOUND = -32601
 INVALID_PARAMS = -32602
 INTERNAL_ERROR = -32603
-_CODES = {
-    "TASK_NOT_FOUND": -32001,
-    "TASK_NOT_CANCELABLE": -32002,
-    "PUSH_NOTIFICATION_NOT_SUPPORTED": -32003,
-    "UNSUPPORTED_OPERATION": -32004,
-    "CONTENT_TYPE_NOT_SUPPORTED": -32005,
-    "VERSION_NOT_SUPPORTED": -32009,
+_ERRORS = {
+    "TASK_NOT_FOUND": (-32001, 404, "NOT_FOUND"),
+    "TASK_NOT_CANCELABLE": (-32002, 409, "FAILED_PRECONDITION"),
+    "PUSH_NOTIFICATION_NOT_SUPPORTED": (-32003, 400, "UNIMPLEMENTED"),
+    "UNSUPPORTED_OPERATION": (-32004, 400, "UNIMPLEMENTED"),
+    "CONTENT_TYPE_NOT_SUPPORTED": (-32005, 415, "INVALID_ARGUMENT"),
+    "VERSION_NOT_SUPPORTED": (-32009, 400, "UNIMPLEMENTED"),
 }
-"""JSON-RPC code of each reason."""
+"""JSON-RPC code, HTTP status and name in `google.rpc.Status` of each reason."""
 _STATUS_NAMES = {
     400: "INVALID_ARGUMENT",
     401: "UNAUTHENTICATED",
@@ -87,9 +87,12 @@ def rpc_response(problem: Problem, rpc_id: str | int | None) -> JSON:
 def rest_response(problem: Problem, _request_id: str) -> JSON:
     """Return a problem as the error of the HTTP+JSON binding."""
     status = 400 if problem.status == _UNPROCESSABLE else problem.status
+    name = _STATUS_NAMES.get(status, "FAILED_PRECONDITION")
+    if (reason := _reason_of(problem)) is not None:
+        _, status, name = _ERRORS[reason]
     error = {
         "code": status,
-        "status": _STATUS_NAMES.get(status, "FAILED_PRECONDITION"),
+        "status": name,
         "message": problem.detail or problem.title,
         "details": _details(problem),
     }
@@ -98,7 +101,7 @@ def rest_response(problem: Problem, _request_id: str) -> JSON:
 
 def _code_of(problem: Problem) -> int:
     if (reason := _reason_of(problem)) is not None:
-        return _CODES[reason]
+        return _ERRORS[reason][0]
     if "code" in problem.fields:
         return int(problem.fields["code"])
     if problem.kind == "malformed-request":

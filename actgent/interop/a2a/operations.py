@@ -26,10 +26,12 @@ from actgent.web.routes.schemas import CLIENT_ID
 from actgent.web.streaming.session_events import find_message
 
 from .errors import A2AError, invalid, task_not_found
-from .tasks import INPUT_REQUIRED, SEPARATOR, TaskState, read_task_states, to_stream_event
+from .settings import A2ASettings
+from .tasks import COMPLETED, INPUT_REQUIRED, SEPARATOR, TaskState, read_task_states, to_stream_event
 from .wire import (
     STATES,
     Wire,
+    check_output_modes,
     count_param,
     object_param,
     parts_to_content,
@@ -75,11 +77,16 @@ class _Asked:
     first: Wire
     history: int | None
     is_immediate: bool
+    is_new: bool
+    """True if the message begins a task."""
 
 
-async def send_message(call: HTTPCall, agent: str, params: Params) -> Wire:
-    """Send a message, and return its task after the end of the run, or at once with `returnImmediately`."""
-    asked = await _prepare(call, agent, params)
+async def send_message(settings: A2ASettings, call: HTTPCall, agent: str, params: Params) -> Wire:
+    """Send a message, and return its task after the end of the run, or at once with `returnImmediately`.
+
+    A new task that is completed by an answer of one of `settings.message_types` is returned as a message.
+    """
+    asked = await _prepare(settings, call, agent, params)
     if asked.is_immediate:
         async with asked.run.open(streams=False):  # accepted; its turn does not depend on this request
             _, task = await _find_task(call, agent, asked.task.task_id)
@@ -87,16 +94,19 @@ async def send_message(call: HTTPCall, agent: str, params: Params) -> Wire:
     for event in await collect(asked.run):
         for _ in asked.task.apply(event):
             pass
+    is_completed = asked.is_new and asked.task.state == COMPLETED
+    if is_completed and asked.task.answer_type in settings.message_types:
+        return {"message": asked.task.to_message()}
     return {"task": asked.task.to_wire(history=asked.history)}
 
 
-async def stream_message(call: HTTPCall, agent: str, params: Params) -> TaskStream:
+async def stream_message(settings: A2ASettings, call: HTTPCall, agent: str, params: Params) -> TaskStream:
     """Send a message, and return the stream of its task."""
-    asked = await _prepare(call, agent, params)
+    asked = await _prepare(settings, call, agent, params)
     return TaskStream(run=asked.run, task=asked.task, first=asked.first)
 
 
-async def _prepare(call: HTTPCall, agent: str, params: Params) -> _Asked:
+async def _prepare(settings: A2ASettings, call: HTTPCall, agent: str, params: Params) -> _Asked:
     message, configuration = object_param(params, "message"), object_param(params, "configuration")
     history = count_param(configuration, "historyLength")
     is_immediate = configuration.get("returnImmediately") or False
@@ -107,18 +117,20 @@ async def _prepare(call: HTTPCall, agent: str, params: Params) -> _Asked:
     message_id = to_client_id(text_param(message, "messageId", field="message.messageId"))
     if message.get("role") != "ROLE_USER":
         raise invalid("message.role", "must be ROLE_USER")
-    parts = read_parts(message)
+    parts = read_parts(message, settings.input_modes)
+    check_output_modes(configuration, settings.output_modes)
     context_id = message.get("contextId") or ""
     if not isinstance(context_id, str) or (context_id and not _CLIENT_ID.fullmatch(context_id)):
         raise invalid("message.contextId", "must have 1 to 128 characters of A-Z a-z 0-9 . _ -")
-    if message.get("taskId"):
+    is_new = not message.get("taskId")
+    if not is_new:
         task_id = text_param(message, "taskId", field="message.taskId")
         run, task, first = await _decide(call, agent, task_id, context_id, parts)
     else:
         session_id = context_id or _new_context(call.caller.owner, agent, message_id, parts)
         run, task = await _new_run(call, agent, session_id, message_id, parts)
         first = task.to_wire(history=history)
-    return _Asked(run=run, task=task, first=first, history=history, is_immediate=is_immediate)
+    return _Asked(run=run, task=task, first=first, history=history, is_immediate=is_immediate, is_new=is_new)
 
 
 def _new_context(owner: str, agent: str, message_id: str, parts: Sequence[Mapping[str, Any]]) -> str:

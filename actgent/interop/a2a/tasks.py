@@ -1,13 +1,15 @@
 """Tasks of A2A: a task is the run of one message. Its state comes from the events of the run, live or from the journal."""
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import attrs
 import orjson
 
-from actgent.approvals import Approval
+from actgent.approvals import Approval, Decision
 from actgent.interop.runs import (
     AnswerDone,
+    RunApprovalDecided,
     RunEnded,
     RunEvent,
     RunReader,
@@ -21,9 +23,10 @@ from actgent.journal.records import MessageAcceptedRecord
 from actgent.messages import Message, Usage
 from actgent.runtime.subscriptions import follow_session
 from actgent.sessions.subscriptions import FollowedRecord
+from actgent.structured.extract import unfenced
 from actgent.web.routes.views import to_date
 
-from .wire import Wire, from_parts, question_parts
+from .wire import Wire, decision_parts, from_parts, question_parts
 
 SEPARATOR = "~"
 """Separates session and message in the id of a task. Neither id contains it."""
@@ -32,6 +35,7 @@ ARTIFACT_ID = "reply"
 SUBMITTED = "TASK_STATE_SUBMITTED"
 WORKING = "TASK_STATE_WORKING"
 INPUT_REQUIRED = "TASK_STATE_INPUT_REQUIRED"
+COMPLETED = "TASK_STATE_COMPLETED"
 _STATES = {
     "interrupted": "TASK_STATE_CANCELED",
     "stopped": "TASK_STATE_CANCELED",
@@ -57,6 +61,9 @@ class TaskState:
     state: str = SUBMITTED
     asked: set[str] = attrs.field(factory=set)
     """Ids of all approvals that the task has waited for."""
+    answer_type: str = ""
+    """Name of the instruction that the answer follows; empty if it follows none."""
+    _reply_id: str = ""
     _note: Sequence[Wire] = ()
     """Parts of the status message: the questions of approvals, or the reason of a failure."""
     _text: str = ""
@@ -66,7 +73,7 @@ class TaskState:
     _more: list[Wire] = attrs.field(factory=list)
     """Media and data of the answer."""
     _notes: list[Wire] = attrs.field(factory=list)
-    """Messages of the agent between tool calls."""
+    """Messages of the agent between tool calls, and decided questions with their decisions."""
     _metadata: Wire = attrs.field(factory=dict)
 
     @property
@@ -96,6 +103,16 @@ class TaskState:
             found["metadata"] = self._metadata
         return found
 
+    def to_message(self) -> Wire:
+        """Return the answer as a message of the agent, for a client that gets no task."""
+        return {
+            "messageId": self._reply_id,
+            "contextId": self.session_id,
+            "role": "ROLE_AGENT",
+            "parts": self._parts() or [{"text": ""}],
+            "metadata": self._metadata,
+        }
+
     def apply(self, event: RunEvent) -> Iterator[Wire]:
         """Change the state by an event of the run, and yield the updates."""
         match event:
@@ -107,11 +124,19 @@ class TaskState:
                 self._is_void = True
             case AnswerDone():
                 yield from self._complete(event)
+            case RunApprovalDecided(approval=approval, decision=decision):
+                self._add_decision(approval, decision)
             case RunSuspended(approvals=approvals, at=at):
                 self.asked.update(each.id for each in approvals)
                 yield self._become(INPUT_REQUIRED, at, question_parts(approvals))
             case RunEnded():
                 yield from self._end(event)
+
+    def _add_decision(self, approval: Approval, decision: Decision) -> None:
+        """Add a question and the answer of the user to the history."""
+        asked, answered = question_parts([approval]), decision_parts(decision)
+        self._notes.append(self._message(f"{approval.id}-question", "ROLE_AGENT", asked))
+        self._notes.append(self._message(f"{approval.id}-decision", "ROLE_USER", answered))
 
     def _grow(self, text: str) -> Wire:
         is_first = self._is_void
@@ -120,6 +145,7 @@ class TaskState:
         return self._artifact([{"text": text}], is_first=is_first)
 
     def _complete(self, event: AnswerDone) -> Iterator[Wire]:
+        self._reply_id = event.reply_id
         if not event.calls:
             self._more = from_parts(event.media)
             if self._more:
@@ -136,14 +162,22 @@ class TaskState:
             note = [{"text": event.reason or f"the agent failed: {event.failed}"}]
             self._metadata["actgent.failed"] = event.failed
         elif event.data is not None:
-            self._more.append({"data": orjson.loads(event.data), "mediaType": "application/json"})
-            yield self._artifact([self._more[-1]], is_first=self._is_void)
-            self._is_void = False
+            yield self._add_data(orjson.loads(event.data), is_event=event.is_event)
+        self.answer_type = event.answer_type
         self._metadata["actgent.usage"] = _usage(event.usage)
-        state = (
-            "TASK_STATE_COMPLETED" if event.failed is None else _STATES.get(event.failed, "TASK_STATE_FAILED")
-        )
+        state = COMPLETED if event.failed is None else _STATES.get(event.failed, "TASK_STATE_FAILED")
         yield {**self._become(state, event.at, note), "metadata": self._metadata}
+
+    def _add_data(self, data: Any, *, is_event: bool) -> Wire:
+        """Add structured data to the artifact. The data replaces a text that only encodes it."""
+        part = {"data": data, "mediaType": "application/json"}
+        self._more.append(part)
+        is_replaced = not self._is_void and bool(self._text) and (is_event or _encodes(self._text, data))
+        is_first = self._is_void or is_replaced
+        if is_replaced:
+            self._text = ""
+        self._is_void = False
+        return self._artifact(self._more if is_replaced else [part], is_first=is_first)
 
     def _become(self, state: str, at: float, note: Sequence[Wire] = ()) -> Wire:
         self.state, self.at, self._note = state, at or self.at, note
@@ -172,6 +206,14 @@ class TaskState:
     def _message(self, message_id: str, role: str, parts: Sequence[Wire]) -> Wire:
         known = {"messageId": message_id, "contextId": self.session_id, "taskId": self.task_id}
         return {**known, "role": role, "parts": list(parts)}
+
+
+def _encodes(text: str, data: Any) -> bool:
+    """Return True if a text is the JSON of some data, with or without a code fence."""
+    try:
+        return bool(orjson.loads(unfenced(text)) == data)
+    except orjson.JSONDecodeError:
+        return False
 
 
 def to_stream_event(update: Wire) -> Wire:

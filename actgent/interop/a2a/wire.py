@@ -2,6 +2,7 @@
 
 import base64
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
@@ -13,24 +14,9 @@ from actgent.messages import Medium, Part, Text
 from actgent.tools.outputs.result_text import to_text
 
 from .errors import A2AError, invalid
+from .settings import is_listed
 
 Wire = dict[str, Any]
-INPUT_MODES = (
-    "text/plain",
-    "text/markdown",
-    "text/csv",
-    "text/html",
-    "application/json",
-    "application/pdf",
-    "image/png",
-    "image/jpeg",
-    "image/gif",
-    "image/webp",
-    "audio/mpeg",
-    "audio/wav",
-)
-"""Media types of parts that agents accept."""
-OUTPUT_MODES = ("text/plain", "application/json")
 STATES = (
     "TASK_STATE_SUBMITTED",
     "TASK_STATE_WORKING",
@@ -43,7 +29,25 @@ STATES = (
 )
 _CONTENT = ("text", "raw", "url", "data")
 MAX_HISTORY = 2**31 - 1
+_UNDERSCORE = re.compile(r"(?<=[a-z])_([a-z])")
 _REJECTED = "the user has rejected it"
+
+
+def to_camel_case(value: Any) -> Any:
+    """Return parameters with the names of ProtoJSON. Parsers accept the names of the proto file too, such as `page_size`.
+
+    Values of `data` and `metadata` are those of the client, and stay unchanged.
+    """
+    if isinstance(value, list):
+        return [to_camel_case(each) for each in value]
+    if not isinstance(value, dict):
+        return value
+    return {
+        _UNDERSCORE.sub(lambda found: found[1].upper(), name): each
+        if name in ("data", "metadata")
+        else to_camel_case(each)
+        for name, each in value.items()
+    }
 
 
 def text_param(params: Mapping[str, Any], name: str, *, field: str = "") -> str:
@@ -106,12 +110,12 @@ def time_param(params: Mapping[str, Any], name: str) -> float:
     raise invalid(name, "must be a time such as 2026-01-31T12:00:00Z")
 
 
-def read_parts(message: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return the parts of a message, each with exactly one content.
+def read_parts(message: Mapping[str, Any], modes: Sequence[str]) -> list[Mapping[str, Any]]:
+    """Return the parts of a message, each with exactly one content. `modes` are the media types that agents accept.
 
     Raises:
         Problem: The message has no parts, or a part is invalid.
-        A2AError: The media type of a part is not in `INPUT_MODES`.
+        A2AError: The media type of a part is not in `modes`.
     """
     parts = message.get("parts")
     if not isinstance(parts, list) or not parts:
@@ -123,11 +127,35 @@ def read_parts(message: Mapping[str, Any]) -> list[Mapping[str, Any]]:
         media_type = part.get("mediaType") or ""
         if not isinstance(media_type, str):
             raise invalid(f"{field}.mediaType", "must be a text")
-        if media_type and media_type.partition(";")[0].strip().lower() not in INPUT_MODES:
+        url = part.get("url")
+        if isinstance(url, str) and url.startswith("data:"):
+            media_type = url.removeprefix("data:").partition(",")[0].partition(";")[0] or media_type
+        if media_type and not is_listed(media_type, modes):
             raise A2AError(
                 "CONTENT_TYPE_NOT_SUPPORTED", f"{media_type:.100}: the card has the supported input modes"
             )
     return parts
+
+
+def check_output_modes(configuration: Mapping[str, Any], modes: Sequence[str]) -> None:
+    """Check that a client accepts one of the media types that agents send.
+
+    Raises:
+        Problem: `acceptedOutputModes` is no list of texts.
+        A2AError: The client accepts none of `modes`.
+    """
+    given = configuration.get("acceptedOutputModes") or []
+    if not isinstance(given, list) or not all(isinstance(each, str) for each in given):
+        raise invalid("configuration.acceptedOutputModes", "must be a list of media types")
+    # Clients of older revisions name only the first half of a media type, such as `text`.
+    accepted = [each.strip().lower() if "/" in each else f"{each.strip().lower()}/*" for each in given]
+    if accepted and not any(
+        is_listed(mode, accepted) or is_listed(each, modes) for mode in modes for each in accepted
+    ):
+        raise A2AError(
+            "CONTENT_TYPE_NOT_SUPPORTED",
+            f"{', '.join(given):.100}: the card has the output modes of the agent",
+        )
 
 
 def parts_to_content(parts: Iterable[Mapping[str, Any]]) -> list[Part]:
@@ -182,6 +210,24 @@ def question_parts(approvals: Sequence[Approval]) -> list[Wire]:
         for each in approvals
     ]
     return [{"text": text}, {"data": {"approvals": plain(asked)}, "mediaType": "application/json"}]
+
+
+def decision_parts(decision: Decision) -> list[Wire]:
+    """Return a decision as the parts of a user's message."""
+    match decision:
+        case Approve(content=None):
+            return [{"text": "approve"}]
+        case Reject(reason=reason):
+            return [{"text": reason or "reject"}]
+        case Respond(content=content):
+            return [{"text": to_text(content)}]
+        case Approve(content=content):
+            data: Any = content
+        case Edit(arguments=arguments):
+            data = {"edit": arguments}
+        case _:
+            return [{"text": "reject"}]
+    return [{"data": plain(data), "mediaType": "application/json"}]
 
 
 def plain(value: Any) -> Any:

@@ -12,6 +12,7 @@ from actgent import (
     ConfigurationError,
     EmptyAnswer,
     Failure,
+    Image,
     LimitReached,
     ModelError,
     NotAuthorized,
@@ -91,6 +92,25 @@ async def test_run_raises_for_limits_and_bad_answers(make):
     async with agent:
         with pytest.raises(EmptyAnswer):
             await agent.run("a")
+
+
+@pytest.mark.parametrize("kind", [BareAgent, SimpleAgent])
+async def test_an_image_alone_is_an_answer(kind):
+    """Such an answer has no text, and its image is in the history."""
+    image = Image(media_type="image/png", data=b"png")
+    async with kind("painter", llm=ScriptedLLM([[image], ["", image]])) as agent:
+        session = await agent.create_session("ada")
+        for _ in range(2):
+            reply = await agent.run("paint", session=session)
+            assert (reply.text, reply.data) == ("", None)
+            assert session.history[-1].parts[-1] == image
+
+
+async def test_an_image_alone_is_no_structured_answer():
+    image = Image(media_type="image/png", data=b"png")
+    async with BareAgent("painter", llm=ScriptedLLM([[image]] * 3), output={"type": "object"}) as agent:
+        with pytest.raises(ParseError):
+            await agent.run("paint")
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,57 @@
+"""Settings of an A2A server: its public URL, the media types of its cards, and the answers that are messages."""
+
+from collections.abc import Iterable
+
+import attrs
+
+from actgent.errors import ConfigurationError
+
+INPUT_MODES = (
+    "text/plain",
+    "text/markdown",
+    "text/csv",
+    "text/html",
+    "application/json",
+    "application/pdf",
+    "image/png",
+    "image/jpeg",
+    "image/gif",
+    "image/webp",
+    "audio/mpeg",
+    "audio/wav",
+)
+"""Default media types of parts that agents accept."""
+OUTPUT_MODES = ("text/plain", "application/json")
+"""Default media types of parts that agents send."""
+
+
+def _to_modes(modes: Iterable[str]) -> tuple[str, ...]:
+    """Return media types in lower case.
+
+    Raises:
+        ConfigurationError: There is none, or one is no media type.
+    """
+    found = (modes,) if isinstance(modes, str) else tuple(modes)
+    if wrong := [each for each in found if each.count("/") != 1]:
+        raise ConfigurationError(f"{wrong[0]!r} is not a media type such as text/plain or image/*")
+    if not found:
+        raise ConfigurationError("an A2A card lists at least one media type")
+    return tuple(each.strip().lower() for each in found)
+
+
+@attrs.frozen
+class A2ASettings:
+    """Settings of an A2A server."""
+
+    base_url: str = ""
+    input_modes: tuple[str, ...] = attrs.field(default=INPUT_MODES, converter=_to_modes, kw_only=True)
+    output_modes: tuple[str, ...] = attrs.field(default=OUTPUT_MODES, converter=_to_modes, kw_only=True)
+    message_types: frozenset[str] = attrs.field(default=(), converter=frozenset, kw_only=True)
+
+
+def is_listed(media_type: str, modes: Iterable[str]) -> bool:
+    """Return True if a list of media types, which may have wildcards, covers a media type. Parameters are ignored."""
+    kind = media_type.partition(";")[0].strip().lower()
+    return any(
+        mode in (kind, "*/*") or (mode.endswith("/*") and kind.startswith(mode[:-1])) for mode in modes
+    )
