@@ -154,6 +154,7 @@ async def test_unknown_token_is_an_error(sdk, served):
 async def test_extended_card(sdk):
     card = await sdk(lambda client: client.get_extended_agent_card(GetExtendedAgentCardRequest()))
     assert (card.name, card.capabilities.streaming) == ("clerk", True)
+    assert [(skill.id, skill.name) for skill in card.skills] == [("chat", "Chat")]
 
 
 async def test_card_passes_the_checks_of_a2aops(served):

@@ -84,6 +84,6 @@ def key_reused() -> Problem:
 
 
 async def first_record(call: HTTPCall, head: SessionSummary) -> SessionCreatedRecord | None:
-    """Read the first record of a session; None if it is not an `SessionCreatedRecord` record."""
+    """Read the first record of a session; None if it is not a `SessionCreatedRecord`."""
     first = await call.gateway.access.journal.read(head.session_id, agent=head.agent, limit=1)
     return first[0] if first and isinstance(first[0], SessionCreatedRecord) else None

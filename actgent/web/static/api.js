@@ -16,7 +16,7 @@ export class Problem extends Error {
 export const key = () => sessionStorage.getItem(KEY);
 export const forget = () => sessionStorage.removeItem(KEY);
 
-// Signs in with a token, or with the key of the terminal, which counts once and is exchanged for a token.
+// Signs in with a token, or with the one-time key of the terminal, which is exchanged for a token.
 export async function signIn(text) {
   const token = text.startsWith(ONCE) ? (await ask("POST", "/login", { body: { key: text } })).token : text;
   sessionStorage.setItem(KEY, token);
@@ -39,7 +39,7 @@ export function address(path, query = {}) {
 
 let scopes = []; // what the token may, as the gateway says
 
-// Asks the gateway what the token may; pages leave out controls of other scopes.
+// Requests the scopes of the token; pages omit controls that need other scopes.
 export async function learnScopes(options) {
   const token = await get("/me", {}, options);
   scopes = token.scopes;
@@ -61,7 +61,7 @@ export async function ask(verb, path, { query, body, accept, signal, ...more } =
   throw new Problem(response.status, await response.json().catch(() => ({})));
 }
 
-// The bytes of a picture or file, as something that a page shows; it is to be revoked when nothing shows it.
+// Returns an object URL for the bytes of a picture or file. The caller revokes it after use.
 export async function blob(path, query, signal) {
   const response = await fetch(address(path, query), { headers: headers(), signal });
   if (!response.ok) throw new Problem(response.status, await response.json().catch(() => ({})));
@@ -71,8 +71,8 @@ export async function blob(path, query, signal) {
 export const get = (path, query, options) => ask("GET", path, { query, ...options });
 export const path = (...segments) => "/" + segments.map(encodeURIComponent).join("/");
 
-// Reads a stream of server-sent events until it is aborted, coming back behind the last number that was seen; one without
-// numbers has no `after`. Returns true when nothing more will come.
+// Reads a stream of server-sent events until it is aborted; reconnects after the last received record number. A stream without
+// record numbers has no `after`. Returns true after the end of the stream.
 export async function follow(target, { query, after, onEvent, onState, signal }) {
   let seen = after;
   let pause = 500;

@@ -1,4 +1,4 @@
-// The frame of all pages: header, pages, keys, and the sign-in where there is no key.
+// The frame of all pages: header, navigation, keyboard shortcuts, and the sign-in form if there is no key.
 
 import { render } from "./vendor/preact.js";
 import { useEffect, useLayoutEffect, useState } from "./vendor/hooks.js";
@@ -63,7 +63,7 @@ function Help({ onClose }) {
 
 function useRoute() {
   const [at, setAt] = useState(route());
-  // Before it is seen: who follows a link as soon as it is there is not left behind.
+  // Before the first paint: a click on a link directly after the paint must reach this listener.
   useLayoutEffect(() => {
     const changed = () => setAt(route());
     addEventListener("hashchange", changed);
@@ -105,7 +105,7 @@ function useTheme() {
   return () => setTheme((now) => ({ "": "dark", dark: "light", light: "" })[now]);
 }
 
-// A page, whose module is loaded when it is first wanted.
+// A page. Its module is loaded on the first visit.
 function Shown({ page, ...props }) {
   const [state, setState] = useState({ page: null, view: null, error: null });
   const load = () => page.load().then((view) => setState({ page, view, error: null }), (error) => setState({ page, view: null, error }));

@@ -1,4 +1,4 @@
-// What a person is asked to fill in: the fields of a form, drawn by their kinds, and read again as values.
+// Forms of approvals: renders the fields by type, and reads their values.
 
 import { html } from "./parts.js";
 

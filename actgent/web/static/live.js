@@ -1,5 +1,5 @@
-// What changes in all sessions, told to the pages of this tab. Tabs with the same key share one stream: one tab reads it and
-// passes on what it hears; when that tab goes, hangs, or was out of sight for a minute, another one reads.
+// Publishes changes of all sessions to the pages of this tab. Tabs with the same key share one stream: one tab reads it and
+// forwards the events. If that tab closes, hangs, or was hidden for a minute, another tab reads.
 
 import { follow, key } from "./api.js";
 
@@ -22,7 +22,7 @@ function take({ event, state: next }) {
   for (const each of hearers) each(event || { name: "link", data: state });
 }
 
-// Resolves when a tab is seen, at once if it is.
+// Resolves when the tab is visible; immediately if it is visible now.
 const seen = (signal) =>
   new Promise((resolve) => {
     const look = () => {
@@ -36,7 +36,7 @@ const seen = (signal) =>
     look();
   });
 
-// Is aborted with an outer signal, and when the tab was out of sight for a minute.
+// Aborts with an outer signal, and after the tab was hidden for a minute.
 function untilHidden(outer) {
   const stop = new AbortController();
   let timer = 0;
@@ -59,7 +59,7 @@ function untilHidden(outer) {
 
 const aborted = (signal) => signal.aborted || new Promise((resolve) => signal.addEventListener("abort", resolve));
 
-// Does something whenever the tab is seen, until it says that it is over: a browser allows a server six connections.
+// Runs a function whenever the tab is visible, until it returns true: browsers allow six connections per server.
 export async function whileSeen(signal, run) {
   while (!signal.aborted) {
     await seen(signal);
@@ -69,7 +69,7 @@ export async function whileSeen(signal, run) {
   }
 }
 
-// Reads the stream; who comes, or comes back, asks for all lists again, since there are no numbers to go on from.
+// Reads the stream. After each connect, all lists are requested again, because this stream has no cursor.
 const read = (signal, out) =>
   follow("/events", {
     query: { watch: WATCHED },
@@ -129,7 +129,7 @@ async function share(name, signal) {
   channel.close();
 }
 
-// Begins to hear for the key that is known; returns what ends it.
+// Subscribes with the current key. Returns a function that unsubscribes.
 export function start() {
   const stop = new AbortController();
   state = { live: false };

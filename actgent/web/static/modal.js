@@ -1,11 +1,11 @@
-// A dialog above the page: what is behind it cannot be reached until it is closed, and gets the focus back.
+// A modal dialog. The page behind it is inert until it closes, and then gets the focus back.
 
 import { useLayoutEffect, useRef } from "./vendor/hooks.js";
 import { html } from "./parts.js";
 
 export function Modal({ label, onClose, children }) {
   const box = useRef(null);
-  // Before anything else can happen: a key that comes as soon as it is seen is its own.
+  // Before the first paint: a key press directly after the paint must reach the dialog.
   useLayoutEffect(() => {
     const before = document.activeElement, dialog = box.current;
     dialog.showModal();
@@ -18,7 +18,7 @@ export function Modal({ label, onClose, children }) {
     event.preventDefault();
     onClose?.();
   };
-  // Browsers close some dialogs without asking: those that were opened without a key or click.
+  // Browsers close dialogs without a cancel event if they were opened without a key press or click.
   const closed = () => (onClose ? onClose() : box.current?.showModal());
   return html`<dialog ref=${box} aria-label=${label} class="panel modal" onCancel=${cancelled} onClose=${closed}>${children}</dialog>`;
 }

@@ -1,4 +1,4 @@
-// What all pages share: words for states, times and numbers, and the states that a page can be in.
+// Shared components: texts for states, times and numbers, and the loading, empty and error states of a page.
 
 import { h } from "./vendor/preact.js";
 import { useEffect, useRef, useState } from "./vendor/hooks.js";
@@ -48,7 +48,7 @@ export function In({ at }) {
   return html`<time datetime=${at} title=${new Date(at).toLocaleString()}>${text}</time>`;
 }
 
-// How much of something is used, and what is set apart behind it; its words are beside it and in its label.
+// A usage bar with its reserved part. The numbers are in the text next to the bar and in its label.
 export function Bar({ used, apart, of }) {
   const share = (value) => (of > 0 ? Math.min(100, (value / of) * 100) : 100);
   const [width, behind] = [share(used), share(used + apart)];
@@ -61,13 +61,13 @@ export function Bar({ used, apart, of }) {
 export const lasted = (milliseconds) => (milliseconds < 1000 ? `${Math.round(milliseconds)} ms` : `${(milliseconds / 1000).toFixed(1)} s`);
 export const count = (number) => (number == null ? "–" : number.toLocaleString());
 export const counted = (number, noun) => `${count(number)} ${noun}${number === 1 ? "" : "s"}`;
-// Dollars with as many digits as tell them from nothing: $12.30, $0.420, $0.00042.
+// Formats dollars with enough digits to differ from zero: $12.30, $0.420, $0.00042.
 export const money = (dollars) => (dollars == null ? "unknown" : dollars === 0 ? "$0" : `$${dollars.toFixed(dollars >= 1 ? 2 : Math.max(3, 1 - Math.floor(Math.log10(dollars))))}`);
 
 const SOON = 1000; // milliseconds between two times that something is asked for because of what was heard
 
-// Something that is asked again when it is heard that it changed, and every few seconds if nothing tells; only while it is seen.
-// What was there stays while it cannot be had.
+// Data that is requested again on each change event, and every few seconds without events; only while the tab is visible.
+// If a request fails, the previous data stays.
 export function usePolled(load, inputs, { every = 5000, on = null } = {}) {
   const [state, setState] = useState({ data: null, error: null, at: 0 });
   const again = useRef(() => {});
@@ -80,7 +80,7 @@ export function usePolled(load, inputs, { every = 5000, on = null } = {}) {
       [soon, last] = [0, Date.now()];
       if (!document.hidden) {
         const mine = ++asked;
-        // What was overtaken by the answer to a later question is old.
+        // A response that arrives after the response to a later request is outdated.
         const show = (next) => {
           if (over || mine < shown) return;
           shown = mine;
@@ -118,14 +118,14 @@ export function usePolled(load, inputs, { every = 5000, on = null } = {}) {
   return { ...state, again: () => again.current() };
 }
 
-// Whether the stream over all sessions is alive.
+// True if the event stream of all sessions is connected.
 export function useLink() {
   const [link, setLink] = useState(linkState());
   useEffect(() => hear((event) => event.name === "link" && setLink(event.data)), []);
   return link;
 }
 
-// A list that is read page by page: the first is asked again while it is seen, the others when somebody wants them.
+// A paged list. The first page is polled while the tab is visible; the other pages are loaded on request.
 export function usePages(load, inputs) {
   const first = usePolled((signal) => load({}, { signal }), inputs);
   const [more, setMore] = useState({ items: [], next: null, error: null });
@@ -151,7 +151,7 @@ export function Pages({ list }) {
     ${list.next && html`<button class="btn" onClick=${list.follow}>Show more</button>`}`;
 }
 
-// Whether a stream or list is alive; where it is not, when it is tried again.
+// Connection state of a stream or list, with the time of the next attempt.
 export function Live({ live, again, words }) {
   const [, setTick] = useState(0);
   useEffect(() => {

@@ -38,7 +38,7 @@ class Order:
 
 
 def outcome(delivery):
-    """What a `OutcomeRecord` of it says."""
+    """Return id, kind, name, text and data of a reply, event or route, as its `OutcomeRecord` has them."""
     match delivery:
         case Reply():
             name, text = delivery.message_type or "", delivery.text
@@ -51,7 +51,7 @@ def outcome(delivery):
 
 
 def told_in(records):
-    """The same by the records: the answers that were not more than their text, and all others."""
+    """Return the `outcome` tuples of the delivered outcomes in `records`, from plain answers and from `OutcomeRecord`s."""
     texts = {
         record.message.id: record.message.text for record in records if isinstance(record, AgentMessageRecord)
     }

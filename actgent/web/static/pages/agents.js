@@ -1,4 +1,4 @@
-// The agents: what is wrong first, a row opens the agent's sessions.
+// The agents, those with errors first. A row opens the sessions of the agent.
 
 import { get } from "../api.js";
 import { Empty, Failed, Loading, count, counted, html, usePolled } from "../parts.js";

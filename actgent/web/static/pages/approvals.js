@@ -1,4 +1,4 @@
-// Tool calls that wait for people: one at a time, the oldest first, by keys or buttons.
+// Pending approvals: one at a time, the oldest first, decided by keys or buttons.
 
 import { useEffect, useLayoutEffect, useState } from "../vendor/hooks.js";
 import { ask, get, may, path } from "../api.js";
@@ -10,7 +10,7 @@ const BEFORE = 4; // messages that are read to find what was said before
 const GRAVE = ["high", "critical"]; // risks that are looked at one by one, as are forms
 const sessionOf = (approval) => ({ id: approval.session_id, agent: approval.agent });
 
-// What a person said last in the session, and what the agent had said to it.
+// The last message of the user in the session, and the answer of the agent.
 function Before({ approval }) {
   const [said, setSaid] = useState([]);
   useEffect(() => {
@@ -24,7 +24,7 @@ function Before({ approval }) {
     ${said.map((each) => html`<p key=${each.message_id}><b class="dim">${each.sender.kind === "assistant" ? approval.agent : each.sender.name || each.sender.kind}</b> ${each.text}</p>`)}</details>`;
 }
 
-// Several calls at once, after one more question: one after the other, and those that fail stay.
+// Approves several calls after a confirmation, one after the other. Calls that fail stay in the list.
 function Several({ calls, onDone, onClose }) {
   const [state, setState] = useState({ busy: false, done: 0, failed: [] });
   const run = async () => {
@@ -150,7 +150,7 @@ export function Approvals({ asked }) {
       <${Before} key=${`before ${first.id}`} approval=${first} />
     </section>`}
     ${open.length > 1 &&
-    html`<section class="panel" aria-label="Behind it"><h2>Behind it <span class="sp"></span>${plain.length > 1 && may("approve") && html`<button class="btn" onClick=${() => setSeveral(plain)}>Approve ${plain.length === open.length ? "all " : ""}${plain.length} …</button>`}</h2><ul class="plain">
+    html`<section class="panel" aria-label="Next approvals"><h2>Next approvals <span class="sp"></span>${plain.length > 1 && may("approve") && html`<button class="btn" onClick=${() => setSeveral(plain)}>Approve ${plain.length === open.length ? "all " : ""}${plain.length} …</button>`}</h2><ul class="plain">
       ${open.slice(1).map((each) => html`<li key=${each.id}><b class="mono">${each.tool}</b> of ${each.agent} in <a class="mono" href=${sessionLink(sessionOf(each))}>${each.session_id}</a>, <${Ago} at=${each.created_at} />${each.question && html`<br />${each.question}`}</li>`)}
     </ul></section>`}
     ${several && html`<${Several} calls=${several} onDone=${isDone} onClose=${() => setSeveral(null)} />`}`;

@@ -1,4 +1,4 @@
-// What sessions in memory, and their turns, may still take: what is close to its end first.
+// Remaining limits of loaded sessions and their turns, the most used first.
 
 import { get } from "../api.js";
 import { Bar, Empty, Failed, Loading, Pages, count, html, money, sessionLink, usePages } from "../parts.js";

@@ -1,4 +1,4 @@
-// What failed, in all agents: by kind and class, the newest first, with what to do and where it was.
+// Errors of all agents, grouped by kind and class, the newest first, with remedies and sessions.
 
 import { Ago, Empty, Failed, Loading, count, counted, html, sessionLink } from "../parts.js";
 

@@ -1,4 +1,4 @@
-// What readers think of an answer: a thumb, and words; the latest of each reader stands.
+// Ratings of an answer: a thumb and a comment. The latest rating of each user replaces the earlier ones.
 
 import { useState } from "../vendor/hooks.js";
 import { ask, may, path } from "../api.js";
@@ -46,7 +46,7 @@ export function Feedback({ turn, session }) {
       <p class="dim" role="status">The rating is saved. A comment helps later readers.</p>
       <label>Why <input name="comment" maxlength="10000" autofocus /></label>
       <label>Correct answer <input name="expected" maxlength="10000" /></label>
-      <div class="row"><button class="btn main">Save comment</button><button class="btn" type="button" onClick=${() => setState({ score: null, busy: false, error: null })}>No words</button></div>
+      <div class="row"><button class="btn main">Save comment</button><button class="btn" type="button" onClick=${() => setState({ score: null, busy: false, error: null })}>Skip</button></div>
     </form>`}
   </div>`;
 }

@@ -1,4 +1,4 @@
-// What model calls pass before their providers: how many may be there, who waits, and why it is slow.
+// Rate limiters of model providers: concurrency windows, waiting calls, and reasons of delays.
 
 import { useEffect, useRef } from "../vendor/hooks.js";
 import { get } from "../api.js";
@@ -20,7 +20,7 @@ function keepSamples(governors) {
 
 const LINES = [["window", "warn", [6, 4]], ["at the provider", "run", []], ["waiting", "wait", [2, 3]]];
 
-// At least the last minute; one sample alone would be drawn on years.
+// At least the last minute: the time axis of a single sample would span years.
 function shownTimes({ data: [times] }) {
   const last = times.at(-1);
   return [Math.max(last - (KEPT * EVERY) / 1000, Math.min(times[0], last - 60)), last];

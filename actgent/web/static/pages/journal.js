@@ -1,4 +1,4 @@
-// A session as it was after each of its records: what was written, its state, what was said; and copies that go on from there.
+// The state and conversation of a session after each of its records, and forks from a record.
 
 import { useEffect, useLayoutEffect, useRef, useState } from "../vendor/hooks.js";
 import { ask, blob, get, may, path } from "../api.js";
@@ -9,7 +9,7 @@ import { changesOf, sentenceOf } from "./records.js";
 const SPAN = 100; // records before and behind the one that is looked at
 const REST = 150; // milliseconds for which the place has to stand before it is asked for
 
-// What is asked for again whenever its inputs have stood for a while; what was there stays until the next is.
+// Data that is requested again after its inputs are unchanged for a moment. The previous data stays until the response.
 function useAsked(load, inputs) {
   const [state, setState] = useState({ data: null, error: null });
   const [turn, setTurn] = useState(0);
@@ -34,9 +34,9 @@ function useAsked(load, inputs) {
 function Scrubber({ at, last, digest, go }) {
   return html`<div class="panel"><div class="b scrub">
     <button class="btn" aria-label="The first record" disabled=${at === 1} onClick=${() => go(1)}>|◀</button>
-    <button class="btn" aria-label="One record back" disabled=${at === 1} onClick=${() => go(at - 1)}>◀ <kbd>[</kbd></button>
+    <button class="btn" aria-label="Previous record" disabled=${at === 1} onClick=${() => go(at - 1)}>◀ <kbd>[</kbd></button>
     <input type="range" min="1" max=${last} value=${at} aria-label="Record" aria-valuetext="record ${at} of ${last}" onInput=${(event) => go(Number(event.target.value))} />
-    <button class="btn" aria-label="One record on" disabled=${at === last} onClick=${() => go(at + 1)}>▶ <kbd>]</kbd></button>
+    <button class="btn" aria-label="Next record" disabled=${at === last} onClick=${() => go(at + 1)}>▶ <kbd>]</kbd></button>
     <button class="btn" aria-label="The last record" disabled=${at === last} onClick=${() => go(last)}>▶|</button>
     <span class="mono" role="status">${count(at)} / ${count(last)}</span>
     ${digest && html`<span class="dim mono">digest ${digest.slice(0, 8)}…</span>`}
@@ -53,7 +53,7 @@ function Records({ rows: given, at, go }) {
     const row = box.current?.querySelector("[aria-current]");
     if (row) box.current.scrollTop = row.offsetTop - box.current.clientHeight / 2;
   }, [at, given, isWhole]);
-  return html`<h2>Records <span class="sp"></span><div class="seg" role="group" aria-label="Which records">
+  return html`<h2>Records <span class="sp"></span><div class="seg" role="group" aria-label="Shown records">
       <button aria-pressed=${!isWhole} onClick=${() => setIsWhole(false)}>What happened</button><button aria-pressed=${isWhole} onClick=${() => setIsWhole(true)}>All</button>
     </div></h2>
     <div class="records" ref=${box} tabindex="0" role="group" aria-label="Records, by number"><table>
@@ -80,7 +80,7 @@ function Said({ past, agent }) {
   const known = new Set(past.history.map((each) => each.message_id));
   const waiting = past.waiting.filter((each) => !known.has(each.message_id)).map((each) => ({ ...each, waits: true }));
   const messages = [...past.history, ...waiting];
-  return html`<section class="panel" aria-label="What was said"><h2>Conversation up to this record <span class="dim">${counted(past.history.length, "message")}${waiting.length ? `, ${waiting.length} wait` : ""}</span></h2>
+  return html`<section class="panel" aria-label="Conversation"><h2>Conversation up to this record <span class="dim">${counted(past.history.length, "message")}${waiting.length ? `, ${waiting.length} wait` : ""}</span></h2>
     <div class="chat bounded" tabindex="0" role="group" aria-label="Messages">${messages.length === 0 && html`<p class="dim">Nothing.</p>`}
       ${messages.map(
         (each) => html`<div class="msg ${each.sender.kind === "user" ? "user" : ""}" key=${each.message_id}><b>${each.sender.kind === "assistant" ? agent : each.sender.name || each.sender.kind}${each.waits ? " (waits)" : ""}</b><div>
@@ -95,13 +95,13 @@ function Part({ part }) {
   return html`<p class="dim">${part.type} ${part.name || part.media_type || ""}</p>`;
 }
 
-// The next request to the model, as today's code of the agent puts it together; it is asked for when somebody wants it.
+// The next model request, built by the current code of the agent; loaded when it is opened.
 function ModelView({ session, at }) {
   const [isOpen, setOpen] = useState(false);
   const view = useAsked((signal) => (isOpen ? get(path("sessions", session.id, "at", String(at), "request"), { agent: session.agent }, { signal }) : null), [at, isOpen]);
   const { request } = view.data || {};
   return html`<section class="panel" aria-label="Next model request"><details class="view" onToggle=${(event) => setOpen(event.currentTarget.open)}>
-    <summary>Next model request next${request && html` <span class="dim">about ${counted(request.tokens, "token")}, ${count(request.messages.length)} of ${counted(request.of_messages, "message")}</span>`}</summary>
+    <summary>Next model request${request && html` <span class="dim">about ${counted(request.tokens, "token")}, ${count(request.messages.length)} of ${counted(request.of_messages, "message")}</span>`}</summary>
     ${isOpen && view.error && html`<${Failed} error=${view.error} what="The request" again=${view.again} />`}
     ${isOpen && !view.data && !view.error && html`<${Loading} what="the request" />`}
     ${view.data && !request && html`<p class="b dim">No model call follows this record.</p>`}
@@ -163,7 +163,7 @@ function Past({ session, wanted }) {
   const [forks, setForks] = useState(false);
   const go = (number) => setAt(Math.min(Math.max(1, number), last));
   useKeys({ "[": () => go(at - 1), "]": () => go(at + 1), F: () => may("chat") && setForks(true) });
-  // At once: a link that is followed in between would be taken back.
+  // Synchronously: a later update would revert a navigation in between.
   useLayoutEffect(() => history.replaceState(null, "", journalLink(session, at)), [at]);
   const query = { agent: session.agent };
   const begin = Math.max(0, Math.floor((at - 1) / SPAN) * SPAN - SPAN);
@@ -248,7 +248,7 @@ function Choice() {
     ${!list.data && !list.error && html`<${Loading} what="sessions" />`}
     ${list.data && (list.data.items.length === 0
       ? html`<${Empty} title="No sessions here">Sessions appear as soon as an agent receives a message.</${Empty}>`
-      : html`<section class="panel" aria-label="Changed last"><h2>Changed last</h2><ul class="plain">
+      : html`<section class="panel" aria-label="Latest changes"><h2>Latest changes</h2><ul class="plain">
           ${list.data.items.map((each) => html`<li key=${each.agent + each.id}><a class="mono" href=${journalLink(each)}>${each.id}</a> <span class="dim">${each.agent} for ${each.owner}, ${counted(each.records, "record")}, <${Ago} at=${each.updated_at} /></span> <${Tag} state=${each.state} /></li>`)}
         </ul></section>`)}`;
 }

@@ -1,4 +1,4 @@
-// Pictures, sound and files that were said or that tools returned: fetched with the key, shown from memory, never from elsewhere.
+// Pictures, sound and files of messages and tool results: fetched with the key and shown from memory, never from other servers.
 
 import { useEffect, useRef, useState } from "../vendor/hooks.js";
 import { blob, path } from "../api.js";
@@ -13,7 +13,7 @@ const size = (bytes) => (bytes < 1000 ? counted(bytes, "byte") : bytes < 1e6 ? `
 const waiting = [];
 let running = 0;
 
-// Fetches a few at a time, in the order in which they are asked for.
+// Limits concurrent fetches; serves requests in their order.
 async function inTurn(signal, fetched) {
   if (running >= SIDE_BY_SIDE) await new Promise((resolve) => waiting.push(resolve));
   running += 1;
@@ -26,7 +26,7 @@ async function inTurn(signal, fetched) {
   }
 }
 
-// Something in memory with an address of its own, as long as it is shown.
+// An object URL that exists as long as the component is shown.
 function useBlob(medium, session, wanted) {
   const [state, setState] = useState({ url: null, type: "", error: null });
   useEffect(() => {
@@ -49,7 +49,7 @@ function useBlob(medium, session, wanted) {
   return state;
 }
 
-// Whether something was on the screen.
+// True if the element has been on the screen.
 function useSeen(box) {
   const [isSeen, setSeen] = useState(false);
   useEffect(() => {
@@ -95,10 +95,10 @@ function Medium({ medium, session, who }) {
   </figure>`;
 }
 
-// What stands elsewhere is named and not fetched: whoever it belongs to would learn who reads this.
-const RemoteSessions = ({ medium }) =>
+// Media of other servers are linked and not fetched, because a request would reveal the reader to that server.
+const LinkedMedium = ({ medium }) =>
   html`<p class="dim">${medium.type} elsewhere, ${medium.media_type}: ${/^https:/.test(medium.url) ? html`<a href=${medium.url} target="_blank" rel="noopener noreferrer">${medium.url}</a>` : html`<span class="mono">${medium.url}</span>`}</p>`;
 
 export function Media({ media, session, who }) {
-  return media.map((each) => (each.media_id ? html`<${Medium} key=${each.media_id} medium=${each} session=${session} who=${who} />` : each.url ? html`<${RemoteSessions} key=${each.url} medium=${each} />` : html`<p class="dim">${each.type}, ${each.media_type}</p>`));
+  return media.map((each) => (each.media_id ? html`<${Medium} key=${each.media_id} medium=${each} session=${session} who=${who} />` : each.url ? html`<${LinkedMedium} key=${each.url} medium=${each} />` : html`<p class="dim">${each.type}, ${each.media_type}</p>`));
 }

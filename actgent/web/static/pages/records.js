@@ -1,4 +1,4 @@
-// Records of the journal in a line each, and what changed between two states.
+// Formats journal records as one line each, and the difference between two states.
 
 const textOf = (message) => (message?.parts || []).filter((part) => part.type === "text").map((part) => part.text).join(" ");
 const callsOf = (message) => (message?.parts || []).filter((part) => "arguments" in part);
@@ -30,7 +30,7 @@ export function sentenceOf(record) {
   return told ? inShort(told(record)) : "";
 }
 
-// Rows of [sign, name, value]: what is the same, what came and what went.
+// Returns rows of [sign, name, value]: unchanged, added and removed entries.
 export function changesOf(before, after) {
   const names = [...new Set([...Object.keys(before), ...Object.keys(after)])].sort();
   return names.flatMap((name) => {

@@ -1,4 +1,4 @@
-// What sessions are told at a time: the next due first; what is removed can be had back for five seconds.
+// Scheduled messages, the next due first. A removal can be undone for five seconds.
 
 import { useState } from "../vendor/hooks.js";
 import { ask, get, may, path } from "../api.js";
@@ -47,8 +47,8 @@ export function Schedules() {
   const [way, setWay] = useState("all");
   const list = usePages((query, options) => get("/schedules", { ...query, limit: 100 }, options), []);
   const rows = list.rows.filter(isOf[way]);
-  return html`<div class="head"><h1>Schedules</h1><p>what sessions are told at a time, the next first</p></div>
-    <div class="filters"><div class="seg" role="group" aria-label="Which">
+  return html`<div class="head"><h1>Schedules</h1><p>messages that sessions receive at a set time, the next first</p></div>
+    <div class="filters"><div class="seg" role="group" aria-label="Shown schedules">
       ${Object.entries(WAYS).map(([name, words]) => html`<button aria-pressed=${way === name} onClick=${() => setWay(name)}>${words}</button>`)}
     </div></div>
     ${list.error && html`<${Failed} error=${list.error} what="The list of schedules" again=${list.again} since=${list.at} />`}

@@ -1,4 +1,4 @@
-// One session: its turns as they grow, what it costs, and what a person may do: say, interrupt, decide.
+// One session: its turns with partial answers, its cost, and controls to send, interrupt and decide.
 
 import { useEffect, useLayoutEffect, useRef, useState } from "../vendor/hooks.js";
 import { ask, follow, get, may, path } from "../api.js";
@@ -88,7 +88,7 @@ function Turn({ turn, session, growing, onDone, number }) {
   </article>`;
 }
 
-// The state of the program; what begins with a line is actgent's own.
+// The state of the program. Names that begin with an underscore belong to actgent.
 const visible = (state) => Object.fromEntries(Object.entries(state).filter(([name]) => !name.startsWith("_")));
 
 function Timeline({ turn }) {
@@ -129,10 +129,10 @@ function Say({ id, agent, closed }) {
   if (closed) return html`<p class="empty">This session is closed.</p>`;
   return html`<form class="say" onSubmit=${send}>
     ${state.error && html`<p class="err" role="alert">It was not sent: ${state.error.message}</p>`}
-    <textarea name="text" rows="2" required aria-label="Message" placeholder="Say something to ${agent}" ref=${box} onKeyDown=${keys}></textarea>
+    <textarea name="text" rows="2" required aria-label="Message" placeholder="Message to ${agent}" ref=${box} onKeyDown=${keys}></textarea>
     <div class="row">
-      <select name="priority" aria-label="Priority"><option value="normal">Normal</option><option value="urgent">Urgent: stops what runs</option><option value="high">High</option><option value="low">Low</option></select>
-      <select name="on_busy" aria-label="While it works"><option value="queue">waits its turn</option><option value="interrupt">interrupts</option><option value="collect">is answered with others</option></select>
+      <select name="priority" aria-label="Priority"><option value="normal">Normal</option><option value="urgent">Urgent: stops the running turn</option><option value="high">High</option><option value="low">Low</option></select>
+      <select name="on_busy" aria-label="During a running turn"><option value="queue">is queued</option><option value="interrupt">interrupts</option><option value="collect">is answered with others</option></select>
       <span class="sp"></span><button class="btn main" disabled=${state.busy}>Send <kbd>Ctrl ⏎</kbd></button>
     </div>
   </form>`;
@@ -192,14 +192,14 @@ export function Session({ id, agent }) {
       <div class="chat" role=${isTold ? "feed" : "status"} aria-label="Turns">
         ${isTold
           ? story.turns.map((turn, place) => html`<${Turn} key=${turn.id} number=${begin > 0 ? "" : place + 1} turn=${turn} session=${about} growing=${story.growing?.turn === turn.id && story.growing} onDone=${head.again} />`)
-          : link.live || story?.closed ? html`<${Empty} title="No messages yet">${may("chat") ? "Send a message below." : "Messages appear here."}</${Empty}>` : html`<${Loading} what="what was said" />`}
+          : link.live || story?.closed ? html`<${Empty} title="No messages yet">${may("chat") ? "Send a message below." : "Messages appear here."}</${Empty}>` : html`<${Loading} what="messages" />`}
       </div>
       <div class="end" ref=${end}></div>
       ${(may("chat") || status === "closed") && html`<${Say} id=${id} agent=${about.agent} closed=${status === "closed"} />`}
     </section>
     <div class="stack">
       <${Timeline} turn=${story?.turns.at(-1)} />
-      <section class="panel" aria-label="About it"><h2>Session</h2><div class="b"><dl class="kv">
+      <section class="panel" aria-label="Session"><h2>Session</h2><div class="b"><dl class="kv">
         <dt>Agent</dt><dd>${about.agent}</dd><dt>Owner</dt><dd>${about.owner}</dd>
         ${about.mode && html`<dt>Mode</dt><dd>${about.mode}</dd>`}
         <dt>Opened</dt><dd><${Ago} at=${about.created_at} /></dd><dt>Records</dt><dd>${count(about.records)}</dd>
@@ -207,7 +207,7 @@ export function Session({ id, agent }) {
         ${about.budget && Object.entries(about.budget).map(([name, left]) => html`<dt>${name.replaceAll("_", " ")} left</dt><dd>${count(left)}</dd>`)}
         ${about.parent && html`<dt>Works for</dt><dd><a href=${sessionLink(about.parent)}>${about.parent.id}</a></dd>`}
       </dl></div></section>
-      ${about.children?.length > 0 && html`<section class="panel" aria-label="Children"><h2>Works through</h2><ul class="plain">${about.children.map((each) => html`<li><a class="mono" href=${sessionLink(each)}>${each.id}</a> <${Tag} state=${each.state} /></li>`)}</ul></section>`}
+      ${about.children?.length > 0 && html`<section class="panel" aria-label="Children"><h2>Child sessions</h2><ul class="plain">${about.children.map((each) => html`<li><a class="mono" href=${sessionLink(each)}>${each.id}</a> <${Tag} state=${each.state} /></li>`)}</ul></section>`}
       ${about.schedules?.length > 0 && html`<section class="panel" aria-label="Schedules"><h2>Schedules</h2><ul class="plain">${about.schedules.map((each) => html`<li>${each.description} <span class="dim">${each.cron || new Date(each.due).toLocaleString()}</span></li>`)}</ul></section>`}
       ${story && Object.keys(visible(story.state)).length > 0 && html`<section class="panel" aria-label="State"><h2>State</h2><pre class="b" tabindex="0">${JSON.stringify(visible(story.state), null, 2)}</pre></section>`}
     </div></div>`;

@@ -1,4 +1,4 @@
-// The list of sessions: filtered and paged by the server; new rows wait above and never move what is read.
+// The list of sessions, filtered and paged by the server. New rows wait behind a button, so visible rows never move.
 
 import { useEffect, useRef, useState } from "../vendor/hooks.js";
 import { get } from "../api.js";
@@ -33,7 +33,7 @@ function useArrows(rows) {
   return selected;
 }
 
-// What was typed: `owner:ada state:working agent:clerk`, and how an id or owner begins.
+// Parses the filter: `owner:ada state:working agent:clerk`, and the beginning of an id or owner.
 function filterOf(text) {
   const found = { q: "" };
   for (const word of text.split(/\s+/).filter(Boolean)) {
@@ -43,7 +43,7 @@ function filterOf(text) {
   return found;
 }
 
-// The rows that are read stay where they are: what changes is written into them, and what is new waits.
+// Visible rows keep their place: changes are written into them, and new rows wait.
 function useRows(load, inputs) {
   const list = usePolled((signal) => load({}, signal), inputs, { on: ({ name }) => name === "head" });
   const [page, setPage] = useState({ rows: null, next: null, error: null });

@@ -1,4 +1,4 @@
-// A session's events put together into turns: what was said, which tools ran, what people decided, and when.
+// Groups the events of a session into turns: messages, tool calls, approval decisions, and their times.
 
 export const emptyStory = () => ({ turns: [], state: {}, closed: false, growing: null, calls: {} });
 
@@ -99,7 +99,7 @@ function span(turn, label, kind, from, to) {
 // The end of the last span of a turn, or the time at which the turn began.
 const lastEnd = (turn) => Math.max(Date.parse(turn.began), ...turn.spans.map((each) => each.end));
 
-// Applies one event to a story, which is changed.
+// Applies one event to a story, in place.
 export function tell(story, event) {
   const { data } = event;
   const turn = data.turn ? turnOf(story, data.turn, data.at) : story.turns.at(-1);
