@@ -279,7 +279,7 @@ def _hint(name: str) -> str:
 
 
 def _show_errors_here() -> None:
-    """Let tracebacks say `actgent.InboxFull`, the name by which it is caught."""
+    """Set `__module__` of the errors, so that tracebacks show `actgent.InboxFull`, the name to catch."""
     errors = importlib.import_module(f"{__name__}.errors")
     for name in _NAMES["errors"]:
         getattr(errors, name).__module__ = __name__

@@ -165,7 +165,7 @@ class TurnStarted(SessionObservation):
 
 @attrs.frozen(kw_only=True)
 class TurnSuspended(SessionObservation):
-    """Event: a turn was suspended until approvals arrive. It has no running task meanwhile."""
+    """Event: a turn was suspended until approvals arrive. It has no running task until then."""
 
     ids: tuple[str, ...]
     """Ids of the approvals that the turn waits for."""

@@ -75,9 +75,7 @@ def new_secret() -> str:
     """Return an unguessable id: 128 random bits in hexadecimal."""
     try:
         return _secrets.pop()
-    except (
-        IndexError
-    ):  # several threads may refill the list at the same time: each keeps one secret of its own batch
+    except IndexError:  # several threads may refill the list at the same time: each keeps one secret of the batch that it generated
         digits = os.urandom(16 * _SECRETS).hex()
         _secrets.extend([digits[at : at + 32] for at in range(32, len(digits), 32)])
         return digits[:32]
@@ -392,7 +390,7 @@ def _is_list(content: object) -> bool:
 
 _CONTENT: Mapping[type, str] = {
     bytes: ": decode it, or wrap it as Image(...) or File(...)",
-    dict: ": pass the text alone; the session remembers the conversation, and says who spoke by sender=",
+    dict: ": pass the text alone; the session remembers the conversation, and stores the author of a message in sender=",
 }
 """Hint in the error message, by type of the rejected content."""
 

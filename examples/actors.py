@@ -1,4 +1,4 @@
-"""Actors without a model beside agents: they talk by `tell` and `ask`, under one supervision.
+"""Actors without a model next to agents: they use `tell` and `ask`, under one supervision.
 
 A till counts money, and no model ever does; a clerk asks it by a tool. A postman hands letters to the clerk. What an
 actor gives up is a dead letter, which can be listed and sent again.

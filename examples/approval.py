@@ -1,4 +1,4 @@
-"""Approvals: a tool that needs a person waits for one, also over the end of the process.
+"""Approvals: a call that needs an approval waits for the decision, even across a restart of the process.
 
 The first process asks and ends. The second one, which could run a week later, finds what waits, and a person
 approves one payment, changes another and rejects the third; the rule of the agent lets small ones pass.
@@ -48,7 +48,7 @@ async def pay(what: str, amount: int) -> str:
 
 
 def needs_person(call: ToolCall, *_: object) -> bool:
-    """Whether a person has to approve a call: all that is not small."""
+    """Request an approval for large amounts only."""
     return isinstance(call.arguments, str) or call.arguments["amount"] > SMALL
 
 

@@ -52,7 +52,7 @@ async def main() -> None:
         try:
             await clerk.run("Pay the printer", session=session)
         except Suspended as waiting:
-            print(f"a person has to decide over: {', '.join(waiting.tools)}")
+            print(f"calls that wait for an approval: {', '.join(waiting.tools)}")
             await clerk.resume({each: Approve() for each in waiting.ids})
         await session.wait_idle()
         print(f"heard up to record {session.cursor}; messages: {(await session.messages()).total}")

@@ -513,7 +513,7 @@ def test_inspect_shows_model_requests_and_cuts(tmp_path):
     cut = [
         listed[place - 1].split()[0]
         for place, line in enumerate(listed)
-        if "older messages were left out" in line
+        if "older messages were omitted" in line
     ]
     assert len(steps) == len(chats) == 9
     assert cut

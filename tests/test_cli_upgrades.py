@@ -71,7 +71,7 @@ def test_affected_sessions_are_named(tmp_path, new, capsys):
     out = capsys.readouterr().out
     assert "! shop c0: tool 'put': outcome unknown, as its tool is gone" in out
     assert "  shop w0: the model is asked" in out
-    assert "2 sessions in the middle: 1 goes on, 1 changes; 0 wait for other agents" in out
+    assert "2 sessions in the middle: 1 resumes, 1 changes; 0 wait for other agents" in out
     assert path.read_bytes() == before
 
 
@@ -80,7 +80,7 @@ def test_unaffected_sessions_exit_with_0(tmp_path, new, capsys):
     path = tmp_path / "agents.db"
     trio.run(lambda: leave(path, calls=0, waiting=2))
     assert check(new, "--journal", f"sqlite:///{path}") == 0
-    assert "2 sessions in the middle: 2 go on, 0 change" in capsys.readouterr().out
+    assert "2 sessions in the middle: 2 resume, 0 change" in capsys.readouterr().out
 
 
 def test_sessions_of_other_agents_are_counted(tmp_path, new, capsys):
@@ -100,7 +100,7 @@ def test_report_is_bounded(tmp_path, new, capsys, monkeypatch):
     assert check(new, "--journal", path) == 1
     out, err = capsys.readouterr()
     assert len(out.splitlines()) <= 5 + 5 + 3
-    assert "40 sessions in the middle: 20 go on, 20 change" in out
+    assert "40 sessions in the middle: 20 resume, 20 change" in out
     assert "40 sessions looked at" in err
 
 

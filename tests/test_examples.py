@@ -151,7 +151,7 @@ ESSENTIAL = {
     ],
     "remote_client.py": [
         "clerk: Good day, Ada.",
-        "a person has to decide over: pay",
+        "calls that wait for an approval: pay",
         "tool: paid 900",
         "clerk: It is paid.",
         "heard up to record",

@@ -388,7 +388,7 @@ async def test_a_stream_that_waits_for_a_person(told):
         replies = [event async for event in events if isinstance(event, Reply)]
     assert replies == []
     (record,) = told()
-    assert "a call of tool pay waits for a person" in record
+    assert "a call of tool pay waits for an approval" in record
     assert "agent.follow(session)" in record
 
 
@@ -396,7 +396,10 @@ async def test_a_chat_that_waits_for_a_person_and_nobody_is_asked(told):
     """Without on_approval nobody would know."""
     await chat_once(agent_with(ToolCall("pay", {}), "done", tools=[pay]))
     (record,) = told()
-    assert "a call of tool pay waits for a person, and nobody was asked: attach session.on_approval" in record
+    assert (
+        "a call of tool pay waits for an approval, and no handler received the request: attach session.on_approval"
+        in record
+    )
 
 
 async def test_a_run_that_waits_for_a_person():
@@ -447,7 +450,7 @@ async def test_a_handler_that_is_attached_too_late(told):
         session.on_conversation(print)
         session.on_conversation(print)
     (record,) = told()
-    assert "on_conversation was attached after something had been delivered to nobody" in record
+    assert "on_conversation was attached after deliveries without a handler" in record
     assert "before chat() and wait_idle(), or in agent.on_session" in record
 
 

@@ -57,7 +57,7 @@ class Workers(Generic[*Args]):
         self._finish = finish
         self._abandon = abandon
         self._idle: dict[trio.lowlevel.Task, Any] = {}
-        """Parked workers with their `_Wake` objects, which stand in for trio outcomes."""
+        """Parked workers with their `_Wake` objects, which replace trio outcomes."""
         self._unused = 0
         """Minimum number of parked workers since the last check: workers that no job has needed."""
         self._is_watched = False

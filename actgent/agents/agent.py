@@ -172,7 +172,7 @@ class Agent(Generic[DataT_co, DepsT]):
             True for at most 1,000 tokens, or the maximum number of tokens.
         database: Tables of the agent, open while the agent runs. Tools use them as `ToolContext.database`.
         modes: Modes with their tools, and the rules for switching; None allows all tools at any time.
-        approval: Function of (call, tool, context) that returns True or an `ApprovalRequest` if a person has to approve the call. Tools
+        approval: Function of (call, tool, context) that returns True or an `ApprovalRequest` if an approver must decide on the call. Tools
             with `approval=True` always ask. The function has no effects.
         sessions: Maximum number of sessions that are processed at the same time.
         urgent_sessions: Maximum number of additional sessions that are processed for URGENT messages.
@@ -638,7 +638,7 @@ class Agent(Generic[DataT_co, DepsT]):
         """Register `fn` as a guard, which checks messages, or with `on="answer"` replies, before handlers and callers receive them.
 
         A guard returns None to accept, or `Refuse(reason)` to end the turn with `GuardrailTripped`, a `Failure` of the kind
-        `guard`. It returns `ApprovalRequest(question)` to suspend the turn until a person has approved. A guard of answers may also return
+        `guard`. It returns `ApprovalRequest(question)` to suspend the turn until an approval is decided. A guard of answers may also return
         a text that replaces the answer; the history keeps the model's answer. A function with a second parameter also gets the
         session. An async guard may take `handler_timeout` seconds.
 

@@ -100,7 +100,7 @@ class SchemaBuilder:
         known = [instruction.name for instruction in self.instructions]
         if unknown := [name for name in names if name not in known]:
             raise ConfigurationError(
-                f"there is no instruction {unknown[0]!r} to remove: {nearest(unknown[0], known) if known else 'there are none'}"
+                f"instruction {unknown[0]!r} cannot be removed: {nearest(unknown[0], known) if known else 'the builder has no instructions'}"
             )
         return attrs.evolve(self, instructions=[i for i in self.instructions if i.name not in names])
 

@@ -19,7 +19,7 @@ from .validation import memory_of
 
 
 class PlanAgent(Agent[DataT_co, DepsT]):
-    """An agent that plans first. Its reply's `message_type` says if the plan was executed completely.
+    """An agent that plans first. Its reply's `message_type` states if the plan was executed completely.
 
     `models` may name a model for each of the roles `planning`, `execution` and `synthesis`. Handlers receive the plan in the
     events `intent`, `plan`, `plan_update`, `item` and `thoughts`.

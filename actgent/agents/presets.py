@@ -1,4 +1,4 @@
-"""The built-in agent classes with a conversational protocol of their own."""
+"""The built-in agent classes, each with its own conversational protocol."""
 
 from collections.abc import Collection, Iterable, Mapping
 from typing import Unpack, overload

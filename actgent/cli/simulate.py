@@ -116,7 +116,7 @@ def _settings(options: SimulateOptions) -> Settings:
 
 
 def _run_all(options: SimulateOptions, settings: Settings, terminal: Terminal, begun: float) -> Totals:
-    """Run all seeds, with a line of progress. Ctrl-C ends the run early, and what was run is reported."""
+    """Run all seeds, with a line of progress. Ctrl-C ends the run early, with a report of the finished seeds."""
     totals, shown = Totals(), begun
     until = begun + (float("inf") if options.duration is None else _seconds(options.duration))
     jobs = options.jobs or os.cpu_count() or 1

@@ -123,7 +123,7 @@ class Refused(Exception):
         self.kind = kind
         """Kind of the problem: the last path segment of its `type` (RFC 9457), for example `not-found`."""
         self.detail = detail
-        """Explanation from the server, for people."""
+        """Explanation of the error from the server, in plain text."""
         self.status = status
         """HTTP status."""
         self.fields = fields

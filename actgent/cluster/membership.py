@@ -217,7 +217,7 @@ class NodeMembership:
         self._on_view(ClusterView(nodes=nodes, partitions=partitions, layout=layout))
 
     def _note_connection(self) -> None:
-        """Tell the failure detector about a new database connection."""
+        """Notify the failure detector of a new database connection."""
         if (count := self._table.connections) != self._connections:
             self._judge.note_connected(
                 trio.current_time(), is_first=not self._connections, is_server_new=self._table.is_server_new

@@ -45,7 +45,7 @@ class PendingRequest:
 
     form: HTTPRequest
     caller: str
-    """Owner for whom the request was sent."""
+    """Owner on whose behalf the request was sent."""
     scopes: tuple[str, ...]
     """Scopes of its sender."""
 
@@ -118,7 +118,7 @@ class PendingMessages:
             form: Request with which the message was sent.
             session_id: Id of the session.
             message_id: Id of the message.
-            caller: Owner for whom the message was sent.
+            caller: Owner on whose behalf the message was sent.
             scopes: Scopes of the sender.
 
         Raises:

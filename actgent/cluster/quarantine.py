@@ -269,7 +269,7 @@ class Quarantine:
         entry = Entry(session_id=key.session_id, agent=key.agent, records=ended, follows=True)
         await self._journal.commit(entry, epoch=self._journal.epoch_of(key.session_id))
         _log.error(
-            "session %s: message %s is given up: %s",
+            "session %s: message %s is dead-lettered: %s",
             LogVariable(key.session_id),
             LogVariable(message.id),
             words,

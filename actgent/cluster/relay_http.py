@@ -56,7 +56,7 @@ class SignedRequest:
     session_id: str
     """Session whose owner answers; empty if any node may answer. The path may name another session, as that of a fork does."""
     owner: str
-    """Owner for whom the caller acts."""
+    """Owner on whose behalf the caller acts."""
     scopes: tuple[str, ...]
     """Scopes of the caller."""
     length: int
@@ -85,7 +85,7 @@ def encode_request(
     Args:
         form: Verb, path, query, headers and body.
         session_id: Session whose owner answers; empty if any node may answer.
-        owner: Owner for whom the caller acts.
+        owner: Owner on whose behalf the caller acts.
         scopes: Scopes of the caller.
         epoch: Epoch of the session's partition, as the sender knows it.
         key: Cluster key.

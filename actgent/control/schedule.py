@@ -69,7 +69,9 @@ def parse_schedule(
         ConfigurationError: An argument is invalid, or not exactly one of the three is given.
     """
     if not isinstance(description, str) or not description.strip():  # type: ignore[redundant-expr]
-        raise ConfigurationError("a schedule needs a description that is not empty: what is to be done then?")
+        raise ConfigurationError(
+            "the description of a schedule is empty: describe the task that runs at its time"
+        )
     if [after, at, cron].count(None) != 2:  # noqa: PLR2004 - of three
         raise ConfigurationError(
             "a schedule takes exactly one of after= (seconds), at= (a date) and cron= (a line)"
@@ -112,7 +114,9 @@ def _moment(at: datetime, zone: str | None, now: float) -> float:
         raise ConfigurationError(f"at= takes a datetime, not {at!r}")
     if at.tzinfo is None:
         if zone is None:
-            raise ConfigurationError(f"{at.isoformat()} has no time zone: give it one, or say zone=")
+            raise ConfigurationError(
+                f"{at.isoformat()} has no time zone: use an aware datetime, or pass zone="
+            )
         at = at.replace(tzinfo=zone_of(zone))
     if at.timestamp() < now - PAST_TOLERANCE_SECONDS:
         raise ConfigurationError(f"{at.isoformat()} is in the past (now: {_utc(now)})")

@@ -56,7 +56,7 @@ class AgentGenerator(FunctionTool[..., str, Any]):
             role: Who the agent is.
             goal: What the agent is for.
             capabilities: What the agent can do, one capability an item.
-            instructions: Forms of answer: their names, each with a text that says when to use it.
+            instructions: Forms of answer: their names, each with a text that describes when to use it.
             advice: Further text of the system prompt.
         """
         # Values are written as JSON, which is valid YAML, so no text of the model can become a key.

@@ -1,6 +1,6 @@
 """All exceptions of actgent, in one tree.
 
-The first level of the tree says whose mistake it is; the class says what to do about it.
+The first level of the tree shows the origin of the error; the class shows the remedy.
 
     ActgentError
     ├── ConfigurationError         mistake of the developer: a wrong argument, file or setting
@@ -64,7 +64,7 @@ The first level of the tree says whose mistake it is; the class says what to do 
     ├── TooManySchedules           the session has reached its maximum number of schedules
     ├── LimitReached               a usage limit of a turn or session is reached, see `limit`, `used`, `session_id`
     ├── ContextOverflow            the request exceeds the context budget, see `parts`, `tokens`, `budget`
-    ├── ModelError                 the model call failed; `retryable` says whether a retry can succeed
+    ├── ModelError                 the model call failed; `retryable` is True if a retry can succeed
     │   ├── BadRequest             400, 404, 413, 422: the request is invalid
     │   │   └── UnsupportedPart    the model client cannot send a part of the message
     │   ├── NotAuthorized          401, 403: the API key is invalid or lacks a permission
@@ -341,7 +341,7 @@ class InvalidCursor(UsageError):
 class WrongOwner(SessionNotFound):
     """The session with this id belongs to another owner.
 
-    The text says only that this owner has no such session, and the class is a `SessionNotFound`. A service
+    The text states only that this owner has no such session, and the class is a `SessionNotFound`. A service
     that maps both to status 404 therefore does not reveal which ids exist.
     """
 
@@ -494,7 +494,7 @@ class InvalidState(UsageError):
 
 
 class SessionBusy(UsageError):
-    """The session has a running turn and rejects messages meanwhile (`on_busy="reject"`). The message was not stored."""
+    """The session has a running turn and rejects messages until it ends (`on_busy="reject"`). The message was not stored."""
 
     def __init__(self, session_id: str) -> None:
         self.session_id = session_id

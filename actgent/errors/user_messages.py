@@ -23,7 +23,7 @@ _BY_KIND: Mapping[str, str] = {
     "length": "The answer became too long. Please ask for less at once.",
     "parse": "The service gave no usable answer. Please try to say it in another way.",
     "empty": "The service gave no answer. Please try again.",
-    "suspended": "This waits for a person's decision.",
+    "suspended": "This waits for an approval.",
     "limit": "The limit of what may be used is reached. Please try again later.",
     "interrupted": "The answer was stopped.",
     "stopped": "The service is stopping. Please try again in a moment.",

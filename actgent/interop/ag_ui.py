@@ -153,7 +153,7 @@ def _interrupt(approval: Approval) -> Wire:
 
 
 def _snapshot(session: Session) -> list[Wire]:
-    """Return what users and assistants said in a session."""
+    """Return the messages of users and assistants in a session."""
     return [
         {"id": each.id, "role": each.sender.kind, "content": each.text}
         for each in session.history

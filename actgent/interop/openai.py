@@ -284,7 +284,7 @@ def messages_of_request(
         instructions: Text of the system that the request has in another field.
 
     Raises:
-        Problem: There are none, the last one is neither the user's nor a result, or one is of an unknown kind.
+        Problem: The body has no messages, the last message is neither a user message nor a result, or one has an unknown role.
     """
     try:
         return _messages_of(body.get(field), instructions)
@@ -742,9 +742,7 @@ async def _session_of(call: HTTPCall, agent: str | None, given: str) -> tuple[Se
         Problem: The caller has no such response, or it is another agent's.
     """
     session_id, _, message_id = given.removeprefix("resp_").partition(_SEPARATOR)
-    gone = Problem(
-        "not-found", "there is no response of this id", param="previous_response_id", code="not_found"
-    )
+    gone = Problem("not-found", "no response has this id", param="previous_response_id", code="not_found")
     if not session_id or not given.startswith("resp_"):
         raise gone
     try:
@@ -812,7 +810,7 @@ def response_usage(usage: Usage) -> Wire:
 
 @attrs.define
 class ResponseEncoder:
-    """Converts the events of a run to the events of a response, and keeps the response as it is at the end.
+    """Converts the events of a run to the events of a response, and stores the completed response.
 
     The number of a text delta is that of its item plus the characters of the item's text up to its end. So a stream that is
     read again has the same numbers, however the text is divided, and a client can continue inside of a text.

@@ -1,7 +1,7 @@
 """One run, which is the turn of one message, as typed events: read from the session's records and its growing answer.
 
 All protocols of outside clients are made from these events. A run ends with `RunEnded`, or with `RunSuspended` if its turn
-waits for the decisions of people; the run that follows the decisions begins with the record that resumes the turn.
+waits for approval decisions; the run that follows the decisions begins with the record that resumes the turn.
 """
 
 from collections.abc import AsyncGenerator, Callable, Sequence
@@ -84,7 +84,7 @@ class RunToolDone:
 
 @attrs.frozen(kw_only=True)
 class RunApprovalAsked:
-    """A tool call needs the decision of a person."""
+    """A tool call needs an approval."""
 
     approval: Approval
 
@@ -99,7 +99,7 @@ class RunApprovalDecided:
 
 @attrs.frozen(kw_only=True)
 class RunSuspended:
-    """The turn waits for decisions of people and for results of the caller's tools. It resumes after all of them."""
+    """The turn waits for approval decisions and for results of the caller's tools. It resumes after all of them."""
 
     approvals: Sequence[Approval]
     at: float = attrs.field(default=0.0, eq=False)
@@ -112,7 +112,7 @@ class RunSuspended:
 
     @property
     def of_people(self) -> Sequence[Approval]:
-        """The approvals that people decide."""
+        """Approvals of the turn, without calls of the caller's tools."""
         return [each for each in self.approvals if not each.for_caller]
 
 
@@ -295,7 +295,7 @@ class RunReader:
         ]
 
     def _complete(self, reply_id: str, text: str) -> list[RunEvent]:
-        """Emit what is missing of the text of an answer: a fast answer is complete before it was seen growing."""
+        """Emit the rest of an answer's text. A fast answer may be complete before any partial text was emitted."""
         events: list[RunEvent] = []
         shown = self._text if reply_id == self._reply_id else ""
         if self._text and (reply_id != self._reply_id or not text.startswith(shown)):
@@ -330,7 +330,7 @@ class RunReader:
         return [RunToolDone(result=each) for each in new]
 
     def suspend(self) -> list[RunEvent]:
-        """End the run if its turn waits for people or its caller; it may also wait for a delegated task."""
+        """End the run if its turn waits for approvals or caller tools. Do not end it if the turn waits for a delegated task."""
         approvals = tuple(self._asked.values()) or tuple(self.open_approvals())
         if self.is_whole:
             waiting = {each.id for each in self.open_approvals()}
@@ -346,13 +346,13 @@ async def read_run(
 ) -> AsyncGenerator[Sequence[RunEvent], None]:
     """Yield the events of a run in groups, until the run ends or is suspended.
 
-    An empty group says that nothing has happened for `alive_seconds`.
+    An empty group means that no event occurred for `alive_seconds`.
     """
     while not reader.is_over:
         events: list[RunEvent] = []
         has_moved_on = True
         try:
-            await trio.lowlevel.checkpoint()  # the model may go on, so that more text is sent at once
+            await trio.lowlevel.checkpoint()  # lets the model continue, so that more text is sent together
             if not _read_available(follower, reader, events):
                 with trio.move_on_after(alive_seconds) as limit:
                     await follower.move_on()

@@ -72,7 +72,7 @@ class Run:
     options: TurnOptions | None = None
     """Options of this turn; None for those of the agent."""
     decisions: Mapping[str, Decision] = attrs.field(factory=dict)
-    """Decisions of people by the id of the approval. If there are decisions or results, no message is sent."""
+    """Approval decisions by approval id. If the request has decisions or results, no message is sent."""
     results: Mapping[str, Decision] = attrs.field(factory=dict)
     """Results of the caller's tools, by the id of the call or of its approval: `Respond` or `Reject`."""
     after_decision: str = ""
@@ -176,9 +176,9 @@ class Run:
         return story.number - 1, False, False
 
     def _decision_on(self, approval: Approval) -> Decision | None:
-        """Return what the request says about an open approval or call; None if nothing.
+        """Return the request's decision on an open approval, or its result of a caller tool; None if it has neither.
 
-        A result is only that of a call of the caller's tools: it needs no scope `approve`.
+        Results are accepted only for calls of the caller's tools, because they need no scope `approve`.
         """
         if approval.for_caller and approval.session_id == self.session.id:
             result = self.results.get(approval.id) or self.results.get(approval.call_id)
@@ -298,7 +298,7 @@ async def find_session(call: HTTPCall, agent: str, session_id: str) -> Session:
     if head is None:
         try:
             return await create_session(call, opener, session_id=session_id)
-        except SessionExists:  # another request has created it meanwhile
+        except SessionExists:  # another request created it first
             head = await access.journal.head(agent, session_id)
     if head is None or not await access.sees(call.caller, head):
         raise missing()

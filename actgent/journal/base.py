@@ -374,7 +374,7 @@ class Journal(abc.ABC):
         return None
 
     async def backup(self, target: Path) -> Backup:
-        """Copy all confirmed records to a new file and verify the copy. The journal stays writable meanwhile.
+        """Copy all confirmed records to a new file and verify the copy. The journal stays writable during the copy.
 
         Raises:
             ConfigurationError: The target file exists, or this journal is not a file.

@@ -180,7 +180,7 @@ class LLM(abc.ABC):
     async def count_tokens(self, chat: ModelRequest) -> int | None:
         """Return the provider's count of the prompt tokens of a chat; None if the provider does not answer in time.
 
-        It is called if an estimate cannot tell whether a request fits. The default implementation returns None.
+        It is called if an estimate cannot decide whether a request fits. The default implementation returns None.
         """
         await trio.lowlevel.checkpoint()
         return None

@@ -1,6 +1,6 @@
 """Delimiters of system notices, and their removal from all other text, as a defence against prompt injection.
 
-A notice stands between `<system>` and `</system>`. In text of users, models and tools, the `<` of such a delimiter is replaced
+A notice is enclosed in `<system>` and `</system>`. In text of users, models and tools, the `<` of such a delimiter is replaced
 by `[` before the model sees it, in any spelling. The journal keeps the original text. The result only depends on the text, so
 the prefix of a prompt does not change. The headings of results of text calls, `[tool] (ID: ...)`, are protected as well: the
 bracket is escaped.

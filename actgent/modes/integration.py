@@ -48,7 +48,7 @@ def record_test_result(  # noqa: D417 - the model does not pass the context
     Args:
         tool_name: The tool that was tested.
         status: How it ended.
-        details: What was seen.
+        details: Evidence of the check.
     """
     result = {"status": status, "details": details}
     _put(context, "test_results", tool_name, result)

@@ -268,7 +268,7 @@ class Modes(NoticeSource):
         who = self.permitted_actors(current, mode)
         if by not in who:
             able = ", ".join(sorted(who)) or "no actor"
-            return f"{by} may not switch from {current} to {mode} (who may: {able})"
+            return f"{by} may not switch from {current} to {mode} (allowed: {able})"
         if self._guard is None:
             return None
         try:

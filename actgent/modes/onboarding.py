@@ -34,7 +34,7 @@ def onboarding_tools(required: Sequence[str]) -> list[Tool]:
 
     @tool(thread=False, effect="idempotent")
     def complete_onboarding(context: ToolContext) -> dict[str, Any]:
-        """Say that the set-up is complete; refused as long as required settings are missing."""
+        """Mark the set-up as complete; rejected as long as required settings are missing."""
         if missing := missing_settings(context.state, required):
             raise ToolError(f"onboarding is not complete: these settings are missing: {', '.join(missing)}")
         changes = [

@@ -144,7 +144,7 @@ async def _await(result: Any) -> Any:
 
 
 class HandlerProxy:
-    """Handler on trio that calls a handler elsewhere. It compares equal to that handler, so that it can be removed by it."""
+    """Handler on trio that calls a handler of another thread or event loop. It equals that handler, so `remove_handler` finds it."""
 
     def __init__(self, handler_context: HandlerContext, handler: Handler) -> None:
         self.handler_context = handler_context

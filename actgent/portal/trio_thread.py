@@ -217,7 +217,7 @@ class TrioThread(Generic[T]):
             return
         if _current_thread.get() is self:
             raise UsageError(
-                "a portal cannot be closed from a tool or handler of its agents, because closing waits for them: close it elsewhere"
+                "a portal cannot be closed from a tool or handler of its agents, because closing waits for them: close it after they return"
             )
         self._is_aborted |= abort
         with suppress(trio.RunFinishedError):

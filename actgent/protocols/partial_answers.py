@@ -7,7 +7,7 @@ two states:
         1/64
     following   the end of the text is inside the shown part: a follower shows each chunk and reads it once
 
-A follower gives up if it cannot interpret a chunk. Then `partial` reads the whole text again and decides.
+A follower stops if it cannot interpret a chunk. Then `partial` parses the whole text again.
 """
 
 import json

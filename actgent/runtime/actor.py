@@ -50,7 +50,7 @@ class AgentActor:
         """Set when its toolsets have connected, as far as they are waited for; it serves from then on."""
         self.ready = trio.Event()
         self.call_from_outside = call_from_outside.get()
-        """Calls something where it runs, for other threads, if it runs in a portal."""
+        """Function that runs a callable in the actor's thread, for calls from other threads; set if the actor runs in a portal."""
         self._on_stop = on_stop
         self._on_left = on_left
         self._cell: Cell | None = None

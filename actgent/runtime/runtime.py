@@ -115,7 +115,7 @@ class Runtime(Introspection, Ratings, SessionMigration):
         """Membership of this process in a cluster; None without a cluster."""
         self.watch = watch
         self.is_redacted = is_redacted
-        """True if texts are taken out of what is written, so that the log has none of errors either."""
+        """True if the journal redacts texts. Then log records contain no error texts either."""
         self.threads = threads
         self.journal = journal
         self.propagation = propagation

@@ -228,8 +228,8 @@ class SessionContext:
         elif (timer := self.timers.get(APPROVAL_TIMER)) is None or timer.at != at:
             self.set_timer(ApprovalDeadline(at))
 
-    def is_from_person(self, message: Message) -> bool:
-        """Return True if the message is from a person. Requests of other agents also have the sender kind user."""
+    def is_from_user(self, message: Message) -> bool:
+        """Return True if a user sent the message. Requests of other agents also have the sender kind user."""
         is_owners = message.sender.name == self.owner.name
         return message.sender.kind == "user" and not (is_owners and self.owner.kind == "agent")
 

@@ -187,8 +187,8 @@ def _takes_session(handler: Handler, taken: int, required: int) -> bool:
     """
     if required > 2 or (not taken and not _takes_any(handler)):  # noqa: PLR2004 - the two arguments of a handler: payload and session
         raise ConfigurationError(
-            f"handler {name_of(handler)} takes {required or 'no'} arguments, and is called with one, what is delivered, or with "
-            "two, that and the session: write def handler(item) or def handler(item, session)"
+            f"handler {name_of(handler)} takes {required or 'no'} arguments, and is called with one argument, the delivered item, or with "
+            "two, the item and the session: write def handler(item) or def handler(item, session)"
         )
     if required == 2:  # noqa: PLR2004 - the two arguments of a handler: payload and session
         _check_order(handler)

@@ -105,7 +105,7 @@ def _read(place: int, given: ImportedMessage) -> Iterator[ChatMessage]:
     if not any(_says_something(part) for part in parts):
         if role == "assistant":
             return
-        raise _wrong(place, "it says nothing")
+        raise _wrong(place, "it has no content")
     yield ChatMessage(role, parts)
 
 

@@ -1,6 +1,6 @@
 """Messages from outside to a session: construction, busy rules, and repeated message ids.
 
-The busy rule says how a message is treated that is sent while its session is busy:
+The busy rule decides about messages that arrive while their session is busy:
 
     queue      waits for its turn
     collect    waits, and is answered in one turn with other collected messages; all are in the history, the last is answered

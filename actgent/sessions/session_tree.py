@@ -38,7 +38,7 @@ class Children(dict[SessionKey, C], Generic[C]):
         self.unclaimed: dict[SessionKey, C] = {}
         """Children that an earlier process asked, and this one did not ask again when it was last looked."""
         self.asking: dict[SessionKey, C] = {}
-        """Children that may ask something of people, themselves or in sessions below them; see `open_approvals`."""
+        """Child sessions that may have open approvals, themselves or in their descendants; see `open_approvals`."""
 
     def add(self, child: C) -> None:
         self[child.key] = child

@@ -1,4 +1,4 @@
-"""A model that says anything that its tools' schemas allow, at any speed, or fails as providers do."""
+"""A model with random answers and tool calls that fit the schemas of its tools, at any speed, and with errors of real providers."""
 
 import json
 from collections.abc import Mapping, Sequence

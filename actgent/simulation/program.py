@@ -114,7 +114,7 @@ def _own_names(folder: str, names: Iterable[str]) -> list[str]:
 
 
 def _is_own(name: str, place: str, prefix: str) -> bool:
-    """Return True if a module below the folder of the program is not an installed library, and can be imported anew."""
+    """Return True if a module below the folder of the program is not an installed library, and can be imported again."""
     return (
         name.partition(".")[0] not in ("actgent", "__main__")
         and not place.endswith(tuple(EXTENSION_SUFFIXES))

@@ -280,7 +280,9 @@ class _Run:
                     async with trio.open_nursery() as inside:
                         # Callers outside keep calling while the runtime stops.
                         callers = (
-                            outside if may_stop and choices.pick("callers go on", (True, False)) else inside
+                            outside
+                            if may_stop and choices.pick("callers continue", (True, False))
+                            else inside
                         )
                         if self._kill_at == "time":
                             inside.start_soon(self._kill_later)
@@ -519,7 +521,7 @@ class _Run:
             self._check_refusal(error, session, waits=waits)
             return True
         if scope.cancelled_caught:
-            world.record("call", "the caller gives up")
+            world.record("call", "the caller cancels")
             return waits
         if world.is_alive(life):
             notes.accepted[message_id] = session.id
@@ -577,7 +579,7 @@ class _Run:
                 return
 
     async def _settle(self, agent: Agent, session: Session) -> None:
-        """Wait until no work of the session is left, and approve what waits for a decision."""
+        """Wait until the session has no work left. Approve all pending approvals."""
         with trio.move_on_after(LAST_LIFE_SECONDS) as scope:
             while True:
                 await session.wait_idle()

@@ -9,7 +9,7 @@ owner that sends one message at a time gets the same share as one that sends all
 The next entry of each level is compared by key, and the smallest is served. Nothing starves, because neither the turn
 nor the key of a queued entry changes.
 
-A single owner competes with nobody, so it is not placed in a level until a second owner arrives.
+A single owner has no competitors, so it is not placed in a level until a second owner arrives.
 
 All operations take O(log n). Stale heap entries are skipped when they reach the top, and removed when they outnumber
 the valid ones.

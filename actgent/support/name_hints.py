@@ -171,7 +171,7 @@ _NOT_ENTERED = "{0}() is an async block: write `async with {0}(...) as ...:`, an
 
 
 class _BlockFunction:
-    """Function that returns an async context manager. If the function itself is used as one, the error says how to call it."""
+    """Function that returns an async context manager. If the uncalled function is used in `async with`, the error shows the correct call."""
 
     def __init__(
         self,

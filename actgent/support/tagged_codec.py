@@ -60,7 +60,7 @@ class TaggedCodec:
     """Writes and reads the objects of some unions; made once, safe to share.
 
     Args:
-        unions: for each union its members by tag; a union that others hold stands before them.
+        unions: for each union its members by tag; a union that is a member of others comes before them.
     """
 
     def __init__(self, unions: Mapping[Any, Mapping[str, type]]) -> None:

@@ -254,7 +254,7 @@ _UNEXPLAINED = ("all attempts to connect", "All connection attempts")
 
 
 def explained_text(error: BaseException) -> str | None:
-    """Return `str(error)` with the operating system's reasons added if it is empty or says only that connecting failed.
+    """Return `str(error)` with the operating system's reasons added if it is empty or states only that the connection failed.
 
     None if the text cannot be read.
     """

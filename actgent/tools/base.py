@@ -278,7 +278,7 @@ class Tool(abc.ABC, Generic[DepsT_contra]):
     name: str
     """Name by which the model calls the tool, matching `^[a-zA-Z0-9_.-]{1,64}$`."""
     description: str = ""
-    """Tells the model when to call the tool; may be empty."""
+    """Description for the model: when to call the tool; may be empty."""
     parameters: Mapping[str, Any]
     """JSON Schema of the arguments (type object), checked before each call.
 

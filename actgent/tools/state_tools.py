@@ -36,7 +36,7 @@ class StateTool(Tool):
 
     Args:
         name: Name of the tool.
-        description: Text that tells the model when to call the tool.
+        description: Text for the model: when to call the tool.
         func: The function `(state, args)`.
         parameters: JSON Schema of `args`; None derives it.
         defaults: Returns values for keys that the state lacks.

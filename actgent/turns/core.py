@@ -292,7 +292,7 @@ class AgentCore:
     ) -> None:
         """Apply a mode change that the user requests, and notify the model of mode changes while no tool calls are open."""
         if modes.commands and message is turn.message:
-            said = [each for each in (*turn.joined, message) if context.is_from_person(each)]
+            said = [each for each in (*turn.joined, message) if context.is_from_user(each)]
             refused = [modes.apply_command(context.state, each) for each in said]
             turn.aside = "\n".join(filter(None, refused))
         if add_notices(context, (modes,), calls=turn.progress.calls, repairs=turn.progress.repairs):

@@ -46,7 +46,7 @@ HANDLER_KINDS: dict[type[Delivery], HandlerKind] = {
 }
 
 _RECORDED = (Reply, Event, Route)
-"""Deliveries that are observations of their own; the others are in messages."""
+"""Classes of deliveries that become separate observations. Other deliveries are part of messages."""
 
 
 def to_deliveries(

@@ -35,10 +35,10 @@ _log = logger_of(__name__)
 _PACKAGE = str(pathlib.Path(__file__).parents[1]) + os.sep
 _Traced = tuple[type[BaseException], BaseException, TracebackType]
 _HOW: dict[str, str] = {
-    "conversation": "read session.history for what was said",
-    "event": "they stand in session.history",
-    "tool_result": "they stand in session.history",
-    "routing": "they are not told again",
+    "conversation": "missed messages are in session.history",
+    "event": "missed items are in session.history",
+    "tool_result": "missed items are in session.history",
+    "routing": "missed routes are not redelivered",
 }
 
 
@@ -70,7 +70,7 @@ class FailureLogger:
     def warn_late_handler(self, context: SessionContext, kind: HandlerKind) -> None:
         """Warn that the first handler of a kind was attached after deliveries of that kind were dropped."""
         _log.warning(
-            "agent %s, session %s: on_%s was attached after something had been delivered to nobody: attach it before "
+            "agent %s, session %s: on_%s was attached after deliveries without a handler: attach it before "
             "chat() and wait_idle(), or in agent.on_session; %s",
             self.agent,
             LogVariable(context.id),
@@ -89,7 +89,7 @@ class FailureLogger:
         ):  # simultaneous interruptions are one log record with their count
             _log.warning(
                 "agent %s: a message ended without an answer, since an urgent one or interrupt() stopped its turn; "
-                "attach session.on_exception to hear of each",
+                "attach session.on_exception to receive each failure",
                 self.agent,
             )
             return
@@ -131,7 +131,7 @@ class FailureLogger:
                 )
         elif (error := future.suspended) is not None and not context.handlers.any_of("approval"):
             _log.warning(
-                "agent %s: a stream ended without an answer, since a call of tool %s waits for a person: decide with "
+                "agent %s: a stream ended without an answer, since a call of tool %s waits for an approval: decide with "
                 "agent.answer(approval, Approve()) inside of agent.follow(session), which reads on, or with agent.resume()",
                 self.agent,
                 ", ".join(error.tools),
@@ -147,7 +147,7 @@ class FailureLogger:
                 return
             above = above.parent
         _log.warning(
-            "agent %s: a call of tool %s waits for a person, and nobody was asked: attach session.on_approval and decide with "
+            "agent %s: a call of tool %s waits for an approval, and no handler received the request: attach session.on_approval and decide with "
             "session.answer(approval, Approve()) or Reject(); agent.approvals() lists all that wait",
             self.agent,
             approval.tool_name,

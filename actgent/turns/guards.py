@@ -51,7 +51,7 @@ class Guards:
         """
         if kind not in get_args(GuardedKind):
             raise ConfigurationError(
-                f"on={kind!r} is nothing that is guarded: {nearest(str(kind), get_args(GuardedKind))}"
+                f"on={kind!r} is not a kind of guard: {nearest(str(kind), get_args(GuardedKind))}"
             )
         added = (guard, takes_session(guard))
         if kind == "message":
@@ -61,7 +61,7 @@ class Guards:
         elif inspect.iscoroutinefunction(guard):
             raise ConfigurationError(
                 f"the guard {name_of(guard)} of inputs is async: write a plain function, which decides at once, or take "
-                "guard(on='message'), which runs beside the model call"
+                "guard(on='message'), which runs concurrently with the model call"
             )
         else:
             self.inputs = [*self.inputs, added]
@@ -278,10 +278,10 @@ def _find_decision(
         case Respond(content) if not asked.is_message:
             return str(content)
         case Reject(reason) | Respond(reason):
-            return Refuse(str(reason) or "a person refused it")
+            return Refuse(str(reason) or "the approver rejected it")
         case Expire():
-            return Refuse("nobody approved it in time")
-    return Refuse("it was withdrawn")
+            return Refuse("it was not approved in time")
+    return Refuse("its approval was withdrawn")
 
 
 def _with_text(message: Message, text: str) -> Message:

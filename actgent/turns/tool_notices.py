@@ -1,4 +1,4 @@
-"""Notices that tell a session's model about added, removed and changed tools.
+"""Notices to a session's model about added, removed and changed tools.
 
 The tools offered to a session stay unchanged at the beginning of its prompt, so that provider caches stay valid. Later
 changes are announced by a notice at the end of the conversation. Notices contain tool names only: descriptions are

@@ -91,7 +91,7 @@ class Watch:
         elif now - self._asked >= BLOCKED_SECONDS:
             self._is_named = True
             _log.warning(
-                "%s %s has held the event loop for more than %.1f s, at %s: nothing else ran meanwhile. Await instead "
+                "%s %s has held the event loop for more than %.1f s, at %s: no other task ran during that time. Await instead "
                 "(trio.sleep() for time.sleep(), an async client), make the function sync, which runs a tool in a thread, or "
                 "call trio.to_thread.run_sync()",
                 held.kind,

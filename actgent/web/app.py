@@ -31,7 +31,7 @@ from .tokens import AccessToken, Caller, TokenStore
 
 PREFIX = "/v1"
 OWNER_HEADER = "actgent-owner"
-"""Request header with the owner for whom a token with the scope `impersonate:` acts."""
+"""Request header with the owner on whose behalf a token with the scope `impersonate:` acts."""
 MAX_TOKEN_CHARS = 500
 MAX_SEGMENT_CHARS = 2000
 """Maximum length of an id in a path. Ids of child sessions are long, because they contain the parent's id."""

@@ -118,7 +118,7 @@ class Caller:
 
     token: AccessToken
     owner: str
-    """Owner for whom the request is sent: the token's owner, or an impersonated one."""
+    """Owner on whose behalf the request is sent:  the token's owner, or an impersonated one."""
 
     @property
     def is_admin(self) -> bool:

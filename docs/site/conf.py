@@ -48,7 +48,7 @@ html_theme_options = {
 }
 
 
-# --- what is generated ------------------------------------------------------------------------
+# --- generated pages --------------------------------------------------------------------------
 
 
 def _errors() -> str:
@@ -88,7 +88,7 @@ def _shown(paths: list[Path]) -> str:
 
 
 def _further_pages() -> str:
-    """The pages of docs/ itself that index.md does not name: a new page stands in the navigation by itself."""
+    """The pages of docs/ itself that index.md does not name: a new page appears in the navigation automatically."""
     docs = ROOT / "docs"
     named = (docs / "index.md").read_text(encoding="utf-8").splitlines()
     return "\n".join(sorted({page.stem for page in docs.glob("*.md")} - {"index", *named}))
@@ -100,7 +100,7 @@ GENERATED = {
     "reference/errors": ("% errors", _errors),
     "reference/command-line": ("% commands", _commands),
 }
-"""Pages with a line that is replaced by what the code or the folder says."""
+"""Pages with a line that is replaced by text generated from the code or the folder."""
 
 
 def _generate(_app: object, page: str, source: list[str]) -> None:
@@ -113,7 +113,7 @@ def _generate(_app: object, page: str, source: list[str]) -> None:
 
 
 _as_written: dict[str, list[str]] = {}
-"""Docstrings of attributes: Napoleon would read what stands before a colon in them as a type."""
+"""Escape colons in docstrings of attributes: Napoleon would parse the text before a colon as a type."""
 
 
 def _before_napoleon(

@@ -1,7 +1,7 @@
 """Two nodes serve one agent, and one of them is killed in the middle of conversations: every message is answered, once.
 
 Run it with `.venv/bin/python examples/cluster`; no key is needed, but a PostgreSQL, on this machine or where
-ACTGENT_JOURNAL says. Its schema has a name of its own, and is removed at the end.
+ACTGENT_JOURNAL names. It uses a separate schema, which is removed at the end.
 """
 
 import math

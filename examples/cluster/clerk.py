@@ -1,4 +1,4 @@
-"""The agent of the nodes: `actgent serve clerk.py --cluster NAME`. It says which node answers, after a moment as a model would take."""
+"""The agent of the nodes: `actgent serve clerk.py --cluster NAME`. It names the node that answers, after the delay of a typical model."""
 
 import os
 

@@ -256,8 +256,8 @@ def paying(**options):
         (filling({"approve": True}), "paid 3"),
         (filling({"approve": False}), "the user has rejected it"),
         (filling(action="decline"), "the user has rejected it"),
-        (filling(action="cancel"), "a person has to decide, and has not decided: Really pay?"),
-        (None, "a person has to decide, and has not decided: Really pay?"),
+        (filling(action="cancel"), "the call waits for an approval: Really pay?"),
+        (None, "the call waits for an approval: Really pay?"),
     ],
 )
 async def test_a_tool_with_an_approval_runs_only_if_it_is_approved(mode, answer, text):

@@ -561,7 +561,7 @@ def test_portal_call_from_its_own_thread_raises():
     @tool
     def right() -> str:
         """Ask."""
-        with pytest.raises(UsageError, match="close it elsewhere"):
+        with pytest.raises(UsageError, match="close it after they return"):
             portal.close()
         return str(helper.run("Hello"))
 

@@ -337,7 +337,7 @@ class Pipeline(Agent[Any, Any]):
         """Read a pipeline from a file.
 
         Args:
-            path: Path of a file that `save` or a person wrote.
+            path: Path of a pipeline file, written by `save` or by hand.
             agents: Agents that the steps name, as a mapping by name or a list.
             llm: Model of steps with a goal.
             tools: Tools of steps with a goal.

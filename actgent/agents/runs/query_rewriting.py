@@ -20,7 +20,7 @@ _MAX_ORIGINAL_CHARS = 8000
 REWRITER_ROLE = "enhancer"
 """Role of the model that rewrites; without it the default model is used."""
 INSTRUCTION = """\
-You word requests anew, so that an assistant can answer them best: what is wanted, what is known, and in which form the answer is to be.
+You reword requests, so that an assistant can answer them best: what is wanted, what is known, and in which form the answer is to be.
 Keep the language, and all names, numbers and quotations as they are. Add nothing that was not said, and answer nothing.
 Reply with the request in its new words alone."""
 

@@ -83,7 +83,7 @@ def _call(
     is_asked = ledger.open_of(call.id) is not None
     verdict = ledger.verdict(call.id)
     if verdict is not None and verdict.grant is None:
-        return f"tool {call.name!r} has a person's decision for its result", False
+        return f"tool {call.name!r} returns its approval decision as the result", False
     grants = {call.id: Approve()} if is_asked else dict(grants_of(ledger, [call]))
     told = ToolContext(
         session_id=context.id, owner=context.owner.name, agent=agent.name, state=context.seen_state
@@ -109,19 +109,17 @@ def _call(
 
 def _word(call: ToolCall, obstacle: Exception | None, *, is_begun: bool, is_asked: bool) -> tuple[str, bool]:
     name = f"tool {call.name!r}"
-    reason = (
-        "a person has to approve it now" if isinstance(obstacle, ApprovalRequired) else str(obstacle)[:200]
-    )
+    reason = "it needs an approval now" if isinstance(obstacle, ApprovalRequired) else str(obstacle)[:200]
     if obstacle is not None and is_begun:
         return f"{name}: outcome unknown, as it had begun, and {reason}", True
     if is_asked:
         return (
-            (f"{name} waits for a person", False)
+            (f"{name} waits for an approval", False)
             if obstacle is None
-            else (f"{name} waits for a person, and fails when approved: {reason}", True)
+            else (f"{name} waits for an approval, and fails when approved: {reason}", True)
         )
     if isinstance(obstacle, ApprovalRequired):
-        return f"{name}: a person is asked", False
+        return f"{name}: an approval is requested", False
     if obstacle is not None:
         return f"{name} does not run: {reason}", True
     return f"{name} runs{' again' if is_begun else ''}", False
@@ -159,7 +157,7 @@ def _text_answer(
             "its last answer called tools, and is redacted: they do not run, the model is asked again",
             True,
         )
-    return ("the calls in its last answer go on" if reads else "its last answer is delivered"), False
+    return ("the calls in its last answer resume" if reads else "its last answer is delivered"), False
 
 
 def _prompt_change(agent: Agent, context: SessionContext, records: Sequence[Record]) -> str:

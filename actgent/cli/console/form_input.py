@@ -78,7 +78,7 @@ async def parse_value(field: Asked, line: str) -> Any:
     """Parse a line of input as the value of a field. A `file` field reads the file at that path.
 
     Raises:
-        ValueError: The line is not a valid value; the message says why.
+        ValueError: The line is not a valid value; the message states the reason.
     """
     read = _PARSERS.get(field.kind)
     value = await _read_file(line) if field.kind == "file" else line if read is None else read(field, line)

@@ -25,7 +25,7 @@ _PRODUCT = re.compile(r"(\d{1,9})\s*[*x×]\s*(\d{1,9})")
 _DATE = re.compile(r"\b\d{4}-\d{2}-\d{2}\b")
 _WELCOME = (
     "I am a script, not a model, so I know little: I multiply (try 17 * 23) "
-    "and tell the weekday of a date (try 1969-07-20). Both are tools."
+    "and compute the weekday of a date (try 1969-07-20). Both are tools."
 )
 _REPORT = " ".join(f"Chapter {number} is about the weather on day {number}." for number in range(1, 200))
 
@@ -38,7 +38,7 @@ def multiply(a: int, b: int) -> str:
 
 @tool(thread=False, effect="pure")
 def weekday(date: str) -> str:
-    """Tell the weekday of a date.
+    """Compute the weekday of a date.
 
     Args:
         date: YYYY-MM-DD.

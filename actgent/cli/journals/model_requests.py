@@ -1,4 +1,4 @@
-"""`actgent inspect --context`: the requests that a session sent to its models, and what was left out of them."""
+"""`actgent inspect --context`: the requests that a session sent to its models, and the omitted messages."""
 
 from collections.abc import Iterator, Sequence
 
@@ -17,7 +17,7 @@ MAX_PART_CHARS = 200
 
 
 async def list_requests(location: str, session: str, terminal: Terminal, *, agent: str | None) -> int:
-    """Print one line for each model answer of a session: request length in tokens, and what was left out."""
+    """Print one line for each model answer of a session: request length in tokens, and omissions."""
     async with open_read_only(location) as journal:
         records = await load(journal, session, agent)
     for step, record in _answers(records):
@@ -48,7 +48,7 @@ def _describe_cut(fitting: Fitting) -> str:
     reductions = []
     if fitting.shares:
         kept = " and then ".join(f"{share:.0%}" for share in fitting.shares)
-        reductions.append(f"older messages were left out ({kept} of what was shown stayed)")
+        reductions.append(f"older messages were omitted ({kept} of the shown part stayed)")
     if fitting.shortened:
         reductions.append(f"long results were shortened to {fitting.shortened:,} characters")
     return f"cut: up to {fitting.tokens:,} tokens would not fit into {fitting.room:,}, so {' and '.join(reductions) or 'nothing'}"
@@ -80,7 +80,7 @@ async def show(
 
 
 def _explanations(shown: ShownRequest) -> Iterator[str]:
-    """Yield lines that explain the request: memory strategy, messages, tokens, and what was left out."""
+    """Yield lines that explain the request: memory strategy, messages, tokens, and omissions."""
     chat, record = shown.chat, shown.record
     yield f"memory    {one_line(shown.memory, MAX_PART_CHARS)}"
     yield f"messages  {len(chat.messages)} shown, of a conversation of {shown.messages}"

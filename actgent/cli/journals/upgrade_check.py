@@ -48,7 +48,7 @@ async def check_journal(location: str, target: str, terminal: Terminal) -> int:
         terminal.line(f"agent {one_line(name, 60)} is not among these: {waiting_words} for it")
     terminal.line(
         f"{counted(counts.sessions, 'session')} in the middle: "
-        f"{counted(counts.sessions - counts.changed, 'goes on', 'go on')}, {counted(counts.changed, 'changes', 'change')}; "
+        f"{counted(counts.sessions - counts.changed, 'resumes', 'resume')}, {counted(counts.changed, 'changes', 'change')}; "
         f"{counted(counts.missing, 'waits', 'wait')} for other agents"
     )
     return 1 if counts.changed or counts.missing else 0

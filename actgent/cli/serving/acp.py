@@ -1,4 +1,4 @@
-"""`actgent acp`: an agent for editors that speak ACP, over standard input and output."""
+"""`actgent acp`: an agent for editors with ACP support, over standard input and output."""
 
 import hashlib
 import os

@@ -47,7 +47,7 @@ VERSION_QUERY = {"A2A-Version": {"type": "string", "maxLength": 20}}
 
 
 async def _refuse_push(_call: HTTPCall, _agent: str, _params: Params) -> Wire:
-    """Refuse push notifications: the card says that agents have none."""
+    """Reject push notifications: the card declares no support."""
     raise A2AError("PUSH_NOTIFICATION_NOT_SUPPORTED", "push notifications are not supported")
 
 
@@ -104,7 +104,7 @@ class _TaskEvents(RunStream):
 
 
 def _check_version(call: HTTPCall) -> None:
-    """Check the version of the protocol that a client speaks. Clients of 0.3 send none.
+    """Check the protocol version of a client. Clients of version 0.3 send no version.
 
     Raises:
         A2AError: It is not 1.0.

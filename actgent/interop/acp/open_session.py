@@ -145,7 +145,7 @@ class OpenSession:
             prompt.end(failed, reason)
 
     async def send_history(self) -> None:
-        """Send what was said in the session so far. Updates of a running turn follow it."""
+        """Send the conversation of the session so far. Updates of a running turn follow it."""
         updates = list(self._encoder.encode_history(self.session.history))
         async with self._update_lock:
             for update in updates:

@@ -246,7 +246,7 @@ def _check_session_params(request: RPCRequest) -> str:
 
 
 def _unknown(session_id: str) -> RPCError:
-    return RPCError(NOT_FOUND, f"there is no session {session_id!r:.200}")
+    return RPCError(NOT_FOUND, f"unknown session {session_id!r:.200}")
 
 
 async def _describe(journal: Journal, summary: SessionSummary) -> Wire | None:

@@ -257,7 +257,7 @@ def _questions(approvals: Sequence[Approval], state: CallState, shared: Temporar
 def _undecided(session: Session) -> CallAnswer:
     """Return the error of a call whose questions were not decided. A named session keeps them open."""
     questions = "; ".join(each.question or each.tool_name for each in session.approvals)
-    return CallAnswer(text=f"a person has to decide, and has not decided: {questions}", is_error=True)
+    return CallAnswer(text=f"the call waits for an approval: {questions}", is_error=True)
 
 
 def _waiting_calls(session: Session) -> str:

@@ -342,7 +342,7 @@ class _Run:
             message=question_text(approval), requested_schema=form_of(approval)
         )
         request = types.ElicitRequest(params=params)
-        undecided = _Failed(text=f"a person has to decide, and has not decided: {question_text(approval)}")
+        undecided = _Failed(text=f"the call waits for an approval: {question_text(approval)}")
         if not (self.server.may_decide(self.caller.context) and self.caller.shows_forms):
             self.found = undecided
             await trio.lowlevel.checkpoint()

@@ -34,7 +34,7 @@ ReadStep = Callable[[SessionKey, int, int], Awaitable[tuple[Record, ...]]]
 
 @attrs.define(eq=False)
 class _Stored:
-    """A row that waits for readers. The first reader that wants its records decodes it for all."""
+    """A row that waits for readers. The first reader that needs its records decodes it for all."""
 
     key: SessionKey
     row: Row

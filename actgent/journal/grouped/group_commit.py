@@ -1,7 +1,7 @@
 """Group commit: the part of all journals that does not depend on the storage.
 
 One task writes and is never interrupted. A caller may leave or time out while its step is being written. Steps of all
-sessions gather meanwhile, and go together into the next transaction. If the storage is idle, the caller starts the
+sessions are collected during the commit and go together into the next transaction. If the storage is idle, the caller starts the
 write at once and waits for the storage itself (it leads), because waking the writer task costs as much as the step.
 If the leading caller is cancelled or times out, the writer task completes the transaction. Steps without a waiting
 caller start no transaction for `FLUSH_DELAY_SECONDS`.

@@ -21,12 +21,12 @@ from .row_format import Head
 GROUP_READS = 64
 """Maximum number of requests that are answered in one read."""
 GROUP_RECORDS = 1000
-"""Number of records after which a read of several sessions stops, because writers wait meanwhile."""
+"""Number of records after which a read of several sessions stops, because writers wait for the read."""
 
 
 @attrs.frozen
 class Stored:
-    """A session as it is stored."""
+    """Stored data of a session: its head, records and snapshot."""
 
     head: Head | None = None
     """Head of the session; None if the session does not exist."""
@@ -42,7 +42,7 @@ ReadSome = Callable[[Sequence[SessionKey]], Awaitable[Sequence[Found]]]
 Request = TypeVar("Request", bound=Hashable)
 T = TypeVar("T")
 ReadTogether = Callable[[Sequence[Request]], Awaitable[Sequence[outcome.Outcome[T]]]]
-"""Function that answers requests in the given order: at least the first, and more up to a limit of its own."""
+"""Function that answers requests in the given order: at least the first, and more up to the function's own limit."""
 
 
 @attrs.frozen

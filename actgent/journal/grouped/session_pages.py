@@ -16,7 +16,7 @@ from actgent.journal.session_lists import NO_COUNTS, Cursor, SessionFilter, Sess
 from .row_format import Head
 
 SESSIONS_PER_UPDATE = 500
-"""Number of sessions whose list order is updated in one transaction. Writers wait meanwhile."""
+"""Number of sessions whose list order is updated in one transaction. Writers wait for the transaction."""
 MAX_CHANGED_SESSIONS = 10_000
 """Maximum number of remembered changed sessions. If more change, all sessions are compared."""
 _FIRST = SessionKey("", "")

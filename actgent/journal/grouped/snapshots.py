@@ -16,7 +16,7 @@ from .row_format import Head
 
 @attrs.define
 class SnapshotRow:
-    """A snapshot as it is stored, bound to the row that holds its last covered record."""
+    """A stored snapshot, bound to the row that holds its last covered record."""
 
     series: str
     records: int
@@ -55,7 +55,7 @@ def read_snapshot(row: SnapshotRow, *, head: Head, last: int | None, identity: b
         body = row.body
         if is_sealed(body):
             body = open_sealed(body, _place_of_snapshot(row.series, row.records, identity))
-    except (ConfigurationError, JournalKeyError):  # the records tell what is wrong with the keys
+    except (ConfigurationError, JournalKeyError):  # reading the records raises the precise key error
         return None
     return Snapshot(records=row.records, version=row.version, body=body)
 

@@ -102,7 +102,7 @@ def _connect(address: str, options: Mapping[str, str], *, seconds: int | None = 
             raise NotYet(str(error)) from error
         if said is None:
             raise
-    return psycopg.connect(address, **settings)  # the server rejected this user, or has started meanwhile
+    return psycopg.connect(address, **settings)  # the server rejected this user, or is available by now
 
 
 def _as_text(options: Mapping[str, str]) -> str:
@@ -147,7 +147,7 @@ async def patiently(attempt: Callable[[], Awaitable[T]], is_lost: Callable[[Jour
 
 
 def is_not_yet(error: JournalFailed) -> bool:
-    """Return True if the error says that the server accepts no connections now but will soon."""
+    """Return True if the server rejects connections only temporarily, e.g. during its start."""
     return isinstance(error.__cause__, NotYet)
 
 

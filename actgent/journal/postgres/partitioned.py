@@ -345,7 +345,7 @@ class PartitionedJournal(PostgresJournal):
         for key in list(keys):
             try:
                 await super()._resolve_uncertain([key])
-            except PartitionsLost as lost:  # whoever owns them goes on with what is there
+            except PartitionsLost as lost:  # the new owner resumes from the stored records
                 self._lose(lost.partitions)
 
     def _fail_lost(self, group: list[QueuedStep]) -> list[QueuedStep]:
@@ -374,7 +374,7 @@ class PartitionedJournal(PostgresJournal):
     def _check_not_taken_again(self, fences: Mapping[int, int]) -> None:
         """Raise if partitions were lost and taken again while their sessions were read.
 
-        Another process may have written meanwhile.
+        Another process may have written since.
         """
         again = {each for each, epoch in fences.items() if self._owned_before.get(each) != epoch}
         if again:

@@ -1,7 +1,7 @@
 """Copy a journal file, also while a process writes it.
 
 Inside the owner process, SQLite copies page by page and keeps the copied pages up to date. From outside, no process
-may open the file, so its bytes are copied: first the file, then its log. A page that a checkpoint changed meanwhile
+may open the file, so its bytes are copied: first the file, then its log. A page that a checkpoint changed during the copy
 is in the log as well, so both together are consistent, unless the log was restarted in between. Then the copy is
 repeated. The owner avoids that as long as possible.
 

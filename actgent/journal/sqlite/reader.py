@@ -121,7 +121,7 @@ class FileReader:
     def read(self, fn: Callable[[SqliteFile], T], proven: Callable[[T], T | None] = lambda _: None) -> T:
         """Return the result of `fn` on a consistent view of the file.
 
-        If the file changed meanwhile, return the part that `proven` verifies by checksums.
+        If the file changed during the read, return the part that `proven` verifies by checksums.
 
         Raises:
             JournalFailed: The file changes faster than it is read.
@@ -146,7 +146,7 @@ class FileReader:
         return time.time_ns() - stamp.file[-1] > TICK * 1e9
 
     def _tried(self, fn: Callable[[SqliteFile], T], stamp: _Stamp) -> outcome.Outcome[T]:
-        """Return the result of `fn` or its error. An error counts only if the file did not change meanwhile."""
+        """Return the result of `fn` or its error. An error counts only if the file did not change during the call."""
         try:
             with translated():
                 return outcome.Value(fn(self._opened(stamp)))

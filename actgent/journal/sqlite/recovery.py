@@ -105,7 +105,7 @@ def recover_file(path: Path, new_path: Path) -> RecoveryResult:
 def _copied(path: Path) -> Iterator[tuple[Path, tuple[bytes, int]]]:
     """Yield a copy of a file and its log, because SQLite would change the original.
 
-    The original is locked meanwhile.
+    The original is locked during the recovery.
     """
     with translated():
         check_kind(path)

@@ -33,7 +33,7 @@ _LEFT_OUT = (
 def forked(session: ExportedSession, session_id: str, agent: str, *, asker: str = "") -> ExportedSession:
     """Return the initial records of a fork: a copy of the given records under a new id and agent.
 
-    A session with limits of its own shares its budget: the fork draws on the budgets of the original and of its
+    A session that was created with limits shares its budget: the fork draws on the budgets of the original and of its
     parent sessions. An unfinished turn resumes with the rest of its limits at that point. `asker` becomes
     `SessionCreatedRecord.asker`.
     """

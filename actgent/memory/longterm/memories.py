@@ -435,18 +435,18 @@ class Memories(LongTermMemory):
         results = cast(list[Any], await self._store.write(Transaction(todo)))
         return results[: len(puts) + len(changes)]
 
-    async def reindex(self, *, anew: bool = False) -> int:
+    async def reindex(self, *, recompute: bool = False) -> int:
         """Compute the vectors of current memories without one, and return their number. Needed after `embed=` failed or was added.
 
         Args:
-            anew: True deletes all vectors first, as needed after a change of the embedding model.
+            recompute: True deletes all vectors first, as needed after a change of the embedding model.
 
         Raises:
             ConfigurationError: The memories have no `embed=`.
         """
         if self._embedder.embed is None:
             raise ConfigurationError("reindex() needs Memories(embed=...)")
-        if anew:
+        if recompute:
             await self._store.write(Embed(vectors={}, is_anew=True))
         total = 0
         while found := await self._store.read(_without_vector, REINDEX_BATCH):

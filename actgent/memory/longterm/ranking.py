@@ -3,7 +3,7 @@
 A score is the sum of a word score and a vector score: BM25 as a share of the best in the search, and the cosine of the
 vectors, weighted. Scores, unlike ranks, keep the distance between a hit and a guess. A part of the score of the best
 memories goes to those before and after them in the same session, since a question and its answer are often two turns.
-Memories of a session with several of the best memories get another part, since it is about what was asked.
+Memories of a session with several of the best memories get another part, because the session is probably about the question.
 The best memory itself keeps its place. Before that, the scores of memories created in a month that the question names are
 multiplied. docs/benchmarks.md has the figures.
 
@@ -119,5 +119,5 @@ def check_dimensions(stored: int, asked: int) -> None:
     if stored != asked:
         raise ConfigurationError(
             f"the stored vectors have {counted(stored, 'dimension')}, and embed= returns {asked}: pass the embed= function that the memories "
-            "were stored with, or recompute all vectors with reindex(anew=True)"
+            "were stored with, or recompute all vectors with reindex(recompute=True)"
         )

@@ -15,7 +15,7 @@ _COMMON = frozenset(
     "its just me my no not of on or our she should so some tell than that the their them then there they this to us was we were "
     "what when where which who whom whose why will with would you your".split()
 )
-"""English words that occur in most queries and have no meaning of their own."""
+"""English stop words: they occur in most queries and do not change the result."""
 
 
 def spaced(text: str) -> str:

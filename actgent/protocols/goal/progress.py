@@ -32,7 +32,7 @@ Status = Literal[
 """Final status of a goal; empty while it is in progress.
 
 `error` means that the turn failed, and `suspended` that it waits for an approval; the protocol itself sets neither. Only
-`Progress.achieved` tells if the goal was achieved.
+`Progress.achieved` is True if the goal was achieved.
 """
 WHOLE: tuple[Status, ...] = ("completed", "completed_with_formatting")
 """Statuses of a complete result, which needs no note about missing parts."""

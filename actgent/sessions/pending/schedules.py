@@ -271,7 +271,7 @@ def schedules_in(records: Iterable[Record]) -> tuple[Schedule, ...]:
 
 
 def is_over_by_time(records: Iterable[Record], schedule_id: str) -> bool:
-    """Return True if the last record of the schedule says that it fired for the last time."""
+    """Return True if the last record of the schedule marks its final firing."""
     last: Record | None = None
     for record in records:
         match record:

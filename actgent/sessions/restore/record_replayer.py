@@ -59,7 +59,7 @@ TOOLS = Sender("tools", "tool")
 def close_calls(answer: Message, calls: Iterable[ToolCall], turn: TurnCheckpoint) -> Message:
     """Return a message with results for the unanswered calls of an answer.
 
-    A recorded result is used; otherwise the result says whether the call may have run.
+    A recorded result is used; otherwise the result states whether the call may have run.
     """
     batch = Batch(tuple(calls), ToolRegistry())
     for place, call in enumerate(batch.calls):

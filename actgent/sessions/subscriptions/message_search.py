@@ -86,7 +86,7 @@ def _checked_roles(roles: Collection[SenderKind]) -> frozenset[SenderKind]:
         raise ConfigurationError(f"roles= is a list of kinds of senders, e.g. ({roles!r},), not a text")
     for role in roles:
         if role not in _ROLES:
-            raise ConfigurationError(f"there is no role {role!r}: {nearest(str(role), _ROLES)}")
+            raise ConfigurationError(f"unknown role {role!r}:  {nearest(str(role), _ROLES)}")
     return frozenset(roles)
 
 

@@ -59,7 +59,7 @@ _TITLE_KEYS = 3
 
 @attrs.frozen(kw_only=True)
 class Observed:
-    """One observation of a turn, for display to people."""
+    """One observation of a turn, for display to users."""
 
     id: str
     """Id of the observation, unique in its session and the same each time that the records are read."""
@@ -181,9 +181,9 @@ def _of_turn(record: Record, number: int) -> Iterator[tuple[Any, ...]]:
         case StateRollbackRecord(number=after):
             yield f"state/{number}", "STATE_UPDATE", "State rolled back", {"number": after}
         case SuspensionRecord(ids=ids):
-            yield f"{ids[0]}/suspended", "AGENT_SUSPENDED", "Waits for people", list(ids)
+            yield f"{ids[0]}/suspended", "AGENT_SUSPENDED", "Waits for approvals", list(ids)
         case ResumptionRecord(ids=ids):
-            yield f"resumed/{number}", "AGENT_RESUMED", "Goes on", list(ids)
+            yield f"resumed/{number}", "AGENT_RESUMED", "Resumes", list(ids)
 
 
 def _state_title(changes: Mapping[str, Any], action: str) -> str:

@@ -1,4 +1,4 @@
-"""Provider APIs that the loopback provider speaks, without I/O, and their request validation."""
+"""Provider APIs of the loopback provider, without I/O, and their request validation."""
 
 from collections.abc import Mapping
 

@@ -58,7 +58,7 @@ def adjacent_pairs(turns: Sequence[TranscriptTurn]) -> Problems:
 def unique_calls(turns: Iterable[TranscriptTurn]) -> Problems:
     """Check that every call id is unique in the conversation."""
     for key in repeated(key for turn in turns for key in turn.calls):
-        yield f"messages: call ids must be unique, {key} stands twice"
+        yield f"messages: call ids must be unique, {key} occurs twice"
 
 
 def no_prefill(turns: Sequence[TranscriptTurn]) -> Problems:
@@ -76,7 +76,7 @@ def tool_name(where: str, name: object) -> Problems:
 def unique_names(names: Iterable[object]) -> Problems:
     """Check that all tool names are different."""
     for name in repeated(str(name) for name in names):
-        yield f"tools: tool names must be unique, {name} stands twice"
+        yield f"tools: tool names must be unique, {name} occurs twice"
 
 
 def in_range(body: Mapping[str, object], field: str, low: float, high: float) -> Problems:

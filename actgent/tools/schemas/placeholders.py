@@ -153,7 +153,7 @@ def bounded_text(text: str) -> str:
 
 
 def needs_choice(members: Sequence[Any]) -> bool:
-    """Return True for a union that msgspec rejects, because the JSON type does not tell its members apart."""
+    """Return True for a union that msgspec rejects, because the JSON type does not distinguish its members."""
     if _are_tagged(members):
         return False
     plain = {kind for member in members if _is_plain(member) for kind in _json_kinds(member)}

@@ -20,7 +20,7 @@ _DIGITS = re.compile("[0-9]{1,9}")
 _METASCHEMA_COST = 50
 """Cost of validating one member against a metaschema."""
 _METASCHEMA: dict[str, Any] = {"required": [""] * _METASCHEMA_COST}
-"""Stands for a published metaschema. Its cost per member is constant."""
+"""Placeholder of a published metaschema. Its cost per member is constant."""
 _METASCHEMA |= {"additionalProperties": _METASCHEMA, "items": _METASCHEMA}
 
 

@@ -1,4 +1,4 @@
-"""Agents of other products, which speak the Agent2Agent protocol (A2A), as tools."""
+"""Agents of other products, called over the Agent2Agent protocol (A2A), as tools."""
 
 from .agent import A2AAgent
 

@@ -1,4 +1,4 @@
-"""`A2AAgent`: an agent that speaks A2A 1.0 over JSON-RPC, as a tool. Source: A2A specification 1.0, section 9."""
+"""`A2AAgent`: a remote agent with A2A 1.0 over JSON-RPC, as a tool. Source:  A2A specification 1.0, section 9."""
 
 import base64
 import binascii
@@ -69,7 +69,7 @@ class A2AAgent(Tool):
     Args:
         name: Name by which the model calls the tool.
         url: URL below which the card is at `/.well-known/agent-card.json`, or the URL of the card, which ends with `.json`.
-        description: Tells the model when to call the tool.
+        description: Text for the model: when to call the tool.
         auth: `Bearer(token)`, `Basic(user, password)`, `APIKey(key)`, or a function that returns `Credentials`.
         timeout: Time limit of a call in seconds. The task of a cancelled call is cancelled, if the agent has returned it.
         effect: `once`, or `idempotent` if the agent recognizes repeated message ids, as actgent does. After a crash, an

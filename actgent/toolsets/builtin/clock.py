@@ -9,7 +9,7 @@ from actgent.tools.function import tool
 
 @tool(thread=False, effect="pure")
 def current_time(zone: str = "UTC") -> dict[str, str]:
-    """Tell the current date, time and weekday.
+    """Return the current date, time and weekday.
 
     Args:
         zone: The name of a time zone, such as Europe/Oslo.

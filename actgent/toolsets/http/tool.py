@@ -65,7 +65,7 @@ class HTTPTool(Tool, Toolset):
         name: Name by which the model calls the tool.
         url: For example `https://api.example/cities/{city}`; braces enclose parameter names.
         method: GET, HEAD, POST, PUT, PATCH, DELETE or OPTIONS.
-        description: Tells the model when to call the tool.
+        description: Text for the model: when to call the tool.
         path: Schemas of URL parameters that are not plain text, by name.
         query: Query parameters: a JSON Schema of an object, or schemas by name.
         headers: Header parameters, in the same form.

@@ -1,4 +1,4 @@
-"""Tools of servers that speak the Model Context Protocol (MCP)."""
+"""Tools of Model Context Protocol (MCP) servers."""
 
 from .config import AllowedEnvironment, listed_servers, make_server, mcp_servers
 from .server import MCPServer

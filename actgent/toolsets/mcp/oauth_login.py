@@ -117,7 +117,7 @@ async def open_redirect(
     Args:
         listeners: Sockets that the browser is redirected to.
         show: Shows the authorization URL to the user.
-        lines: Returns the next line that the user types, who may paste a redirect URL that the browser could not
+        lines: Returns the next line that the user types, e.g. a pasted redirect URL that the browser could not
             open.
     """
     redirect = RedirectReceiver()

@@ -65,7 +65,7 @@ class MCPServer(Toolset):
         args: Arguments of the program.
         env: Environment variables of the program. It does not inherit those of this process, except a few basic ones.
         cwd: Working directory of the program.
-        url: URL of a server that speaks streamable HTTP.
+        url: URL of a server with streamable HTTP.
         headers: Headers sent with each request.
         auth: An `httpx2.Auth` for the requests, e.g. the SDK's `OAuthClientProvider`.
         oauth: Path of the token file of a server that is authorized by `actgent mcp login`; or a mapping with the

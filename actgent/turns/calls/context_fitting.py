@@ -32,7 +32,7 @@ RESULT_LENGTHS_CHARS = (10_000, 1_000)
 
 _ADVICE = (
     "the largest parts are: {}. Send less, let tools return less (Limits(result_characters=...)), ask for a shorter answer "
-    "(max_tokens=), or take a model with a larger window; where context_window= says how large it is, look whether it is right"
+    "(max_tokens=), or take a model with a larger window; if context_window= is set, check its value"
 )
 _log = logger_of(__name__)
 
@@ -213,7 +213,7 @@ def _overflow(llm: LLM, chat: ModelRequest, size: int, room: int) -> ContextOver
     parts = _largest(chat)
     text = (
         f"the request would take about {size:,} tokens, and of the context window of {llm.name} "
-        f"({llm.context_window or 0:,} tokens) {room:,} are left for it beside the answer; {_ADVICE.format(_named(parts))}"
+        f"({llm.context_window or 0:,} tokens) {room:,} are left for it after the reserve for the answer;  {_ADVICE.format(_named(parts))}"
     )
     return ContextOverflow(text, parts=parts, tokens=size, budget=room)
 

@@ -82,11 +82,13 @@ class NestedCalls:
         if tool is None or not _may_be_called(tool):
             there = sorted(each.name for each in self.registry if _may_be_called(each))
             raise ToolError(
-                f"there is no tool {name!r} to be called here (there are: {', '.join(there[:20]) or 'none'})"
+                f"tool {name!r} cannot be called here (available: {', '.join(there[:20]) or 'none'})"
             )
         known = self.context.state.get(_KEY + call.id)
         if known is not None and known["call"] != _digest(call):
-            raise ToolError(f"call {self._count} was another one when this ran before, so it cannot go on")
+            raise ToolError(
+                f"call {self._count} differs from the call of the earlier run, so the run cannot resume"
+            )
         if known is None or "result" not in known:
             known = await self._run(call, tool, has_begun=known is not None)
         return _read(call, known["result"])

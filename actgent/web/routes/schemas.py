@@ -28,17 +28,17 @@ AFTER: Mapping[str, Any] = {"type": "string", "description": "`next` of the page
 LIMIT: Mapping[str, Any] = {
     "type": "integer",
     "minimum": 1,
-    "description": "At most so many; 100 without it.",
+    "description": "Maximum number of items; default 100.",
 }
 NUMBER: Mapping[str, Any] = {
     "type": "integer",
     "minimum": 0,
-    "description": "Behind the record of this number.",
+    "description": "Record number; the response starts after this record.",
 }
 PLACE: Mapping[str, Any] = {
     "type": "integer",
     "minimum": 0,
-    "description": "A place in what was said, from 0.",
+    "description": "Index of a message in the conversation, from 0.",
 }
 STATE: Mapping[str, Any] = {"type": "string", "enum": list(STATES)}
 ON_BUSY: Mapping[str, Any] = {"enum": list(get_args(OnBusy))}

@@ -34,13 +34,17 @@ NEW_SESSION = {
     "type": "object",
     "properties": {
         "agent": {"type": "string", "minLength": 1},
-        "owner": {"type": "string", "minLength": 1, "description": "Takes the scope admin."},
+        "owner": {
+            "type": "string",
+            "minLength": 1,
+            "description": "Owner of the session; requires the scope admin.",
+        },
         "on_busy": ON_BUSY,
         "limits": SESSION_LIMITS,
         "mode": {"type": "string", "minLength": 1},
         "notify": {
             "type": "object",
-            "description": "Who is told of what happens in it, where the server does that.",
+            "description": "Webhook for events of the session, if the server permits webhooks of sessions.",
             "properties": {
                 "url": {"type": "string", "pattern": "^https?://", "maxLength": MAX_URL_CHARS},
                 "events": {"type": "array", "items": {"enum": list(EVENTS)}, "minItems": 1},
@@ -319,7 +323,7 @@ ENDPOINTS = (
                 "drop_queued": {"type": "boolean"},
                 "message_id": {
                     "type": "string",
-                    "description": "Only this message, whether it runs or waits; nothing where it has ended.",
+                    "description": "Id of one running or queued message to interrupt; a finished message is ignored.",
                 },
             },
             "additionalProperties": False,

@@ -85,7 +85,7 @@ class RelayedRequest:
     """Headers by lower-case name."""
     body: bytes
     owner: str
-    """Owner for whom the caller acts."""
+    """Owner on whose behalf the caller acts."""
     scopes: tuple[str, ...]
     """Scopes of the caller."""
 
@@ -215,7 +215,7 @@ def _relayed_headers(headers: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
 
 
 def has_moved(status: int, data: bytes) -> bool:
-    """True if the answer says that another node owns the session."""
+    """True if the answer is a redirect to another node that owns the session."""
     return status == _UNAVAILABLE and bool(orjson.loads(data).get("moved"))
 
 

@@ -105,7 +105,7 @@ async def test_people_do_not_see_calls_of_the_caller(clerk, caplog):
         await session.answer(session.caller_calls[0], Respond("here"))
         await session.wait_idle()
         assert session.history[-1].text == "here | paid"
-    assert "waits for a person" not in caplog.text
+    assert "waits for an approval" not in caplog.text
 
 
 async def test_only_results_and_rejections_decide_a_call(clerk):

@@ -58,7 +58,7 @@ def test_adding_and_removing_leave_the_old_builder():
     assert [t.name for t in first.build()] == ["greeting"]
     assert [t.name for t in second.build()] == ["greeting", "making"]
     assert [t.name for t in second.remove("greeting").build()] == ["making"]
-    with pytest.raises(ConfigurationError, match="no instruction 'nope'"):
+    with pytest.raises(ConfigurationError, match="instruction 'nope' cannot be removed"):
         second.remove("nope")
 
 

@@ -563,7 +563,7 @@ async def test_the_model_cannot_switch_itself_to_act_unless_allowed():
     async with agent:
         session = await agent.create_session("ada")
         refused, denied = await talk(session, "go")
-        assert "agent may not switch from onboarding to act (who may: admin, user)" in refused.error
+        assert "agent may not switch from onboarding to act (allowed: admin, user)" in refused.error
         assert denied.status == "error"
         assert session.mode == "onboarding"
         assert notes_of(session) == []

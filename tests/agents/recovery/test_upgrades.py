@@ -223,7 +223,7 @@ async def test_a_turn_resumes_with_another_model_prompt_or_protocol(autojump_clo
     [
         ([], "fails when approved: tool 'put' not found"),
         ([changed_schema([])], "fails when approved: Invalid arguments"),
-        ([putting([])], "waits for a person"),
+        ([putting([])], "waits for an approval"),
     ],
 )
 async def test_an_open_approval_after_an_upgrade(autojump_clock, tools, says):

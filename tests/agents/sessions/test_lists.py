@@ -234,7 +234,7 @@ WRONG = {
         r"history\[0\]: its role is 'system'.*system_prompt=",
     ),
     "fields": ([{"role": "user", "text": "x"}], r"history\[0\]: it is a ChatMessage"),
-    "empty": ([{"role": "user", "content": " "}], r"history\[0\]: it says nothing"),
+    "empty": ([{"role": "user", "content": " "}], r"history\[0\]: it has no content"),
     "no text": ([{"role": "user", "content": 7}], r"history\[0\]"),
     "no result": (SAID[:2], "ends with calls that have no results: ."),
     "results left out": ([*SAID[:2], SAID[3]], r"history\[2\]: results of the calls .'c1', 'c2'. are due"),

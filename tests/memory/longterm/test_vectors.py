@@ -96,7 +96,7 @@ async def test_another_model_is_noticed(tmp_path, embed_words):
     async with Memories(url, embed=lambda texts: [vector[:32] for vector in embed_words(texts)]) as memories:
         with pytest.raises(ConfigurationError, match=r"64 dimensions, and embed= returns 32.*reindex"):
             await memories.recall("car", owner="ada")
-        assert await memories.reindex(anew=True) == 1
+        assert await memories.reindex(recompute=True) == 1
         assert await _ids(memories, "automobile") == [made.id]
 
 
