@@ -242,10 +242,12 @@ class AgentBuilder:
         return self._with(memory=memory)
 
     def memories(self, memories: LongTermMemory, *, recall_before_answer: bool | int = False) -> Self:
-        """Set the long-term memory of owners, shared by all their sessions. The model gets memory tools.
+        """Set the long-term memory, and add tools with which the model searches and changes it.
 
-        With `recall_before_answer`, memories that match the user's message are added to the model call: True for at most 1,000
-        tokens, or the maximum number of tokens.
+        Each owner has separate memories, which all sessions of the owner share.
+
+        `recall_before_answer` also adds the memories that match the user's message to each model call. A number is their maximum
+        size in tokens; True means 1,000 tokens.
         """
         return self._with(memories=memories, recall_before_answer=recall_before_answer)
 

@@ -154,7 +154,7 @@ class Refused(Exception):
 
 
 Events = AsyncGenerator[StreamEvent | None, None]
-"""Events of a stream in order of arrival; None means that bytes arrived (keep-alive), without an event."""
+"""Events of a stream in order of arrival. A None item means that bytes arrived, e.g. a keep-alive: the connection works."""
 
 
 class Transport(abc.ABC):
@@ -171,7 +171,9 @@ class Transport(abc.ABC):
 
     @abc.abstractmethod
     def events(self, request: RemoteRequest) -> AbstractAsyncContextManager[Events | None]:
-        """Open an `async with` block with the events after record `query["after"]`; with None if the session has ended.
+        """Open the event stream of a session as an `async with` block; `None` replaces the stream if the session is closed.
+
+        The stream begins after the record number in `request.query["after"]`.
 
         Raises:
             Refused: The server answered with an error.

@@ -191,12 +191,12 @@ def _takes_session(handler: Handler, taken: int, required: int) -> bool:
             "two, the item and the session: write def handler(item) or def handler(item, session)"
         )
     if required == 2:  # noqa: PLR2004 - the two arguments of a handler: payload and session
-        _check_order(handler)
+        _check_parameter_order(handler)
         return True
     return False
 
 
-def _check_order(handler: Handler) -> None:
+def _check_parameter_order(handler: Handler) -> None:
     """Raise if a handler has its two parameters in the wrong order.
 
     Raises:

@@ -56,7 +56,7 @@ def check_run(story: Story, notes: Notes, effects: Mapping[tuple[str, str], str]
     """
     for session in story.sessions():
         yield from _check_messages(session, notes)
-        yield from _check_order(session, notes)
+        yield from _check_acceptance_order(session, notes)
         yield from _check_calls(session, effects)
     yield from _check_delivery(notes)
     yield from _check_closed(notes)
@@ -103,8 +103,8 @@ def _is_sound(marks: Sequence[str]) -> bool:
     )
 
 
-def _check_order(session: SessionStory, notes: Notes) -> Iterator[str]:
-    """A message whose `chat()` returned before another call began comes first in the journal."""
+def _check_acceptance_order(session: SessionStory, notes: Notes) -> Iterator[str]:
+    """Check that a message whose `chat()` returned before another call began comes first in the journal."""
     place = {
         each.message.id: n
         for n, each in enumerate(session.records)

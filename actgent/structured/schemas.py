@@ -44,14 +44,16 @@ _checks: dict[int, tuple[Mapping[str, Any], Check]] = {}
 
 
 def is_json_schema(schema: Mapping[str, Any]) -> bool:
-    """Return True for a JSON Schema, False for a template."""
+    """Return True if an answer schema is a JSON Schema, False if it is a template: an example such as `{"name": "<the name>"}`."""
     return all(key in _WORDS or key.startswith("x-") for key in schema) and any(
         key in schema and decides(schema[key]) for key, decides in _DECIDING.items()
     )
 
 
 def schema_check(schema: Mapping[str, Any]) -> Check:
-    """Return the validator of a schema or template. The last 1,024 are cached by identity, so schemas must not change in place.
+    """Return the function that validates answers against a JSON Schema or template.
+
+    The last 1,024 validators are cached by the identity of their schema, so a schema must not change in place.
 
     An empty schema accepts everything, so a search for the matching schema must skip it.
 

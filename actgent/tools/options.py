@@ -26,7 +26,7 @@ def check_options(tool: Tool) -> None:
     _require(not is_generator_function(tool.execute), tool, f"execute: {GENERATOR_REJECTED}")
     _check_numbers(tool)
     _check_repetition(tool)
-    _check_order(tool)
+    _check_concurrency(tool)
     _check_hooks(tool)
     tool.argument_validator  # noqa: B018 - compiles the schema now, so that an invalid schema fails here
 
@@ -97,7 +97,7 @@ def _check_repetition(tool: Tool) -> None:
     _require(not tool.cache or tool.effect != "once", tool, 'cache= requires effect="pure" or "idempotent"')
 
 
-def _check_order(tool: Tool) -> None:
+def _check_concurrency(tool: Tool) -> None:
     _require(
         tool.parallel in (True, False, None),
         tool,

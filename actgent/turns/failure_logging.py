@@ -186,7 +186,7 @@ class FailureLogger:
 
     def _error_text(self, error: BaseException) -> str:
         if self.is_redacted:
-            error = _raised_by_program(error)
+            error = _user_exception(error)
             return f"{type(error).__name__} at {source_location(error)}"
         words = error_text(error)
         named = words if words.startswith(type(error).__name__) else f"{type(error).__name__}: {words}"
@@ -195,14 +195,14 @@ class FailureLogger:
 
     def _trace(self, error: BaseException) -> _Traced | None:
         """Return the error with its traceback, starting at the first frame outside of actgent; None if no frame is outside."""
-        error = _raised_by_program(error)
+        error = _user_exception(error)
         trace = None if self.is_redacted else error.__traceback__
         while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_PACKAGE):
             trace = trace.tb_next
         return None if trace is None else (type(error), error, trace)
 
 
-def _raised_by_program(error: BaseException) -> BaseException:
+def _user_exception(error: BaseException) -> BaseException:
     """Return the user's exception behind an actgent wrapper error; the error itself if it wraps none."""
     is_wrapper = isinstance(error, UserCodeExit) or (isinstance(error, ModelError) and error.client_error)
     return error.__cause__ if is_wrapper and error.__cause__ is not None else error

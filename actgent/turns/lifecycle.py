@@ -408,7 +408,7 @@ class TurnLifecycle:
         if context.approvals is not None:
             if context.approvals.is_suspended:
                 context.record_approval(ResumptionRecord())
-            if context.approvals.close_guarded():
+            if context.approvals.withdraw_guard_approvals():
                 context.update_approval_timer()
         if context.log is not None:
             context.mailbox.is_only_read |= turn.is_only_read

@@ -11,7 +11,7 @@ from actgent.protocols.answer_parsing import parse_encoded_calls
 from actgent.protocols.bare import Bare
 from actgent.protocols.base import CallTools, ClassificationType, Profile
 from actgent.protocols.goal.decisions import CustomAction, DecisionReader
-from actgent.protocols.plan.answers import read_executed, read_planned
+from actgent.protocols.plan.answers import parse_item_answer, parse_planning_answer
 from actgent.protocols.react import ReAct
 from actgent.protocols.router import Router
 from actgent.protocols.simple import Simple
@@ -50,12 +50,12 @@ def steps(call, **beside):
 
 def planning(call, **beside):
     answer = {"intent": "i", "toolCalls": [{"toolName": "send", **call}], **beside}
-    return list(read_planned(json.dumps(answer), now=0).calls)
+    return list(parse_planning_answer(json.dumps(answer), now=0).calls)
 
 
 def executing(call, **beside):
     return list(
-        read_executed(json.dumps({"toolCalls": [{"toolName": "send", **call}], **beside}), now=0).calls
+        parse_item_answer(json.dumps({"toolCalls": [{"toolName": "send", **call}], **beside}), now=0).calls
     )
 
 
@@ -329,7 +329,7 @@ def test_a_list_of_calls_in_two_spellings():
     """Of two lists that differ none is passed over."""
     one, other = [{"toolName": "a"}], [{"toolName": "b"}]
     with pytest.raises(ParseError, match="two spellings"):
-        read_executed(json.dumps({"toolCalls": one, "tool_calls": other}), now=0)
+        parse_item_answer(json.dumps({"toolCalls": one, "tool_calls": other}), now=0)
 
 
 @given(

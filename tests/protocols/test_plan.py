@@ -9,7 +9,14 @@ from actgent.llm.base import ModelResponse
 from actgent.messages import Event, Message, Sender, Text, ToolCall, ToolResult
 from actgent.protocols.base import CallTools, Continue, Profile, SendReply, TurnView, UpdateState
 from actgent.protocols.plan import Plan, TodoItem
-from actgent.protocols.plan.answers import END, START, read_calls, read_executed, read_planned, split_thoughts
+from actgent.protocols.plan.answers import (
+    END,
+    START,
+    parse_item_answer,
+    parse_planning_answer,
+    read_calls,
+    split_thoughts,
+)
 from actgent.protocols.plan.protocol import (
     CONFIG,
     EXECUTE,
@@ -28,7 +35,7 @@ PLAN = {"title": "t", "intent": "i", "plan": "p", "todoList": [STEP]}
 
 def planned(value):
     """What a planning answer says; JSON of anything but text."""
-    return read_planned(value if isinstance(value, str) else json.dumps(value), now=7.0)
+    return parse_planning_answer(value if isinstance(value, str) else json.dumps(value), now=7.0)
 
 
 def fence(value):
@@ -147,7 +154,7 @@ def test_case_3_an_unfenced_call():
 def test_case_4_what_is_not_said_is_absent():
     """No tool calls are not an empty list of them."""
     value = {"content": "The analysis shows growth trends.", "nextStepDecision": "continue"}
-    said = read_executed(fence(value), now=0)
+    said = parse_item_answer(fence(value), now=0)
     assert (said.content, said.decision, said.calls) == (value["content"], "continue", None)
 
 

@@ -8,7 +8,7 @@ import pytest
 from actgent.errors import ActgentError
 from actgent.llm.governor.rate_limits import read_limits
 from actgent.protocols.bare import Bare
-from actgent.protocols.plan.answers import read_planned, split_thoughts
+from actgent.protocols.plan.answers import parse_planning_answer, split_thoughts
 from actgent.protocols.react import ReAct
 from actgent.protocols.steps import Steps
 from actgent.structured.extract import unfenced
@@ -22,7 +22,7 @@ REPEATED = {
     "a fence of nothing": (unfenced, "```" + "\n" * 2_000),
     "a fence in an answer": (lambda text: read(Bare(), text), '```json\n"function"' + " " * 20_000 + "x"),
     "thoughts in thoughts": (split_thoughts, "<think>" * 7_000 + "x"),
-    "blanks before no title": (lambda text: read_planned(text, now=0), " " * 20_000 + "x"),
+    "blanks before no title": (lambda text: parse_planning_answer(text, now=0), " " * 20_000 + "x"),
     "empty lines": (lambda text: read(Steps(), text), "it" + "\n" * 20_000 + "planned"),
     "blanks in an action": (lambda text: read(ReAct(), text), "Action: x" + " " * 20_000 + "y"),
     "lines before an input": (

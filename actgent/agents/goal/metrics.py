@@ -20,18 +20,18 @@ class ToolMetrics(Serializable):
 
     calls: int
     """Number of calls with a result."""
-    succeeded: int
+    successful_calls: int
     """Number of calls without an error."""
 
     @property
-    def failed(self) -> int:
+    def failed_calls(self) -> int:
         """Number of calls with an error."""
-        return self.calls - self.succeeded
+        return self.calls - self.successful_calls
 
     @property
     def success_rate(self) -> float:
         """Fraction of the calls that succeeded, from 0 to 1."""
-        return self.succeeded / self.calls
+        return self.successful_calls / self.calls
 
 
 @attrs.frozen(kw_only=True)
@@ -56,7 +56,7 @@ class RunMetrics(Serializable):
     def success_rate(self) -> float | None:
         """Fraction of all tool calls that succeeded, from 0 to 1; None if there were none."""
         calls = self.tool_calls
-        return sum(each.succeeded for each in self.tools.values()) / calls if calls else None
+        return sum(each.successful_calls for each in self.tools.values()) / calls if calls else None
 
     @property
     def tokens(self) -> int:
@@ -85,7 +85,11 @@ def metrics_of(
     for result in results:
         if result.tool_name != RUN_TASKS:
             counts.setdefault(result.tool_name, []).append(result.error is None)
-    tools = {name: ToolMetrics(calls=len(good), succeeded=sum(good)) for name, good in counts.items() if good}
+    tools = {
+        name: ToolMetrics(calls=len(good), successful_calls=sum(good))
+        for name, good in counts.items()
+        if good
+    }
     return RunMetrics(seconds=seconds, model_calls=model_calls, tools=tools, usage=usage.total)
 
 

@@ -18,7 +18,7 @@ DEFAULT_RECALL_TOKENS = 1_000
 
 @attrs.frozen
 class MemoryParts:
-    """Tools of an agent with its memory tools, and the queries of `recall_before_answer`."""
+    """Tools and hooks of an agent with long-term memory."""
 
     tools: Sequence[Tool[Any] | ToolProtocol | Toolset]
     """Tools and toolsets of the agent, memory tools included."""
@@ -31,10 +31,12 @@ def long_term_memory_parts(
     memories: LongTermMemory | None,
     recall_before_answer: bool | int,  # noqa: FBT001 - an option of the agent
 ) -> MemoryParts:
-    """Return the tools and queries that the arguments `memories=` and `recall_before_answer=` add to an agent.
+    """Return an agent's tools with memory tools added, and the hooks that recall memories before each answer.
+
+    The arguments are those of the agent: its tools, `memories=`, and `recall_before_answer=`. Without memories, nothing is added.
 
     Raises:
-        ConfigurationError: `memories` is not a `Memories` object, or `recall_before_answer` is not True, False or a number of
+        ConfigurationError: `memories` has another type than `Memories`, or `recall_before_answer` is not True, False or a number of
             tokens.
     """
     recall: object = recall_before_answer

@@ -36,7 +36,9 @@ class ShownRequest:
 
 
 async def show_request(recording: Recording, agent: Agent, step: int) -> ShownRequest:
-    """Reconstruct the request for the answer in record `step`, from 1. Only the agent's code runs.
+    """Reconstruct the model request that led to a recorded answer, by replaying the session with the agent's current code.
+
+    No model or tool is called. `step` is the number of the answer's record, from 1.
 
     Text that hooks and memories added to that call only, such as recalled memories, is not recorded and is missing.
 
@@ -65,7 +67,7 @@ async def show_request(recording: Recording, agent: Agent, step: int) -> ShownRe
 async def show_next_request(
     runtime: Runtime, session_id: str, *, agent: str | None = None, at: int
 ) -> ShownRequest | None:
-    """Reconstruct the request for the first answer in record `at` or later; None if there is no such answer.
+    """Reconstruct the model request of the first answer in record number `at` or later; None if no answer follows.
 
     The session belongs to a running agent; only its code runs, in a copy. See `show_request`.
 

@@ -246,7 +246,7 @@ def _convert_errors() -> Iterator[None]:
 
 
 async def _events(chunks: AsyncIterator[bytes]) -> AsyncGenerator[StreamEvent | None, None]:
-    """Decode a stream of bytes. Yield None for each chunk of bytes, and each event as it is complete."""
+    """Decode server-sent events. Yield each event when it is complete, and None for each chunk as a sign of a working connection."""
     decoder = StreamDecoder()
     async for chunk in chunks:
         yield None

@@ -54,7 +54,7 @@ class CallState:
 
 @attrs.frozen(kw_only=True)
 class CallAnswer:
-    """The end of a call."""
+    """Answer or error of a finished call."""
 
     text: str
     """The agent's answer, or a description of the failure."""
@@ -66,7 +66,7 @@ class CallAnswer:
 
 @attrs.frozen(kw_only=True)
 class Questions:
-    """Approvals that the call waits for."""
+    """Result of a call that cannot continue without approval decisions."""
 
     approvals: Sequence[Approval]
     """The approvals, oldest first."""
@@ -76,7 +76,7 @@ class Questions:
 
 @attrs.define(kw_only=True)
 class AgentCall:
-    """A call that runs."""
+    """One call of an agent as an MCP tool."""
 
     journal: Journal
     opener: SessionOpener
@@ -94,12 +94,14 @@ class AgentCall:
     _cursor: int = attrs.field(default=0, init=False)
 
     async def start(self, message: str, *, session_id: str, message_id: str) -> CallAnswer | Questions:
-        """Send a message, and return the answer or the questions. A repeated message id gives the answer of the first call.
+        """Send a message to the agent. Return its answer, or its pending approvals if the client must decide first.
+
+        A repeated message id does not send the message again: it returns the answer to the first one.
 
         Args:
             message: Text of the message.
-            session_id: Id of the session; empty for a session that ends with the answer.
-            message_id: Id of the message; empty for a new one.
+            session_id: Id of the session, which is created if necessary; empty for a temporary session that closes after the answer.
+            message_id: Id of the message, to repeat a call safely; empty to generate an id.
 
         Raises:
             ActgentError: The session or the message was not accepted.

@@ -283,7 +283,7 @@ class CatalogServer:
 
 @attrs.define
 class _Run:
-    """A call of a function that runs."""
+    """One call of a catalog function by an MCP client."""
 
     server: CatalogServer
     caller: MCPCaller
@@ -293,10 +293,10 @@ class _Run:
     found: ToolOutcome | types.InputRequiredResult | _Failed = attrs.field(
         factory=lambda: _Failed(text="the call has not ended")
     )
-    """The end of the call."""
+    """Result for the client: the outcome of the function, a request for input, or an error."""
 
     async def run(self, report: Callable[[CallProgress], object]) -> None:
-        """Run the function until it ends or the client must respond, and set `found`."""
+        """Run the function until it ends or needs input from the client, and store the result in `found`."""
         if self.state.asked is not None and not await self._decide(self.state.asked):
             return
         while True:
@@ -336,7 +336,11 @@ class _Run:
         )
 
     async def _decide(self, approval: Approval) -> bool:
-        """Ask the client's user for a decision. Return True if the function runs with it; else `found` is set."""
+        """Request a decision on an approval from the client's user.
+
+        Return True if the user approved, so that the function runs. Otherwise store the result for the client in `found`: the
+        rejection, the user's answer, or the request for input, and return False.
+        """
         self.state.asked = approval
         params = types.ElicitRequestFormParams(
             message=question_text(approval), requested_schema=form_of(approval)

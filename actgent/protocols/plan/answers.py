@@ -45,7 +45,7 @@ _CALL = CallFormat(
 
 
 @attrs.frozen(kw_only=True)
-class Planned:
+class PlanningAnswer:
     """Parsed answer of the planning stage."""
 
     plan: Plan
@@ -59,7 +59,7 @@ class Planned:
 
 
 @attrs.frozen(kw_only=True)
-class Executed:
+class ItemAnswer:
     """A parsed answer about one item; a missing part is None."""
 
     content: str | None = None
@@ -74,7 +74,7 @@ class Executed:
     """Reasoning of the model; None if the answer has none."""
 
 
-def read_planned(text: str, *, now: float) -> Planned:
+def parse_planning_answer(text: str, *, now: float) -> PlanningAnswer:
     """Parse a planning answer; `now` is the creation time of its items in Unix seconds.
 
     Raises:
@@ -83,9 +83,9 @@ def read_planned(text: str, *, now: float) -> Planned:
     """
     thoughts, rest = split_thoughts(text)
     if (plan := _parse_sections(rest)) is not None:
-        return Planned(plan=plan, thoughts=thoughts)
+        return PlanningAnswer(plan=plan, thoughts=thoughts)
     value = _decode(rest, _planned_reason)
-    return Planned(
+    return PlanningAnswer(
         plan=_plan(value, now=now),
         calls=_calls(value.get("toolCalls")) or (),
         thoughts=_text(value.get("thoughts")) or thoughts,
@@ -93,7 +93,7 @@ def read_planned(text: str, *, now: float) -> Planned:
     )
 
 
-def read_executed(text: str, *, now: float) -> Executed:
+def parse_item_answer(text: str, *, now: float) -> ItemAnswer:
     """Parse an answer about one item; `now` is the creation time of new items in Unix seconds.
 
     Raises:
@@ -103,7 +103,7 @@ def read_executed(text: str, *, now: float) -> Executed:
     thoughts, rest = split_thoughts(text)
     value = _decode(rest, _executed_reason)
     update = value.get("updatedPlan")
-    return Executed(
+    return ItemAnswer(
         content=value.get("content"),
         calls=_calls(value.get("toolCalls")),
         decision=value.get("nextStepDecision"),

@@ -38,7 +38,15 @@ from actgent.protocols.prompts import WHO
 from actgent.protocols.tool_status import status_of_tools
 from actgent.structured.extract import extract_only, unfenced
 
-from .answers import END, START, Executed, read_calls, read_executed, read_planned, split_thoughts
+from .answers import (
+    END,
+    START,
+    ItemAnswer,
+    parse_item_answer,
+    parse_planning_answer,
+    read_calls,
+    split_thoughts,
+)
 from .todo import (
     Plan,
     TodoDiff,
@@ -201,7 +209,7 @@ class Planning(Protocol):
     def _plan(self, text: str, view: TurnView, old: Plan) -> list[Outcome]:
         if encoded := parse_encoded_calls(text):
             return [CallTools(encoded.calls, view.stage)]
-        answer = read_planned(text, now=view.message.created_at)
+        answer = parse_planning_answer(text, now=view.message.created_at)
         plan = refine(old, answer.plan)
         events = [
             *_events(thoughts=answer.thoughts, intent=plan.intent),
@@ -213,7 +221,7 @@ class Planning(Protocol):
     def _execute(self, text: str, view: TurnView, plan: Plan, item: TodoItem) -> list[Outcome]:
         encoded = parse_encoded_calls(text)
         now = view.message.created_at
-        answer = Executed(calls=tuple(encoded.calls)) if encoded else read_executed(text, now=now)
+        answer = ItemAnswer(calls=tuple(encoded.calls)) if encoded else parse_item_answer(text, now=now)
         work = _work(view, item)
         events: list[Outcome] = [*_events(thoughts=answer.thoughts)]
         if answer.update is not None:
@@ -221,7 +229,7 @@ class Planning(Protocol):
             events += [_change(plan), *_differences(before, plan)]
         return [*events, *self._step(answer, view, plan, work)]
 
-    def _step(self, answer: Executed, view: TurnView, plan: Plan, work: "ItemWork") -> list[Outcome]:
+    def _step(self, answer: ItemAnswer, view: TurnView, plan: Plan, work: "ItemWork") -> list[Outcome]:
         """Return the outcomes of an answer about an item: tool calls, another round, or the end of the item."""
         item, is_last = work.item, work.rounds >= self.rounds
         if is_last and (answer.calls or answer.decision == "continue"):

@@ -164,8 +164,11 @@ class ApprovalLedger:
             self._remember(approval.id, Withdraw())
             self._end_writing(approval.id)
 
-    def close_guarded(self) -> bool:
-        """Remove the open approvals of guards at the end of their turn, as withdrawn. Return False if there were none."""
+    def withdraw_guard_approvals(self) -> bool:
+        """Withdraw the approvals that guards requested for messages, because their turn has ended.
+
+        Approvals of tool calls stay. Return True if an approval was withdrawn.
+        """
         asked = {each.call_id for each in self.open.values()} | self._verdicts.keys()
         guarded = [call_id for call_id in asked if call_id.startswith(GUARDED)]
         self.close(guarded)
@@ -322,5 +325,5 @@ def restore_ledger(records: Iterable[Record]) -> ApprovalLedger:
             case AgentMessageRecord(message=message):
                 ledger.close(result.call_id for result in message.tool_results)
             case MessageEndRecord():
-                ledger.close_guarded()
+                ledger.withdraw_guard_approvals()
     return ledger

@@ -243,7 +243,7 @@ class RecordReplayer:
         if self._turn is not None and self._turn.message_id == message_id:
             self._close_calls(self._turn)
             if self._context.approvals is not None:
-                self._context.approvals.close_guarded()
+                self._context.approvals.withdraw_guard_approvals()
             goes_on = failed == NOT_KEPT and can_resume(self._context.conversation.messages, message_id)
             self._unkept = self._turn if goes_on else None
             self._turn = None

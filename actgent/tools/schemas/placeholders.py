@@ -80,7 +80,7 @@ class Definitions:
 
 
 def is_pydantic(annotation: Any) -> bool:
-    """Return True for types that pydantic reads: models, pydantic dataclasses, and types annotated with pydantic fields."""
+    """Return True for types that pydantic validates: its models and dataclasses, and `Annotated` types with pydantic metadata."""
     if get_origin(annotation) is Annotated:
         packages = {type(each).__module__.partition(".")[0] for each in annotation.__metadata__}
         return bool(packages & _PYDANTIC_PACKAGES) or is_pydantic(annotation.__origin__)

@@ -156,7 +156,7 @@ class _TypeRewriter:
 
     def _struct(self, cls: type) -> type:
         """Return a struct with the fields of an attrs class or dataclass."""
-        fields = list(_fields_of(cls))
+        fields = list(_init_arguments(cls))
         struct = msgspec.defstruct(
             self._free_name(cls.__name__),
             [(field.name, Any) if field.required else (field.name, Any, msgspec.UNSET) for field in fields],
@@ -206,7 +206,7 @@ def _has_fields(cls: Any) -> bool:
     return isinstance(cls, type) and (attrs.has(cls) or dataclasses.is_dataclass(cls))
 
 
-def _fields_of(cls: type) -> Iterator[_Field]:
+def _init_arguments(cls: type) -> Iterator[_Field]:
     """Yield the arguments that a class's `__init__` accepts by name."""
     return _attrs_fields(cls) if attrs.has(cls) else _dataclass_fields(cls)
 

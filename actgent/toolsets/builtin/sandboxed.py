@@ -339,8 +339,8 @@ def _descendants(supervisor: int) -> Iterator[int]:
 
 
 @attrs.frozen
-class _Measured:
-    """Measured size of a folder."""
+class _FolderSize:
+    """Disk usage and number of files of a folder."""
 
     size: int
     """Disk usage in bytes of everything below the measured folder."""
@@ -350,7 +350,7 @@ class _Measured:
     """True if a part of the folder cannot be measured: a path is too long, or a folder is not readable."""
 
 
-def _measure(folder: Path, limit: int | None = None, max_files: int | None = None) -> _Measured:
+def _measure(folder: Path, limit: int | None = None, max_files: int | None = None) -> _FolderSize:
     """Measure a folder, stopping when it exceeds `limit` bytes or `max_files` files."""
     size, files, is_deep, left = 0, 0, False, [str(folder)]
     while left and (limit is None or size <= limit) and (max_files is None or files <= max_files):
@@ -361,9 +361,9 @@ def _measure(folder: Path, limit: int | None = None, max_files: int | None = Non
                     size += entry.stat(follow_symlinks=False).st_blocks * 512
                     if entry.is_dir(follow_symlinks=False):
                         left.append(entry.path)
-        except OSError as error:  # limit often the folder was removed in the meantime
+        except OSError as error:  # usually because the folder was removed after it was listed
             is_deep = is_deep or error.errno in (errno.ENAMETOOLONG, errno.EACCES)
-    return _Measured(size, files, is_deep)
+    return _FolderSize(size, files, is_deep)
 
 
 def _read_status(status: int) -> bytes:

@@ -70,7 +70,7 @@ async def put_session(call: HTTPCall) -> Response:
     A retry with the same `Idempotency-Key` gets the response of the first request. Another key or body is an error.
     """
     session_id = check_client_id("the id of a session", call.path["id"])
-    head, is_new = await _make(call, session_id, key_of(call))
+    head, is_new = await _create_once(call, session_id, key_of(call))
     return JSON(_created_session(call, head), status_code=201 if is_new else 200)
 
 
@@ -78,25 +78,25 @@ async def post_session(call: HTTPCall) -> Response:
     """Create a session with an id chosen by the server."""
     key = key_of(call)
     session_id = id_of_key(call, key) if key else call.gateway.access.journal.new_session_id()
-    head, _ = await _make(call, session_id, key)
+    head, _ = await _create_once(call, session_id, key)
     return JSON(
         _created_session(call, head), status_code=201, headers={"location": f"/v1/sessions/{head.session_id}"}
     )
 
 
-async def _make(call: HTTPCall, session_id: str, key: str) -> tuple[SessionSummary, bool]:
-    """Create a session, or find the existing one that was created with the same options.
+async def _create_once(call: HTTPCall, session_id: str, key: str) -> tuple[SessionSummary, bool]:
+    """Create a session, or find the existing session with the same id and options. Requests with the same key run one at a time.
 
-    Return its summary, and True if this request created it, now or in an earlier try with the same key.
+    Return the session's summary, and True if this request created it, now or in an earlier attempt with the same key.
     """
     async with call.gateway.keys.held(call.caller.owner, key):
-        return await _make_alone(call, session_id, asker_of(call, key))
+        return await _create_or_find(call, session_id, asker_of(call, key))
 
 
-async def _make_alone(call: HTTPCall, session_id: str, asker: str) -> tuple[SessionSummary, bool]:
-    """Create or find the session while no other request with the same key runs.
+async def _create_or_find(call: HTTPCall, session_id: str, asker: str) -> tuple[SessionSummary, bool]:
+    """Create a session, or find the existing session with this id. The caller holds the lock of the idempotency key.
 
-    Return its summary, and True if a request of this `asker` created it.
+    Return the session's summary, and True if it was created by the request that `asker` identifies; see `asker_of`.
     """
     body, access = call.body, call.gateway.access
     owner, opener = _owner_of(call), access.known_opener(call.body["agent"])

@@ -341,7 +341,7 @@ async def test_every_end_of_the_work_keeps_what_was_found(end, autojump_clock):
     assert result.tool_results[0].error is None
     assert result.text.startswith("The goal was not achieved: ")
     assert '- ok: {"v": 1}' in result.text
-    assert (result.metrics.tools["ok"].succeeded >= 1, result.history[0].text) == (True, "find v")
+    assert (result.metrics.tools["ok"].successful_calls >= 1, result.history[0].text) == (True, "find v")
 
 
 async def test_tools_that_fail_are_part_of_an_unachieved_result():

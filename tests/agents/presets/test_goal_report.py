@@ -43,7 +43,9 @@ async def test_metrics_of_a_run():
     metrics = result.metrics
     assert (metrics.model_calls, metrics.tool_calls, metrics.tokens, metrics.cost) == (5, 4, 550, 1.25)
     assert 0 < metrics.seconds < 60
-    assert {name: (each.calls, each.succeeded, each.failed) for name, each in metrics.tools.items()} == {
+    assert {
+        name: (each.calls, each.successful_calls, each.failed_calls) for name, each in metrics.tools.items()
+    } == {
         "ok": (2, 2, 0),
         "broken": (2, 0, 2),
     }

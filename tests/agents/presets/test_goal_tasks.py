@@ -102,7 +102,7 @@ async def test_tasks_are_tried_again():
         ("pending", 0, "the task needs the result of task_6, which is pending"),
     ]
     assert (len(calls), len(later)) == (5, 3)
-    figures = {name: (each.calls, each.succeeded) for name, each in result.metrics.tools.items()}
+    figures = {name: (each.calls, each.successful_calls) for name, each in result.metrics.tools.items()}
     assert figures == {"fails": (5, 0), "soon": (3, 1)}
 
 

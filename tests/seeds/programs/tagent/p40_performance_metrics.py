@@ -28,5 +28,5 @@ model = ScriptedLLM(
 metrics = run_agent_sync("How deep?", model, tools={"lookup": lookup}).metrics
 assert metrics.seconds > 0
 assert metrics.model_calls == 3
-assert (metrics.tools["lookup"].calls, metrics.tools["lookup"].succeeded) == (2, 1)
+assert (metrics.tools["lookup"].calls, metrics.tools["lookup"].successful_calls) == (2, 1)
 assert (metrics.usage.input_tokens, metrics.usage.output_tokens) == (300, 30)
