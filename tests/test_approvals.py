@@ -33,8 +33,8 @@ def approval(session_id="s", call_id="c", tool_name="pay", arguments=None, quest
 @given(
     session_id=st.text(min_size=1), call_id=st.text(), tool=st.text(), arguments=objects, question=st.text()
 )
-def test_an_id_finds_its_session_and_knows_what_it_stands_for(session_id, call_id, tool, arguments, question):
-    """Whatever the ids look like, and in whatever order the arguments come."""
+def test_approval_id_contains_session_and_digest(session_id, call_id, tool, arguments, question):
+    """This holds for any characters in the ids and any order of arguments."""
     asked = approval(session_id, call_id, tool, arguments, question)
     assert session_of(asked.id) == session_id
     assert asked.is_genuine

@@ -34,8 +34,8 @@ async def test_a_slow_reader_loses_the_oldest_and_knows_how_many():
         assert (slow.lost, fast.lost) == (3, 0)
 
 
-async def test_watched_tells_whether_an_event_is_worth_building():
-    """Without a reader there is nobody to build an event for."""
+async def test_watched_is_true_if_a_reader_needs_the_event():
+    """Without a reader, the event is not built."""
     stream = EventStream()
     assert not stream.watched
     async with stream.read():
@@ -60,8 +60,8 @@ async def test_a_reader_waits_for_the_next_event(nursery):
     assert seen == [started("a")]
 
 
-async def test_the_end_wakes_who_waits(nursery):
-    """A waiting reader learns that no more will come."""
+async def test_close_wakes_waiting_readers(nursery):
+    """A waiting reader gets the end of the stream."""
     stream = EventStream()
     async with stream.read() as reader:
 

@@ -94,8 +94,8 @@ def test_a_bad_answer_does_not(name, value):
     assert name in said
 
 
-def test_forms_from_elsewhere_have_kinds_by_their_types():
-    """As an MCP server asks; what is no member of ours is JSON."""
+def test_foreign_forms_have_fields_by_json_type():
+    """For example, forms of an MCP server. Unsupported fields are JSON fields."""
     form = {
         "type": "object",
         "properties": {

@@ -30,8 +30,8 @@ def test_ids_are_unique_and_sort_by_age():
     assert ids == sorted(ids)
 
 
-def test_a_forked_process_has_ids_of_its_own():
-    """A fork never repeats an id of its parent."""
+def test_forked_process_generates_other_ids():
+    """A forked process never repeats an id of its parent."""
     reader, writer = os.pipe()
     if (child := os.fork()) == 0:
         os.write(writer, new_id().encode())

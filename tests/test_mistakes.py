@@ -138,8 +138,8 @@ async def test_a_tool_with_a_bug_is_logged_with_its_traceback(told):
     assert result_of(session) == "NameError: name 'missing' is not defined"
 
 
-async def test_the_same_bug_is_told_once(told):
-    """A thousand equal calls are one record and a number."""
+async def test_repeated_tool_error_is_logged_once(told):
+    """A thousand equal calls are one log record and a count."""
     calls = [ToolCall("misspelt", {}) for _ in range(3)]
     agent = agent_with(*calls, "done", tools=[misspelt], limits=Limits(max_repeated_calls=10))
     await chat_once(agent)
@@ -363,7 +363,7 @@ async def test_a_stream_whose_failure_is_raised_is_not_logged(told):
     assert told() == []
 
 
-async def test_a_plan_that_fails_is_told_by_its_result_alone(told):
+async def test_failed_plan_is_reported_in_its_result_only(told):
     """`process` returns the error."""
 
     def broken(chat):
@@ -382,8 +382,8 @@ async def pay() -> str:
     return "paid"
 
 
-async def test_a_stream_that_waits_for_a_person(told):
-    """It ends without an answer, which is said with what to do."""
+async def test_suspended_stream_is_logged_with_the_remedy(told):
+    """The stream ends without an answer."""
     async with agent_with(ToolCall("pay", {}), "done", tools=[pay]) as agent, agent.stream("hi") as events:
         replies = [event async for event in events if isinstance(event, Reply)]
     assert replies == []
@@ -392,8 +392,8 @@ async def test_a_stream_that_waits_for_a_person(told):
     assert "agent.follow(session)" in record
 
 
-async def test_a_chat_that_waits_for_a_person_and_nobody_is_asked(told):
-    """Without on_approval nobody would know."""
+async def test_approval_without_a_handler_is_logged(told):
+    """Without on_approval, the request would be invisible."""
     await chat_once(agent_with(ToolCall("pay", {}), "done", tools=[pay]))
     (record,) = told()
     assert (
@@ -402,8 +402,8 @@ async def test_a_chat_that_waits_for_a_person_and_nobody_is_asked(told):
     )
 
 
-async def test_a_run_that_waits_for_a_person():
-    """The error names the tool and the ways on."""
+async def test_suspended_run_raises_an_error_with_the_remedies():
+    """The error names the tool."""
     async with agent_with(ToolCall("pay", {}), "done", tools=[pay]) as agent:
         with pytest.raises(Suspended) as caught:
             await agent.run("hi")
@@ -740,8 +740,8 @@ async def test_what_cannot_be_said(content, words):
 
 
 @pytest.mark.parametrize(("owner", "words"), [("", "must not be empty"), (42, "not 42"), (None, "not None")])
-async def test_an_owner_that_is_nobody(owner, words):
-    """It is a name or a Sender."""
+async def test_invalid_owner_is_rejected(owner, words):
+    """An owner is a name or a Sender."""
     async with agent_with() as agent:
         with pytest.raises(ConfigurationError, match=words):
             await agent.create_session(owner)

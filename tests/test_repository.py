@@ -433,8 +433,8 @@ def is_self(node: ast.AST) -> bool:
 UNWRAPPING = {"_context", "_agent", "_message", "_question", "_opener", "_held"}
 
 
-def test_nobody_unwraps_what_belongs_to_another_module(modules):
-    """What is behind a session or an agent is known to the module of its class alone."""
+def test_private_state_is_accessed_only_by_its_module(modules):
+    """Only the module of a class accesses the internals of its sessions and agents."""
     found = set()
     for name, module in modules.items():
         if not name.startswith(ORGANS):

@@ -114,8 +114,8 @@ def test_each_section_is_read():
 
 
 @pytest.mark.parametrize("heading", sections())
-def test_each_row_stands_once(heading):
-    """No row is repeated by a merge that went wrong."""
+def test_each_row_occurs_once(heading):
+    """A wrong merge must not repeat a row."""
     rows = rows_of(sections()[heading])
     assert [row for place, row in enumerate(rows) if row in rows[:place]] == []
 
@@ -134,8 +134,8 @@ def test_each_row_has_its_tests_or_a_reason(heading):
 
 
 @pytest.mark.parametrize("heading", sections())
-def test_each_test_of_a_section_is_there_and_told(heading):
-    """Those that are named outside of tables are there, and each test of a numbered case is named."""
+def test_each_named_test_exists(heading):
+    """Tests named outside of tables exist, and each test of a numbered case is named."""
     section = sections()[heading]
     homes = homes_of(section)
     assert not check(section, homes)[1]

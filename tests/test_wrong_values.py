@@ -122,8 +122,8 @@ async def test_what_is_evaluated():
     assert (await evaluate([case], clerk())).meets(1.0)
 
 
-async def test_an_approval_that_nobody_asked_for():
-    """The error has no session where there is none, and says where those that wait are listed."""
+async def test_unknown_approval_id_is_rejected():
+    """The error names the list of pending approvals."""
     async with clerk() as agent:
         with pytest.raises(ApprovalNotFound) as caught:
             await agent.resume({"abc": Approve()})

@@ -48,8 +48,8 @@ async def test_ask_returns_the_result_of_receive(autojump_clock):
         assert await ref.tell("hello") is None
 
 
-async def test_series_of_tells_lets_other_tasks_run(autojump_clock):
-    """In a series of messages, other tasks run at least after each 16th of the sender, and of the actor."""
+async def test_series_of_tell_calls_yields_to_other_tasks(autojump_clock):
+    """Both sender and actor yield to other tasks at least after every 16th message."""
     steps = handled = 0
     longest = before = 0
 

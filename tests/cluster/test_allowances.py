@@ -184,8 +184,8 @@ async def test_a_database_that_is_away_lends_nothing(virtual, autojump_clock):
     assert excess([(at, 1) for at, _ in node.calls], 10, 60) < 1e-3
 
 
-async def test_a_call_that_cannot_wait_so_long_is_told_at_once(virtual, autojump_clock):
-    """As in one process, once the table has said when the next one could go."""
+async def test_call_with_a_short_deadline_fails_immediately(virtual, autojump_clock):
+    """As in one process, it fails as soon as the table has the time of the next permit."""
     node = Node("n0", virtual, requests_per_minute=6)
 
     async def talk(node):
@@ -322,8 +322,8 @@ async def test_nodes_share_what_their_models_declare(open_cluster):
         assert {each.kind: each.capacity for each in door.buckets} == {"requests": 60, "tokens": 6000}
 
 
-async def test_what_holds_for_each_node_is_said_where_somebody_declares_it(caplog):
-    """Once, by the name of the door; nothing is said of a governor that has no number of its own."""
+async def test_per_node_limit_is_logged_if_declared(caplog):
+    """It is logged once with the name of the rate limiter. Limiters without a declared number are not logged."""
     lender = LimitLeaseClient(None)
     own, plain = Governor(concurrency=4, requests_per_minute=60), Governor(requests_per_minute=60)
     for governor in (own, plain, own):

@@ -62,8 +62,8 @@ async def test_a_partition_is_given_back_when_the_database_answers(autojump_cloc
     assert node.ownership.state(0) is PartitionState.AWAY
 
 
-async def test_what_was_taken_again_meanwhile_is_not_given_back(autojump_clock):
-    """Its sessions live here, in the next epoch of ours."""
+async def test_reacquired_partition_is_not_released(autojump_clock):
+    """Its sessions are active in this process, in a later epoch."""
     journal = Journal(fails=1, meanwhile=3)
     node = leaving_node(journal)
     await node._give_back({0: 1})

@@ -57,8 +57,8 @@ async def release_later(quarantine, session_id):
     quarantine._release(session_id)
 
 
-async def test_a_node_tells_for_how_long_no_node_has_died(open_cluster):
-    """Its start counts as well, as it may have been started after its death."""
+async def test_node_reports_seconds_since_the_last_death(open_cluster):
+    """Its own start counts as well, because it may have been started after its death."""
     with trio.fail_after(PATIENCE):
         async with open_pair(open_cluster) as pair:
             url = f"http://127.0.0.1:{pair.cluster.balancer.ports[0]}"

@@ -196,8 +196,8 @@ async def test_no_more_than_was_granted_is_taken_there():
             assert (await taken_of(runtime, session, "editor")).model_calls == 5
 
 
-async def test_who_has_nothing_left_asks_nobody():
-    """The task is refused before the other pool hears of it."""
+async def test_task_without_budget_is_not_sent():
+    """The task is rejected before the other pool receives it."""
     calls = []
     async with open_pools() as (editors, writers), writers.node(writing(calls=calls)):
         writer = PoolAgent("writer", pool=writers.pool)
@@ -273,8 +273,8 @@ def make_faulty(runtime, pool, **losses):
     links._known[pool] = directory, Faulty(way, **losses)
 
 
-async def test_a_stop_that_is_lost_is_said_again():
-    """Until the other pool has confirmed it; who stopped its turn does not wait for that."""
+async def test_lost_stop_of_a_task_is_resent():
+    """It is repeated until the other pool confirms it. The stopped turn does not wait for the confirmation."""
     calls, never = [], trio.Event()
     async with open_pools() as (editors, writers), writers.node(writing(calls=calls, wait=never)) as there:
         writer = PoolAgent("writer", pool=writers.pool)
@@ -290,8 +290,8 @@ async def test_a_stop_that_is_lost_is_said_again():
             assert len(told) == 1  # the task: what stops it is no conversation
 
 
-async def test_a_stop_of_which_nobody_heard_is_said_by_the_next_node():
-    """It stands in the journal: the node that begins with it ends before the other pool has heard, and another one goes on."""
+async def test_unsent_stop_of_a_task_is_sent_by_the_next_node():
+    """The stop is in the journal. The first node ends before the other pool receives it, and the next node sends it."""
     calls, never = [], trio.Event()
 
     def asking(told):
@@ -331,8 +331,8 @@ async def test_a_deadline_goes_over_to_the_other_pool():
             assert [each.state for each in await there.sessions(agent="writer")] == ["closed"]
 
 
-async def test_what_is_not_there_is_told_clearly():
-    """An agent that the pool does not host, a pool that nobody hosts, and a process without a cluster."""
+async def test_unknown_pool_or_agent_is_a_clear_error():
+    """Cases: an agent that the pool does not host, a pool without nodes, and a process without a cluster."""
     async with open_pools() as (editors, writers), writers.node(writing()):
         painter = PoolAgent("painter", pool=writers.pool)
         lost = PoolAgent("writer", pool="nobody-hosts-this", patience=0.5)
@@ -363,8 +363,8 @@ async def test_agents_that_ask_each_other_in_a_circle_come_to_an_end():
             assert "levels of agents" in text
 
 
-async def test_a_session_that_would_wait_for_itself_by_way_of_another_pool_is_told():
-    """Who asks whom goes along with each task."""
+async def test_wait_cycle_across_pools_raises_an_error():
+    """Each task carries the chain of waiting sessions."""
     async with open_pools() as (editors, writers):
         to_editor = PoolAgent("editor", pool=editors.pool)
         to_writer = PoolAgent("writer", pool=writers.pool)
@@ -396,8 +396,8 @@ async def test_a_session_that_would_wait_for_itself_by_way_of_another_pool_is_to
             assert len(found) == 1
 
 
-async def test_nobody_else_reaches_the_session_of_a_task():
-    """A task that names a session of somebody else is refused, and the session stays as it is."""
+async def test_task_cannot_use_a_session_of_another_owner():
+    """The task is rejected, and the session is unchanged."""
     async with open_pools() as (editors, writers), writers.node(writing()) as there:
         writer = PoolAgent("writer", pool=writers.pool)
         async with node(editors, writer) as runtime:
@@ -448,8 +448,8 @@ async def test_an_agent_changes_its_pool_with_its_sessions():
                 pytest.fail("two pools host it")
 
 
-async def test_what_a_task_of_another_pool_took_counts_for_who_asked():
-    """In the usage of the answer, of the asking session and of those above it, also after a restart, and where it failed."""
+async def test_usage_of_a_pool_task_counts_for_its_parent():
+    """It counts in the answer, the parent session and its ancestors, also after a restart and after a failure."""
 
     @tool
     def look(place: str) -> str:
@@ -483,8 +483,8 @@ async def test_what_a_task_of_another_pool_took_counts_for_who_asked():
             assert session.usage.total.input_tokens == own + 7
 
 
-async def test_people_decide_on_calls_of_another_pools_agent_there():
-    """They are listed and answered by clients and nodes of its pool, and not by those of who asks, which waits for them."""
+async def test_approvals_of_a_pool_task_are_decided_in_its_pool():
+    """Clients and nodes of that pool list and decide them; the parent's pool does not. The parent session waits."""
 
     @tool(approval=True)
     def publish(text: str) -> str:

@@ -180,8 +180,8 @@ async def test_a_suspect_that_is_damaged_is_left(autojump_clock):
     assert world.left == 10**9 - 1
 
 
-async def test_a_suspect_that_lives_for_a_while_goes_on_beside_others(autojump_clock):
-    """It is watched for a second after three deaths; that it takes longer is no sign of anything."""
+async def test_suspect_that_survives_probation_runs_normally(autojump_clock):
+    """After three deaths it is watched for a second. A longer run is no sign of poison."""
     world = World()
     world.head_of = types.SimpleNamespace(unfinished=True, suspended=False)
     begun = trio.current_time()
@@ -326,11 +326,8 @@ async def test_suspects_of_one_tree_are_tried_together(autojump_clock, alone):
 
 
 @pytest.mark.parametrize(("waits", "is_told_more"), [(True, False), (False, False), (True, True)])
-async def test_who_gave_a_task_hears_that_it_is_given_up(postgres_url, waits, is_told_more):
-    """As the result of its call, or as a message; its session is closed. It would wait for somebody who does not work at it any more.
-
-    So it does where that session has more to answer, which it goes on with.
-    """
+async def test_parent_is_notified_of_a_dead_lettered_task(postgres_url, waits, is_told_more):
+    """The notification is the result of the call, or a message, and the task's session is closed. A session with further work continues with it."""
     begun, told = trio.Event(), []
 
     async def dig(chat):

@@ -44,8 +44,8 @@ async def test_two_nodes_share_the_partitions(postgres_url):
             assert node_of(a).statistics().takeovers.keys() <= {"new", "given_back"}
 
 
-async def test_the_sessions_of_a_killed_node_go_on_at_another_one(postgres_url):
-    """Each turn is answered there, after the partitions were taken as those of a dead node."""
+async def test_sessions_of_a_killed_node_resume_at_another_node(postgres_url):
+    """The other node acquires the partitions of the dead node and answers each turn."""
     answers = []
     clerk = BareAgent("clerk", llm=Slow(0.05, lambda *words: answers.append(words)))
     with trio.fail_after(120):

@@ -238,8 +238,8 @@ async def test_tools_find_it_and_the_program_too():
         await agent.database.query("SELECT 1")
 
 
-async def test_it_stands_beside_the_journal(tmp_path):
-    """A file for each agent, that the next run finds again."""
+async def test_database_file_is_next_to_the_journal(tmp_path):
+    """Each agent has its own file, which the next run opens again."""
     for expected in ("1", "2"):
         async with open_runtime(journal=f"sqlite:///{tmp_path}/agents.db") as runtime:
             llm = ScriptedLLM(calls(("add_task", {"text": "tea"})))

@@ -145,8 +145,8 @@ def test_file_has_no_newer_directives():
 
 
 @pytest.mark.parametrize("is_below", [False, True], ids=["root", "below a path"])
-async def test_a_gateway_behind_nginx(tmp_path, is_below):
-    """Pages, requests, long bodies, places, ids with slashes and streams pass the proxy as they are."""
+async def test_gateway_works_through_nginx(tmp_path, is_below):
+    """Pages, requests, long bodies, cursors, ids with slashes and streams pass the proxy unchanged."""
     async with proxied(tmp_path, is_below=is_below) as (url, cert, secret):
         trusted = ssl.create_default_context(cafile=str(cert))
         token = {"authorization": f"Bearer {secret}"}

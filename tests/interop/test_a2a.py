@@ -212,7 +212,7 @@ async def test_waiting_task_is_cancelled(served, ask):
     assert runs["pay"] == 0
 
 
-async def test_subscriptions_replay_the_run_and_go_on_after_a_decision(served, ask):
+async def test_subscription_replays_the_run_and_resumes_after_a_decision(served, ask):
     followed = []
 
     async def follow(client, task):

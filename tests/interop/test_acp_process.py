@@ -178,7 +178,7 @@ async def test_killed_editor_leaves_no_process(folder):
         await editor.stdout.aclose()
 
 
-async def test_second_process_has_a_journal_of_its_own(folder, started, commands):
+async def test_second_process_uses_a_separate_journal(folder, started, commands):
     async with started() as (client, _):
         await client.prompt(await client.new(), "hello")
         async with started() as (second, _):

@@ -149,7 +149,7 @@ async def test_partial_results_show_the_calls_that_are_left(sdk):
     assert text == "The result is in. Berlin Rome"
 
 
-async def test_calls_of_client_and_person_in_one_answer(served, sdk):
+async def test_caller_calls_and_approvals_in_one_answer(served, sdk):
     def talk(client):
         create = partial(client.chat.completions.create, model="clerk", tools=[CHAT_TOOL])
         said = {"role": "user", "content": "where can I pay?"}

@@ -325,8 +325,8 @@ async def test_a_process_does_not_copy_its_own_file_from_outside(tmp_path):
             await runtime.backup(tmp_path / "other.db")
 
 
-async def test_a_copy_in_the_place_of_a_file_that_went_on(tmp_path):
-    """The page says what to remove beside it; with the old log or note there it is refused."""
+async def test_backup_in_place_of_a_newer_file_is_rejected(tmp_path):
+    """With the newer log or note next to it, the backup is rejected. The documentation lists the files to remove."""
     path, copy = tmp_path / "agents.db", tmp_path / "copy.db"
     async with open_runtime(journal=f"sqlite:///{path}") as runtime:
         agent = await runtime.start(agent_of())

@@ -88,8 +88,8 @@ async def test_keys_are_changed_by_putting_another_in_front(path, keys):
     assert not raised.value.is_there
 
 
-async def test_another_key_of_the_same_id_is_an_error_that_tells_no_key(path, keys):
-    """It names the id; so does a copy of the error."""
+async def test_wrong_key_with_a_known_id_is_an_error_without_the_key(path, keys):
+    """The error and its copies name only the key id."""
     url = f"sqlite:///{path}"
     keys(k1=1)
     await say(url, SECRET)

@@ -154,8 +154,8 @@ async def test_a_reader_of_numbers_alone_gets_no_records(journal, make_writer):
     assert (step.first, step.last, step.records) == (1, 2, ())
 
 
-async def test_the_feed_tells_of_erased_sessions(journal, make_writer):
-    """By hand or with their tree; one that is made again begins with 1."""
+async def test_feed_reports_erased_sessions(journal, make_writer):
+    """Sessions are erased directly or with their tree. A session created again starts with record 1."""
     epoch = await journal.acquire()
     writer = make_writer(journal, epoch)
     await writer.open()
@@ -365,8 +365,8 @@ async def test_a_closed_reader_receives_nothing(brittle):
             pass
 
 
-async def test_a_journal_that_is_looked_at_tells_nothing(tmp_path, make_writer):
-    """Another process writes it."""
+async def test_read_only_journal_has_no_feed(tmp_path, make_writer):
+    """Another process writes the journal."""
     url = f"sqlite:///{tmp_path}/journal.db"
     async with open_journal(url) as journal:
         await journal.acquire()

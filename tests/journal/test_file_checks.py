@@ -78,8 +78,8 @@ async def test_a_missing_file_with_a_log_is_an_error(killed, is_there, beside):
     assert await numbers_in(killed) == list(range(50))
 
 
-async def test_a_journal_without_its_files_begins_anew_with_a_warning(killed, caplog):
-    """The lock file alone notes that there were commits. The warning names the file and the remedy, once."""
+async def test_journal_without_its_files_is_recreated_with_a_warning(killed, caplog):
+    """Only the lock file shows that there were commits. The warning names the file and the remedy, once."""
     killed.unlink()
     _remove(killed.with_name(f"{killed.name}-wal"))
     assert await numbers_in(killed) == []

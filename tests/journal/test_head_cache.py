@@ -42,8 +42,8 @@ def test_a_session_in_doubt_is_known_again_once_it_was_taken_back():
     assert known.by_key == heads_of("other")
 
 
-def test_sessions_that_begin_have_rows_of_their_own_and_the_root_of_those_above():
-    """Whether the one above is known or begins beside it; numbers go on within an epoch, and begin again with the next."""
+def test_new_sessions_get_row_numbers_and_the_root_of_their_parent():
+    """The parent may be cached or created in the same step. Numbers count within an epoch."""
     known = HeadCache()
     top = known.begin(opened("top"), {}, epoch=1, now=1.0)
     below = known.begin(opened("below", "top"), {top.key: top}, epoch=1, now=1.0)

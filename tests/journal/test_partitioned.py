@@ -409,8 +409,8 @@ async def test_heads_of_sessions_that_are_not_owned_are_never_cached(postgres_ur
             await writer.commit(StateChangeRecord(changes={"n": count}))
 
 
-async def test_a_session_elsewhere_is_read_as_of_one_moment(postgres_url, writer_in):
-    """A step that its owner writes during a read is seen whole, or not at all: the session is never damaged."""
+async def test_remote_session_is_read_consistently(postgres_url, writer_in):
+    """A step that its owner writes during the read is visible completely or not at all."""
     async with open_node(postgres_url, "a", take=[0]) as a, open_node(postgres_url, "b") as b:
         writer, is_over = writer_in(a, 0), trio.Event()
         await writer.open()

@@ -74,8 +74,8 @@ def test_heads_are_as_they_were_written(file, seed):
     }
 
 
-def test_a_step_that_only_adds_writes_no_index_anew(file):
-    """Beside the place of its row: the write-ahead log grows by the pages of four tables and indexes, and not by five."""
+def test_append_rewrites_no_index(file):
+    """Apart from its own row, an append changes the pages of four tables and indexes, not five."""
     head = attrs.evolve(head_of("s"), pending=b"12345678")
     sizes = []
     file._db.set_wal_hook(lambda _, __, pages: sizes.append(pages) or 0)

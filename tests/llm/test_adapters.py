@@ -171,8 +171,8 @@ async def test_an_object_with_complete_is_a_model():
     assert (await said(Terse())).text == "HELLO"
 
 
-async def test_what_streams_nothing_is_heard_as_a_whole():
-    """Readers hear the answer of a function all the same."""
+async def test_model_without_streaming_delivers_one_token():
+    """Token handlers receive the whole answer of a function at once."""
     for model in (plain, Terse(), Completes()):
         heard = []
         async with BareAgent("a", llm=model) as agent:
@@ -209,8 +209,8 @@ async def test_they_are_models_wherever_one_is():
     assert any("They greeted each other." in each.content for each in told[-1])
 
 
-async def test_tools_are_told_in_words_and_called_by_the_protocol():
-    """A model of text can use tools where the protocol has a form for calls."""
+async def test_text_model_calls_tools_by_the_protocol():
+    """A text-only model can use tools if the protocol has a format for calls."""
     seen = []
 
     @tool

@@ -274,8 +274,8 @@ async def test_addresses_with_and_without_the_version(connect, said):
         assert str(wire.requests[0].url) == "http://localhost:1/v1/messages"
 
 
-async def test_the_sdk_traces_nothing_of_its_own(connect, said):
-    """Spans are actgent's to write, once."""
+async def test_sdk_writes_no_spans(connect, said):
+    """Only actgent writes spans, once per call."""
     model, _ = connect(DIALECT, said(DIALECT))
     assert model._sdk.client.open_telemetry["traces"]["enabled"] is False
 

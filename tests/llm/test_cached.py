@@ -100,8 +100,8 @@ async def test_it_is_bounded():
 @pytest.mark.parametrize(
     "change", [{"temperature": 0.5}, {"system": "x"}, {"max_tokens": 5}, {"owner": "bob"}]
 )
-async def test_whatever_the_model_is_told_counts(change):
-    """Another prompt, temperature, bound or owner is another request."""
+async def test_cache_key_contains_the_whole_request(change):
+    """Another prompt, temperature, limit or owner is another request."""
     llm = CachedModel(ScriptedLLM(["one", "two"]))
     chat = {"messages": [ChatMessage("user", (Text("hi"),))], "owner": "ada"}
     assert (await llm.complete(ModelRequest(**chat))).text == "one"
@@ -160,8 +160,8 @@ async def test_equal_requests_at_once_and_a_cancelled_one(autojump_clock):
     assert (llm.llm.asked, llm.hits) == (3, 1)
 
 
-async def test_streams_hear_a_kept_answer():
-    """What is kept is streamed, too, in one piece."""
+async def test_cached_answer_is_streamed():
+    """The cached answer is one delta."""
     llm = CachedModel(ScriptedLLM(["Good day."]))
     async with BareAgent("clerk", llm=llm) as clerk:
         for _ in range(2):
@@ -204,7 +204,7 @@ async def test_answers_that_name_ids_are_not_kept():
 
 
 @pytest.mark.parametrize("capacity", [0, -1, 1.5, True, None])
-def test_a_capacity_that_is_none(capacity):
-    """A cache that holds nothing is a mistake."""
+def test_invalid_cache_capacity_is_rejected(capacity):
+    """A cache without capacity is a configuration error."""
     with pytest.raises(ConfigurationError, match="at least 1"):
         CachedModel(ScriptedLLM([]), capacity=capacity)

@@ -149,8 +149,8 @@ F, G = ("f", {"x": 1}), ("g", {"y": 2})
         ),
     ],
 )  # fmt: skip
-async def test_pieces_of_two_calls_are_told_apart(connect, sse, pieces, calls):
-    """By index, by id, or by a name after whole arguments."""
+async def test_deltas_of_two_calls_are_separated(connect, sse, pieces, calls):
+    """They are separated by index, by id, or by a name after complete arguments."""
     assert await calls_of(connect, sse, *pieces) == calls
 
 
@@ -373,8 +373,8 @@ async def test_a_stream_ends_with_its_end_marker(connect, said, dialect, autojum
     assert trio.current_time() - begun < 1
 
 
-async def test_nothing_behind_the_end_marker_is_read(connect, said, dialect):
-    """Neither errors nor more text."""
+async def test_data_after_the_end_marker_is_ignored(connect, said, dialect):
+    """This holds for errors and for text."""
     stream = said(dialect, "Hello.", stream=True)
     stream["content"] += b'data: {"error": {"message": "late"}}\n\ndata: garbage{\n\n'
     model, _ = connect(dialect, stream, stream=True)

@@ -400,8 +400,8 @@ async def test_errors_that_no_repetition_mends(connect, dialect, reply, kind):
         ({"status_code": 200, "json": {"error": "x"}}, ProviderUnavailable),
     ],
 )
-async def test_errors_that_a_repetition_may_mend(connect, said, dialect, reply, kind):
-    """Overload, broken connections and answers are tried again, and raised when that does not help."""
+async def test_retryable_errors_are_retried(connect, said, dialect, reply, kind):
+    """Overload, broken connections and invalid answers are retried, and raised after the last attempt."""
     model, wire = connect(dialect, reply, retry=QUICK)
     with pytest.raises(kind) as caught:
         await model.complete(HELLO)
@@ -632,8 +632,8 @@ def test_an_unknown_option(dialect):
         CLASSES[dialect]("model-1", api_key=KEY, api_kee=KEY)
 
 
-async def test_the_key_is_never_told(connect, dialect, caplog):
-    """Neither repr, nor logs at any level, nor an error that quotes it."""
+async def test_key_is_never_shown(connect, dialect, caplog):
+    """Neither repr, nor logs of any level, nor quoting errors contain it."""
     caplog.set_level(logging.DEBUG)
     model, wire = connect(dialect, failure(401, message=f"Incorrect API key provided: {KEY}"))
     with pytest.raises(NotAuthorized) as caught:

@@ -48,7 +48,7 @@ async def test_what_counts_can_be_chosen():
     assert (await chain.complete(CHAT)).text == "yes"
 
 
-async def test_the_last_error_tells_of_the_others():
+async def test_last_error_has_notes_of_earlier_errors():
     """Notes name what failed before."""
     chain = FallbackModel(ScriptedLLM([RateLimited("first")]), ScriptedLLM([ProviderUnavailable("second")]))
     with pytest.raises(ProviderUnavailable, match="second") as caught:
@@ -74,8 +74,8 @@ class Stuttering(LLM):
         self.closed = True
 
 
-async def test_attempts_go_on_rising():
-    """Each model's attempts are above all before, so former text is void."""
+async def test_attempt_numbers_increase_across_models():
+    """Each model's attempt numbers are above those before, which invalidates earlier partial text."""
     seen = []
 
     async def show(text, attempt):
@@ -85,8 +85,8 @@ async def test_attempts_go_on_rising():
     assert seen == [0, 1, 2, 3]
 
 
-async def test_one_model_may_stand_twice():
-    """A model in two places of the chain is asked twice."""
+async def test_model_may_occur_twice_in_a_chain():
+    """It is called at both positions."""
     model = ScriptedLLM([RateLimited("no"), "yes"])
     assert (await FallbackModel(model, model).complete(CHAT)).text == "yes"
 

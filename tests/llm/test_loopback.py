@@ -149,7 +149,7 @@ async def test_a_silent_provider_times_out(dialect):
         await model.aclose()
 
 
-async def test_nobody_listens(dialect):
+async def test_unreachable_provider_is_named_in_the_error(dialect):
     """An unreachable provider is named, and says so."""
     with refused_url() as url:
         model = CLASSES[dialect]("model-1", base_url=url, api_key="k", retry=ONCE)

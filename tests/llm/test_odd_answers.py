@@ -130,7 +130,7 @@ async def test_every_place_may_be_wrong(connect, said, dialect, streams):
 
 @pytest.mark.parametrize("echo", [KEY, f"***{KEY[-6:]}"])
 @pytest.mark.parametrize("streams", [False, True])
-async def test_no_place_tells_the_key(connect, said, dialect, streams, echo):
+async def test_no_error_shows_the_key(connect, said, dialect, streams, echo):
     """Whatever quotes it, no error does."""
     errors = []
     for reply in replies(
@@ -150,8 +150,8 @@ def test_a_server_that_numbers_its_answers_is_taken():
     assert check_texts(ModelResponse(parts=(Text("x"),), id=123)).id == "123"
 
 
-def test_a_token_that_stands_for_a_user_in_an_address_is_told_to_nobody():
-    """As a password in its place."""
+def test_token_as_user_name_in_a_url_is_not_shown():
+    """It is redacted like a password."""
     told = Secrets(tuple(secrets_in("https://tok-supersecret-123456@host/v1"))).redact(
         "bad tok-supersecret-123456"
     )

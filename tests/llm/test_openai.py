@@ -227,8 +227,8 @@ async def test_streamed_calls_without_ids(connect, sse, pieces, calls):
     assert (await model.complete(HELLO)).tool_calls == calls
 
 
-async def test_unnumbered_pieces_of_two_calls_are_told_apart_by_id(connect, sse):
-    """Even where they take turns."""
+async def test_deltas_without_index_are_separated_by_id(connect, sse):
+    """This holds even if they alternate."""
     pieces = [("a", "f", '{"x"'), ("b", "g", '{"y"'), ("a", None, ": 1}"), ("b", None, ": 2}")]
     deltas = [
         {"tool_calls": [{"id": call_id, "function": {"name": name, "arguments": arguments}}]}

@@ -124,8 +124,8 @@ def test_what_a_factory_must_return():
         resolve_model("none:x")
 
 
-def test_unknown_ones_are_told_of_it():
-    """Errors name the provider among those that are known, and the nearest."""
+def test_unknown_provider_error_lists_the_known_ones():
+    """The error also suggests the nearest name."""
     register_provider("acme", Acme)
     with pytest.raises(ConfigurationError, match="acme:MODEL"):
         resolve_model("acne:x")

@@ -509,8 +509,8 @@ async def test_recorded_conversations_are_sent_as_recorded(connect, rows):
     assert sum(sent.values()) >= 0.8 * (len(rows) - left_out["no request in the recording"]), left_out
 
 
-async def test_recorded_conversations_go_on_from_our_own_answers(connect, rows):
-    """What a model said goes back with the next turn: same calls, same ids, thinking unchanged."""
+async def test_recorded_conversations_accept_our_requests(connect, rows):
+    """The recorded answers are sent back in the next turn with the same calls, ids and thinking."""
     conversations: dict[str, list[dict[str, Any]]] = {}
     for row in sorted(rows, key=lambda row: row["turn"] or 0):
         if row["conversation"] and not fails(row):

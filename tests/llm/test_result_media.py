@@ -63,8 +63,8 @@ async def test_responses_have_them_in_the_output(connect, said):
 
 
 @pytest.mark.parametrize(("model", "takes_audio"), [("model-1", False), ("gpt-audio", True)])
-async def test_completions_have_them_behind_all_results(connect, said, model, takes_audio):
-    """A message of a tool is only text there, so they follow as a user's, each set named by its call."""
+async def test_completions_media_follow_all_results(connect, said, model, takes_audio):
+    """Tool messages carry only text, so media follow as user messages that name their call."""
     client, wire = connect("openai", said("openai"), model=model)
     await client.complete(chat_with(PICTURE, SOUND, calls=2))
     messages = wire.bodies[0]["messages"]
@@ -88,8 +88,8 @@ async def test_results_of_calls_in_text_have_them_too(connect, said, dialect):
     assert "image" in picture["type"]
 
 
-async def test_a_model_that_takes_none_goes_on_without(connect, said, dialect):
-    """It is asked again without them, once: the next request leaves them out, and tries others."""
+async def test_model_without_media_support_is_retried_without_media(connect, said, dialect):
+    """The request is repeated once. The next request omits these media types and tries others."""
     refusal = {
         "status_code": 400,
         "json": {"error": {"type": "invalid_request_error", "message": "no images"}},

@@ -253,8 +253,8 @@ def test_forms_of_others_are_rewritten(form):
     assert json.dumps(form) == before
 
 
-def test_the_text_beside_a_reference_is_kept():
-    """It says more than that of the definition."""
+def test_description_next_to_a_reference_is_kept():
+    """It is more specific than the description of the definition."""
     made = answer_schema(FORMS[1], OPENAI_STYLE)
     assert made.strict
     assert made.schema["properties"]["a"] == {"type": "string", "description": "Mine."}

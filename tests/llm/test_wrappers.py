@@ -52,6 +52,6 @@ async def test_a_model_round_another_says_what_that_one_says(wrap):
 
 
 @pytest.mark.parametrize("wrap", [CachedModel, RetryingModel])
-def test_what_waits_below_is_told_above(wrap):
-    """How long a call of a session waits for a provider's limits is known where the model is held."""
+def test_wrapper_reports_waits_of_its_model(wrap):
+    """The wait for a provider limit is visible at the outermost model."""
     assert (wrap(Told()).waited("s"), wrap(Told()).waited("t")) == (3.0, 0.0)

@@ -185,8 +185,8 @@ def test_tests_that_fail_anyway_notice_nothing(tmp_path):
         list(load("hunt").hunt([mutant], tests=[str(tmp_path / "test_wrong.py")], workers=1))
 
 
-def test_a_hunt_goes_on_where_its_report_ends(tmp_path, capsys):
-    """What was judged before is counted and not judged again."""
+def test_mutation_run_resumes_from_its_report(tmp_path, capsys):
+    """Mutants in the report are counted and not tested again."""
     hunt, report = load("hunt"), tmp_path / "hunt.jsonl"
     first, second = hunt.sample(2, 1, "control/cron")
     hunt.write_into(report, hunt.Verdict(first, is_noticed=True, by="FAILED tests/test_it.py"))

@@ -315,8 +315,8 @@ async def test_turns_that_wait_in_sessions_that_have_left_are_forgotten(recorder
     assert [each.attributes["actgent.activation"] for each in recorder.of("invoke_agent")][-1] == "person"
 
 
-async def test_nothing_is_open_while_a_person_is_waited_for(recorder):
-    """The turn goes on in a second activation, linked to the first and to the work in which somebody decided."""
+async def test_no_span_is_open_during_an_approval(recorder):
+    """The turn resumes in a second span, linked to the first and to the span of the decision."""
     tracer = recorder.tracers.get_tracer("program")
 
     @tool(approval=True)
@@ -351,8 +351,8 @@ async def test_nothing_is_open_while_a_person_is_waited_for(recorder):
     ]
 
 
-async def test_a_restart_goes_on_in_the_same_trace(recorder):
-    """At whichever write the process ends: what is answered after it stands in the trace of the message."""
+async def test_resumed_turn_stays_in_its_trace(recorder):
+    """After a crash at any write, later spans belong to the trace of the message."""
     kinds = set()
     for writes in range(1, 20):
         recorder.spans.clear()
@@ -464,8 +464,8 @@ async def test_metrics(recorder):
     assert metrics["gen_ai.invoke_agent.tool_calls"][0].sum == 1
 
 
-async def test_no_turn_stands_in_anothers_trace(recorder):
-    """Many sessions at once, with tools, children, failures and interruptions, each message below a span of its own."""
+async def test_traces_of_concurrent_turns_stay_separate(recorder):
+    """Many concurrent sessions have tools, child sessions, failures and interruptions, each message below its own span."""
     rng = random.Random(7)
     tracer = recorder.tracers.get_tracer("program")
     agent, helper = _erratic_agents(rng)

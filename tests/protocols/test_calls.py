@@ -131,8 +131,8 @@ def test_two_that_differ_are_an_error(form, one, other):
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("key", ["pattern", "Arguments", "payload", "to", "argument", "reasoning"])
-def test_an_unknown_key_beside_a_call_is_an_error(form, key):
-    """It may be an argument, without which the tool would run with its defaults."""
+def test_unknown_key_next_to_a_call_is_an_error(form, key):
+    """It may be an argument, without which the tool would run with defaults."""
     for call in ({key: "x"}, {key: TO}, {key: "x", "arguments": TO}):
         with pytest.raises(ParseError):
             form(call)
@@ -140,8 +140,8 @@ def test_an_unknown_key_beside_a_call_is_an_error(form, key):
 
 @pytest.mark.parametrize("key", USUAL)
 @pytest.mark.parametrize("form", [form for form in FORMS if form not in (goal, marked)])
-def test_arguments_beside_the_object_of_the_call(form, key):
-    """They stand one level too high, and are not passed over."""
+def test_arguments_outside_of_the_call_object_are_not_ignored(form, key):
+    """They are one level too high."""
     with pytest.raises(ParseError):
         form({}, **{key: TO})
 
@@ -250,8 +250,8 @@ def react_typed_outside(content, **beside):
 
 
 @pytest.mark.parametrize("form", [simple_typed, router_typed, react_typed, react_typed_outside])
-def test_arguments_beside_the_content_of_an_instruction(form):
-    """The tool of a type runs with the content, so nothing round it may be meant for the tool."""
+def test_arguments_outside_of_the_content_are_rejected(form):
+    """The tool of an instruction runs with the content only."""
     for key in ("parameters", "ARGS", "tool-input", "payload", "data"):
         with pytest.raises(ParseError, match=key):
             form({}, **{key: TO})
@@ -261,8 +261,8 @@ def test_arguments_beside_the_content_of_an_instruction(form):
     assert form({"to": ["bob@x.org"]}, confidence=0.9) == [{"to": ["bob@x.org"]}]
 
 
-def test_members_of_an_answer_that_are_the_instruction_are_not_beside_it():
-    """Without a content they all are what the tool gets."""
+def test_answer_without_content_is_the_arguments():
+    """All members of the answer are passed to the tool."""
     assert instructed(Router(), {"messageType": "SEND", "to": ["a"], "args": TO}) == [
         {"to": ["a"], "args": TO}
     ]

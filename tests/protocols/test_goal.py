@@ -97,8 +97,8 @@ def test_each_decision_is_carried_out(action):
         "{'action': 'plan', 'params': {'steps': ['a']}}",
     ],
 )
-def test_params_survive_what_stands_around_them(text):
-    """Case 25 (want): `parameters`, fences, prose and single quotes are read with the params that they have."""
+def test_params_are_parsed_from_surrounding_text(text):
+    """Case 25 (want): `parameters`, fences, prose and single quotes are accepted."""
     seen = at("initial")
     assert changed(read(text, seen), seen).plan == ["a"]
 

@@ -63,8 +63,8 @@ def test_no_native_call(value):
     assert parse_encoded_calls(json.dumps(value)) is None
 
 
-def test_native_calls_stand_alone():
-    """Among prose, or in Python's spelling, a native call is an example or broken, and never runs."""
+def test_native_calls_in_prose_do_not_run():
+    """A native call in prose or in Python syntax is an example or broken, and never runs."""
     text = '[{"type": "function", "function": {"name": "f", "arguments": "{}"}}]'
     assert (
         parse_encoded_calls(text)

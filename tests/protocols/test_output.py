@@ -147,8 +147,8 @@ def test_request():
     assert output_of({"title": "A town, or so", "type": "object"}).name == "A_town_or_so"
 
 
-def test_it_stands_for_the_inner_protocol():
-    """Name, template, limits and tokens are those of the protocol inside."""
+def test_output_protocol_delegates_to_the_inner_protocol():
+    """Name, template, limits and tokens are those of the inner protocol."""
     protocol = WithOutput(Simple(), Town)
     assert (protocol.name, protocol.max_iterations) == ("simple", None)
     assert (
@@ -249,8 +249,8 @@ def test_the_keys_of_an_answer_tell_its_class(output):
 
 
 @pytest.mark.parametrize("output", [Creation | Deletion, Deletion | Creation])
-def test_a_field_with_a_constant_tells_classes_apart(output):
-    """A constant that one class demands is enough."""
+def test_constant_field_discriminates_a_union(output):
+    """A constant in one class is sufficient."""
     convert = output_of(output).convert
     assert convert({"name": "a"}) == Creation("a")
     assert convert({"name": "a", "kind": "deletion"}) == Deletion("a", "deletion")

@@ -228,8 +228,8 @@ class Both(FirstLine):
 
 
 @pytest.mark.parametrize("kind", [FirstLine, Both])
-def test_who_overrides_partial_alone_is_asked_for_it(kind):
-    """Nothing that its parent would show is shown past it."""
+def test_overridden_partial_is_used(kind):
+    """The follower of the parent class is not used, so no text bypasses the override."""
     text = json.dumps({"messageType": "greeting", "content": "one\ntwo"})
     assert grown(kind(), text) == naive(kind(), text) == ["o", "n", "e"]
     assert grown(kind().with_output({"type": "object"}), text) == ["o", "n", "e"]

@@ -429,8 +429,8 @@ def test_advisory_is_noted():
     assert turn.said.message_type == "partial"
 
 
-def test_case_17_the_last_output_stands_in_for_content():
-    """But nothing stands in where no tool gave anything."""
+def test_case_17_last_tool_output_is_the_default_content():
+    """Without any tool output, the content stays missing."""
     turn = Turn(tools={"test_tool": '{"data":"tool-output-content"}'})
     turn.say(PLAN, calling("test_tool"), {"content": ""})
     assert turn.plan.items[0].result == '{"data":"tool-output-content"}'
@@ -546,8 +546,8 @@ def test_updated_plan_keeps_the_running_item():
     assert turn.said.message_type == "success"
 
 
-def test_update_without_content_goes_on():
-    """A new plan is no result of the item in progress."""
+def test_plan_update_without_content_continues_the_item():
+    """A new plan is not the result of the current item."""
     update = {"nextStepDecision": "update_plan", "updatedPlan": [{"id": "z", "description": "later"}]}
     turn = Turn().say(PLAN, update)
     assert [(i.id, i.status) for i in turn.plan.items] == [("step_1", "in_progress"), ("z", "pending")]

@@ -50,8 +50,8 @@ def test_an_empty_profile_renders(protocol):
 
 
 @pytest.mark.parametrize("protocol", [Simple(), ReAct(), Router()], ids=lambda protocol: protocol.name)
-def test_types_and_schemas_stand_in_json_prompts(protocol):
-    """Each classification type with its description and its form as JSON."""
+def test_json_prompts_contain_types_and_schemas(protocol):
+    """Each classification type has its description and its schema as JSON."""
     prompt = PromptManager(protocol, PROFILE).system_prompt()
     assert "- creation: create an agent" in prompt
     assert '{"name": "<its name>", "goal": "<its goal>", "caps": ["<one capability>"]}' in prompt

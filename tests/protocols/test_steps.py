@@ -357,8 +357,8 @@ def at(seconds, **fields):
     return view(message=message, record=[message], **fields)
 
 
-def test_the_time_stands_at_the_end():
-    """The time of the message in the agent's zone is said in the tail, so that the system prompt never moves."""
+def test_time_is_at_the_end_of_the_request():
+    """The time of the message in the agent's zone is in the last message, so the system prompt stays unchanged."""
     protocol = Steps(timezone="Asia/Tokyo")
     assert "Thursday, 1970-01-01 09:00 (Asia/Tokyo)" in protocol.request(at(0.0)).tail
     protocol.set_timezone("UTC")

@@ -118,8 +118,8 @@ def test_exception(row, protocol, text):
 
 
 @pytest.mark.parametrize("protocol", JSON_ONLY)
-def test_row_2_empty_is_an_error_of_its_own(protocol):
-    """An empty answer is named as such in every JSON protocol."""
+def test_row_2_empty_answer_raises_a_specific_error(protocol):
+    """Every JSON protocol names the empty answer."""
     with pytest.raises(EmptyAnswer):
         read(protocol, " \n")
 

@@ -423,8 +423,8 @@ async def test_blocks_22_and_43_an_agent_of_ones_own():
         assert str(await agent.run("Weather?")) == "it rains"
 
 
-async def test_block_23_a_form_and_who_reads_it():
-    """The whole of a protocol in one class."""
+async def test_block_23_template_and_classifier_in_one_class():
+    """One class contains the whole protocol."""
 
     # block 23
     class Mine(Protocol):

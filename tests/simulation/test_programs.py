@@ -43,8 +43,8 @@ def problems(settings, seeds=12):
     return [problem for seed in range(seeds) for problem in play(seed, settings).problems]
 
 
-def test_modules_of_the_program_are_imported_anew_in_each_life(write):
-    """Also those in a folder without `__init__.py`, and those that a tool imports. Their state does not survive a process."""
+def test_program_modules_are_reimported_in_each_life(write):
+    """This includes folders without `__init__.py` and modules that a tool imports. Module state does not survive a process."""
     state = "processes = []\n"
     once = "{0}.processes.append(1)\nassert len({0}.processes) == 1, 'the state of {0} survived'\n"
     late = "import late\n    late.calls.append(life)\n    assert set(late.calls) == {life}, late.calls"
@@ -93,8 +93,8 @@ def test_modules_that_were_loaded_before_are_restored(write, tmp_path):
         del sys.modules["shop"]
 
 
-def test_installed_libraries_below_the_folder_are_not_imported_anew(write, tmp_path, monkeypatch):
-    """A virtual environment may be below the folder of the program, and a library may refuse a second import."""
+def test_installed_libraries_below_the_folder_are_not_reimported(write, tmp_path, monkeypatch):
+    """A virtual environment may be below the folder of the program, and a library may reject a second import."""
     library = "venv/lib/site-packages"
     settings = write(
         **{f"{library}/once_only".replace("/", "__"): "loaded = []\n"},

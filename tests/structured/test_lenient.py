@@ -138,8 +138,8 @@ def test_what_would_be_guessed_is_refused(text):
         ("[,1]", [1]),
     ],
 )
-def test_small_losses_are_mended(text, value):
-    """Only in a text that is one value and nothing else."""
+def test_small_syntax_errors_are_repaired(text, value):
+    """Only if the text is a single value and nothing else."""
     assert reading(text, repairs=True) == value
     assert reading(text, repairs=False) is None
 

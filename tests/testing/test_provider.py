@@ -414,8 +414,8 @@ async def test_each_status_is_the_sdks_own_exception(status, openai_name, anthro
     assert second.value.body["type"] == "error"
 
 
-async def test_quota_is_a_429_of_its_own_type_and_a_400_at_anthropic():
-    """An empty account is told from a rate limit by its type, and at Anthropic by its words."""
+async def test_exhausted_quota_is_distinguished_from_a_rate_limit():
+    """Its error has another type, and at Anthropic another status and text."""
     import anthropic
     import openai
 

@@ -802,8 +802,8 @@ async def run(calls, tools, **options):
     return batch, batch.results()
 
 
-async def test_a_tool_that_needs_a_person_does_not_run():
-    """The others do; what was not decided counts as withdrawn."""
+async def test_call_that_needs_an_approval_does_not_run():
+    """The other calls run; an undecided call counts as withdrawn."""
     ran = []
     guarded = FunctionTool("guarded", "guarded", lambda: ran.append("guarded"), thread=False, approval=True)
     batch, _ = await run([call("guarded"), call("x")], [guarded, inline(lambda: ran.append("x"))])

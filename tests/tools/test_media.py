@@ -187,8 +187,8 @@ async def test_a_picture_within_other_data_is_text(caplog):
     assert "[text, Image(...)]" in caplog.text
 
 
-async def test_items_beside_a_picture_that_json_cannot_carry_are_text():
-    """The picture is shown, and neither the item nor a picture whose data is not bytes makes the result an error."""
+async def test_non_json_items_next_to_a_picture_are_text():
+    """The picture is shown. Neither the item nor a picture with invalid data makes the result an error."""
     thing = object()
     odd = Image(media_type="image/png", data=[1.5])
     result = await result_of([Image(media_type="image/png", data=PNG), thing, odd])

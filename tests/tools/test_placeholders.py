@@ -324,8 +324,8 @@ def test_results_of_all_kinds():
     assert to_text(msgspec.defstruct("S", [("a", int)])(1)) == '{"a": 1}'
 
 
-def test_pydantic_is_imported_for_those_who_use_it():
-    """Not with actgent, nor for types of other kinds."""
+def test_pydantic_is_imported_on_demand():
+    """It is not imported with actgent, nor for other types."""
     program = (
         "import sys, dataclasses, actgent; from actgent import Agent, tool\n"
         "from actgent.tools.schemas import compile_type\n"

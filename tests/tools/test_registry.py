@@ -68,7 +68,7 @@ def test_tool_of_an_own_class_is_checked():
 
 
 @pytest.mark.parametrize("reference", ["http://127.0.0.1:9/x.json", "file:///etc/hostname"])
-def test_schema_that_refers_elsewhere_is_refused(reference):
+def test_schema_with_an_external_reference_is_rejected(reference):
     """Nothing is fetched for a schema, neither at registration nor at a call."""
 
     class Remote(Tool):

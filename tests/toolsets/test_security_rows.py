@@ -351,8 +351,8 @@ async def approval_replay(delete_all, done):
 
 
 @pytest.mark.parametrize("row", rows("consumption"))
-async def test_nothing_goes_on_for_ever(row, server):
-    """Neither a model, nor what it is told, nor agents among each other."""
+async def test_every_loop_is_bounded(row, server):
+    """This covers model loops, input sizes and calls between agents."""
     match row["generate"]:
         case "loop_same_call":
             for arguments in (lambda _: {}, lambda chat: {"really": len(chat.messages) % 4 == 1}):

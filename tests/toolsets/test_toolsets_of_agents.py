@@ -161,8 +161,8 @@ async def test_late_tools_come_as_a_notice_and_can_be_called(autojump_clock):
         assert notices(other) == []
 
 
-async def test_one_that_fails_is_told_tried_again_and_comes_back(autojump_clock):
-    """Its calls fail with the reason, an event and a notice name it, and after a pause it is back."""
+async def test_failed_toolset_is_reported_and_reconnected(autojump_clock):
+    """Its calls fail with the reason. An event and a notice name it, and it reconnects after a pause."""
     remote = Remote("github", [multiply])
     call = [ToolCall("multiply", {"a": 2, "b": 2})]
     llm = ScriptedLLM([call, "4", call, "pity", call, "again 4"])
@@ -250,8 +250,8 @@ async def test_a_cancelled_start_releases_all_resources(autojump_clock):
         assert (runtime.count, remote.log) == (0, ["open", "closed"])
 
 
-async def test_who_comes_while_it_starts_waits(autojump_clock):
-    """A session that is opened while toolsets connect is answered once they are there, with their tools."""
+async def test_session_opened_during_connecting_waits_for_the_toolset(autojump_clock):
+    """It is answered after the toolsets have connected, with their tools."""
     llm = ScriptedLLM(["hello"])
     agent = BareAgent("tutor", llm=llm, tools=[Remote("far", [multiply], 3)])
     async with open_runtime() as runtime, trio.open_nursery() as nursery:

@@ -47,7 +47,7 @@ async def test_message_shows_the_call_and_its_result_continues_the_turn(served):
         assert (again.status_code, again.json()["as_asked"]) == (409, True)
 
 
-async def test_lists_of_people_leave_calls_out(served):
+async def test_approval_lists_omit_caller_calls(served):
     async with with_session(served, "ada") as client:
         await send(client, "locate pay")
         for path in ("/v1/approvals", "/v1/sessions/s1/approvals"):

@@ -141,8 +141,8 @@ async def test_the_start_of_a_turn_is_emitted_before_the_model_answers(serving, 
         assert [int(number) for number, _, _ in events.found][:2] == [2, 3]
 
 
-async def test_the_start_of_a_turn_that_nobody_follows_has_its_own_time(serving):
-    """Written with the first answer, the start of the turn still has the time at which the turn began."""
+async def test_turn_start_without_followers_has_the_right_time(serving):
+    """It is written with the first answer, but has the time at which the turn began."""
     called = []
 
     async def think(_):

@@ -385,8 +385,8 @@ async def test_secrets_are_replaced_without_a_restart(serving, receiving, tmp_pa
         assert len(headers["webhook-signature"].split()) == len(secrets)
 
 
-async def test_what_came_while_nobody_told_is_told_later(serving, receiving, tmp_path):
-    """A gateway without the webhook, and then one with it, tell what the first of all has not; nothing before the first is told."""
+async def test_webhook_sends_events_missed_by_earlier_processes(serving, receiving, tmp_path):
+    """A gateway without the webhook runs between two gateways with it. Events before the first gateway are not sent."""
     journal = f"sqlite:///{tmp_path}/a.db"
     with receiving() as receiver:
         async with serving(journal=journal) as served, served.client() as ada:
@@ -408,8 +408,8 @@ async def test_what_came_while_nobody_told_is_told_later(serving, receiving, tmp
     assert {each["id"] for each in listed} == {"old", "s1", "s2", "s3"}
 
 
-async def test_a_session_that_is_made_again_is_told_again(serving, receiving):
-    """What is said in a session of an id that was erased before has other ids, and is told."""
+async def test_recreated_session_is_sent_to_webhooks_again(serving, receiving):
+    """The new session has the id of an erased session. Its messages have new ids and are sent."""
     with receiving() as receiver:
         async with told(serving, receiver) as (served, ada), served.client("root") as root:
             for count in (1, 2):
@@ -419,8 +419,8 @@ async def test_a_session_that_is_made_again_is_told_again(serving, receiving):
     assert len({headers["webhook-id"] for headers, _ in receiver.got}) == 2
 
 
-async def test_more_sessions_than_there_is_room_for_are_told_all_the_same(serving, receiving, monkeypatch):
-    """Where lines and the feed overflow, the journal is asked, and each reply is told, in order."""
+async def test_webhook_queue_overflow_loses_no_reply(serving, receiving, monkeypatch):
+    """If the queues and the feed overflow, the journal is read, and each reply is sent in order."""
     monkeypatch.setattr("actgent.web.webhooks.outbox.MAX_STREAMS", 4)
     monkeypatch.setattr("actgent.web.webhooks.outbox.FEED_CAPACITY", 2)
     opened = threading.Event()
@@ -449,8 +449,8 @@ def assert_in_order(receiver):
         assert [number for _, number in known] == sorted(number for _, number in known)
 
 
-async def test_only_approvals_are_told_of_sessions_below_others(serving, receiving):
-    """What an agent answers another one is not told; that a person is asked below is."""
+async def test_child_sessions_send_only_approvals(serving, receiving):
+    """Answers of a child session to its parent are not sent to webhooks."""
 
     @tool(approval=True)
     def deploy(place: str) -> str:

@@ -88,7 +88,7 @@ async def test_result_of_the_caller_goes_to_the_model(clerk, journal):
         assert offers == [["pay", "locate"], ["pay", "locate"]]
 
 
-async def test_people_do_not_see_calls_of_the_caller(clerk, caplog):
+async def test_caller_calls_are_not_listed_as_approvals(clerk, caplog):
     heard = []
     async with open_runtime(journal="memory:") as runtime:
         session = await started(runtime, clerk)
@@ -200,7 +200,7 @@ async def test_call_without_result_expires(clerk, autojump_clock):
         assert session.history[-1].text == "Error: the caller sent no result in time"
 
 
-async def test_rule_of_the_agent_asks_a_person_before_the_caller(clerk):
+async def test_agent_approval_precedes_the_caller_call(clerk):
     careful = BareAgent("careful", llm=ScriptedLLM(answer), approval=lambda *_: True)
     async with open_runtime(journal="memory:") as runtime:
         session = await started(runtime, careful)

@@ -175,8 +175,8 @@ async def test_a_priority_that_is_no_text_and_no_level_is_refused(priority):
         (lambda agent, _: agent.ref.ask("hi", deadline="soon"), "deadline"),
     ],
 )
-async def test_what_is_said_wrongly_is_refused_in_the_words_of_the_caller(say, words):
-    """And the session goes on."""
+async def test_invalid_chat_arguments_are_rejected_by_their_names(say, words):
+    """The session stays usable after the error."""
     async with BareAgent("a", llm=llm()) as agent:
         session = await agent.create_session("ada")
         with pytest.raises(ConfigurationError, match=words):

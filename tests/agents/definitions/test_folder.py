@@ -114,8 +114,8 @@ def test_recorded_paths_are_refused(root, recorded_rows):
         (b"a" * (MAX_BYTES + 1), 1, "longer than"),
     ],
 )
-def test_text_that_is_none_is_named_with_its_line(root, content, line, reason):
-    """Other encodings, control characters and endless files are errors with a line."""
+def test_undecodable_file_is_an_error_with_its_line(root, content, line, reason):
+    """Other encodings, control characters and endless files are errors with a line number."""
     (root / "x.md").write_bytes(content)
     with Folder.open(root) as folder, pytest.raises(InvalidFile, match=reason) as caught:
         folder.read("x.md")

@@ -159,8 +159,8 @@ def test_an_agent_suggests_the_nearest_provider(model):
         (" openai : gpt-5.2 ", "gpt-5.2"),
     ],
 )
-async def test_models_with_colons_of_their_own(model, asked, no_keys):
-    """A fine-tuned model's name begins with `ft:`; any other is written behind its provider."""
+async def test_model_name_may_contain_colons(model, asked, no_keys):
+    """A fine-tuned model's name begins with `ft:`. Other model names follow their provider and a colon."""
     client = load_settings(environment={}, model=model, api_key="key").build()
     assert client.name == f"openai:{asked}"
     await client.aclose()

@@ -138,8 +138,8 @@ def test_a_variable_that_is_not_set(write, monkeypatch):
         AgentBuilder.from_folder(folder)
 
 
-def test_the_lock_beside_it(write):
-    """`mcp.lock.json` in the folder is the lock of its servers."""
+def test_lock_file_of_the_folder_is_used(write):
+    """`mcp.lock.json` in the folder is the lock file of its servers."""
     folder = write(mcp_config_json=json.dumps(CONFIG))
     (folder / "mcp.lock.json").write_text('{"version": 1, "servers": {}}', encoding="utf-8")
     agent = AgentBuilder.from_folder(folder).llm(ScriptedLLM(["a"])).build()

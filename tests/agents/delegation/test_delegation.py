@@ -27,8 +27,8 @@ def kinds(heard):
     return [getattr(item, "kind", type(item).__name__) for item in heard]
 
 
-async def test_a_router_without_a_route_only_tells_its_handlers(listen):
-    """Routing first, then what was said beside it."""
+async def test_router_without_a_route_emits_routing_and_reply(listen):
+    """Handlers receive the route first, then the text of the same answer."""
     llm = ScriptedLLM([action("billing", data={"id": 7}, response="ok")])
     async with RouterAgent("desk", llm=llm) as agent:
         session = await agent.create_session("ada", "my bill?")
@@ -131,8 +131,8 @@ async def test_an_agent_as_a_tool_that_fails_is_a_failed_tool(listen):
     assert (heard[0].status, "wrong key" in heard[0].error) == ("error", True)
 
 
-async def test_an_address_asks_and_tells(listen):
-    """Ask waits for the answer, tell only until the inbox has it."""
+async def test_agent_ref_asks_and_tells(listen):
+    """`ask` waits for the answer, `tell` only until the inbox has accepted the message."""
     llm = ScriptedLLM(lambda chat: chat.messages[-1].parts[0].text.upper())
     async with open_runtime() as runtime:
         agent = await runtime.start(BareAgent("a", llm=llm))
@@ -191,8 +191,8 @@ async def test_stopping_a_session_stops_the_agent_that_answers_for_it(autojump_c
     assert kinds(heard) == ["Route", "interrupted", *["Reply"] * (how == "urgent")]
 
 
-def test_the_model_is_told_of_routes_that_nothing_else_tells_it_of():
-    """By what their agents say of themselves; what instructions say of a route goes before."""
+def test_routes_without_instructions_are_described_to_the_model():
+    """The description comes from the agent of the route. An instruction for the same route takes precedence."""
     agents = {
         "BILLING": BareAgent("billing", goal="answer questions about invoices", llm=ScriptedLLM(["x"])),
         "REPAIRS": BareAgent("repairs", role="the repair shop", llm=ScriptedLLM(["x"])),

@@ -82,8 +82,8 @@ async def test_the_model_of_the_other_agent_gives_it_back():
     )
 
 
-async def test_the_user_takes_it_back_and_a_second_handover_begins_anew():
-    """The second child session begins with what both have said."""
+async def test_handoff_after_hand_back_starts_a_new_child_session():
+    """The second child session begins with the messages of both agents."""
     desk, _, _, clerk_llm = pair([TO_CLERK, "Here I am.", TO_CLERK], ["5 euros.", "Again."])
     async with desk:
         session = await desk.create_session("ada")
@@ -95,8 +95,8 @@ async def test_the_user_takes_it_back_and_a_second_handover_begins_anew():
     assert texts(clerk_llm.chats[1])[:5] == ["my bill?", "5 euros.", "desk?", "Here I am.", "bill again"]
 
 
-async def test_hand_back_needs_somebody_who_handed_over():
-    """A model that has the tool for another conversation is told so."""
+async def test_hand_back_without_a_handoff_is_an_error_result():
+    """The model reads the error if its conversation was not handed over."""
     clerk = BareAgent("clerk", llm=ScriptedLLM([ToolCall("hand_back", {}), "ok"]), tools=[hand_back()])
     async with clerk:
         session = await clerk.create_session("ada")
@@ -104,8 +104,8 @@ async def test_hand_back_needs_somebody_who_handed_over():
         assert "was not handed over to you" in session.history[2].tool_results[0].error
 
 
-async def test_tokens_and_tool_results_of_the_other_agent_are_heard(listen):
-    """As those of the first one are, in its order."""
+async def test_handlers_receive_tokens_and_tool_results_after_a_handoff(listen):
+    """Handlers receive the deliveries of the second agent in order, like those of the first."""
 
     @tool
     async def look_up() -> str:
@@ -124,8 +124,8 @@ async def test_tokens_and_tool_results_of_the_other_agent_are_heard(listen):
     assert heard[-1].id == [item.reply_id for item in heard if isinstance(item, Token)][-1]
 
 
-async def test_guards_of_the_first_agent_look_at_what_goes_on_and_comes_back():
-    """A refused message never reaches the other agent, and its answer is guarded, too."""
+async def test_guards_of_the_first_agent_apply_after_a_handoff():
+    """A rejected message never reaches the second agent. Its answers pass the output guards as well."""
     desk, _, _, clerk_llm = pair([TO_CLERK], ["code 1234", "secret"])
 
     @desk.guard

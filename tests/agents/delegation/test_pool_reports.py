@@ -36,8 +36,8 @@ TASK = PoolTask(session_id="t", agent="inner", asker="p/a/s", owner="a@p", messa
         ([REFUSED], ("stopped", "it was closed before it answered")),
     ],
 )
-async def test_what_became_of_a_task_at_last_is_told(ends, told):
-    """Not that it was refused before, or that the journal had failed for it."""
+async def test_report_has_only_the_final_outcome_of_a_task(ends, told):
+    """Earlier rejections and journal errors of the same task are not reported."""
     records = [OPENED]
     for failed in ends:
         records += [

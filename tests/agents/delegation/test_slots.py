@@ -100,8 +100,8 @@ async def test_a_turn_with_an_event_alone_is_answered_with_its_data():
     assert (reply.text, reply.message_type, reply.data) == ("", "note", {"text": "milk"})
 
 
-async def test_a_task_that_a_tool_leaves_behind_lends_nothing(autojump_clock):
-    """It runs in a nursery of the program, knows the turn by its context, and is none of it: one turn at a time."""
+async def test_background_task_of_a_tool_cannot_release_the_slot(autojump_clock):
+    """The task runs in a nursery of the program. It inherits the context of the turn but is not part of it."""
     now = peak = 0
     asked = []
 
@@ -132,8 +132,8 @@ async def test_a_task_that_a_tool_leaves_behind_lends_nothing(autojump_clock):
     assert (peak, asked) == (1, ["done"] * 5)
 
 
-async def test_a_task_that_a_tool_leaves_behind_says_nothing_while_the_agent_ends(autojump_clock):
-    """Only turns that still run may, or the block would never be left."""
+async def test_background_task_of_a_tool_cannot_send_during_shutdown(autojump_clock):
+    """Only running turns may send messages during shutdown; otherwise the block could never exit."""
     outcomes = []
 
     @tool

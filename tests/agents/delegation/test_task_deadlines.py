@@ -144,8 +144,8 @@ async def test_a_model_gives_its_tasks_the_time_of_its_tools(autojump_clock, tea
 
 @pytest.mark.parametrize("down", [1, 60])
 @pytest.mark.parametrize("script", [None, [ToolCall("dig", {})]], ids=["working", "suspended"])
-async def test_the_time_of_a_task_goes_on_while_nobody_runs(autojump_clock, team, script, down):
-    """It ends at its time, or at the next start where that is over by then; and its asker hears of it once."""
+async def test_task_deadline_counts_while_no_process_runs(autojump_clock, team, script, down):
+    """An overdue task ends at the next start, and its parent session receives the failure once."""
     async with MemoryJournal().running() as journal:
         for life in range(3):
             lead, worker, failures = team(script, delay=100 * (script is None), tools=[dig])

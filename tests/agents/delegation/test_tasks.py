@@ -351,8 +351,8 @@ async def test_tasks_are_bounded_and_their_agent_has_to_run(autojump_clock):
         await session.aclose()
 
 
-async def test_tasks_that_are_given_at_once_are_bounded_and_told_apart_by_their_ids(autojump_clock):
-    """With a journal that is looked into first: never more than may be, and one id is one task."""
+async def test_concurrent_tasks_respect_the_limit_and_their_ids(autojump_clock):
+    """With a journal lookup before each start, the maximum is never exceeded, and one id starts one task."""
     refused = []
 
     async def give(session, **options):
@@ -739,8 +739,8 @@ def asking(script):
 
 
 @pytest.mark.parametrize("how", ["as_tool", "delegate_to_agent"])
-async def test_a_task_that_never_began_goes_on_after_a_crash(autojump_clock, how):
-    """Its agent was busy, and ended before the turn that waits for it: it stays open, and its answer comes in the next life."""
+async def test_task_that_had_not_started_runs_after_a_crash(autojump_clock, how):
+    """The agent was busy and stopped before the waiting turn. The session stays open, and the next process answers."""
     replies = []
 
     @tool(effect="idempotent")
@@ -791,8 +791,8 @@ async def test_a_task_that_never_began_goes_on_after_a_crash(autojump_clock, how
         assert await journal.unfinished("worker") == await journal.unfinished("lead") == []
 
 
-async def test_what_a_child_answered_stands_in_its_journal(autojump_clock):
-    """Behind its answer, and with its end in one step."""
+async def test_child_session_records_its_answer(autojump_clock):
+    """The outcome is recorded after the answer, in the same step as the end of the message."""
     async with MemoryJournal().running() as journal:
         helper = BareAgent("helper", llm=ScriptedLLM(["fine"]))
         llm = ScriptedLLM([ToolCall("helper", {"task": "x"}, "c1"), "done"])
@@ -806,8 +806,8 @@ async def test_what_a_child_answered_stands_in_its_journal(autojump_clock):
         assert isinstance(closed, SessionClosedRecord)
 
 
-async def test_a_copy_of_a_family_gets_the_results_of_its_own_tasks(autojump_clock):
-    """Sessions that are imported under new ids go on as the family that they were, beside the first one."""
+async def test_imported_session_tree_resumes_separately_from_the_original(autojump_clock):
+    """Sessions imported under new ids keep their parents and children, and receive only results of their own tasks."""
 
     def agents(delay):
         helper = BareAgent("helper", llm=ScriptedLLM(lambda _: "fine", delay=delay))

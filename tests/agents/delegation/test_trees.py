@@ -174,8 +174,8 @@ async def test_the_tightest_tree_counts(autojump_clock):
     assert pair.calls == 250
 
 
-async def test_a_turn_that_asks_nobody_has_no_budget(autojump_clock):
-    """Its own 25 calls are tighter: nothing is counted, and nothing written."""
+async def test_turn_without_child_sessions_has_no_budget(autojump_clock):
+    """The limit of 25 calls per turn is tighter, so usage is neither counted nor recorded in a budget."""
     async with MemoryJournal().running() as journal, open_runtime(journal=journal) as runtime:
 
         @tool

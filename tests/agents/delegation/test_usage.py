@@ -45,8 +45,8 @@ def test_counts_add_up():
     assert both - both == Usage(children=Usage(cost=None))
 
 
-async def test_a_reply_tells_its_own_and_the_total():
-    """Over two levels of agents that are tools; the cost is counted with it."""
+async def test_reply_has_own_and_total_usage():
+    """With two levels of agent tools. The total includes the cost."""
     async with team() as agent:
         session = await agent.create_session("ada")
         reply = await agent.run("?", session=session)

@@ -224,8 +224,8 @@ async def test_a_task_of_ones_own_may_wait_for_the_session(autojump_clock):
 
 
 @pytest.mark.parametrize("how", ["interrupt", "aclose"])
-async def test_who_is_asked_may_stop_the_asker(autojump_clock, how):
-    """It does not wait for the end of what waits for it; both end."""
+async def test_child_may_interrupt_its_waiting_parent(autojump_clock, how):
+    """The interrupt does not wait for the end of the parent. Both turns end."""
 
     @tool
     async def go() -> str:

@@ -31,8 +31,8 @@ def test_a_circle_is_named_by_its_last_edge(length):
     assert all(node.is_alone for node in ring)
 
 
-def test_who_waits_for_itself_is_a_circle():
-    """Without any edge."""
+def test_session_that_waits_for_itself_is_a_cycle():
+    """The graph needs no edge for this."""
     (node,) = nodes(1)
     assert find_cycle(node, node).path == (node, node)
 
@@ -47,8 +47,8 @@ def test_parallel_waits_count_one_by_one():
     assert not find_cycle(other, one).path
 
 
-def test_many_who_wait_do_not_make_a_search_long():
-    """A lead with 10,000 tasks out: a worker that asks back is found at once, and one that asks on is, too."""
+def test_cycle_search_is_fast_with_many_waiters():
+    """The parent has 10,000 tasks. A task that asks the parent, and one that asks another session, are both checked quickly."""
     lead, stranger, *workers = nodes(10_002)
     with ExitStack() as edges:
         for worker in workers:

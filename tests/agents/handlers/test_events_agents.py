@@ -195,8 +195,8 @@ def of_kind(events, *kinds):
     return [event for event in drained(events) if isinstance(event, kinds)]
 
 
-async def test_observers_hear_of_turns_that_wait_for_people():
-    """Which waits for what, and that it goes on; all of one turn."""
+async def test_events_of_suspended_turns():
+    """The events name the session, the approvals and the later resumption, all for the same turn."""
 
     @tool(approval=True, effect="once")
     async def pay() -> str:
@@ -236,8 +236,8 @@ async def test_observers_hear_of_turns_that_wait_for_people():
     assert suspended.ids == (approval.id,)
 
 
-async def test_observers_hear_why_a_model_call_takes_long(autojump_clock):
-    """Limits of the provider, attempts that failed, and the one after which there is none."""
+async def test_events_explain_slow_model_calls(autojump_clock):
+    """Events report provider limits, failed attempts, and the last attempt."""
     governor = Governor(requests_per_minute=60, burst=1 / 60)
     async with open_runtime() as runtime, runtime.events() as events:
         llm = RateLimitedModel(ScriptedLLM(["one", RateLimited("slow down", retry_after=2.0)]), governor)
@@ -252,8 +252,8 @@ async def test_observers_hear_why_a_model_call_takes_long(autojump_clock):
     assert (failed.error, failed.again, failed.turn) == ("RateLimited", None, waited.turn)
 
 
-async def test_observers_hear_of_each_attempt():
-    """With the seconds to the next, by the policy of the client; of the last one nothing follows."""
+async def test_events_of_model_call_attempts():
+    """Each failed attempt has the seconds until the next one, from the client's retry policy. The last attempt has none."""
     down = ErrorStatus(503)
     async with open_provider([down, down, "answer", *[down] * 3]) as provider, open_runtime() as runtime:
         retry = Retry(first_delay=0.001, random=lambda: 1.0)
@@ -272,8 +272,8 @@ async def test_observers_hear_of_each_attempt():
     assert len({event.turn for event in failed}) == 2
 
 
-async def test_observers_hear_of_messages_that_are_refused():
-    """By which error; what got in before is a turn of its own."""
+async def test_events_of_rejected_messages():
+    """The event names the error. Messages that were accepted earlier run in their own turns."""
     gate = trio.Event()
 
     async def answer(chat):
@@ -298,8 +298,8 @@ async def test_observers_hear_of_messages_that_are_refused():
     ]
 
 
-async def test_observers_hear_of_schedules_and_modes(autojump_clock):
-    """What fires, with the message that it becomes, and who wanted another mode."""
+async def test_events_of_schedules_and_modes(autojump_clock):
+    """The events have the fired schedule with its message, and the actor of a mode switch."""
     modes = Modes(Mode("plan"), Mode("build"), initial="plan")
     async with open_runtime() as runtime, runtime.events() as events:
         agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(["ok"], repeat=True), modes=modes))

@@ -659,8 +659,8 @@ async def test_a_keyboard_interrupt_ends_the_program():
     assert caught.group_contains(KeyboardInterrupt)
 
 
-async def test_a_call_that_a_person_allowed_may_fail_in_its_clean_up(autojump_clock):
-    """A turn that was suspended is as safe as any."""
+async def test_approved_call_may_fail_in_its_cleanup(autojump_clock):
+    """A suspended turn is as robust as any other turn."""
 
     @tool(approval=True)
     async def pay() -> str:

@@ -302,8 +302,8 @@ async def test_guards_of_answers_follow_each_other():
         assert str(await agent.run("x")) == "ac"
 
 
-async def test_events_are_not_heard_where_the_answer_is_refused(listen):
-    """They come before the reply, and wait for what is decided over it."""
+async def test_events_of_a_rejected_answer_are_not_delivered(listen):
+    """Events precede the reply in the answer, and wait for the guard's decision about it."""
     said = '{"messageType": "conversation", "content": "Hello"}'
     agent = SimpleAgent("clerk", llm=ScriptedLLM([said]))
     agent.guard(lambda _: Refuse("no"), on="answer")
@@ -503,8 +503,8 @@ def asking(on, question="Is this fine?"):
 
 
 @pytest.mark.parametrize("on", ["message", "answer"])
-async def test_a_guard_asks_a_person_and_the_turn_waits(on, journal, listen):
-    """It is an approval like others, nobody hears of the answer before, and approved it is said as it is."""
+async def test_guard_may_request_an_approval(on, journal, listen):
+    """No handler receives the answer before the decision. An approved answer is delivered unchanged."""
     agent, llm = asking(on)
     async with open_runtime(journal=journal) as runtime:
         await runtime.start(agent)
@@ -530,8 +530,8 @@ async def test_a_guard_asks_a_person_and_the_turn_waits(on, journal, listen):
 
 
 @pytest.mark.parametrize("on", ["message", "answer"])
-async def test_what_a_person_rejects_is_refused(on):
-    """With the reason, as any guard's refusal; what nobody decides in time is refused, too."""
+async def test_rejected_guard_approval_rejects_the_answer(on):
+    """The rejection has the approver's reason. An expired approval rejects the answer as well."""
     agent, _ = asking(on)
     async with agent:
         session = await agent.create_session("ada", "my code?")
@@ -555,8 +555,8 @@ async def test_an_approver_replaces_the_answer():
         assert session.history[-1].text == "code 1234"
 
 
-async def test_nobody_in_time_is_a_refusal(autojump_clock):
-    """The deadline is that of the question."""
+async def test_expired_guard_approval_rejects_the_message(autojump_clock):
+    """The deadline is that of the approval request."""
     agent = BareAgent("clerk", llm=ScriptedLLM(["Hello."], repeat=True))
     agent.guard(lambda _: ApprovalRequest("Fine?", timeout=5), on="answer")
     failures = []

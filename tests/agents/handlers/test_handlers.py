@@ -258,8 +258,8 @@ async def test_a_handler_may_wait_for_another_session(make):
     assert seen == ["inner"]
 
 
-async def test_a_task_that_a_handler_started_elsewhere_may_wait(make, nursery):
-    """A task of the user's own nursery is not part of the turn, whoever started it."""
+async def test_background_task_of_a_handler_may_wait_for_the_turn(make, nursery):
+    """A task in the user's own nursery is not part of the turn, even if a handler started it."""
     agent, _ = make("hello")
     ended = trio.Event()
 

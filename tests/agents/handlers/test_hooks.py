@@ -85,8 +85,8 @@ async def test_a_failing_pre_processor_is_reported_and_the_next_runs(listen):
     assert str(heard[-1]) == "ok"
 
 
-async def test_listeners_hear_by_priority_and_one_failing_stops_nobody(listen):
-    """Users', models' and tools' messages reach all listeners, the lowest priority first, unset last."""
+async def test_message_hooks_run_by_priority_despite_errors(listen):
+    """Hooks receive messages of users, models and tools, the lowest priority value first, hooks without a priority last."""
     agent = BareAgent("x", llm=ScriptedLLM([ToolCall("add", {"a": 2, "b": 3}), "five"]), tools=[add])
     heard = []
     agent.on_message(lambda message: heard.append(("last", message.sender.kind)))

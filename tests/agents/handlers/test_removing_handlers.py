@@ -92,8 +92,8 @@ async def test_a_handler_that_is_removed_during_a_dispatch_is_not_called_in_it()
     assert heard == ["first", "third", "third"]
 
 
-async def test_a_handler_that_attaches_itself_again_hears_each_reply_once_more():
-    """What is attached during a dispatch hears from the next delivery on, so this ends."""
+async def test_handler_attached_during_dispatch_starts_with_the_next_delivery():
+    """A handler that attaches itself again during a dispatch therefore does not loop."""
     heard = []
     async with agent_of() as agent:
         session = await agent.create_session("ada")

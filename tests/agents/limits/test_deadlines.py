@@ -120,8 +120,8 @@ async def test_the_least_of_all_deadlines_counts(autojump_clock):
 
 
 @pytest.mark.parametrize("journal", [None, "memory:"])
-async def test_the_first_call_of_a_task_knows_the_time_of_who_gave_it(journal, autojump_clock):
-    """The tool's time, the seconds of the turn above, and the deadline of a delegated task."""
+async def test_first_model_call_of_a_task_has_the_deadline_of_its_parent(journal, autojump_clock):
+    """The deadline is the earliest of the tool timeout, the parent turn's limit and the deadline of the delegated task."""
     model = Watchful()
     inner = BareAgent("inner", llm=model, limits=Limits(model_timeout=100))
 
@@ -181,8 +181,8 @@ async def test_a_deadline_is_paused_while_an_approval_is_pending(autojump_clock)
     assert model.seconds == [15, 15]
 
 
-async def test_of_several_who_wait_the_most_patient_counts(autojump_clock):
-    """The call goes on for an operator whose time is longer than the asker's."""
+async def test_latest_deadline_of_several_callers_applies(autojump_clock):
+    """The call continues for an operator whose deadline is later than that of the first caller."""
 
     @tool(approval=True)
     async def pay() -> str:

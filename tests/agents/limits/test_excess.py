@@ -89,8 +89,8 @@ async def test_arguments_that_cannot_be_decoded_count():
 
 
 @pytest.mark.parametrize(("make", "form"), FORMS)
-async def test_the_model_is_told_of_ten_megabytes(make, form):
-    """Its own words are shown to it shortened, so that there is room to tell it."""
+async def test_model_reads_the_error_of_a_ten_megabyte_answer(make, form):
+    """The model's own answer is shortened in the next request, so that the error fits."""
     ran, told = await asking(make, form, [{"text": "x" * 10_000_000}])
     assert ran == 0
     assert "and at most 1,000,000 are taken at once" in told

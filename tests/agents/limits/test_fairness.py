@@ -99,8 +99,8 @@ async def test_normal_messages_get_a_fifth_of_all_turns(places, users, each, qui
     assert share >= 0.2 * clerk.turns.total()
 
 
-async def test_a_single_message_is_answered_beside_urgent_ones(autojump_clock):
-    """A user who says one thing while four others mark all theirs URGENT is answered at once."""
+async def test_normal_message_is_answered_despite_urgent_ones_of_others(autojump_clock):
+    """A user with one message is answered promptly while four users mark all their messages URGENT."""
     clerk = Clerk()
     agent = BareAgent("a", llm=ScriptedLLM(clerk, keep=0), sessions=4, grace=0)
     times = []
@@ -195,8 +195,8 @@ async def test_children_work_for_the_owner_of_their_root(autojump_clock):
     assert jain(list(turns.values())) >= 0.9
 
 
-async def test_waits_for_people_and_other_agents_take_no_turns_away(autojump_clock):
-    """With one owner's turns that are suspended, and another's that have lent their places, the rest is shared as before."""
+async def test_suspended_turns_do_not_reduce_the_fair_share(autojump_clock):
+    """One owner has suspended turns, another has turns that released their slots. The other slots are shared as before."""
     turns = Counter()
     helper = BareAgent("helper", llm=ScriptedLLM(lambda _: "helped", delay=3), grace=0)
 

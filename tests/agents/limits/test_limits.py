@@ -111,8 +111,8 @@ async def test_a_budget_reaches_down_any_number_of_agents(depth):
     assert sum(len(model.chats) for model in [*models, last]) == 10
 
 
-async def test_a_child_may_have_tighter_limits_of_its_own():
-    """The tighter one counts, and the error says whose it is."""
+async def test_child_session_may_have_tighter_limits():
+    """The tighter limit applies, and the error names its session."""
     count = iter(range(1000))
     busy = ScriptedLLM(lambda _: ToolCall("add", {"a": next(count), "b": 1}), keep=None)
     child = BareAgent("child", llm=busy, tools=[add], goal="work", limits=Limits(model_calls=2))
@@ -234,8 +234,8 @@ async def test_an_account_that_two_ways_lead_to_is_paid_once():
         assert dict(parent.budget.left) == {"model_calls": 8}
 
 
-async def test_limits_of_a_call_stand_instead_of_the_agents():
-    """`run(limits=...)` holds for that turn alone."""
+async def test_run_limits_replace_the_agent_limits():
+    """`run(limits=...)` applies to that turn only."""
     count = iter(range(1000))
     llm = ScriptedLLM(lambda _: ToolCall("add", {"a": next(count), "b": 1}), keep=None)
     async with BareAgent("a", llm=llm, tools=[add], limits=Limits(model_calls=4)) as agent:

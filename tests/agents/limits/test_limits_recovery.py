@@ -169,8 +169,8 @@ async def spent_in(journal, session_id="s", turn=""):
     ids=["model_calls", "tool_calls", "tokens"],
 )
 @pytest.mark.parametrize("scope", ["turn", "session"])
-async def test_counts_go_on_from_where_they_were(autojump_clock, limits, scope):
-    """After any crash a model call that was under way counts with its estimate, and tool calls are counted exactly."""
+async def test_limit_counters_survive_a_restart(autojump_clock, limits, scope):
+    """After a crash, an interrupted model call counts with its estimate. Tool calls are counted exactly."""
     whole = World()
     async with MemoryJournal().running() as journal:
         of_turn = {"limits": limits} if scope == "turn" else {}

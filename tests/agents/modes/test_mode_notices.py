@@ -61,8 +61,8 @@ def conversation(messages):
     return [(m.role, [getattr(part, "text", "") or repr(part.name) for part in m.parts]) for m in messages]
 
 
-async def test_a_crash_at_every_write_tells_each_change_once(autojump_clock):
-    """And the last conversation that the model sees is that of a life without a crash."""
+async def test_mode_notice_appears_once_after_a_crash_at_every_write(autojump_clock):
+    """The last conversation that the model receives equals that of a run without a crash."""
     whole, paid = [], []
     async with MemoryJournal().running() as journal:
         session = await drive(journal, whole, paid)
@@ -126,8 +126,8 @@ async def test_commands_that_are_collected_are_obeyed_in_order(autojump_clock):
     assert texts == ["hello", "act", "wait", "plan", "go on"]
 
 
-async def test_what_was_changed_while_nobody_listened_is_told_in_order():
-    """Many changes between two turns are as many notes; the model reads them before the next message."""
+async def test_mode_changes_between_turns_are_notices_in_order():
+    """Each change between two turns is one notice, which the model reads before the next message."""
     llm = ScriptedLLM(lambda _: "ok")
     async with BareAgent("a", llm=llm, modes=Modes()) as agent:
         session = await agent.create_session("ada")
@@ -309,8 +309,8 @@ async def test_a_crash_after_a_note_resumes_from_the_results(autojump_clock):
     assert kinds == ["user", "assistant", "tool", "system", "assistant", "tool"]
 
 
-async def test_results_that_nobody_heard_are_heard_after_the_note(autojump_clock):
-    """The process ends before handlers hear of a result, and a note stands behind it when the next one starts."""
+async def test_undelivered_tool_results_are_redelivered_after_the_notice(autojump_clock):
+    """The process ends before handlers receive a result. The restarted process appends a notice and then delivers the result."""
     heard = []
 
     def build(answers):

@@ -102,8 +102,8 @@ def common(first, second):
 
 
 @pytest.mark.parametrize("wire", ["openai", "openai-responses", "anthropic"])
-async def test_the_prefix_stands(wire):
-    """At least 95 % of the bytes of each request, from the first on, stand unchanged in the next."""
+async def test_request_prefix_is_stable(wire):
+    """At least 95 % of the bytes of each request are an unchanged prefix of the next request."""
     modes = Modes(universal=[get_time], agent_may=MODES)
     bodies, changes, state_changes = await bodies_of(wire, modes)
     assert len(bodies) >= TURNS + 40
@@ -137,8 +137,8 @@ class Restless(Toolset):
 
 
 @pytest.mark.parametrize("wire", ["openai", "openai-responses", "anthropic"])
-async def test_the_prefix_stands_while_toolsets_change(wire):
-    """Tools that come, go and change are told at the end, and move nothing before it."""
+async def test_request_prefix_is_stable_while_toolsets_change(wire):
+    """Added, removed and changed tools are described at the end of the request; earlier parts do not move."""
     modes = Modes(universal=[get_time], agent_may=MODES)
     restless = Restless()
     bodies, *_ = await bodies_of(wire, modes, [get_time, restless], restless.change)

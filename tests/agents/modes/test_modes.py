@@ -108,7 +108,7 @@ async def in_mode(mode, *calls, **options):
 # --- 1 to 6: which tools a mode has -----------------------------------------------------------
 
 
-async def test_case_1_plan_refuses_execution_and_goes_on():
+async def test_case_1_plan_rejects_execution_and_the_run_continues():
     agent, llm = agent_of([ToolCall("deploy", {})], "I cannot do that here.")
     async with agent:
         session = await agent.create_session("ada")
@@ -703,7 +703,7 @@ def test_what_is_wrong_is_named_at_once(build, said):
         build()
 
 
-def test_nobody_takes_the_place_of_set_mode():
+def test_set_mode_cannot_be_replaced():
     @tool(name="set_mode")
     async def mine() -> str:
         """Mine."""
@@ -790,8 +790,8 @@ async def test_modes_and_enabled_tools_have_to_agree():
     assert ran == []
 
 
-async def test_delegated_agents_have_modes_of_their_own():
-    """A switch of the parent does not reach the child, nor the other way round."""
+async def test_delegated_agents_have_separate_modes():
+    """A mode switch of the parent does not change the child, and vice versa."""
     inner, _ = agent_of(
         lambda chat: "done" if chat.messages[-1].role == "tool" else [ToolCall("deploy", {})],
         modes=modes_with(initial="plan"),
@@ -816,7 +816,7 @@ async def test_delegated_agents_have_modes_of_their_own():
     assert "not available in plan mode" in heard[0].history[2].tool_results[0].error
 
 
-async def test_sessions_have_modes_of_their_own():
+async def test_sessions_have_separate_modes():
     agent, _ = agent_of(lambda _: "ok")
     async with agent:
         one = await agent.create_session("ada")

@@ -47,10 +47,10 @@ def in_partition_zero(runtime):
 
 
 @pytest.mark.parametrize("stage", STAGES)
-async def test_a_turn_can_be_evicted_at_any_step_and_resumes_elsewhere(
+async def test_turn_evicted_at_any_step_resumes_in_another_process(
     open_world, id_in, check_once, until, stage
 ):
-    """Waiting callers get the moved error, handlers nothing; the other process repeats no known step."""
+    """Waiting callers receive SessionMoved, and handlers receive nothing. The other process repeats no recorded step."""
     session_id, streamed = id_in(0), []
     async with (
         open_world("one", take=[0], held_at=stage) as (world, one, clerk),

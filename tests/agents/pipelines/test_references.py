@@ -44,7 +44,7 @@ def test_what_an_output_says_is_no_template():
 
 
 @pytest.mark.parametrize("said", ["{find.urls.2}", "x {find.n.deep}", "{nothing}", {"a": ["{find.urls.x}"]}])
-def test_what_is_not_there_is_told(said):
+def test_missing_reference_is_reported_with_its_path(said):
     """With the place."""
     with pytest.raises(NoValue, match=r"no output .* exists"):
         fill(said, VALUES)

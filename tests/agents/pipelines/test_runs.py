@@ -529,8 +529,8 @@ async def test_a_pipeline_is_a_tool_and_answers_messages():
     assert told(one) == ["about tea", "about coffee", "about coffee"]
 
 
-async def test_steps_wait_for_people(autojump_clock):
-    """A call that a person has to approve holds its step, and no other."""
+async def test_step_waits_for_an_approval(autojump_clock):
+    """A call that needs an approval blocks its step only."""
 
     @tool(approval=True)
     async def pay() -> str:
@@ -618,8 +618,8 @@ async def test_a_run_resumes_in_the_next_process(tmp_path):
     assert sorted(head.session_id for head in heads) == ["r/task/a", "r/task/b", "r/task/c"]
 
 
-async def test_times_of_steps_go_on_over_a_restart(tmp_path, autojump_clock, monkeypatch):
-    """A step does not get its time anew by that: half a minute later, half of it is left."""
+async def test_step_timeout_continues_after_a_restart(tmp_path, autojump_clock, monkeypatch):
+    """A restart after half a minute leaves half of the step's timeout."""
     url = f"sqlite:///{tmp_path}/journal.db"
 
     def make():

@@ -119,8 +119,8 @@ async def test_the_answer_of_the_evaluation_is_the_users():
     assert result.data == "One."
 
 
-async def test_results_stand_in_for_words():
-    """An evaluation of two results without summary and answer: the results are the answer, not lost."""
+async def test_tool_results_replace_a_missing_goal_answer():
+    """If an evaluation has neither a summary nor an answer, the results of the tools are the answer."""
     result, _ = await run(PLAN, use("ok"), use("ok", n=2), ACHIEVED)
     assert result.data == '- ok: {"v": 1}\n- ok: {"v": 2}'
 
@@ -167,8 +167,8 @@ async def test_feedback_enters_the_next_prompts():
     assert "not used yet" not in unsaid(llm.chats[5])
 
 
-async def test_circles_are_told():
-    """The same call twice is answered with a hint to do something else."""
+async def test_repeated_calls_are_reported_to_the_model():
+    """The second identical call is answered with a hint to try something else."""
     _, llm = await run(PLAN, use("none"), use("none"), use("ok"), SUMMARY, ACHIEVED, tools=[ok, none])
     assert ["in circles" in unsaid(chat) for chat in llm.chats] == [False, False, False, True, False, False]
 

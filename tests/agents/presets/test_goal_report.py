@@ -67,8 +67,8 @@ async def test_metrics_at_a_limit():
     assert (result.status, result.metrics.model_calls, result.metrics.tokens) == ("incomplete", 4, 440)
 
 
-async def test_verbose_tells_all_that_goes_on():
-    """Decisions with their reasons, calls, results, changes of the state, and the end, in their order."""
+async def test_verbose_prints_all_events_in_order():
+    """The narration has decisions with reasons, calls, results, state changes and the end."""
     lines = []
     llm = ScriptedLLM([act("plan", steps=["use ok"]), use("ok"), ToolCall("broken", {}), "hm", ACHIEVED])
     await run_agent("find\nv", llm, tools=[ok, broken], verbose=lines.append)

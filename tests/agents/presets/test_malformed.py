@@ -327,8 +327,8 @@ def test_there_are_three_hundred_of_them():
 
 @pytest.mark.parametrize("kind", [more_keys, whole_in_words])
 @pytest.mark.parametrize("loop", KIND_OF)
-async def test_what_stands_round_an_answer_means_nothing(loop, kind):
-    """Further members, fences and words change nothing in what comes of an answer that is whole."""
+async def test_text_around_a_valid_answer_is_ignored(loop, kind):
+    """Further members, code fences and text do not change the parsed answer."""
     stages = [stage for stage in STAGES if stage.loop == loop]
     asked = [(stage, text) for stage in stages for text in (json.dumps(stage.right), *kind(stage))]
     told = [_without_times(fate) for fate in await fates(loop, asked)]
@@ -367,8 +367,8 @@ STRANGE = [
 
 
 @pytest.mark.parametrize(("kind", "said"), STRANGE)
-async def test_words_of_a_model_stand_bounded_and_escaped_in_errors(kind, said):
-    """So they reach logs, terminals and the model's next prompt on one line, wherever the answer has them."""
+async def test_model_text_in_errors_is_truncated_and_escaped(kind, said):
+    """It therefore takes one line in logs, terminals and the next prompt."""
     seen = []
 
     def answer(chat):

@@ -74,8 +74,8 @@ def plan_agent(make):
 # --- one request: cases 32 to 36 -------------------------------------------------------------------
 
 
-async def test_limits_of_one_request_are_told_in_its_result(plan_agent):
-    """Instead of the agent's, for this request alone."""
+async def test_request_limits_replace_the_agent_limits_once(plan_agent):
+    """The result reports the limit. The next request uses the agent's limits."""
     agent, llm = plan_agent(PLAN, PLAN, CONTENT, CONTENT, "It is 42.", limits=Limits(model_calls=9))
     async with agent:
         session = await agent.create_session("ada")
@@ -589,8 +589,8 @@ async def test_a_configuration_is_checked(plan_agent, config):
         assert "plan.config" not in session.state
 
 
-async def test_case_19_an_agents_answer_stands_in_for_content(make):
-    """What a task given to another agent came to is the item's result where the model says nothing itself."""
+async def test_case_19_delegated_answer_is_the_default_content(make):
+    """If the model returns no content, the answer of the delegated task is the result of the item."""
     helper = BareAgent("helper", llm=ScriptedLLM(["helped out"]))
     script = [PLAN, ToolCall("helper", {"task": "t"}), json.dumps({"content": ""}), "So."]
     agent, llm = make(*script, kind=PlanAgent, tools=[helper.as_tool()])

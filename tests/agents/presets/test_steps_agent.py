@@ -379,8 +379,8 @@ async def test_the_same_id_in_two_steps_stays_apart():
     assert len({result.call_id for result in kinds(events, ToolResult)}) == 3
 
 
-async def test_an_answer_that_is_asked_again_tells_no_step():
-    """Malformed answers have a start and an end, and nothing that is whole."""
+async def test_malformed_answer_emits_no_step():
+    """Malformed answers emit only a start and an end event."""
     agent, _ = make('{"tool_calls": [{"tool_name": ""}]}', '{"plan": null}', FINAL)
     async with agent:
         events = await events_of(agent)
@@ -389,7 +389,7 @@ async def test_an_answer_that_is_asked_again_tells_no_step():
     assert len(whole(events, FinalEvent)) == 1
 
 
-async def test_a_failing_run_tells_no_final_answer():
+async def test_failed_run_emits_no_final_answer():
     """The failure is the last event."""
     agent, _ = make(step(call("add", a=1, b=1)), max_iterations=1)
     async with agent:
@@ -398,8 +398,8 @@ async def test_a_failing_run_tells_no_final_answer():
     assert isinstance(events[-1], Failure)
 
 
-async def test_a_stream_tells_of_calls_that_the_journal_has(autojump_clock):
-    """However long it takes to write: what was told is not asked of a model anew after a crash."""
+async def test_stream_emits_calls_after_they_are_recorded(autojump_clock):
+    """A slow journal delays the event. After a crash, the model is therefore not asked again for an emitted call."""
 
     class Slow(MemoryJournal):
         async def commit(self, entry, *, epoch):

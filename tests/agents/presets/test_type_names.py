@@ -219,8 +219,8 @@ def test_a_type_that_is_given_twice_counts_once():
 
 @pytest.mark.parametrize("kind", [SimpleAgent, ReActAgent])
 @pytest.mark.parametrize("name", ["DIRECT_RESPONSE", "tool_invocation"])
-def test_a_tool_may_not_hide_behind_a_name_of_the_protocol(kind, name):
-    """Every plain answer would run the tool, or no answer ever would."""
+def test_tool_with_a_reserved_protocol_name_is_rejected(kind, name):
+    """Otherwise every plain answer would run the tool, or no answer would."""
     with pytest.raises(ConfigurationError, match="rename the type"):
         kind("a", llm=ScriptedLLM([]), types=[CREATE | {"name": name}], tools=[create_user])
     kind("a", llm=ScriptedLLM([]), types=[{"name": name}])

@@ -76,8 +76,8 @@ async def test_native_calls_plain_text_and_failures():
     ]  # fmt: skip
 
 
-async def test_sessions_side_by_side_are_told_apart():
-    """A line names the session when it is another one than before."""
+async def test_verbose_names_the_session_when_it_changes():
+    """A line names its session if the previous line belongs to another one."""
     lines = []
     async with BareAgent("clerk", llm=ScriptedLLM(lambda _: "Hi."), verbose=lines.append) as agent:
         ada, bob = [await agent.create_session(name) for name in ("ada", "bob")]

@@ -97,7 +97,7 @@ async def test_handled_outcomes_are_written_before_delivery(method, autojump_clo
         ]
 
 
-async def test_what_hooks_hear_is_written_before(autojump_clock):
+async def test_hooks_run_after_their_records_are_written(autojump_clock):
     async with NotingJournal().running() as journal, open_runtime(journal=journal) as runtime:
         agent, written = BareAgent("a", llm=ScriptedLLM(["hi"])), []
 
@@ -112,8 +112,8 @@ async def test_what_hooks_hear_is_written_before(autojump_clock):
         assert written == [True]
 
 
-async def test_what_observers_hear_the_end_of_is_written_before(autojump_clock):
-    """What they look at then survives."""
+async def test_end_events_follow_the_written_records(autojump_clock):
+    """Data that observers read at the end of a turn therefore survives a crash."""
     async with NotingJournal().running() as journal, open_runtime(journal=journal) as runtime:
         agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(["hi"])))
         session = await agent.create_session("ada", session_id="s")

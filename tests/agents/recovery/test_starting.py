@@ -83,8 +83,8 @@ async def test_a_recovered_turn_waits_for_an_agent_that_is_started_later(autojum
             assert trio.current_time() == began
 
 
-async def test_sessions_go_on_at_the_end_of_a_block_of_starts(autojump_clock):
-    """However long the starts take, no turn runs before the block's end."""
+async def test_sessions_resume_after_the_block_of_starts(autojump_clock):
+    """No turn runs before the end of the block, however long the starts take."""
     seen = []
 
     def answer(chat):

@@ -92,8 +92,8 @@ async def test_what_is_accepted_while_an_agent_stops_is_answered_by_the_next_sta
 
 
 @pytest.mark.parametrize("what", ENDS)
-async def test_what_is_ended_while_an_agent_stops_does_not_go_on(autojump_clock, journal, what):
-    """Or who wanted it hears that the agent does not run."""
+async def test_session_closed_while_its_agent_stops_stays_closed(autojump_clock, journal, what):
+    """Otherwise the closing caller receives NotRunning."""
     ended, known = set(), {}
 
     async def end(session, _):

@@ -55,8 +55,8 @@ async def test_the_loop_of_steps_takes_a_model_for_one_call():
         assert [each.text async for each in told if isinstance(each, Reply)] == ["5"]
 
 
-async def test_one_request_has_options_of_its_own():
-    """Model, prompt, temperature, length, sender and metadata of one `process`; the next has the agent's."""
+async def test_process_options_apply_to_one_request():
+    """Model, prompt, temperature, length, sender and metadata of one `process` call; the next call uses those of the agent."""
     strong, usual = ScriptedLLM(WHOLE), ScriptedLLM(WHOLE)
     async with PlanAgent(
         "planner", llm=usual, models={"strong": strong}, tools=[look], temperature=0.7

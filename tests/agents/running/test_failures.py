@@ -41,8 +41,8 @@ async def test_failures_are_kept(journal):
         assert first.message_id == first.turn != second.turn
 
 
-async def test_what_somebody_stopped_is_none():
-    """A turn that was interrupted, and messages that were dropped with it, are not among them."""
+async def test_interrupted_turns_are_not_failures():
+    """Interrupted turns and the messages dropped with them are not listed."""
     begun = trio.Event()
 
     async def slow(_):

@@ -31,8 +31,8 @@ from actgent.modes.modes import Modes
 from actgent.runtime.sessions import table as session_table
 
 
-async def test_each_agent_tells_how_it_is():
-    """What waits, what runs, its bounds, and who waits for people."""
+async def test_agent_status():
+    """The status has queued messages, running turns, limits, and pending approvals."""
     gate = trio.Event()
 
     async def answer(chat):
@@ -62,8 +62,8 @@ async def test_each_agent_tells_how_it_is():
     assert (two.capacity, two.session_capacity, two.concurrency, two.restarts) == (7, 5, 3, 0)
 
 
-async def test_provider_limits_are_told_model_by_model(autojump_clock):
-    """Each governor once, whoever shares it; who waits by priority; of keys only a few characters of their digest."""
+async def test_provider_limits_are_listed_by_model(autojump_clock):
+    """Each rate limiter is listed once with its waiting calls by priority. Keys appear only as a short digest."""
     governor = Governor(requests_per_minute=60, burst=1 / 60)
     shared = {"base_url": "http://127.0.0.1:9", "api_key": "the-secret-key"}
     llm = RateLimitedModel(ScriptedLLM(["ok"], repeat=True), governor)
@@ -150,8 +150,8 @@ async def test_budgets_of_sessions_in_memory_are_listed():
 
 @pytest.mark.parametrize("other", ["fork", "create", "ensure"])
 @pytest.mark.parametrize("is_first", [True, False])
-async def test_of_two_who_make_one_id_at_once_one_gets_it(tmp_path, other, is_first):
-    """The other hears that there is one, or is given it; what the session has, it has once."""
+async def test_concurrent_creations_of_one_session_id_succeed_once(tmp_path, other, is_first):
+    """The other caller gets SessionExists or the existing session. The session has each record once."""
     async with open_runtime(journal=f"sqlite:///{tmp_path}/j.db") as runtime:
         agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(["one"])))
         await agent.run("1", session=await agent.create_session("ada", session_id="s"))
@@ -167,8 +167,8 @@ async def test_of_two_who_make_one_id_at_once_one_gets_it(tmp_path, other, is_fi
 
 
 @pytest.mark.parametrize("wanted", ["one", "copy"])
-async def test_a_fork_of_a_new_sessions_handler_is_none_of_a_session_that_is_just_made(wanted):
-    """A handler waits for nobody who makes a session, its own among them: it hears that there is one."""
+async def test_fork_in_a_handler_fails_if_the_id_is_being_created(wanted):
+    """A handler never waits for the creation of a session, including its own; it gets SessionExists."""
     async with open_runtime(journal="memory:") as runtime:
         agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(["one"])))
         await agent.run("1", session=await agent.create_session("ada", session_id="s"))
@@ -223,8 +223,8 @@ def hold_looks(monkeypatch):
 
 @pytest.mark.parametrize("other", ["create", "ensure"])
 @pytest.mark.parametrize("is_first", [True, False])
-async def test_a_session_that_a_handler_makes_beside_a_fork_of_its_id_is_one(hold_looks, other, is_first):
-    """A handler waits for nobody who makes a session: which of the two the journal is given first is there, whole and alone."""
+async def test_session_created_in_a_handler_races_with_a_fork(hold_looks, other, is_first):
+    """A handler never waits for the creation of a session. The session that reaches the journal first exists, complete and alone."""
     async with open_runtime(journal="memory:") as runtime:
         agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(["one"])))
         await agent.run("1", session=await agent.create_session("ada", session_id="s"))

@@ -60,8 +60,8 @@ async def listen(stream, heard):
 
 
 @pytest.mark.parametrize("how", ["resume", "follow", "resume and follow", "answer"])
-async def test_who_waits_for_a_turn_gets_its_answer_whoever_decides(autojump_clock, how):
-    """The tool that asked, in its time, and the operator that decided; the time counts again from then on."""
+async def test_all_waiters_receive_the_answer_after_a_decision(autojump_clock, how):
+    """Both the tool that asked and the deciding operator get the answer. The tool's timeout counts again after the decision."""
     office = Office(seconds=3)
     async with open_runtime() as runtime, trio.open_nursery() as nursery:
         session, (approval,) = await office.open(runtime)
@@ -84,8 +84,8 @@ async def test_who_waits_for_a_turn_gets_its_answer_whoever_decides(autojump_clo
 
 
 @pytest.mark.parametrize("how", ["resume", "follow"])
-async def test_the_time_of_who_waits_goes_on_when_a_turn_does(autojump_clock, how):
-    """A tool that has waited for a person is still cut at its timeout."""
+async def test_tool_timeout_continues_when_the_turn_resumes(autojump_clock, how):
+    """A tool that waited for an approval is still cancelled at its timeout."""
     office = Office(seconds=50, timeout=5)
     async with open_runtime() as runtime, trio.open_nursery() as nursery:
         session, (approval,) = await office.open(runtime)
@@ -104,8 +104,8 @@ async def test_the_time_of_who_waits_goes_on_when_a_turn_does(autojump_clock, ho
         assert office.ran == [0]
 
 
-async def test_a_cancelled_resume_stops_nothing_that_somebody_else_waits_for(autojump_clock):
-    """The tool that asked gets its answer; where nobody waits, the turn stops."""
+async def test_cancelled_resume_keeps_a_turn_with_other_waiters(autojump_clock):
+    """The tool that asked gets its answer. Without any waiter, the turn stops."""
     office = Office(seconds=3)
     async with open_runtime() as runtime:
         session, (approval,) = await office.open(runtime)
@@ -166,10 +166,8 @@ async def test_two_resumes_with_a_decision_each_get_the_same_answer(autojump_clo
 
 
 @pytest.mark.parametrize("journal", [None, "memory:"])
-async def test_of_two_who_resume_by_the_same_decision_one_is_told_that_it_is_too_late(
-    autojump_clock, journal
-):
-    """And the other one gets the answer."""
+async def test_second_resume_with_the_same_decision_is_rejected(autojump_clock, journal):
+    """The first caller gets the answer."""
     office = Office(seconds=1)
     async with open_runtime(journal=journal) as runtime, trio.open_nursery() as nursery:
         await runtime.start(office.clerk)
@@ -243,8 +241,8 @@ async def test_followers_come_and_go(autojump_clock):
 
 @pytest.mark.parametrize("how", ["answer", "resume", "follow"])
 @pytest.mark.parametrize("restart", [False, True])
-async def test_who_delegated_a_task_is_told_what_it_came_to(autojump_clock, how, restart):
-    """Whoever decides over what it waits for, and in whichever process."""
+async def test_parent_session_receives_the_outcome_of_a_decided_task(autojump_clock, how, restart):
+    """It does so whichever user and process decides the approval of the task."""
 
     def company():
         return Office().clerk, BareAgent("lead", llm=ScriptedLLM(["noted"], repeat=True), grace=0)
@@ -283,8 +281,8 @@ async def test_who_delegated_a_task_is_told_what_it_came_to(autojump_clock, how,
             assert "was done by agent 'clerk':\nit is paid" in told
 
 
-async def test_a_stop_while_somebody_resumes_leaves_the_turn_for_the_next_start(autojump_clock):
-    """With a journal it is not the one that waits who ends it."""
+async def test_stop_during_resume_leaves_the_turn_for_the_next_start(autojump_clock):
+    """With a journal, the waiting caller does not end the turn."""
     office = Office(seconds=50)
     async with MemoryJournal().running() as journal:
         with trio.move_on_after(1):

@@ -72,8 +72,8 @@ ENTRIES = {
 
 
 @pytest.mark.parametrize("entry", ENTRIES)
-def test_asyncio_is_told_the_ways(entry):
-    """Each way into an agent ends in asyncio with one error, which names all that can be done instead."""
+def test_asyncio_callers_get_an_error_with_the_alternatives(entry):
+    """Each entry point raises the same error in asyncio, which lists the supported alternatives."""
 
     async def main():
         await ENTRIES[entry]()
@@ -83,8 +83,8 @@ def test_asyncio_is_told_the_ways(entry):
     assert [way for way in WAYS if way not in str(caught.value)] == []
 
 
-def test_no_event_loop_at_all_is_told_so():
-    """A coroutine that is driven by hand has no trio either."""
+def test_missing_event_loop_is_reported():
+    """A coroutine that is driven manually does not run in trio either."""
     work = clerk().run("Hello")
     with pytest.raises(OutsideTrio, match="no trio runs here"):
         work.send(None)

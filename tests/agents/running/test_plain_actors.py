@@ -212,8 +212,8 @@ async def test_a_cancelled_spawn_starts_nothing(autojump_clock):
 # --- dead letters ------------------------------------------------------------------------
 
 
-async def test_what_a_stopped_agent_leaves_is_listed_and_goes_on_in_its_session(autojump_clock):
-    """The turn that was cut and what waited behind it, each once, in the order in which it came."""
+async def test_messages_of_a_stopped_agent_are_listed_and_resume(autojump_clock):
+    """The interrupted turn and the messages queued after it are listed once each, in order of arrival."""
     replies = []
     async with open_runtime() as runtime:
         agent = await runtime.start(BareAgent("tutor", llm=ScriptedLLM([never, "1", "2"])))
@@ -243,8 +243,8 @@ async def test_what_a_stopped_agent_leaves_is_listed_and_goes_on_in_its_session(
     assert replies == ["1", "2"]
 
 
-async def test_what_is_told_to_an_agent_that_is_gone_is_kept(autojump_clock):
-    """Its sender hears that the agent does not run; the next start can answer it."""
+async def test_message_to_a_stopped_agent_is_a_dead_letter(autojump_clock):
+    """The sender gets NotRunning. The next start of the agent can answer the message."""
     asked = []
 
     def answer(chat):

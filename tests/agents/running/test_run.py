@@ -58,8 +58,8 @@ async def test_run_gives_the_reply_and_closes_its_session(make):
     assert [len(chat.messages) for chat in llm.chats] == [1, 1]
 
 
-async def test_run_in_a_session_goes_on_with_it(make, listen):
-    """Its history is seen by the model, and its handlers hear the answer."""
+async def test_run_in_a_session_continues_its_conversation(make, listen):
+    """The model sees the history, and handlers receive the answer."""
     agent, llm = make("one", "two")
     async with agent:
         session = await agent.create_session("ada", "a")

@@ -393,8 +393,8 @@ async def test_the_watchdog_ends_with_the_last_block():
     assert watchdogs() == []
 
 
-async def test_nothing_begins_beside_the_turns_once_they_are_over(monkeypatch):
-    """Whoever closes a session in the moment in which its agent ends hears that, and no error of a nursery."""
+async def test_close_during_shutdown_raises_not_running(monkeypatch):
+    """Closing a session at the moment its agent ends raises that error and no error of a nursery."""
     begun = []
     async with open_runtime() as runtime:
         agent = await runtime.start(BareAgent("a", llm=ScriptedLLM([])))

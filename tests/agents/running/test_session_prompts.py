@@ -48,8 +48,8 @@ class NotedMemory(ShortTermMemory):
         return Noted(1_000_000, 1_000_000)
 
 
-async def test_a_system_prompt_says_who_is_talked_to_and_about_what():
-    """Each session has its own; it stands until the state changes, and moves once then."""
+async def test_system_prompt_renders_session_and_state():
+    """Each session has its own prompt. It stays unchanged until the state changes, and then changes once."""
     llm = ScriptedLLM(["a"] * 8)
     async with BareAgent("clerk", llm=llm, role="a clerk", prompt=GREETING) as agent:
         session = await agent.create_session("ada", "book a flight")
@@ -89,8 +89,8 @@ async def test_a_prompt_is_rendered_once_a_change(monkeypatch):
         assert len(rendered) == before + 2
 
 
-async def test_what_memory_gives_stands_in_prompts():
-    """In the assistant prompt and the user prompt, which are an agent's own here; and when it changes, there too."""
+async def test_prompts_render_memory():
+    """The assistant and user prompts of the agent contain the memory, and update when it changes."""
     llm = ScriptedLLM(["a"] * 2)
     agent = Agent(
         "clerk",
@@ -200,8 +200,8 @@ async def test_how_it_is_worded_can_be_said():
 
 
 @pytest.mark.parametrize("answer", [answered("half a sen", "length"), answered("", "end"), answered("hello")])
-async def test_an_answer_that_is_none_leaves_the_words(answer):
-    """Cut, empty, or the same: what was said is said."""
+async def test_unusable_rewrite_keeps_the_original_message(answer):
+    """A truncated, empty or identical rewrite leaves the message unchanged."""
     async with BareAgent(
         "clerk", llm=ScriptedLLM(["ok"]), models={"enhancer": ScriptedLLM([answer])}
     ) as agent:

@@ -96,7 +96,7 @@ async def test_a_fallback_is_a_new_attempt(listen):
     assert str(heard[-1]) == "Hello."
 
 
-async def test_nobody_listens_nobody_streams():
+async def test_model_does_not_stream_without_token_handlers():
     """Without a handler for tokens the model is not asked to stream."""
     asked = []
 
@@ -130,8 +130,8 @@ async def test_the_text_of_an_interrupted_answer_is_kept_as_cut(autojump_clock, 
     assert [m.role for m in llm.chats[-1].messages] == ["user", "assistant", "user"]
 
 
-async def test_a_handler_that_fails_at_each_token_is_told_of_once_an_answer(listen):
-    """A long answer does not flood the handlers of failures."""
+async def test_failing_token_handler_is_reported_once_per_answer(listen):
+    """A long answer does not flood the failure handlers."""
     agent = BareAgent("a", llm=ScriptedLLM(["one two three", "four five six"], chunk=1))
     async with agent:
         session = await agent.create_session("ada", "count")

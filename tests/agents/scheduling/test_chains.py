@@ -99,8 +99,8 @@ async def test_a_model_may_schedule_itself_later_without_limit(when, autojump_cl
     assert failed == []
 
 
-async def test_each_time_of_a_cron_line_begins_anew(autojump_clock):
-    """The first may come soon, and only that one belongs to the turn that set it."""
+async def test_each_firing_of_a_cron_schedule_starts_a_new_chain(autojump_clock):
+    """The first firing may come soon; only it belongs to the turn that set the schedule."""
     calls = []
 
     def answer(chat):

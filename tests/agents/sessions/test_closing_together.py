@@ -30,8 +30,8 @@ async def wait_for_ever(chat):
 @pytest.mark.parametrize(
     "names", [("root", "root"), ("root", "child"), ("child", "root"), ("child", "child")]
 )
-async def test_nobody_returns_from_closing_before_it_is_durable(autojump_clock, is_running, names):
-    """Whoever has begun it, with a turn that runs and a message behind it, or nothing."""
+async def test_close_returns_after_the_durable_write(autojump_clock, is_running, names):
+    """This holds for all callers, with a running turn and a queued message, and with an idle session."""
     returned = {}
     async with Gated().running() as journal, open_runtime(journal=journal) as runtime:
         agent = await runtime.start(BareAgent("clerk", llm=ScriptedLLM(wait_for_ever, keep=0)))

@@ -53,8 +53,8 @@ def told(view):
     return [text for text in texts(view) if text.startswith("<system>")]
 
 
-async def test_the_mode_is_told_after_each_cut(autojump_clock):
-    """Exactly one note is in the view after a cut, the last; between two cuts the prefix stays as it is."""
+async def test_mode_notice_follows_each_cut(autojump_clock):
+    """After a cut, the view has exactly one mode notice, the last. Between two cuts the prefix is unchanged."""
     talk = Talk()
     async with talk.agent() as agent:
         session = await agent.create_session("ada")
@@ -101,8 +101,8 @@ def say(view, sender, *parts, **options):
     return view.messages()
 
 
-def test_a_limited_view_tells_the_mode_too():
-    """It stands in front; a change in the turn leaves the turn whole, and what was in front where it was."""
+def test_limited_view_contains_the_mode():
+    """The notice comes first. A mode change during a turn keeps the turn whole and the first notice in place."""
     view = LimitedMemory(ShortTermMemory()).open_view()
     view.limit = 2
     say(view, MODE, Text("integration"), causation_id="0")

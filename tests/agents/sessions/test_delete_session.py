@@ -91,8 +91,8 @@ class _EndingJournal(MemoryJournal):
         await super().delete(session_id, agent=agent)
 
 
-async def test_who_opens_a_session_while_it_is_erased_finds_none():
-    """It would go on in memory, and the journal would have what it says without its beginning."""
+async def test_session_cannot_be_opened_during_its_deletion():
+    """Otherwise it would continue in memory, and the journal would have its records without the beginning."""
     async with _EndingJournal().running() as journal, trio.open_nursery() as nursery:
         async with open_runtime(journal=journal) as runtime:
             agent = await runtime.start(agent_of(["hi"]))

@@ -160,8 +160,8 @@ async def test_a_slow_reader_loses_no_record(runtime, journal):
     assert [each.record.changes["n"] for each in followed] == list(range(2500))
 
 
-async def test_who_takes_whole_steps_has_those_that_are_none(runtime, journal):
-    """Of a long one each record comes by itself; a session that is erased ends."""
+async def test_reader_of_whole_steps_gets_long_steps_record_by_record(runtime, journal):
+    """An erased session ends the reader."""
     agent = await runtime.start(BareAgent("a", llm=ScriptedLLM([])))
     session = await agent.create_session("ada", session_id="s")
     changes = tuple(StateChangeRecord(changes={"n": number}) for number in range(101))
@@ -348,8 +348,8 @@ async def test_an_answer_is_streamed_while_it_is_followed():
     assert gated.asked_to_stream == [True, False]
 
 
-async def test_who_comes_late_or_is_slow_gets_all_that_has_grown():
-    """At once, and the next one begins where that ended; the last piece comes with the record on its way."""
+async def test_late_or_slow_reader_gets_the_whole_partial_answer():
+    """The accumulated text arrives at once, and the next delta starts at its end. The last delta arrives before the record."""
     gated = Gated("Good ", "day, ", "Ada. ")
     async with open_runtime(journal="memory:") as runtime:
         agent = await runtime.start(BareAgent("a", llm=gated.llm))
@@ -377,8 +377,8 @@ async def test_who_comes_late_or_is_slow_gets_all_that_has_grown():
     assert [item.text for item in items if isinstance(item, PartialText)] in ([], ["Ada. "])
 
 
-async def test_what_has_grown_in_a_turn_that_was_stopped_does_not_come_behind_its_end():
-    """Also for who takes whole steps, as the readers of a gateway: it would look like the next answer."""
+async def test_no_delta_arrives_after_the_end_of_a_stopped_turn():
+    """Readers of whole steps, such as gateway readers, would take it for the next answer."""
     gated = Gated("Good ", "day, ")
     async with open_runtime(journal="memory:") as runtime:
         agent = await runtime.start(BareAgent("a", llm=gated.llm))
@@ -398,8 +398,8 @@ async def test_what_has_grown_in_a_turn_that_was_stopped_does_not_come_behind_it
     assert kinds[-1] is MessageEndRecord
 
 
-async def test_what_has_grown_of_an_answer_does_not_come_behind_it():
-    """Also where its turn goes on, as with a handler that is slow."""
+async def test_no_delta_arrives_after_its_answer_record():
+    """This also holds while the turn continues, e.g. with a slow handler."""
     gated, is_read = Gated("Good ", "day, "), trio.Event()
     async with open_runtime(journal="memory:") as runtime:
         agent = await runtime.start(BareAgent("a", llm=gated.llm))

@@ -123,8 +123,8 @@ async def test_a_session_below_another_users_is_refused(agent):
 # --- ids that are taken ------------------------------------------------------------------
 
 
-async def test_a_taken_id_is_an_error_of_its_own(agent):
-    """Handlers of `ConfigurationError` still get it."""
+async def test_duplicate_session_id_raises_session_exists(agent):
+    """The error is a `ConfigurationError`, so handlers of that class still catch it."""
     await agent.create_session("ada", session_id="s")
     with pytest.raises(SessionExists, match="'s'") as caught:
         await agent.create_session("bob", session_id="s")
@@ -468,8 +468,8 @@ async def test_two_agents_are_given_tasks_of_one_name(journal_url):
         assert session.children == ()
 
 
-async def test_agents_as_tools_of_equal_calls_have_sessions_of_their_own(journal_url):
-    """Both bosses have a session `ada`, and call the same agent with a call of the same id."""
+async def test_equal_calls_of_an_agent_tool_use_separate_sessions(journal_url):
+    """Two parent agents have a session `ada` and call the same agent with the same call id."""
     helper = worker("helper")
 
     def lead(name):
@@ -485,8 +485,8 @@ async def test_agents_as_tools_of_equal_calls_have_sessions_of_their_own(journal
             assert results == [f"did for {name}"]
 
 
-async def test_routes_of_two_routers_lead_to_sessions_of_their_own(journal_url):
-    """Both have a session of one id and one owner, and route to the same agent by the same action."""
+async def test_routes_of_two_routers_use_separate_sessions(journal_url):
+    """Both routers have a session with the same id and owner, and route to the same agent by the same action."""
     clerk = worker("clerk")
     route = '{"top_level_intent": "ACTION", "second_level_intent": "help", "response": "one moment"}'
 

@@ -125,8 +125,8 @@ async def test_subscribers_get_what_they_asked_for(runtime):
     assert [each.content for each in await session.observations(after=cursor)] == ["three"]
 
 
-async def test_failures_and_people_are_observed(runtime):
-    """Why a turn failed, that it waits for people, and that it goes on."""
+async def test_failures_and_suspensions_are_observed(runtime):
+    """Observations have the cause of a failed turn, the suspension, and the resumption."""
 
     @tool(approval=True, effect="once")
     async def pay() -> str:

@@ -183,8 +183,8 @@ async def test_old_sessions_leave_with_those_below_them(autojump_clock):
         assert journal.statistics.erased == 6
 
 
-async def test_sessions_that_work_or_wait_for_people_stay(autojump_clock):
-    """A turn that runs, one that is suspended, and messages behind them."""
+async def test_working_and_suspended_sessions_are_retained(autojump_clock):
+    """Retention keeps sessions with a running turn, a suspended turn, or queued messages."""
 
     @tool(approval=True)
     async def pay() -> str:
@@ -352,8 +352,8 @@ class Doubtful(MemoryJournal):
 
 
 @pytest.mark.parametrize("away", [0, 1])
-async def test_a_session_that_is_gone_does_not_go_on_though_the_journal_failed_at_that(autojump_clock, away):
-    """What is said in it would be written without its beginning: nobody could open it, and the next look would take it away."""
+async def test_expired_session_stays_deleted_after_a_journal_error(autojump_clock, away):
+    """Otherwise new records would be written without the beginning of the session."""
     async with (
         Doubtful().running() as journal,
         open_runtime(journal=journal, retention=Retention(idle=60)) as runtime,

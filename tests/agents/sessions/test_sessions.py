@@ -19,8 +19,8 @@ from actgent.llm.base import ModelResponse
 from actgent.messages import Text
 
 
-async def test_the_description_is_the_first_message_and_handlers_attached_after_it_hear_all(make, listen):
-    """A non-empty description is answered, and nothing of it is missed, tokens neither."""
+async def test_description_is_answered_for_handlers_attached_later(make, listen):
+    """Handlers attached after `create_session` receive the whole answer to the description, tokens included."""
     agent, _ = make("Hello Ada.")
     async with agent:
         session = await agent.create_session("ada", "Hi!")
@@ -31,8 +31,8 @@ async def test_the_description_is_the_first_message_and_handlers_attached_after_
     assert session.history[0].sender == Sender("ada", "user")
 
 
-async def test_handlers_attached_after_a_description_that_had_to_wait_hear_all(autojump_clock, listen):
-    """Also where the inbox had no room at first, the answer begins after the caller had its chance."""
+async def test_delayed_description_is_answered_for_handlers_attached_later(autojump_clock, listen):
+    """If the inbox was full at first, the answer still begins after the caller could attach handlers."""
     agent = BareAgent("busy", llm=ScriptedLLM(lambda _: "done", delay=1), inbox=1)
     async with agent:
         busy = await agent.create_session("ada")
@@ -74,8 +74,8 @@ async def test_on_session_is_awaited_before_the_first_message(make):
     assert order == ["opened ada", "hello", "opened user", "hello"]
 
 
-async def test_a_session_whose_beginning_fails_leaves_nothing_behind(make):
-    """What an `on_session` function raises comes out, and its session id is free again."""
+async def test_failed_session_creation_releases_the_id(make):
+    """The exception of the `on_session` function reaches the caller."""
     agent, _ = make("hello")
     wrong = [True]
 
@@ -99,8 +99,8 @@ async def test_a_session_whose_beginning_fails_leaves_nothing_behind(make):
     assert session.history[-1].text == "hello"
 
 
-async def test_a_session_that_failed_to_begin_still_answers_what_it_was_told(make, caplog):
-    """Nothing that was accepted is lost, and the agent goes on."""
+async def test_session_with_a_failed_start_answers_accepted_messages(make, caplog):
+    """Accepted messages are not lost, and the agent keeps running."""
     agent, llm = make(lambda _: "ok")
 
     @agent.on_session
@@ -116,8 +116,8 @@ async def test_a_session_that_failed_to_begin_still_answers_what_it_was_told(mak
     assert len(llm.chats) == 1
 
 
-async def test_a_run_that_finds_no_room_leaves_no_session_behind(autojump_clock):
-    """A fresh session whose only message was refused is gone."""
+async def test_run_rejected_by_a_full_inbox_removes_its_session(autojump_clock):
+    """A new session is removed if its only message was rejected."""
     agent = BareAgent("busy", llm=ScriptedLLM(lambda _: "x", delay=100), sessions=1, inbox=1, grace=0)
     async with agent:
         busy = await agent.create_session("ada", "one")
@@ -231,8 +231,8 @@ async def test_the_state_is_a_mapping_that_only_actions_change(make):
         assert state["count"] == 2
 
 
-async def test_nothing_is_said_to_an_agent_that_does_not_run(make):
-    """Before and after its block an agent takes nothing, and the text says how to open it."""
+async def test_chat_requires_a_running_agent(make):
+    """Before and after its block, an agent accepts no messages. The error names the block to open."""
     agent, _ = make("x")
     with pytest.raises(NotRunning, match="async with"):
         await agent.create_session("ada", "Hi!")
@@ -258,8 +258,8 @@ async def test_one_agent_does_not_answer_in_the_session_of_another(make):
         assert (await agent.run("Hi!", session=session)).text == "mine"
 
 
-async def test_what_is_said_before_the_first_message_does_not_end_a_passing_session(make):
-    """A fresh session of `run` or `tell` lasts until its own message is dealt with."""
+async def test_temporary_session_stays_open_until_its_first_message_ends(make):
+    """Earlier messages, e.g. of hooks, do not close a new session of `run` or `tell`."""
     agent, _ = make(lambda chat: chat.messages[-1].parts[0].text)
     heard = []
 

@@ -124,8 +124,8 @@ async def test_in_the_history_assistants_and_agents_speak_as_assistant(make):
         assert_valid_transcript(chat)
 
 
-async def test_an_owner_speaks_as_user_whatever_it_is(make):
-    """Without a sender the other side of the conversation speaks, also where that is an agent."""
+async def test_owner_is_the_default_user_sender(make):
+    """Without `sender=`, messages come from the owner with the kind user, even if the owner is an agent."""
     agent, llm = make(lambda _: "ok")
     async with agent:
         session = await agent.create_session(Sender("bot", "agent"), "one")

@@ -107,8 +107,8 @@ async def test_tools_see_the_variables_of_the_sender(name, journal):
         assert log == [tenant, f"{tenant} by {tenant}, told {tenant}"] * 2
 
 
-async def test_two_tenants_in_one_session_are_told_apart(autojump_clock):
-    """Also where one message interrupts the other, and where it waited behind that."""
+async def test_context_variables_of_two_tenants_stay_separate(autojump_clock):
+    """This also holds if one message interrupts the other, or was queued after it."""
     async with agent_that("read_file") as agent:
         session = await agent.create_session("room")
         heard = hear(session)
@@ -133,8 +133,8 @@ async def test_messages_that_are_answered_together_run_as_the_last_one(autojump_
 
 @pytest.mark.parametrize("journal", [None, "memory:"])
 @pytest.mark.parametrize(("decision", "told"), [(Approve(), "ada"), (Reject(), "")])
-async def test_an_approved_tool_runs_as_the_one_who_asked(decision, told, journal, autojump_clock):
-    """The approver only lets it run."""
+async def test_approved_tool_runs_with_the_sender_context(decision, told, journal, autojump_clock):
+    """The context variables of the approver are not used."""
     async with open_runtime(journal=journal) as runtime:
         agent = await runtime.start(agent_that("delete_all"))
         session = await agent.create_session("ada")
@@ -324,8 +324,8 @@ async def test_a_message_from_the_journal_has_what_is_registered(waits, autojump
     assert seen[:-1] == [["nobody", None, None]] * (waits == "queued")
 
 
-async def test_an_approved_call_goes_on_after_a_restart_as_the_one_who_asked():
-    """Whoever approves it, and opens its session by that."""
+async def test_approved_call_after_a_restart_runs_with_the_sender_context():
+    """The approver opens the session, but its context variables are not used."""
     async with MemoryJournal().running() as journal:
         async with open_runtime(journal=journal, context=[TENANT]) as runtime:
             agent = await runtime.start(agent_that("delete_all"))

@@ -75,15 +75,15 @@ async def test_queue_answers_one_after_the_other(autojump_clock, listen):
     assert told(heard) == ["re: a", "re: b", "re: c"]
 
 
-async def test_collect_answers_together_what_came_meanwhile(autojump_clock, listen):
-    """In one turn, the last one answered; each stands in the record as its own."""
+async def test_collect_answers_queued_messages_together(autojump_clock, listen):
+    """One turn answers the messages, as a reply to the last one. Each message has its own record."""
     heard, session = await texting(slow(), "collect", "a", "b", "c", "d", listen=listen)
     assert told(heard) == ["re: a", "re: b, c, d"]
     assert [message.text for message in session.history] == ["a", "re: a", "b", "c", "d", "re: b, c, d"]
 
 
-async def test_collect_keeps_the_order_beside_messages_that_queue(autojump_clock, listen):
-    """Only neighbours are answered together: nothing overtakes."""
+async def test_collect_keeps_the_message_order(autojump_clock, listen):
+    """Only adjacent messages are answered together, so no message overtakes another."""
     async with slow() as agent:
         session = await agent.create_session("ada", "first")
         heard = listen(session)

@@ -60,8 +60,8 @@ def agent_with(*calls: ToolCall) -> BareAgent:
     return BareAgent("a", llm=ScriptedLLM([list(calls), "done"]), tools=[index, scan, count, flood])
 
 
-async def test_handlers_hear_of_it_before_the_result():
-    """Every step, in order, sync and async handlers alike; then the result."""
+async def test_progress_is_delivered_before_the_result():
+    """Sync and async handlers receive every step in order, and then the result."""
     heard: list[object] = []
     async with agent_with(ToolCall("index", {"pages": 3})) as agent:
         session = await agent.create_session("ada")
@@ -78,8 +78,8 @@ async def test_handlers_hear_of_it_before_the_result():
     assert heard[3].content == "3 pages"
 
 
-async def test_a_thread_tells_it_too():
-    """From the thread that the function runs in."""
+async def test_progress_from_a_worker_thread_is_delivered():
+    """The function runs in a thread and reports progress from it."""
     heard: list[CallProgress] = []
     async with agent_with(ToolCall("scan", {})) as agent:
         session = await agent.create_session("ada")

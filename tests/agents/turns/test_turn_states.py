@@ -141,10 +141,10 @@ NOW = [said("before"), CALLS, RAN, said("answer"), said("now")]
         ([CALLS, RAN, CALLS, KEPT_OUT], True),
     ],
 )
-def test_a_failed_turn_goes_on_where_it_is_unless_nothing_of_its_calls_ran(behind, goes_on):
-    """What earlier turns ran says nothing of this one."""
+def test_failed_turn_resumes_if_a_call_has_run(behind, goes_on):
+    """Calls of earlier turns do not count."""
     assert can_resume([*NOW, *behind], "now") is goes_on
 
 
-def test_no_turn_goes_on_where_nothing_was_said():
+def test_empty_session_has_no_turn_to_resume():
     assert not can_resume([], "now")

@@ -116,8 +116,8 @@ async def test_results_come_in_the_order_of_the_calls_when_all_have_ended(autoju
     assert_valid_transcript(llm.chats[-1])
 
 
-async def test_text_beside_native_calls_is_for_the_record_and_tokens_only(make, listen):
-    """It is what the model thinks aloud, not an answer."""
+async def test_text_with_native_calls_is_recorded_but_not_an_answer(make, listen):
+    """The text is the model's commentary: it is recorded and streamed only."""
     agent, _ = make(["Let me add.", ToolCall("add", {"a": 1, "b": 1})], "2", tools=[add])
     async with agent:
         session = await agent.create_session("ada", "1 + 1?")
@@ -129,8 +129,8 @@ async def test_text_beside_native_calls_is_for_the_record_and_tokens_only(make, 
     assert heard[2].reply_id == heard[3].id
 
 
-async def test_call_ids_that_repeat_are_told_apart(make, listen):
-    """Models count from `call_1` again in each answer; the transcript stays valid."""
+async def test_repeated_call_ids_are_made_unique(make, listen):
+    """Some models count from `call_1` in each answer; the transcript stays valid."""
     call = ToolCall("add", {"a": 1, "b": 1}, provider_id="call_1")
     other = ToolCall("add", {"a": 2, "b": 2}, provider_id="call_1")
     agent, llm = make([call, other], call, "done", tools=[add])
@@ -373,8 +373,8 @@ async def test_calls_of_such_an_answer_never_run(make, listen, stop):
     assert_valid_transcript(llm.chats[-1])
 
 
-async def test_a_paused_answer_goes_on(make, listen):
-    """The model gets its own words back and continues."""
+async def test_paused_answer_is_continued(make, listen):
+    """The model receives its partial answer and continues."""
     agent, llm = make(said("Looking", stop="pause"), "done")
     async with agent:
         session = await agent.create_session("ada", "hi")
@@ -433,8 +433,8 @@ async def test_usage_of_a_reply_counts_all_calls_of_its_turn(make, listen):
         (ZeroDivisionError("a bug"), "model"),
     ],
 )
-async def test_what_a_model_raises_is_a_failure_and_the_session_goes_on(make, listen, error, kind):
-    """The failure has the error itself; an exception of the model's client is the cause of a ModelError."""
+async def test_model_exception_fails_the_turn_only(make, listen, error, kind):
+    """The failure has the error itself. An exception of the model client is the cause of a ModelError."""
     agent, llm = make(error, "fine")
     async with agent:
         session = await agent.create_session("ada", "hi")

@@ -158,10 +158,11 @@ async def test_of_two_in_a_tree_the_one_that_kills_each_node_is_buried(nodes):
     assert (nodes.calls["kill"], nodes.calls["digger kill"]) == (5, 1)
 
 
-async def test_a_session_that_is_asked_for_in_the_middle_of_a_kill_tells_nothing_again(nodes):
-    """The request goes to the next node; handlers hear what comes from then on, as of any session that was there.
+async def test_session_requested_during_a_kill_redelivers_nothing(nodes):
+    """The request goes to the next node.
 
-    Handlers that were there before do so, too, and do not wait until their stream has been silent for too long.
+    Its handlers receive only new deliveries. Existing handlers do so as well, without waiting for the silence timeout
+    of their stream.
     """
     await nodes.start("a")
     async with nodes.cluster.connect(patience=PATIENCE) as client:

@@ -158,8 +158,8 @@ async def test_a_database_without_a_cluster_is_one_line(open_cluster, command):
             assert "has no cluster tables: start a node" in refused.stderr
 
 
-async def test_nobody_can_be_drained_where_no_node_is(open_cluster, command):
-    """It is said that none is running, also if none ever was."""
+async def test_drain_without_nodes_is_an_error(open_cluster, command):
+    """The error states that no node is running, even if none ever was."""
     with trio.fail_after(PATIENCE):
         async with open_cluster() as cluster:
             place = ("--cluster", cluster.pool)

@@ -77,8 +77,8 @@ async def test_sessions_of_both_nodes_are_served_by_each_gateway(pair):
             assert {each.session_id for each in await client.sessions()} >= {session.id}
 
 
-async def test_a_stream_goes_on_behind_its_cursor_when_a_session_moves(pair, monkeypatch):
-    """Over the same gateway, whose node hands everything over: nothing is lost, and nothing is told twice."""
+async def test_stream_resumes_after_its_cursor_when_a_session_moves(pair, monkeypatch):
+    """The node of the gateway hands over all partitions. No event is lost or repeated."""
     monkeypatch.setattr("actgent.cluster.node.LEAVE_GRACE_SECONDS", 0.2)
     with trio.fail_after(PATIENCE):
         async with open_client(pair.one) as client:
@@ -97,8 +97,8 @@ async def test_a_stream_goes_on_behind_its_cursor_when_a_session_moves(pair, mon
             assert heard == [f"you said: {each}" for each in said]
 
 
-async def test_observations_go_on_behind_a_move_without_an_error(pair, monkeypatch, caplog):
-    """The node that hands a session over ends the stream, whose reader comes back: nothing has failed."""
+async def test_observations_resume_after_a_move_without_an_error(pair, monkeypatch, caplog):
+    """The previous owner ends the stream, and the reader reconnects without an error."""
     monkeypatch.setattr("actgent.cluster.node.LEAVE_GRACE_SECONDS", 0.2)
     caplog.set_level("ERROR", "actgent")
     with trio.fail_after(PATIENCE):
@@ -174,8 +174,8 @@ async def test_a_stop_that_is_delivered_again_stops_no_later_turn(pair, monkeypa
                 await session.interrupt()
 
 
-async def test_of_two_people_one_hears_that_the_other_was_faster(pair, monkeypatch):
-    """Also where the gateway has lost the first answer, and asks again: the decision that counts is the other one's."""
+async def test_second_of_two_approvers_gets_a_conflict(pair, monkeypatch):
+    """This also holds if the gateway lost the first response and repeats the request."""
     relay, lost = NodeTransport.relay, []
 
     @asynccontextmanager
@@ -228,8 +228,8 @@ async def test_a_node_that_hands_over_is_not_ready(pair):
             assert "the node hands over its sessions" in answer.text
 
 
-async def test_two_people_decide_at_two_nodes(pair):
-    """At once, and wherever the session lives: one decision counts, and the other one hears that."""
+async def test_concurrent_decisions_at_two_nodes_count_once(pair):
+    """The decisions are simultaneous. One counts, and the other approver gets an error, wherever the session is."""
     counted, refused = [], []
 
     async def decide(session, approval_id, decision):

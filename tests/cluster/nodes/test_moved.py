@@ -83,8 +83,8 @@ async def moved(open_cluster):
             yield session, clerk, heard, waits.value.ids
 
 
-async def test_what_is_said_to_a_session_that_moved_is_said_there(moved):
-    """By all that changes something, but for a switch of its mode; what cannot be sent is refused by its name."""
+async def test_moved_session_forwards_messages(moved):
+    """All changing operations except mode switches are forwarded. Operations that cannot be forwarded raise an error with their name."""
     session, clerk, _, (approval_id,) = moved
     with trio.fail_after(PATIENCE):
         await session.answer(approval_id, Approve(), by="bo")
@@ -185,8 +185,8 @@ async def test_a_task_that_is_cancelled_as_its_session_moves_was_running(
             assert told == ["after"]
 
 
-async def test_what_a_session_that_moved_was_is_told_as_no_truth(moved):
-    """What it is as long as it is there is told; all that changes elsewhere is refused by an error that says what to do."""
+async def test_moved_session_does_not_return_stale_data(moved):
+    """Unchanging data is returned. Reads of changing data raise an error with the remedy."""
     session, clerk, _, _ = moved
     with trio.fail_after(PATIENCE):
         for name in KNOWN_HERE:
@@ -220,8 +220,11 @@ async def test_what_a_session_that_moved_was_is_told_as_no_truth(moved):
         ]
 
 
-async def test_handlers_hear_that_their_session_has_moved(moved):
-    """Those of a program, once, as it can attach them anew; those of its agent are attached by the other node, and hear nothing."""
+async def test_failure_handlers_are_notified_of_a_move(moved):
+    """Handlers of the program are notified once, so that it can attach them again.
+
+    Handlers of the agent are attached by the other node and are not notified.
+    """
     session, clerk, heard, _ = moved
     with trio.fail_after(PATIENCE):
         while not isinstance(heard["program's"][-1], Failure):  # noqa: ASYNC110 - a handler counts
@@ -261,8 +264,8 @@ async def test_handlers_without_one_for_failures_leave_a_line_in_the_log(open_cl
     assert sessions[0].id in told[0]
 
 
-async def test_readers_that_are_open_hear_that_their_session_has_moved(open_cluster):
-    """And go on behind their cursor, with the session as it is then."""
+async def test_open_readers_are_notified_of_a_move(open_cluster):
+    """A reader resumes after its cursor with the session of the other node."""
     agents = [make_clerk(Echo()) for _ in range(2)]
     with trio.fail_after(PATIENCE):
         async with (
@@ -300,8 +303,8 @@ async def test_readers_that_are_open_hear_that_their_session_has_moved(open_clus
             assert "before" not in first
 
 
-async def test_handlers_of_children_hear_that_their_tree_has_moved(open_cluster, monkeypatch, caplog):
-    """As those of the session above them: once, those of programs alone, and the log where none hears of failures."""
+async def test_handlers_of_child_sessions_are_notified_of_a_move(open_cluster, monkeypatch, caplog):
+    """They are notified once, like those of the parent. Without failure handlers, the move is logged."""
     monkeypatch.setattr("actgent.cluster.node.LEAVE_GRACE_SECONDS", 0.2)
     heard = []
     agents = [(make_clerk(model), BareAgent("digger", llm=model)) for model in (Echo(), Echo())]

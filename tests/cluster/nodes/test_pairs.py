@@ -196,8 +196,8 @@ async def test_both_nodes_make_a_session_of_one_id_at_once(pair):
             assert {each.id for each in found} == {session_id}
 
 
-async def test_a_session_that_moves_goes_on_for_who_holds_it(pair, monkeypatch):
-    """What waits for it, what is said to it, and what stops it reaches the node that has it then."""
+async def test_session_object_works_after_a_move(pair, monkeypatch):
+    """Waiting calls, messages and interrupts reach the new owner."""
     monkeypatch.setattr("actgent.cluster.node.LEAVE_GRACE_SECONDS", 0.2)
     one, _ = pair.agents
     with trio.fail_after(PATIENCE):

@@ -148,8 +148,8 @@ def live(monkeypatch):
     return begun
 
 
-async def test_a_turn_is_two_pieces_to_a_client_that_hears_replies(open_cluster, pieces, live):
-    """The answer to its request, and the reply together with the events that it is made of, and nothing else."""
+async def test_client_with_a_reply_handler_receives_two_chunks_per_turn(open_cluster, pieces, live):
+    """The chunks are the response to its request, and the reply together with its events."""
     heard, model = [], Talking()
 
     async def talk(number):

@@ -61,8 +61,8 @@ def bodies_in(cluster):
         return [bytes(body) for (body,) in database.execute(f"SELECT body FROM {schema}.steps")]
 
 
-async def test_two_people_say_a_message_again_at_once(open_cluster):
-    """Both get its new id, and it is said once."""
+async def test_concurrent_redeliveries_send_one_message(open_cluster):
+    """Both operators get the new id of the message."""
     with trio.fail_after(PATIENCE):
         async with (
             open_cluster() as cluster,

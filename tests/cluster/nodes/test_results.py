@@ -104,8 +104,8 @@ async def come(results, process, *given, **options):
 
 
 @pytest.mark.parametrize("given", [{}, {"temperature": 0.5, "metadata": {"a": 1}, "sender": "bo"}])
-async def test_a_plan_is_told_whole_where_its_session_has_moved(two_nodes, given):
-    """With the value, the plan, the calls and what they took, and with the options that it had, which cannot be sent anew."""
+async def test_plan_result_is_complete_after_a_move(two_nodes, given):
+    """The result has value, plan, calls and usage, and the turn keeps its options."""
     async with two_nodes(make_planner) as (cluster, (one, _), (planner, _), (model, _)):
         session, results = await planner.create_session("ada"), []
         async with trio.open_nursery() as nursery:
@@ -148,8 +148,8 @@ async def test_a_plan_is_made_where_its_session_lives(two_nodes):
             await planner.process("x", session=session, temperature=0.5)
 
 
-async def test_a_plan_that_waits_for_people_elsewhere_stays_open(two_nodes):
-    """Its fresh session was moved before its model said so: it is suspended, and no end of `process` closes it."""
+async def test_plan_suspended_on_another_node_stays_open(two_nodes):
+    """Its new session moved before the model requested the approval. `process` does not close it."""
     wants = (ADDS,)
     async with two_nodes(make_planner, wants=wants) as (cluster, (one, _), (planner, _), models):
         models[0].holds, models[1].wants = "first", (DEPLOYS,)
@@ -183,8 +183,8 @@ def make_pipeline(model):
     return Pipeline("line", steps=steps)
 
 
-async def test_a_pipeline_is_told_whole_where_its_session_has_moved(two_nodes):
-    """Joined, looked at and retried at any node it is the same run, no step of which runs twice."""
+async def test_pipeline_run_is_complete_after_a_move(two_nodes):
+    """Joining, inspecting and retrying works at any node, and no step runs twice."""
     async with two_nodes(make_pipeline) as (cluster, (one, two), (line, other), (model, _)):
         results, session_id = [], one.journal.new_session_id()
         async with trio.open_nursery() as nursery:
@@ -214,8 +214,8 @@ async def two_id(agent, runtime):
     return session.id
 
 
-async def test_who_waits_for_a_decided_turn_gets_its_answer_from_where_it_went(two_nodes):
-    """`resume`, and `run` with options of its own, of a session that moves while its model answers."""
+async def test_resume_returns_the_answer_after_a_move(two_nodes):
+    """`resume`, and `run` with options, wait for a session that moves while its model answers."""
     async with two_nodes(make_planner, wants=(DEPLOYS,)) as (
         cluster,
         (one, _),

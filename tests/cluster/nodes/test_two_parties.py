@@ -101,8 +101,8 @@ async def test_of_messages_of_one_id_one_is_answered_while_the_session_moves(pai
 
 
 @pytest.mark.parametrize("ends", ["aclose", "delete"])
-async def test_what_is_accepted_beside_an_end_has_an_end(pair, ends):
-    """Of a session that is closed or deleted while it moves nothing goes on, and whoever speaks to it later is told so."""
+async def test_message_accepted_during_a_close_ends(pair, ends):
+    """No turn of a session that is closed or deleted during a move continues. Later senders get an error."""
     one, _ = pair.agents
     told = []
 

@@ -99,8 +99,8 @@ async def talk(client, name):
         assert (await client.agent("clerk").run("hello", session=session)).text == "you said: hello"
 
 
-async def test_a_release_beside_the_next_one(releases):
-    """All write the old form until the upgrade is finished, which waits for the end of the last old node."""
+async def test_two_releases_run_in_one_cluster(releases):
+    """All nodes write the old format until the upgrade is finished, which waits for the end of the last old node."""
     with trio.fail_after(PATIENCE):
         async with releases() as there, there.cluster.connect(patience=PATIENCE) as client:
             assert await there.start("old", OLD) == b"READY\n"

@@ -95,8 +95,8 @@ def takeovers_in(read):
     return {each["attributes"]["actgent.cluster.reason"]: each["count"] for each in points}
 
 
-async def test_a_takeover_is_told(open_cluster, caplog):
-    """In figures, metrics, an event, OpenTelemetry and one line of the log; and the turn goes on."""
+async def test_takeover_is_reported(open_cluster, caplog):
+    """The takeover appears in statistics, metrics, an event, OpenTelemetry and one log record. The turn resumes."""
     caplog.set_level(logging.INFO, logger="actgent")
     read = InMemoryMetricReader()
     telemetry = Telemetry(meter_provider=MeterProvider(metric_readers=[read]))

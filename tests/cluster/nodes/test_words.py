@@ -22,8 +22,8 @@ async def test_an_agent_that_no_node_hosts_is_named_with_those_that_are_there(op
                     await session.chat("hello")
 
 
-async def test_who_asks_a_cluster_without_nodes_is_told_that_nothing_was_sent(open_cluster):
-    """No gateway takes the connection: the request can be sent again, or given up."""
+async def test_request_to_a_cluster_without_nodes_was_not_sent(open_cluster):
+    """No gateway accepts the connection, so the error states that a retry is safe."""
     with trio.fail_after(PATIENCE):
         async with (
             open_cluster() as cluster,

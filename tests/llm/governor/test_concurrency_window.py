@@ -74,8 +74,8 @@ def test_below_one_it_spaces_calls_out():
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 1200), st.floats(0, 1000)), max_size=60))
-def test_it_always_lets_somebody_through(events):
-    """Whatever happens, its size stays between its bounds, and with nothing running a call has its time."""
+def test_window_always_admits_a_call(events):
+    """The window stays within its bounds, and an idle limiter has a start time for the next call."""
     found, now = window(), 0.0
     for is_refused, running, pause in events:
         now += pause

@@ -209,8 +209,8 @@ async def test_a_very_long_retry_after_fails_its_call_alone(autojump_clock):
 # --- who waits -------------------------------------------------------------------------------
 
 
-async def test_who_waits_holds_nothing(autojump_clock):
-    """No connection and no task of its own; a repeated attempt sleeps without a place, too."""
+async def test_waiting_call_holds_no_resources(autojump_clock):
+    """A waiting call has no connection and no task. A retry waits without a slot as well."""
     governor = Governor(concurrency=3)
     async with assert_no_leaks(), open_provider(answers((10, 10))) as provider:
         model = client(provider, governor=governor)
@@ -230,8 +230,8 @@ async def test_who_waits_holds_nothing(autojump_clock):
 
 @given(seed=st.integers(0, 10**6), count=st.integers(1, 40))
 @settings(max_examples=60)
-def test_cancelled_anywhere_it_leaves_nothing_behind(seed, count):
-    """Calls are cancelled while they wait, keep watch, are admitted, run or sleep: the next one finds a free door."""
+def test_cancelled_call_releases_the_limiter(seed, count):
+    """Calls are cancelled while they wait, are admitted, run or sleep. The next call finds a free limiter."""
 
     async def main():
         dice = random.Random(seed)

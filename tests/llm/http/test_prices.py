@@ -30,8 +30,8 @@ def test_cached_tokens_are_cheaper():
     ("model", "url"),
     [("no-such-model", URL), ("gpt-4o", "http://localhost:8000/v1"), ("", URL), ("gpt-4o", "")],
 )
-def test_unknown_is_none(model, url):
-    """A model or a server that no table has costs nobody knows what."""
+def test_price_of_an_unknown_model_is_none(model, url):
+    """Models and servers that are not in the price table have no cost."""
     assert cost_of(Usage(input_tokens=1000), model, url=url) is None
 
 

@@ -57,7 +57,7 @@ def test_a_401_that_echoes_a_part(echo):
 
 
 @given(st.text(alphabet="abkeysk-1 .*", max_size=60), st.integers(0, 16), st.integers(8, 24))
-def test_no_run_of_eight_characters_is_told(words, start, length):
+def test_no_eight_characters_of_a_key_appear(words, start, length):
     """Wherever it stands."""
     echo = KEY[start : start + length]
     blotted = SECRETS.redact(f"{words}{echo}{words}")
@@ -107,8 +107,8 @@ async def test_a_line_end_round_a_value_is_no_part_of_it():
         assert provider.requests[0].headers["x-gateway-key"] == "gw-SECRET-123"
 
 
-async def test_headers_of_a_client_of_ones_own_are_not_told():
-    """What the libraries below quote of a request that they refuse is left out."""
+async def test_headers_of_a_custom_client_are_not_shown():
+    """Errors of HTTP libraries that quote a rejected request are redacted."""
     import httpx2
 
     async with httpx2.AsyncClient(headers={"X-Key": "gw-SECRET-123\n"}) as own:
@@ -124,8 +124,8 @@ async def test_headers_of_a_client_of_ones_own_are_not_told():
 
 @pytest.mark.parametrize("client", CLIENTS)
 @pytest.mark.parametrize("status", [200, 401, 403, 429, 500])
-async def test_the_login_in_an_address_is_not_told(client, status, caplog):
-    """It goes as a header, as the libraries below log addresses; and an error that quotes it, or an id, tells none of it."""
+async def test_credentials_in_a_url_are_not_shown(client, status, caplog):
+    """They are sent as a header, because HTTP libraries log URLs. Errors that quote the URL are redacted."""
     import httpx2
 
     quoted = f"{KEY} pa55-word-of-ada token=query-secret-77\x1b[2J\nforged"

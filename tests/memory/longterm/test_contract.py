@@ -381,8 +381,8 @@ async def test_texts_are_stored_unchanged(memories):
     assert odd == await memories.get(odd.id, owner="ada")
 
 
-async def test_it_is_open_as_often_as_somebody_has_it(url):
-    """The last one who leaves closes it; then it says that it is closed."""
+async def test_memories_close_with_the_last_user(url):
+    """The last exit closes them; later use raises an error."""
     memories = Memories(url)
     async with memories:
         async with memories:

@@ -99,8 +99,8 @@ def test_a_link_is_replaced_and_not_written_through(place, tmp_path):
     assert not list(place.glob(".*.tmp"))
 
 
-def test_a_folder_that_becomes_a_link_meanwhile_leads_nowhere(place, tmp_path):
-    """While another thread swaps it again and again, what is read is never the secret."""
+def test_folder_swapped_for_a_link_is_not_followed(place, tmp_path):
+    """Another thread swaps it repeatedly; the secret is never read."""
     swapped, real = place / "swap", place / "real"
     real.mkdir()
     (real / "secret.txt").write_text("harmless")
@@ -189,8 +189,8 @@ def test_a_search_in_a_folder_that_is_very_deep(place):
     subprocess.run(["rm", "-rf", str(place / "x")], check=True)
 
 
-async def test_a_person_approves_what_is_written(place):
-    """Before that nothing is."""
+async def test_file_writes_need_an_approval(place):
+    """Nothing is written before the decision."""
     llm = ScriptedLLM([[ToolCall("write_file", {"file": "new.txt", "text": "x"})], "ok"])
     async with BareAgent("a", llm=llm, tools=[file_tools(place, write=True)]) as agent:
         session = await agent.create_session("ada")

@@ -507,8 +507,8 @@ async def test_for_an_agent_it_is_what_strangers_wrote():
     assert "</tool_result>" not in result.text
 
 
-def test_what_is_missing_is_said(monkeypatch, tmp_path):
-    """The program and its package by name; a folder that is not there, or root's."""
+def test_missing_requirement_is_named(monkeypatch, tmp_path):
+    """The error names the program and its package, or a folder that is missing or owned by root."""
     with pytest.raises(ConfigurationError, match="existing folder"):
         process_tool(folder=tmp_path / "nowhere")
     with pytest.raises(ConfigurationError, match="must contain existing paths"):

@@ -320,8 +320,8 @@ def payments(paid):
 
 
 @pytest.mark.parametrize("restarts", [False, True])
-async def test_a_person_is_asked_about_a_call_in_code(restarts, tmp_path):
-    """About that call, with its arguments; the calls before it are not made again, also after a restart."""
+async def test_nested_call_in_code_may_need_an_approval(restarts, tmp_path):
+    """The approval has the arguments of that call. Earlier calls are not repeated, even after a restart."""
     (note, calls), paid = recorded(), []
     journal = f"sqlite:///{tmp_path}/j.db"
 

@@ -380,8 +380,8 @@ def test_a_wide_row_of_sqlite_is_bounded(database):
         ask(f"select max({', '.join(['zeroblob(900000)'] * 60)})")
 
 
-def test_a_database_in_wal_mode_that_is_written_meanwhile(database):
-    """The statement sees what is committed."""
+def test_wal_database_is_read_during_writes(database):
+    """The statement sees committed data."""
     with closing(sqlite3.connect(database)) as writer, writer:
         writer.execute("pragma journal_mode = wal")
         writer.execute("insert into products values ('new', 1)")

@@ -204,7 +204,7 @@ async def test_what_may_be_repeated_is(server, autojump_clock):
     assert busy == []
 
 
-async def test_nobody_there(autojump_clock):
+async def test_unreachable_host_is_an_error_with_the_reason(autojump_clock):
     """The error says that there was no answer, and why."""
     result = await call(HTTPTool("x", "http://127.0.0.1:9", retries=0, allow=HERE))
     assert "no answer from the API" in result.error

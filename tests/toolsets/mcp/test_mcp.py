@@ -173,8 +173,8 @@ async def test_a_call_that_is_cancelled(tmp_path):
         assert await call(tools, "echo", text="after") == "echo: after"
 
 
-async def test_the_progress_of_a_call_is_told(tmp_path):
-    """Handlers of the session hear of it while the call runs, and what came is marked as from outside."""
+async def test_call_progress_is_delivered(tmp_path):
+    """Handlers of the session receive it during the call, marked as untrusted text."""
     llm = ScriptedLLM([[ToolCall("slow", {})], "done"])
     server = faulty(tmp_path)
     async with BareAgent("clerk", llm=llm, tools=[server]) as agent:
@@ -233,8 +233,8 @@ async def test_tools_that_change(tmp_path):
     assert "Tools that are not there any more: die" in told
 
 
-async def test_a_server_that_asks_a_person(tmp_path):
-    """The session's approvals ask; the call runs again with the answer, also after a restart."""
+async def test_server_elicitation_becomes_an_approval(tmp_path):
+    """The call runs again with the answer, also after a restart."""
     url = f"sqlite:///{tmp_path}/agents.db"
     llm = ScriptedLLM([[ToolCall("ask", {})]])
     async with open_runtime(journal=url) as runtime:
@@ -275,8 +275,8 @@ async def test_an_answer_is_for_its_question_alone(tmp_path):
     assert told == ["asked cancel", "asked accept", "asked again decline"]
 
 
-async def test_a_round_waits_for_a_person(tmp_path):
-    """A server of revision 2026-07-28 gets its state back with the answer, also after a restart; it sees one call."""
+async def test_elicitation_round_waits_for_an_approval(tmp_path):
+    """A server of revision 2026-07-28 gets its state back with the answer, also after a restart. The server sees one call."""
     url = f"sqlite:///{tmp_path}/agents.db"
     llm = ScriptedLLM([[ToolCall("ask", {})]])
     async with open_runtime(journal=url) as runtime:
@@ -352,8 +352,8 @@ async def test_a_list_of_tools_without_end(tmp_path, caplog):
     assert "too many tools or pages" in caplog.text
 
 
-async def test_half_a_character_costs_nobody_the_answer(tmp_path):
-    """JavaScript cuts texts in the middle of a pair of surrogates; what is left of it is replaced."""
+async def test_unpaired_surrogate_is_replaced(tmp_path):
+    """JavaScript may split a surrogate pair. The rest of the answer stays usable."""
     async with open_toolset(faulty(tmp_path, "surrogates")) as tools:
         assert by_name(tools)["echo"].description == "cut \ufffd"
 

@@ -191,8 +191,8 @@ async def failure_of(call, *arguments, **options):
     return next(iter(leaves(caught.value)))
 
 
-async def test_a_person_authorizes_once(authority, tokens):
-    """By an address that is shown, and a redirect to this machine; then calls go on without, also in another run."""
+async def test_user_authorizes_once(authority, tokens):
+    """The user opens the shown URL and is redirected to this machine. Later calls and runs need no login."""
     shown, tools = await log_in(server_of(authority, tokens))
     assert tools == ["echo"]
     asked = parse_qs(urlsplit(shown[0]).query)
@@ -215,8 +215,8 @@ async def test_the_file_is_for_its_user_alone(authority, tokens):
     assert sorted(path.name for path in tokens.parent.iterdir()) == ["tokens.json", "tokens.json.lock"]
 
 
-async def test_without_a_person_it_is_said_what_to_do(authority, tokens):
-    """An agent never waits for a browser: the toolset names the command."""
+async def test_missing_login_is_an_error_with_the_command(authority, tokens):
+    """An agent never waits for a browser."""
     error = await failure_of(echo, server_of(authority, tokens))
     assert isinstance(error, ToolsetUnavailable)
     assert "actgent mcp login" in str(error)

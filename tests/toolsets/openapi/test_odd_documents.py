@@ -191,8 +191,8 @@ def test_what_many_operations_refer_to_is_translated_once_however_far_it_leads()
     assert all(first[name] is last[name] for name in first)
 
 
-def test_things_of_one_name_are_told_apart_in_each_tool():
-    """Only where a tool refers to both, in the order in which it does."""
+def test_equal_definition_names_are_distinguished_per_tool():
+    """Only if a tool refers to both, in the order of its references."""
     both = {"schemas": {"A": {"type": "object", "properties": {"a": {"$ref": "#/components/parameters/A"}}}}}
     components = {**both, "parameters": {"A": {"type": "string"}}}
     one, other = (
