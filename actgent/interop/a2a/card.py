@@ -43,7 +43,7 @@ def make_card(card: AgentCard, settings: A2ASettings, base_url: str, *, is_exten
         "securityRequirements": [{"schemes": {"token": {"list": []}}}],
         "defaultInputModes": list(settings.input_modes),
         "defaultOutputModes": list(settings.output_modes),
-        "skills": [{"id": "chat", "name": "ModelRequest", "description": description, "tags": ["chat"]}],
+        "skills": [{"id": "chat", "name": "Chat", "description": description, "tags": ["chat"]}],
     }
 
 
