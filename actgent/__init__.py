@@ -99,6 +99,7 @@ _NAMES = {
         "WrongOwner",
     ),
     "approvals": ("Approval", "Approve", "ApprovalRequest", "Edit", "Reject", "Respond"),
+    "labels": ("Label", "Policy"),
     "messages": (
         "CallProgress",
         "ChatMessage",

@@ -215,6 +215,10 @@ from .errors import (
 from .journal.base import (
     SessionSummary as SessionSummary,
 )
+from .labels import (
+    Label as Label,
+    Policy as Policy,
+)
 from .llm.base import (
     LLM as LLM,
     ModelRequest as ModelRequest,

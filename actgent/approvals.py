@@ -16,6 +16,7 @@ import attrs
 
 from actgent.errors import ConfigurationError, nearest
 from actgent.forms import Field, to_form
+from actgent.labels import Label, label_of
 from actgent.support.serializable import Serializable
 
 
@@ -108,6 +109,13 @@ class Approval(Serializable):
     """Private state that the tool passed to `ApprovalRequired` for its next run; empty if none. Clients do not receive this field."""
     for_caller: bool = False
     """True if the caller of the turn runs the tool: it decides by `Respond` with the result, or by `Reject`."""
+    sources: Mapping[str, str] | None = attrs.field(default=None, hash=False)
+    """Untrusted sources of each checked parameter, separated by commas; None if the call violates no policy."""
+
+    @property
+    def labels(self) -> Mapping[str, Label]:
+        """Labels of the parameters that depend on untrusted text, by parameter; empty if the call violates no policy."""
+        return {name: label_of(text) for name, text in (self.sources or {}).items()}
 
     @property
     def is_genuine(self) -> bool:

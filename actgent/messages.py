@@ -23,6 +23,7 @@ from actgent.approvals import Approval
 from actgent.errors import ConfigurationError, SessionClosed, meant, nearest
 from actgent.errors.printable import shown
 from actgent.errors.user_messages import sentence_for
+from actgent.labels import Label, label_of
 from actgent.support.fast_init import EXACT, fast_constructor, fast_init
 from actgent.support.misuse_hints import (
     hints_for_failures,
@@ -336,6 +337,13 @@ class ToolResult(Serializable):
     """Images and files that the tool returned; `content` names each. A model receives those that its API supports."""
     raised: str = ""
     """Class name of the user code's exception whose text `error` contains; empty if actgent or a `ToolError` worded `error`."""
+    via: str = ""
+    """Untrusted sources that influenced the result without being repeated in it, such as those of a called agent; empty if none."""
+
+    @property
+    def label(self) -> Label:
+        """Label of the result: the sources in `origin` and `via`."""
+        return label_of(self.origin, self.via)
 
     @property
     def text(self) -> str:
@@ -597,6 +605,16 @@ class Message(Serializable):
     """
     origin: str = ""
     """Tools and toolsets whose untrusted text the message may repeat, such as `page, memories`; empty if none."""
+    via: str = ""
+    """Untrusted sources that influenced the message without being repeated in it, such as those of the calling session; empty if none."""
+
+    @property
+    def label(self) -> Label:
+        """Label of the message: the sources in `origin` and `via`, and those of its tool results."""
+        results = self.tool_results
+        return label_of(
+            self.origin, self.via, *(text for each in results for text in (each.origin, each.via))
+        )
 
     @property
     def text(self) -> str:
@@ -703,6 +721,13 @@ class Reply(Serializable, Generic[DataT_co]):
     """Usage of the turn so far; `usage.total` includes the sessions that worked for it."""
     origin: str = ""
     """Tools and toolsets whose untrusted text the answer may repeat, such as `page, memories`; empty if none."""
+    via: str = ""
+    """Untrusted sources that influenced the answer without being repeated in it; empty if none."""
+
+    @property
+    def label(self) -> Label:
+        """Label of the answer: the sources in `origin` and `via`."""
+        return label_of(self.origin, self.via)
 
     def __str__(self) -> str:
         return self.text

@@ -76,6 +76,12 @@ ESSENTIAL = {
     ],
     "evaluation.py": ["brief: 6 of 6 passed", "polite: 3 of 6 passed", "polite failed brief: Thank you"],
     "custom_protocol.py": ["Oslo lies at the end of a fjord.", "3 model calls"],
+    "prompt_injection.py": [
+        "to='mallory' comes from read_mail",
+        "result: paid 40 euros to acme: invoice 17",
+        "It depends on: read_mail",
+        "night: refused: the model read untrusted text of read_mail before it chose to, euros.",
+    ],
     "approval.py": [
         "asks: May the tool 'pay' run? {'what': 'printer', 'amount': 900}",
         "the session is suspended",

@@ -58,6 +58,8 @@ FACE = [
     "run_agent",
     "run_agent_sync",
     "CustomAction",
+    "Label",
+    "Policy",
     "Store",
     "conversation_text",
     "detect_action_loop",

@@ -30,6 +30,7 @@ from actgent.errors import (
     SessionMoved,
     UsageError,
 )
+from actgent.labels import Policy
 from actgent.llm.adapters import ModelLike
 from actgent.llm.settings import LLMSettings
 from actgent.memory.base import LongTermMemory, MemoryLike
@@ -108,6 +109,7 @@ from .validation import (
     check_arguments,
     check_call_rule,
     check_each_seconds,
+    check_policy,
     check_reducers,
     check_stage,
     check_system_prompt,
@@ -174,6 +176,7 @@ class Agent(Generic[DataT_co, DepsT]):
         modes: Modes with their tools, and the rules for switching; None allows all tools at any time.
         approval: Function of (call, tool, context) that returns True or an `ApprovalRequest` if an approver must decide on the call. Tools
             with `approval=True` always ask. The function has no effects.
+        policy: Checks of tool calls that depend on untrusted text; see docs/guides/prompt-injection.md. None checks nothing.
         sessions: Maximum number of sessions that are processed at the same time.
         urgent_sessions: Maximum number of additional sessions that are processed for URGENT messages.
         on_busy: Treatment of a message for a busy session: `queue` (wait), `collect` (answer it together with other waiting
@@ -248,6 +251,7 @@ class Agent(Generic[DataT_co, DepsT]):
         database: Database | None = None,
         modes: Modes | None = None,
         approval: NeedsPerson | None = None,
+        policy: Policy | None = None,
         sessions: int = 100,
         urgent_sessions: int = 16,
         on_busy: OnBusy = "queue",
@@ -294,7 +298,7 @@ class Agent(Generic[DataT_co, DepsT]):
         )
         self.database, self.modes = database, modes
         check_call_rule("approval", approval)
-        self.approval_rule = approval
+        self.approval_rule, self.policy = approval, check_policy(policy)
         self._complete_tools()
         self.profile = Profile(
             name=name,
@@ -1218,6 +1222,7 @@ class Agent(Generic[DataT_co, DepsT]):
             threads=self._threads,
             parallel_tools=self._parallel_tools,
             approval=self.approval_rule,
+            policy=self.policy,
             access=(*([] if self.modes is None else [self.modes.refusal]), *self._access_rules()),
             modes=self.modes,
             hooks=self._hooks,

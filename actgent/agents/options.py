@@ -5,6 +5,7 @@ from typing import Any, Generic, Required, TypeAlias, TypedDict, TypeVar
 
 from actgent.control.limits import Limits
 from actgent.database.database import Database
+from actgent.labels import Policy
 from actgent.llm.adapters import ModelLike
 from actgent.llm.settings import LLMSettings
 from actgent.memory.base import LongTermMemory, MemoryLike
@@ -57,6 +58,7 @@ class CommonOptions(TypedDict, Generic[DepsT], total=False):
     recall_before_answer: bool | int
     modes: Modes | None
     approval: NeedsPerson | None
+    policy: Policy | None
     sessions: int
     urgent_sessions: int
     on_busy: OnBusy

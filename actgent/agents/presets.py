@@ -127,6 +127,7 @@ class RouterAgent(Agent[DataT_co, DepsT]):
             parts=to_parts(reply.text),
             correlation_id=turn.message.id,
             origin=reply.origin,
+            via=reply.via,
         )
         context.conversation.append(said)
         if context.log is not None:

@@ -19,6 +19,7 @@ from actgent.database.database import Database
 from actgent.errors import ConfigurationError, SessionMoved, UsageError
 from actgent.journal.records import TurnOptions
 from actgent.journal.session_lists import SessionKey
+from actgent.labels import TRUSTED, Label, check_label, text_of
 from actgent.messages import (
     CallProgress,
     DataT_co,
@@ -394,6 +395,7 @@ class Session(Generic[DataT_co]):
         on_busy: OnBusy | None = None,
         metadata: Mapping[str, Any] | None = None,
         tools: CallerTools | None = None,
+        label: Label = TRUSTED,
         **unknown: Never,
     ) -> str:
         """Enqueue a message and return its id once the inbox has accepted it. The session's handlers receive the results.
@@ -406,6 +408,8 @@ class Session(Generic[DataT_co]):
 
         `tools` are tools of the caller for this turn, each a `ToolSpec` or `{"name", "description", "parameters"}`. A call of
         one suspends the turn and is listed in `caller_calls`; `answer` it with `Respond(result)` or `Reject(reason)`.
+
+        `label` has the untrusted sources of a message that the owner has not written, such as `Label({"mail:bob"})`.
 
         Raises:
             ConfigurationError: The message is empty, the priority is misspelt or not a priority, or a tool is invalid or has the
@@ -432,6 +436,7 @@ class Session(Generic[DataT_co]):
             deadline=enqueue_timeout,
             on_busy=on_busy,
             metadata=metadata,
+            via=text_of(check_label(label)),
         )
         try:
             specs = check_caller_tools(tools, self._agent.core.calling.registry) if tools is not None else ()
@@ -440,6 +445,8 @@ class Session(Generic[DataT_co]):
                 context, message, once=message_id is not None, options=options
             )
         except SessionMoved as moved:
+            if not label.is_trusted:  # requests to other processes carry no label
+                raise
             await self._elsewhere(moved, sender=sender).chat(
                 message.parts,
                 priority=message.priority,
@@ -791,6 +798,11 @@ class Session(Generic[DataT_co]):
     def approvals(self) -> tuple[Approval, ...]:
         """Open approvals of the session and of its loaded child sessions, oldest first."""
         return open_approvals(self._here)
+
+    @property
+    def label(self) -> Label:
+        """Label of the next request to the model: the untrusted sources on which the conversation depends. It only grows."""
+        return self._here.conversation.label
 
     @property
     def caller_calls(self) -> tuple[Approval, ...]:

@@ -5,6 +5,7 @@ from typing import Any
 
 from actgent.control.arguments import at_least_one, check_id, check_limits, check_seconds
 from actgent.errors import ConfigurationError, nearest
+from actgent.labels import Policy
 from actgent.memory.base import Memory, MemoryLike
 from actgent.protocols.base import ClassificationType, Instruction, Protocol, to_instruction, to_type
 from actgent.tools.callables import is_sync_callable
@@ -32,6 +33,19 @@ def check_arguments(
         _check_memory(memory)
     if not isinstance(models, Mapping | None):
         raise ConfigurationError(f"models= takes {{role: model}}, not {models!r}")
+
+
+def check_policy(policy: object) -> Policy | None:
+    """Return the argument `policy=` of an agent.
+
+    Raises:
+        ConfigurationError: The argument is not a `Policy`.
+    """
+    if isinstance(policy, Policy | None):
+        return policy
+    raise ConfigurationError(
+        f"policy= takes a Policy, e.g. Policy(), not {policy!r:.200}{_as_object(policy, Policy)}"
+    )
 
 
 def check_tools(tools: object) -> None:

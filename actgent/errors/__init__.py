@@ -1074,6 +1074,7 @@ class ApprovalRequired(ToolError):
         self.state = state
         self.timeout = timeout
         self.again = again
+        self.sources: Mapping[str, str] | None = None
         super().__init__(f"a human decision is required, but this call cannot be suspended: {question}")
 
 

@@ -411,6 +411,8 @@ class TaskOutcomeRecord:
     """True if `text` is JSON; False if it is plain text."""
     origin: str = ""
     """External sources, comma-separated, whose untrusted text the answer may repeat; empty if none."""
+    via: str = ""
+    """Untrusted sources, comma-separated, that influenced the answer without being repeated in it; empty if none."""
 
 
 @attrs.frozen(kw_only=True)

@@ -23,6 +23,7 @@ class SetMode(Tool):
 
     name = SET_MODE
     effect: Effect = "idempotent"
+    sinks = ()  # the calls that a mode allows are checked
     exclusive = True
     inline = True
 

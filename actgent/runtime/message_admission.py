@@ -12,6 +12,7 @@ from actgent.control.budget import Funding
 from actgent.errors import ActgentError, Fenced, JournalError, SessionBusy, SessionMoved, Suspended
 from actgent.events import MessageAccepted
 from actgent.journal.records import NOTHING, Record, TurnOptions
+from actgent.labels import source_name
 from actgent.messages import Message, Priority, is_id_of_process
 from actgent.sessions.context import SessionContext
 from actgent.sessions.context_propagation import Propagation
@@ -23,6 +24,7 @@ from actgent.sessions.turn import is_inside
 from actgent.support import span_names as names
 from actgent.support.logs import logger_of
 from actgent.support.tracing import Tracing
+from actgent.support.untrusted_text import join_origins
 from actgent.turns.guards import Guards
 
 from .session_waits import running_session, would_wait_for_itself
@@ -41,8 +43,16 @@ class MessageAdmission:
     recorded. After the record the message is accepted immediately, or its rejection is recorded as well.
     """
 
-    def __init__(self, lifecycle: SessionLifecycle, propagation: Propagation, guards: Guards) -> None:
+    def __init__(
+        self,
+        lifecycle: SessionLifecycle,
+        propagation: Propagation,
+        guards: Guards,
+        *,
+        labels_senders: bool = False,
+    ) -> None:
         self._guards = guards
+        self._labels_senders = labels_senders
         self._lifecycle = lifecycle
         self._propagation = propagation
         self._drains = lifecycle.eviction.drains
@@ -76,6 +86,7 @@ class MessageAdmission:
             options: Options of its turn if there is no `future`; None uses those of the agent.
         """
         message = self._check_and_guard(context, message, is_guarded=not is_granted)
+        message = self._with_sources(context, message)
         if once:
             message = await self._wait_for_first(context, message)
             if context.mailbox.has_accepted(message.id):
@@ -104,7 +115,7 @@ class MessageAdmission:
 
     async def accept_first(self, context: SessionContext, message: Message) -> None:
         """Accept the first message of a session. Without a journal this call has no checkpoint, except to wait for room."""
-        message = self._check_and_guard(context, message)
+        message = self._with_sources(context, self._check_and_guard(context, message))
         context.conversation.describe(message)
         acceptance = QueuedMessage(message, copy_context())
         if context.parent is not None:
@@ -175,6 +186,30 @@ class MessageAdmission:
         if is_guarded and self._guards.inputs:
             message = self._guards.admit(context, message)
         return message if self._tracing is None else _traced(message, self._lifecycle.name, self._tracing)
+
+    def _with_sources(self, context: SessionContext, message: Message) -> Message:
+        """Return the message with the untrusted sources of its sender.
+
+        These are the sources of the session whose turn sends the message. Under a policy, a sender other than the owner of the
+        session is an untrusted source itself.
+        """
+        asker = running_session()
+        if asker is not None:
+            sources = "" if asker is context else asker.conversation.sources
+        else:
+            sources = self._source_of_sender(context, message) if self._labels_senders else ""
+        if not sources:
+            return message
+        return attrs.evolve(message, via=join_origins(message.via, sources))
+
+    def _source_of_sender(self, context: SessionContext, message: Message) -> str:
+        """Return the source name of a sender outside of this process; empty for the owner and for messages of the runtime."""
+        sender = message.sender
+        if message.correlation_id is not None or sender.kind == "system":
+            return ""
+        if sender.kind == "user" and sender.name in (context.owner.name, context.quota_owner):
+            return ""
+        return source_name(sender.kind, sender.name)
 
     def _check_busy(self, context: SessionContext, message: Message) -> None:
         if message.on_busy != "reject":

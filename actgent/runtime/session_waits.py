@@ -28,6 +28,13 @@ def running_session() -> SessionContext | None:
     return context if isinstance(context, SessionContext) and context.turn is turn else None
 
 
+def take_sources(target: SessionContext) -> None:
+    """Add the untrusted sources of a session to those of the calling session, which has waited for its answer."""
+    caller = running_session()
+    if caller is not None and caller is not target and target.conversation.sources:
+        caller.conversation.add_via(target.conversation.sources)
+
+
 def releasing_slot(target: SessionContext | None = None) -> AbstractContextManager[None]:
     """Return a block that releases the turn's concurrency slot while its tool or handler waits for another turn.
 

@@ -15,6 +15,7 @@ import trio
 from actgent.control.arguments import at_least_one
 from actgent.errors import ConfigurationError
 from actgent.journal.records import AgentMessageRecord
+from actgent.labels import Label, label_of
 from actgent.memory.base import ModelView
 from actgent.messages import NO_USAGE, Message, Part, Text, ToolCall, ToolResult, ToolSpec, Usage, new_id
 from actgent.support.untrusted_text import join_origins
@@ -160,6 +161,8 @@ class SessionConversation:
     """Digests of call ids from before a snapshot: `DIGEST_BYTES` bytes each, sorted."""
     origin: str = ""
     """Sources of all untrusted text in the conversation, such as `page, memories`; empty if there is none."""
+    via: str = ""
+    """Untrusted sources that influenced the conversation without being repeated in it; empty if there are none."""
     last_answer: AgentMessageRecord | None = None
     """Record of the model's last answer, if it was read from the journal. Its usage gives the size of the request."""
     _call_ids: set[str] | None = None
@@ -199,7 +202,7 @@ class SessionConversation:
             recent.append(message)
             if recent.readers:
                 recent.wake()
-        if message.origin or kind == "tool":
+        if message.origin or message.via or kind == "tool":
             self.add_origins((message,))
         if self._unseen is not None:
             self._show(self._unseen)
@@ -225,14 +228,33 @@ class SessionConversation:
         """Note a source of untrusted text that the model sees outside of messages."""
         self.origin = join_origins(self.origin, origin)
 
+    def add_via(self, sources: str) -> None:
+        """Note untrusted sources that influenced the conversation."""
+        self.via = join_origins(self.via, sources)
+
+    @property
+    def sources(self) -> str:
+        """All untrusted sources on which the next request to the model depends; empty if there are none."""
+        return join_origins(self.origin, self.via)
+
+    @property
+    def label(self) -> Label:
+        """Label of the next request to the model. It only grows."""
+        return label_of(self.origin, self.via)
+
     def add_origins(self, messages: Iterable[Message]) -> None:
         """Add the sources of untrusted text in these messages to those of the conversation."""
         for message in messages:
             if message.origin:
                 self.add_origin(message.origin)
+            if message.via:
+                self.add_via(message.via)
             for part in message.parts:
-                if isinstance(part, ToolResult) and part.origin:
-                    self.add_origin(part.origin)
+                if isinstance(part, ToolResult):
+                    if part.origin:
+                        self.add_origin(part.origin)
+                    if part.via:
+                        self.add_via(part.via)
 
     @property
     def view(self) -> ModelView:

@@ -22,6 +22,7 @@ from actgent.messages import (
     new_id,
     to_parts,
 )
+from actgent.support.untrusted_text import join_origins
 
 from .context import SessionContext
 
@@ -44,6 +45,14 @@ _TAKEN: Mapping[Role, tuple[type, ...]] = {
 """Part classes that a message of each role may have."""
 
 
+@attrs.frozen
+class _LabelledMessage(ChatMessage):
+    """A message of another session that depends on untrusted text."""
+
+    sources: str = ""
+    """Untrusted sources of the message, separated by commas."""
+
+
 def check_history(history: Iterable[ImportedMessage]) -> tuple[ChatMessage, ...]:
     """Return the validated messages of `history=`.
 
@@ -59,7 +68,10 @@ def check_history(history: Iterable[ImportedMessage]) -> tuple[ChatMessage, ...]
     pairing = _CallPairing()
     for place, given in enumerate(history):
         if not _is_system(given):
+            sources = _sources_of(given)
             for message in _read(place, given):
+                if sources and message.role != "tool":  # each result has its own sources
+                    message = _LabelledMessage(message.role, message.parts, sources)  # noqa: PLW2901
                 pairing.add(place, message)
     return pairing.close()
 
@@ -68,11 +80,24 @@ def add_history(context: SessionContext, history: Sequence[ChatMessage], *, now:
     """Append the messages to a new session, and to the records of its next journal batch."""
     senders = {"user": context.owner, "assistant": Sender(context.agent, "assistant"), "tool": _TOOLS}
     for said in history:
-        message = Message(session_id=context.id, sender=senders[said.role], parts=said.parts, created_at=now)
+        message = Message(
+            session_id=context.id,
+            sender=senders[said.role],
+            parts=said.parts,
+            created_at=now,
+            via=_sources_of(said),
+        )
         context.conversation.append(message)
         context.conversation.reserve_call_ids(call.id for call in message.tool_calls)
         if context.log is not None:
             context.log.add(AgentMessageRecord(message=message))
+
+
+def _sources_of(given: ImportedMessage) -> str:
+    """Return the untrusted sources of an imported message; empty if there are none."""
+    if isinstance(given, Message):
+        return join_origins(given.origin, given.via)
+    return given.sources if isinstance(given, _LabelledMessage) else ""
 
 
 def _is_system(given: ImportedMessage) -> bool:

@@ -123,6 +123,7 @@ def message_to(
     deadline: float | None = None,
     on_busy: OnBusy | None = None,
     metadata: Mapping[str, Any] | None = None,
+    via: str = "",
 ) -> Message:
     """Create a message to a session. The default sender is the owner of the session, as a user.
 
@@ -147,6 +148,7 @@ def message_to(
         on_busy=context.mailbox.on_busy if on_busy is None else check_rule(on_busy),
         traceparent=None if trace is None else valid_traceparent(trace),
         metadata=NO_METADATA if metadata is None else checked_metadata(metadata),
+        via=via,
     )
 
 

@@ -9,6 +9,8 @@ import re
 
 MAX_SOURCES = 8
 """Maximum number of sources named in a heading; further sources become `others`."""
+OTHERS = "others"
+"""Name of the sources above `MAX_SOURCES`."""
 _INVISIBLE = re.compile(
     "[\x7f-\x9f\U000e0000-\U000e007f\u202a-\u202e\u2066-\u2069\u200e\u200f\ufeff\ufff9-\ufffb]"
 )
@@ -61,4 +63,4 @@ def join_origins(known: str, other: str) -> str:
     if not other or other == known:
         return known
     names = list(dict.fromkeys([*filter(None, known.split(", ")), *other.split(", ")]))
-    return ", ".join(names if len(names) <= MAX_SOURCES else [*names[:MAX_SOURCES], "others"])
+    return ", ".join(names if len(names) <= MAX_SOURCES else [*names[:MAX_SOURCES], OTHERS])

@@ -59,6 +59,11 @@ class StateSource(typing.Protocol):
 class NestedToolCalls(typing.Protocol):
     """Interface through which a tool with `calls_tools=True` calls other tools of its agent."""
 
+    @property
+    def sources(self) -> str:
+        """Untrusted sources of the results of all nested calls so far; empty if there are none."""
+        ...
+
     def names(self) -> Sequence[str]:
         """Return the names of the tools that may be called."""
         ...
@@ -331,6 +336,12 @@ class Tool(abc.ABC, Generic[DepsT_contra]):
     """
     deferred: bool = False
     """True if the tool is not offered to the model; the model finds it by `find_tools` and runs it by `call_tool`."""
+    sinks: tuple[str, ...] | None = None
+    """Parameters that need trusted values under `Agent(policy=)`; empty if a call needs none.
+
+    None: all parameters if the tool has an effect, and parameters with URLs if the effect is `pure`: with the format `uri`, or
+    with a name such as `url`.
+    """
     outside: bool = False
     """True if results and errors contain untrusted text; the model receives them between delimiters, as data."""
     origin: str = ""

@@ -35,10 +35,12 @@ from actgent.errors import (
     ToolError,
     ToolTimeout,
 )
+from actgent.labels import Label, text_of
 from actgent.messages import Medium, ToolCall, ToolResult, ToolStatus, make_result
 from actgent.support import span_names as names
 from actgent.support.logs import logger_of
 from actgent.support.tracing import ActiveTrace, Attribute, TracedWork, active_trace
+from actgent.support.untrusted_text import join_origins
 from actgent.support.user_code import convert_user_error, leaves
 
 from .base import DEFAULT_TIMEOUT_SECONDS, ApprovalRule, NestedToolCalls, Tool, ToolContext
@@ -77,6 +79,32 @@ class ToolLookup(typing.Protocol):
     def find(self, call: ToolCall) -> Tool: ...
 
 
+@attrs.frozen
+class PolicyViolation:
+    """A call whose sinks depend on untrusted text."""
+
+    labels: Mapping[str, Label]
+    """Label of each sink, by parameter; empty if the call has no arguments."""
+    reason: str
+    """Parameters and sources, for the approver."""
+
+
+class PolicyRule(typing.Protocol):
+    """Check of the labels of calls."""
+
+    def __call__(self, call: ToolCall, tool: Tool, arguments: Mapping[str, Any]) -> PolicyViolation | None:
+        """Return the violation of a call with these arguments; None if it may run.
+
+        Raises:
+            ToolError: The call has a violation, and the policy refuses such calls.
+        """
+        ...
+
+    def for_nested(self, sources: str) -> "PolicyRule":
+        """Return the check of a nested call, whose outer call has read text of these sources."""
+        ...
+
+
 class BatchTurn(typing.Protocol):
     """Interface to the turn that runs a batch."""
 
@@ -86,6 +114,11 @@ class BatchTurn(typing.Protocol):
 
     def nest(self, call: ToolCall) -> NestedToolCalls:
         """Return the interface through which a running call calls other tools."""
+        ...
+
+    @property
+    def via(self) -> str:
+        """Untrusted sources that influenced the session without being repeated in its conversation."""
         ...
 
     def report_exception(self, call: ToolCall, error: Exception) -> None:
@@ -111,6 +144,8 @@ class Batch:
     """Called directly before each call starts, after the calls that it has to wait for."""
     ask: Callable[[ToolCall, Tool], ApprovalRequest | None] | None = attrs.field(default=None, kw_only=True)
     """Returns the approval that a call needs in addition to the tool's own `approval`; None if it needs none."""
+    policy: PolicyRule | None = attrs.field(default=None, kw_only=True)
+    """Checks the labels of a call before it starts; None if the agent has no policy."""
     grants: Mapping[str, Grant] = attrs.field(default=NO_GRANTS, kw_only=True)
     """Approvals of calls that may run, by call id."""
     timeout: float = attrs.field(default=DEFAULT_TIMEOUT_SECONDS, kw_only=True)
@@ -337,12 +372,14 @@ class Batch:
         if refusal is not None:
             raise ToolError(refusal)
         arguments = tool.argument_validator.validate(call.arguments)
-        if (tool.approval or self.ask is not None) and (ask := self.required_approval(index)) is not None:
-            raise ApprovalRequired(
-                ask.question, form=ask.form, timeout=ask.timeout, again=True, risk=ask.risk
-            )
-        if tool.is_of_caller:
-            raise AskCaller
+        violation = None
+        if self.policy is not None and call.id not in self.grants:
+            violation = self.policy(call, tool, arguments)
+        ask = self.required_approval(index) if tool.approval or self.ask is not None else None
+        if tool.is_of_caller and ask is None:
+            raise _with_labels(AskCaller(), violation)
+        if ask is not None or violation is not None:
+            raise _policy_question(tool, ask or ApprovalRequest(), violation)
         return tool, arguments
 
     def required_approval(self, index: int) -> ApprovalRequest | None:
@@ -390,8 +427,7 @@ class Batch:
             return
         finally:
             call_context.report = None  # a thread that runs on after the timeout must not report progress
-        if origin := (tool.origin or tool.name) if tool.outside else call_context.origin:
-            result = mark_untrusted(result, origin)
+        result = self._label(result, tool, call_context)
         if self.grants and isinstance(self.grants.get(call.id), Edit):
             result = attrs.evolve(result, content=_note_edited_arguments(result.content, arguments))
         self._finished[index] = result
@@ -399,6 +435,14 @@ class Batch:
             self.on_finish(result)
         if tool.hooks:
             _call_hook(tool, "on_success" if result.error is None else "on_error", call, result)
+
+    def _label(self, result: ToolResult, tool: Tool, call_context: ToolContext) -> ToolResult:
+        """Return the result with its untrusted sources, and with delimiters if it may contain their text."""
+        if origin := (tool.origin or tool.name) if tool.outside else call_context.origin:
+            result = mark_untrusted(result, origin)
+        if self.host is not None and (via := _sources_of_call(self.host, call_context)):
+            result = attrs.evolve(result, via=via)
+        return result
 
     async def _run_traced(
         self,
@@ -528,6 +572,28 @@ async def _run_with_retries(
         await trio.sleep(tool.retry_delay * 2**attempt)
         attempt += 1
         call_context.attempted_before = True
+
+
+def _sources_of_call(host: BatchTurn, call_context: ToolContext) -> str:
+    """Return the untrusted sources that influenced a call: of agents that it called, and of its nested calls."""
+    nested = call_context.tools
+    return host.via if nested is None else join_origins(host.via, nested.sources)
+
+
+def _policy_question(tool: Tool, ask: ApprovalRequest, violation: PolicyViolation | None) -> ApprovalRequired:
+    """Return the request for approval of a call, with the labels of a violation of the policy."""
+    question = ask.question
+    if violation is not None:
+        reason = f"{violation.reason[0].upper()}{violation.reason[1:]}."
+        question = f"{question or f'May the tool {tool.name!r} run?'} {reason}"
+    found = ApprovalRequired(question, form=ask.form, timeout=ask.timeout, again=True, risk=ask.risk)
+    return _with_labels(found, violation)
+
+
+def _with_labels(question: ApprovalRequired, violation: PolicyViolation | None) -> ApprovalRequired:
+    if violation is not None:
+        question.sources = {name: text_of(label) for name, label in violation.labels.items()}
+    return question
 
 
 def _tool_approval(call: ToolCall, tool: Tool) -> ApprovalRequest | None:

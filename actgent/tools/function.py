@@ -82,6 +82,8 @@ class FunctionTool(Tool[DepsT_contra], Generic[P, R, DepsT_contra]):
         hooks: ToolHooks | Sequence[ToolHooks] = (),
         process_output: Callable[[str], str] | None = None,
         outside: bool = False,
+        untrusted: bool = False,
+        sinks: Iterable[str] | None = None,
     ) -> None:
         inner = _unwrap_callable(func)
         functools.update_wrapper(self, inner)
@@ -99,7 +101,8 @@ class FunctionTool(Tool[DepsT_contra], Generic[P, R, DepsT_contra]):
         self.approval = approval
         self.hooks = (hooks,) if isinstance(hooks, ToolHooks) else tuple(hooks)
         self.process_output = process_output
-        self.outside = outside
+        self.outside = outside or untrusted
+        self.sinks = sinks if sinks is None or isinstance(sinks, str) else tuple(sinks)  # type: ignore[assignment] # check_options rejects a text
         self.func = func
         self._is_async = _is_async(inner, name)
         self.inline = not thread and not self._is_async
@@ -351,6 +354,8 @@ def tool(
     hooks: ToolHooks | Sequence[ToolHooks] = (),
     process_output: Callable[[str], str] | None = None,
     outside: bool = False,
+    untrusted: bool = False,
+    sinks: Iterable[str] | None = None,
 ) -> ToolDecorator: ...
 
 

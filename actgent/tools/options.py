@@ -3,6 +3,7 @@
 import inspect
 import math
 import re
+from collections.abc import Mapping
 from typing import get_args
 
 import attrs
@@ -10,7 +11,7 @@ import attrs
 from actgent.approvals import ApprovalRequest
 from actgent.errors import ConfigurationError
 
-from .base import Effect, Tool, ToolHooks
+from .base import Effect, Tool, ToolHooks, WrappedTool
 from .callables import GENERATOR_REJECTED, is_generator_function, is_sync_callable
 
 _NAME = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
@@ -28,6 +29,7 @@ def check_options(tool: Tool) -> None:
     _check_repetition(tool)
     _check_concurrency(tool)
     _check_hooks(tool)
+    _check_sinks(tool)
     tool.argument_validator  # noqa: B018 - compiles the schema now, so that an invalid schema fails here
 
 
@@ -111,6 +113,22 @@ def _check_concurrency(tool: Tool) -> None:
         tool,
         "exclusive=True and parallel=True contradict each other: remove one",
     )
+
+
+def _check_sinks(tool: Tool) -> None:
+    if tool.sinks is None:
+        return
+    sinks: object = tool.sinks
+    _require(
+        isinstance(sinks, tuple) and all(isinstance(name, str) for name in sinks),
+        tool,
+        f'sinks= must be a tuple of parameter names, such as sinks=("to",), not {tool.sinks!r:.100}',
+    )
+    members = tool.parameters.get("properties")
+    if not isinstance(members, Mapping) or isinstance(tool, WrappedTool):  # which may hide parameters
+        return
+    for name in tool.sinks:
+        _require(name in members, tool, f"sinks= names {name!r}, which is not a parameter of the tool")
 
 
 def _check_hooks(tool: Tool) -> None:

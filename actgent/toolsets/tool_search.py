@@ -71,6 +71,7 @@ class CallTool(Tool):
     name = CALL_TOOL
     description = "Run a tool by its name, as found by find_tools or announced in a notice."
     effect: Effect = "once"  # after a restart the called tool may be gone, so its effect is unknown
+    sinks = ()  # the called tool is checked in its place
     inline = True
     is_gateway = True
     parameters: Mapping[str, Any] = {

@@ -431,7 +431,11 @@ class AgentCore:
                 further.append(outcome)
         if len(further) < len(outcomes) and (
             deliveries := to_deliveries(
-                outcomes, turn.answer_id, turn.progress.usage, context.conversation.origin
+                outcomes,
+                turn.answer_id,
+                turn.progress.usage,
+                context.conversation.origin,
+                context.conversation.via,
             )
         ):
             await self.reply(context, turn, deliveries)
@@ -502,7 +506,11 @@ class AgentCore:
         last = context.conversation.last_message
         assert last is not None  # noqa: S101 - the last message is the answer
         reply = None if self.receivers is None else await self.receivers.answer(context, turn)
-        await self.reply(context, turn, [Reply(id=last.id, text=last.text) if reply is None else reply])
+        await self.reply(
+            context,
+            turn,
+            [Reply(id=last.id, text=last.text, origin=last.origin, via=last.via) if reply is None else reply],
+        )
 
     async def _hand_over(self, context: SessionContext, turn: Turn, route: Route) -> None:
         """Let another agent answer the message, and deliver its reply in this session."""

@@ -50,7 +50,7 @@ _RECORDED = (Reply, Event, Route)
 
 
 def to_deliveries(
-    outcomes: Sequence[Outcome], answer_id: str, usage: Usage, origin: str = ""
+    outcomes: Sequence[Outcome], answer_id: str, usage: Usage, origin: str = "", via: str = ""
 ) -> list[Delivery]:
     """Convert an answer's outcomes to deliveries for handlers: events first, then routing, then conversation.
 
@@ -70,6 +70,7 @@ def to_deliveries(
                     reasoning=outcome.reasoning,
                     usage=usage,
                     origin=origin,
+                    via=via,
                 )
             )
             replies += 1

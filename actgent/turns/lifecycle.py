@@ -444,7 +444,8 @@ class TurnLifecycle:
     ) -> None:
         """Record the end of messages. If their session closes after them, the same write records the close."""
         if context.task is not None and context.task.message_id == messages[-1].id:
-            log.add(outcome_of(context.task, error, blame, origin=context.conversation.origin))
+            said = context.conversation
+            log.add(outcome_of(context.task, error, blame, origin=said.origin, via=said.via))
         failed = None if error is None else kind_of(error, blame)
         if failed == NOT_KEPT:  # the journal has no outcome, so the message may be sent again
             for message in messages:

@@ -125,6 +125,7 @@ def add_summary(context: SessionContext, turn: Turn) -> None:
         parts=(Text(f"{SUMMARY_HEADING}{text}"),),
         causation_id=str(covers),
         origin=context.conversation.origin,
+        via=context.conversation.via,
     )
     context.conversation.append(said)
     if context.log is not None:

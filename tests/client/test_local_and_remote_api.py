@@ -354,6 +354,7 @@ MISSING = {
         "hand_back": "not asked for over HTTP",
         "handoff_agent": "the same",
         "message_trace": "GET /sessions/{id}/observations?turn= has them",
+        "label": "a reply has its sources: origin and via",
         "is_durable": "a session behind a server always is",
         "mode_changes": "the session's state has them",
         "on_busy": "what it was made with",

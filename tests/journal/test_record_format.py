@@ -9,9 +9,9 @@ from actgent.journal.records import DECISION_TAGS, RECORD_TAGS
 from actgent.journal.sqlite.schema import MIGRATIONS as SQLITE
 from actgent.messages import MEDIA_TAGS, PART_TAGS
 
-DIGEST = "4f08104ba269913c"
+DIGEST = "51cb8676d22172ca"
 """Digest of the tags and fields of all records, and the schema versions that have them."""
-VERSIONS = (10, 18)
+VERSIONS = (11, 19)
 
 REMEDY = """records have other tags or fields than the schema versions (SQLite, PostgreSQL) say.
 An older release would open a journal with them and fail at some of its sessions (5 of 9 in a trial).

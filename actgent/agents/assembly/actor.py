@@ -106,7 +106,12 @@ def build_opener(
     runs_session_hooks: Callable[[SessionContext], bool],
 ) -> SessionOpener:
     """Build the session opener of an actor, and connect the actor's callbacks to it."""
-    admission = MessageAdmission(actor.lifecycle, actor.propagation, actor.core.guards)
+    admission = MessageAdmission(
+        actor.lifecycle,
+        actor.propagation,
+        actor.core.guards,
+        labels_senders=actor.core.calling.policy is not None,
+    )
     opener = SessionOpener(
         actor,
         admission,

@@ -5,6 +5,7 @@ from typing import Any
 
 from actgent.actors.inbox import PriorityInbox
 from actgent.agents.teams import receivers_among
+from actgent.labels import Policy
 from actgent.llm.base import LLM
 from actgent.memory.base import Memory
 from actgent.messages import Message, Sender, message_bytes
@@ -40,6 +41,7 @@ def build_core(
     threads: int,
     parallel_tools: bool,
     approval: NeedsPerson | None,
+    policy: Policy | None,
     access: Sequence[Access],
     modes: Modes | None,
     hooks: Hooks,
@@ -87,6 +89,7 @@ def build_core(
                 now=runtime.clock.steady,
             ),
             is_parallel=parallel_tools,
+            policy=policy,
             access=access,
         ),
         inbox=PriorityInbox[Message](f"agent {name}", size_of=message_bytes, **bounds),

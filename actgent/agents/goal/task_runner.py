@@ -36,6 +36,7 @@ class TaskRunner(Tool):
     )
     parameters = TASKS_SCHEMA
     effect: Effect = "idempotent"
+    sinks = ()  # each nested call is checked
     exclusive = True
     calls_tools = True
     timeout = 3600.0

@@ -100,6 +100,7 @@ class Remember(MemoryTool):
         "additionalProperties": False,
     }
     effect: Effect = "idempotent"
+    sinks = ()  # recalled memories are untrusted
 
     async def execute(self, arguments: Mapping[str, Any], context: ToolContext) -> object:
         given = {name: arguments[name] for name in ("kind", "importance") if name in arguments}

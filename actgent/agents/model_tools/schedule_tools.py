@@ -76,6 +76,7 @@ class ScheduleTask(SchedulingTool):
         "additionalProperties": False,
     }
     effect: Effect = "idempotent"
+    sinks = ()  # the session keeps its label until the schedule fires
 
     async def act(self, session: Session, arguments: Mapping[str, Any], context: ToolContext) -> object:
         times = _times(arguments["when"])

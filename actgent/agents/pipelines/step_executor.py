@@ -53,6 +53,7 @@ class RunSteps(Tool):
     }
     effect: Effect = "idempotent"
     """`idempotent`: tasks that were started before are found by the ids of their sessions."""
+    sinks = ()  # the tasks of the steps carry the labels
     timeout = MAX_RUN_SECONDS
 
     def __init__(self, graph: Graph, agents: Mapping[str, str], *, stops: bool, answer: AnswerOf) -> None:
@@ -185,7 +186,7 @@ class _Run:
         form = None
         if step.output is not None:
             form = TurnOptions(output=step.output.form, output_name=step.output.name)
-        return await self.delegation.ask_once(
+        answered = await self.delegation.ask_once(
             self.delegation.agents.opener(self.agents[step.name]),
             self.asker,
             said,
@@ -194,6 +195,8 @@ class _Run:
             deadline=math.inf if step.timeout is None else step.timeout,
             form=form,
         )
+        self.asker.conversation.add_via(answered.origin)  # later steps may get this output
+        return answered
 
     def summary(self) -> str:
         """Return the statuses of the run and its steps as text."""

@@ -10,7 +10,7 @@ from actgent.approvals import Decision
 from actgent.errors import SessionMoved
 from actgent.messages import Message, Reply, Sender
 from actgent.runtime.approval_decisions import follow
-from actgent.runtime.session_waits import releasing_slot, running_session
+from actgent.runtime.session_waits import releasing_slot, running_session, take_sources
 from actgent.runtime.sessions.session_opener import SessionOpener
 from actgent.sessions.context import SessionContext, host_of
 from actgent.sessions.incoming_messages import question_to
@@ -33,6 +33,8 @@ async def send_and_wait(opener: SessionOpener, request: RunRequest, options: Cal
         except trio.Cancelled:
             await future.leave(host_of(target if caller is None else caller))  # noqa: ASYNC102 - one shielded checkpoint
             raise
+        finally:
+            take_sources(target)
     return await _outcome(target, future, message)
 
 
@@ -70,6 +72,8 @@ async def resume(
         except trio.Cancelled:
             await future.leave(host_of(context if caller is None else caller))  # noqa: ASYNC102 - one shielded checkpoint
             raise
+        finally:
+            take_sources(context)
     return await _outcome(context, future, message)
 
 

@@ -10,7 +10,7 @@ import trio
 
 from actgent.errors import DeadlineExceeded, UsageError
 from actgent.runtime.approval_decisions import follow
-from actgent.runtime.session_waits import releasing_slot
+from actgent.runtime.session_waits import releasing_slot, take_sources
 from actgent.runtime.sessions.session_opener import SessionOpener
 from actgent.sessions.context import SessionContext, host_of
 from actgent.sessions.pending.turn_future import TurnFuture
@@ -98,4 +98,5 @@ async def _reading(
         raise
     finally:
         reader.close()
+        take_sources(context)
     future.abandon()

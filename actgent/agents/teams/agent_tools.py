@@ -109,6 +109,7 @@ class AgentTool(Tool):
 
     effect: Effect = "idempotent"
     """`idempotent`: a call that is repeated after a crash finds the session of the first call."""
+    sinks = ()  # the task carries the labels
     parallel = True
     """True: several agents that one answer calls work concurrently."""
 
@@ -254,6 +255,7 @@ class DelegateToAgent(Tool):
         "additionalProperties": False,
     }
     effect: Effect = "idempotent"
+    sinks = ()  # the task carries the labels
     parallel = True
 
     def __init__(self, allowed: Allowed | None, *, timeout: float, tries: int, deadline: float) -> None:

@@ -97,6 +97,7 @@ class HandoffTool(Tool):
         "additionalProperties": False,
     }
     effect: Effect = "idempotent"
+    sinks = ()  # the messages to the other agent carry the labels
 
     def __init__(self, agent: Receiver, name: str, description: str, *, has_history: bool) -> None:
         self.agent = agent
@@ -117,6 +118,7 @@ class HandBackTool(Tool):
 
     parameters: Mapping[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
     effect: Effect = "idempotent"
+    sinks = ()
 
     def __init__(self, name: str, description: str) -> None:
         self.name = name
@@ -187,6 +189,7 @@ class AgentReceivers:
         elif note:
             prompt = f"You took this conversation over from {context.agent}. {note}"
         child.conversation.add_origin(origin)
+        child.conversation.add_via(context.conversation.via)
         with self._relay_deliveries(child, context, turn):
             try:
                 return await tool.agent.run(
@@ -235,6 +238,7 @@ class AgentReceivers:
             correlation_id=turn.message.id,
             causation_id=turn.message.id,
             origin=reply.origin,
+            via=reply.via,
         )
         turn.answer_id = said.id
         context.conversation.append(said)
@@ -291,9 +295,11 @@ async def _known_reply(child: SessionContext, message_id: str) -> Reply | None:
         ]
     except AnswerError:
         outcomes = []
-    replies = to_deliveries(outcomes, answers[-1].id, NO_USAGE)
+    last = answers[-1]
+    replies = to_deliveries(outcomes, last.id, NO_USAGE, last.origin, last.via)
     return next(
-        (each for each in replies if isinstance(each, Reply)), Reply(id=answers[-1].id, text=answers[-1].text)
+        (each for each in replies if isinstance(each, Reply)),
+        Reply(id=last.id, text=last.text, origin=last.origin, via=last.via),
     )
 
 

@@ -231,7 +231,7 @@ class _PoolReceiver:
             agent=self.agent.agent,
             asker=f"{pool}/{context.agent}/{context.id}",
             owner=f"{context.owner.name}@{pool}",
-            message=None if turn is None else _joined_message(turn),
+            message=None if turn is None else _joined_message(turn, via=context.conversation.sources),
             options=None if turn is None else turn.options.journal_form,
             limits=task["limits"],
             deadline=task["deadline"],
@@ -294,9 +294,9 @@ def _granted_limits(budget: Budget, given: Mapping[str, float]) -> dict[str, flo
     return limits
 
 
-def _joined_message(turn: Turn) -> Message:
+def _joined_message(turn: Turn, *, via: str) -> Message:
     parts = tuple(part for each in (*turn.joined, turn.message) for part in each.parts)
-    return attrs.evolve(turn.message, parts=parts, metadata={})
+    return attrs.evolve(turn.message, parts=parts, metadata={}, via=via)
 
 
 async def _record_outcome(
@@ -310,6 +310,8 @@ async def _record_outcome(
     known: dict[str, Any] = {"text": report.refused, "failed": UNREACHABLE, "shortfall": "", "is_json": False}
     if answered is not None:
         known = attrs.asdict(answered)
+        if not answered.via:
+            del known["via"]
         del known["message_id"]
     turn, task = context.turn, {**task, "report": known, "usage": attrs.asdict(report.usage)}
     with trio.CancelScope(shield=True):
@@ -360,6 +362,7 @@ def _deliver_reply(context: SessionContext, turn: Turn, task: Mapping[str, Any],
         correlation_id=turn.message.id,
         causation_id=turn.message.id,
         origin=answer.origin,
+        via=answer.via,
     )
     last = context.conversation.last_message
     if last is None or last.id != said.id:
@@ -367,5 +370,11 @@ def _deliver_reply(context: SessionContext, turn: Turn, task: Mapping[str, Any],
     data = json.loads(answer.text) if answer.is_json else None
     taken, kind = NO_USAGE.with_child(usage), answer.shortfall or None
     return Reply(
-        id=said.id, text=answer.text, data=data, message_type=kind, usage=taken, origin=answer.origin
+        id=said.id,
+        text=answer.text,
+        data=data,
+        message_type=kind,
+        usage=taken,
+        origin=answer.origin,
+        via=answer.via,
     )

@@ -94,6 +94,7 @@ class _Host:
 
     name: str
     error: Exception | None = None
+    via = ""
 
     def keep(self, call: ToolCall, text: str, limit: int) -> str:
         return truncate(text, limit)

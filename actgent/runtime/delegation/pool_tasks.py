@@ -277,6 +277,7 @@ class PoolTasks:
                 message_id=child.task.message_id,
                 priority=asked.message.priority,
                 on_busy="queue",
+                via=asked.message.via,
             )
             future = None if asked.options is None else child.task.future
             await opener.admission.accept(child, said, once=True, future=future, funding=funding)

@@ -145,7 +145,11 @@ class Delegation:
                 deadline=deadline,
                 form=form,
             )
-            return child if isinstance(child, TaskOutcomeRecord) else await self._wait(opener, child, asker)
+            answered = (
+                child if isinstance(child, TaskOutcomeRecord) else await self._wait(opener, child, asker)
+            )
+            asker.conversation.add_via(answered.via)
+            return answered
 
     async def _wait(
         self, opener: SessionOpener, child: SessionContext, asker: SessionContext
@@ -165,7 +169,8 @@ class Delegation:
             if isinstance(error, Stopped) and host_of(child).is_durable:
                 await trio.sleep_forever()  # the calling agent stops or its tool timed out; after a restart the task is requested again
         blame = "internal" if task.future.failure is None else task.future.failure.kind
-        return outcome_of(task, error, blame, origin=child.conversation.origin)
+        said = child.conversation
+        return outcome_of(task, error, blame, origin=said.origin, via=said.via)
 
     async def delegate(
         self,
@@ -300,7 +305,8 @@ class Delegation:
         """Send the outcome of a delegated task as a message to the parent session. Ignored if the parent is closed."""
         task = child.task
         assert task is not None  # noqa: S101 - called after the end of the task
-        answered = outcome_of(task, error, blame, origin=child.conversation.origin)
+        said = child.conversation
+        answered = outcome_of(task, error, blame, origin=said.origin, via=said.via)
         agent = child.agent
         message = _report_of(
             answered,
@@ -428,6 +434,7 @@ def _report_of(
         on_busy="collect",
         traceparent=traceparent,
         origin=answered.origin,
+        via=answered.via,
     )
 
 

@@ -54,6 +54,7 @@ def approval_for(
         created_at=now,
         deadline=now + (timeout if question.timeout is None else question.timeout),
         for_caller=isinstance(question, AskCaller),
+        sources=question.sources,
     )
 
 
@@ -61,13 +62,15 @@ def question_of(approval: Approval) -> ApprovalRequired:
     """Return the question of an approval as `ApprovalRequired`."""
     if approval.for_caller:
         return AskCaller()
-    return ApprovalRequired(
+    question = ApprovalRequired(
         approval.question,
         form=approval.form,
         again=approval.again,
         risk=approval.risk,
         state=approval.state,
     )
+    question.sources = approval.sources
+    return question
 
 
 def grants_of(ledger: ApprovalLedger, calls: Iterable[ToolCall]) -> Mapping[str, Grant]:

@@ -18,7 +18,7 @@ from .tasks import Task
 
 
 def outcome_of(
-    task: Task, error: Exception | None, blame: str = "internal", *, origin: str = ""
+    task: Task, error: Exception | None, blame: str = "internal", *, origin: str = "", via: str = ""
 ) -> TaskOutcomeRecord:
     """Return the record of a task's outcome, with a text for the model of the parent session.
 
@@ -27,6 +27,7 @@ def outcome_of(
         error: Exception of a failed task; None if the task was answered.
         blame: Failure kind if the exception does not determine it.
         origin: Sources of untrusted text that the answer may repeat.
+        via: Untrusted sources that influenced the answer without being repeated in it.
     """
     if error is not None:
         return TaskOutcomeRecord(
@@ -34,16 +35,28 @@ def outcome_of(
             text=model_error_text(error),
             failed=kind_of(error, blame),
             origin=origin,
+            via=via,
         )
     reply = task.future.answer()
     try:
         text = to_result_text(reply.text if reply.data is None else reply.data)
     except (TypeError, ValueError) as wrong:
-        return TaskOutcomeRecord(message_id=task.message_id, text=model_error_text(wrong), failed="internal")
+        return TaskOutcomeRecord(
+            message_id=task.message_id,
+            text=model_error_text(wrong),
+            failed="internal",
+            origin=origin,
+            via=via,
+        )
     shortfall = task.future.options.protocol.shortfall(reply.message_type)
     is_json = reply.data is not None and not isinstance(reply.data, str)
     return TaskOutcomeRecord(
-        message_id=task.message_id, text=text, shortfall=shortfall or "", is_json=is_json, origin=origin
+        message_id=task.message_id,
+        text=text,
+        shortfall=shortfall or "",
+        is_json=is_json,
+        origin=origin,
+        via=via,
     )
 
 

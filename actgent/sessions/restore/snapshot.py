@@ -99,6 +99,8 @@ class SessionSnapshot:
     """Description of the session."""
     origin: str = ""
     """Sources of untrusted text in the conversation."""
+    via: str = ""
+    """Untrusted sources that influenced the conversation without being repeated in it."""
 
 
 _WIRE = TaggedCodec(
@@ -166,6 +168,7 @@ def take(
         state=context.state.save() if context.has_state else None,
         description=conversation.description,
         origin=conversation.origin,
+        via=conversation.via,
     )
 
 
@@ -185,6 +188,7 @@ def put(
     conversation.messages = RecordedMessages(taken.messages - len(taken.recent), taken.recent, earlier)
     conversation.usage, conversation.system = taken.usage, taken.system
     conversation.description, conversation.origin = taken.description, taken.origin
+    conversation.via = taken.via
     conversation.add_origins(taken.recent)
     conversation.restore_notices(taken.notices)
     conversation.former_ids = taken.call_ids

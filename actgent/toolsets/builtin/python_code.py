@@ -92,6 +92,7 @@ class PythonTool(Tool):
     exclusive = True
     outside = True  # the code may print untrusted text
     effect: Effect = "idempotent"  # a repetition uses the recorded results of its calls
+    sinks = ()  # each nested call is checked
     description = _DESCRIPTION
     parameters: Mapping[str, Any] = {
         "type": "object",

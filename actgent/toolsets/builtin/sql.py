@@ -68,6 +68,7 @@ def sql_tool(
     effect: Effect = "pure"
     tool = FunctionTool(name, words, ask, effect=effect, timeout=timeout + 5)
     tool.outside = True  # contents of databases are untrusted
+    tool.sinks = ("sql",)
     return tool
 
 

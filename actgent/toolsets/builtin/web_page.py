@@ -45,6 +45,7 @@ class PageTool(Tool):
 
     description = "Fetch a page of the web, and read it as text."
     effect: Effect = "pure"
+    sinks = ("url",)  # an address can carry data out
     outside = True
     parameters: Mapping[str, Any] = {
         "type": "object",

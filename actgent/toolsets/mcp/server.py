@@ -424,6 +424,7 @@ class ReadResource(Tool):
     name = "read_resource"
     description = "Read a document of this server by its URI."
     effect: Effect = "pure"
+    sinks = ("uri",)  # an address can carry data out
     parameters: Mapping[str, Any] = {
         "type": "object",
         "properties": {"uri": {"type": "string"}},

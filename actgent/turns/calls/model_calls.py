@@ -297,6 +297,7 @@ class ModelCaller:
             cut=cut,
             metadata=turn.answer_metadata,
             origin=context.conversation.origin,
+            via=context.conversation.via,
         )
 
 

@@ -19,6 +19,7 @@ from actgent.errors import ApprovalRequired, ToolError
 from actgent.messages import ToolCall, ToolResult
 from actgent.sessions.context import SessionContext
 from actgent.sessions.turn import Turn
+from actgent.support.untrusted_text import join_origins
 from actgent.tools.base import Tool
 from actgent.tools.execution import Batch
 from actgent.tools.outputs.result_text import canonical_json
@@ -45,6 +46,8 @@ class NestedCalls:
     """Creates the batch that executes a nested call."""
     now: Callable[[], float] = attrs.field(repr=False)
     """Returns the Unix time in seconds."""
+    sources: str = ""
+    """Untrusted sources of the results of all nested calls so far; empty if there are none."""
     _count: int = 0
     _kept: int = 0
 
@@ -91,6 +94,7 @@ class NestedCalls:
             )
         if known is None or "result" not in known:
             known = await self._run(call, tool, has_begun=known is not None)
+        self.sources = join_origins(self.sources, known["result"].get("sources", ""))
         return _read(call, known["result"])
 
     # --- one call --------------------------------------------------------------------------
@@ -100,6 +104,8 @@ class NestedCalls:
         if turn.budget is not None and not has_begun:
             turn.budget.take_tool_calls(1, of=call.id, now=trio.current_time())
         batch = self.new_batch(self.context, turn, [call])
+        if batch.policy is not None:
+            batch.policy = batch.policy.for_nested(self.sources)
         if (grant := self._grant(call)) is not None:
             batch.grants = {call.id: grant}
         if has_begun and tool.effect == "once":
@@ -133,10 +139,10 @@ class NestedCalls:
             raise ToolError(
                 f"the results of the calls in one run have more than {MAX_STORED_CHARS:,} characters"
             )
-        known = {
-            "call": _digest(call),
-            "result": {"content": result.content, "error": result.error, "status": result.status},
-        }
+        kept = {"content": result.content, "error": result.error, "status": result.status}
+        if sources := join_origins(result.origin, result.via):
+            kept["sources"] = sources
+        known = {"call": _digest(call), "result": kept}
         self.context.state.dispatch([(_KEY + call.id, known)])
         return known
 
@@ -151,7 +157,7 @@ class NestedCalls:
 
     def _question(self, call: ToolCall, question: ApprovalRequired) -> ApprovalRequired:
         words = f"{self._call_reference(call)} {question.question or f'May the tool {call.name!r} run?'}"
-        return ApprovalRequired(
+        asked = ApprovalRequired(
             words,
             form=question.form,
             timeout=question.timeout,
@@ -159,6 +165,8 @@ class NestedCalls:
             risk=question.risk,
             state=question.state,
         )
+        asked.sources = question.sources
+        return asked
 
     def _call_reference(self, call: ToolCall) -> str:
         arguments = canonical_json(call.arguments) if isinstance(call.arguments, Mapping) else call.arguments

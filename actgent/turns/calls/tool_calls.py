@@ -14,6 +14,7 @@ from actgent.control.loop_detection import MIN_CALLS, find_call_cycle, is_same, 
 from actgent.errors import InvalidToolResult, LimitReached
 from actgent.errors.printable import counted, quoted
 from actgent.journal.records import AgentMessageRecord, CallsStartedRecord, make_agent_message_record
+from actgent.labels import Policy
 from actgent.messages import CallProgress, Message, ToolCall, Usage
 from actgent.sessions.context import SessionContext
 from actgent.sessions.pending.approval_calls import edited, grants_of
@@ -35,6 +36,7 @@ from actgent.turns.observer import Observer
 
 from .approval_requests import ApprovalRequests
 from .nested_calls import NestedCalls
+from .policy_checks import PolicyCheck
 from .progress_publisher import ProgressPublisher
 
 _make_batch = fast_constructor(Batch)
@@ -86,6 +88,8 @@ class ToolCaller:
     approvals: ApprovalRequests
     is_parallel: bool = False
     """`Agent(parallel_tools=...)`: True if tools without a `parallel` setting may run concurrently."""
+    policy: Policy | None = None
+    """`Agent(policy=...)`; None if the agent has none."""
     access: Sequence[Access] = ()
     """Access rules, checked when a call is about to start. All rules have to allow the call."""
 
@@ -275,6 +279,7 @@ class ToolCaller:
             context=told,
             check=partial(self._refusal, told) if self.access else None,
             ask=None if self.approvals.rule is None else self.approvals.rule_for(told),
+            policy=None if self.policy is None else PolicyCheck(policy=self.policy, context=context),
             grants=grants,
             timeout=limits.tool_timeout,
             max_characters=limits.result_characters,
@@ -373,6 +378,10 @@ class _Host:
         return store_oversized(
             self.context, call, text, limit, session_limit=self.turn.limits.kept_characters
         )
+
+    @property
+    def via(self) -> str:
+        return self.context.conversation.via
 
     def nest(self, call: ToolCall) -> NestedCalls:
         caller = self.caller

@@ -1,0 +1,124 @@
+"""Labels of untrusted sources, and the policy that checks them before a tool call starts.
+
+A label names the untrusted sources on which a message, a result or an argument depends. Labels only grow: the label of
+a value made from several values is the join of their labels. The journal stores sources as text, separated by commas,
+and omits the text of a trusted value.
+"""
+
+import functools
+from collections.abc import Iterable
+from typing import Literal, Self, get_args
+
+import attrs
+
+from actgent.errors import ConfigurationError
+from actgent.support.untrusted_text import MAX_SOURCES, OTHERS, join_origins, neutral
+
+MAX_SOURCE_CHARS = 64
+"""Maximum length of the name of one source in characters."""
+ANY_SOURCE = "*"
+"""Source of a label with more than `MAX_SOURCES` sources."""
+
+
+def _to_sources(value: Iterable[str]) -> frozenset[str]:
+    if isinstance(value, str) or not all(isinstance(name, str) for name in value):
+        raise ConfigurationError(f"sources= is a set of names, not {value!r:.200}")
+    names = frozenset(value)
+    for name in names:
+        if not name.strip() or "," in name or len(name) > MAX_SOURCE_CHARS or neutral(name) != name:
+            raise ConfigurationError(
+                f"the name of a source has 1 to {MAX_SOURCE_CHARS} printable characters and no comma, not {name!r:.200}"
+            )
+    return names if len(names) <= MAX_SOURCES else frozenset((ANY_SOURCE,))
+
+
+@attrs.frozen
+class Label:
+    """The untrusted sources on which a value depends. `a | b` is the label of a value that is made from both.
+
+    Raises:
+        ConfigurationError: The name of a source is empty, too long, or contains a comma.
+    """
+
+    sources: frozenset[str] = attrs.field(default=frozenset(), converter=_to_sources)
+    """Names of tools, toolsets, users and memories, such as `web` or `user:mallory`; empty if the value is trusted.
+
+    A label has at most 8 sources. A label with more sources has the one source `*`.
+    """
+
+    def __or__(self, other: Self) -> Self:
+        return self if other.sources <= self.sources else type(self)(self.sources | other.sources)
+
+    def __str__(self) -> str:
+        return ", ".join(sorted(self.sources)) or "trusted"
+
+    @property
+    def is_trusted(self) -> bool:
+        """True if the value depends on no untrusted source."""
+        return not self.sources
+
+
+TRUSTED = Label()
+"""Label of a value that depends on no untrusted source."""
+
+
+@functools.lru_cache(maxsize=1024)
+def label_of(*texts: str) -> Label:
+    """Return the join of the labels in these texts, in the format of the journal."""
+    text = functools.reduce(join_origins, texts, "")
+    names = text.split(", ") if text else []
+    found = frozenset(
+        filter(None, (neutral(name).replace(",", " ").strip()[:MAX_SOURCE_CHARS] for name in names))
+    )
+    if OTHERS in found or len(found) < bool(names):  # a source without a usable name is still untrusted
+        return Label(frozenset((ANY_SOURCE,)))
+    return Label(found)
+
+
+def check_label(value: object) -> Label:
+    """Return the argument `label=` of a message.
+
+    Raises:
+        ConfigurationError: The argument is not a `Label`.
+    """
+    if isinstance(value, Label):
+        return value
+    raise ConfigurationError(f'label= takes a Label, e.g. Label({{"mail:bob"}}), not {value!r:.200}')
+
+
+def text_of(label: Label) -> str:
+    """Return a label in the format of the journal; empty if the label is trusted."""
+    return ", ".join(OTHERS if name == ANY_SOURCE else name for name in sorted(label.sources))
+
+
+def source_name(kind: str, name: str) -> str:
+    """Return the name of a sender as a source, such as `user:bob`."""
+    return f"{kind}:{' '.join(neutral(name).replace(',', ' ').split())}"[:MAX_SOURCE_CHARS]
+
+
+Check = Literal["context", "arguments"]
+Violation = Literal["ask", "refuse"]
+
+
+@attrs.frozen(kw_only=True)
+class Policy:
+    """Checks of an agent's tool calls against the labels of the text that the model has read.
+
+    Raises:
+        ConfigurationError: An argument has an unknown value.
+    """
+
+    check: Check = "context"
+    """Condition of a violation.
+
+    `context`: the conversation contains untrusted text. `arguments`: in addition, a value of a sink does not occur in trusted
+    text. `arguments` asks less often, but an attacker can repeat a call of the user with the user's own values.
+    """
+    violation: Violation = "ask"
+    """`ask`: a call with a violation waits for an approval. `refuse`: the call ends with an error that names the sources."""
+
+    def __attrs_post_init__(self) -> None:
+        for name, kind in (("check", Check), ("violation", Violation)):
+            if getattr(self, name) not in get_args(kind):
+                known = " or ".join(map(repr, get_args(kind)))
+                raise ConfigurationError(f"Policy({name}=) takes {known}, not {getattr(self, name)!r:.100}")
