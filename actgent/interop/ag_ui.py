@@ -261,6 +261,7 @@ class AGUIProtocol:
     name: str = attrs.field(default="ag-ui", init=False)
     title: str = attrs.field(default="AG-UI clients", init=False)
     address: str = attrs.field(default="/agui/AGENT", init=False)
+    background: None = attrs.field(default=None, init=False)
 
     @property
     def endpoints(self) -> Sequence[Endpoint]:

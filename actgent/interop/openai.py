@@ -1009,6 +1009,7 @@ class OpenAIProtocol:
     name: str = attrs.field(default="openai", init=False)
     title: str = attrs.field(default="OpenAI clients", init=False)
     address: str = attrs.field(default="/openai/v1", init=False)
+    background: None = attrs.field(default=None, init=False)
 
     @property
     def endpoints(self) -> Sequence[Endpoint]:

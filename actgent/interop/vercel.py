@@ -245,6 +245,7 @@ class VercelProtocol:
     name: str = attrs.field(default="vercel", init=False)
     title: str = attrs.field(default="Vercel AI SDK (useChat)", init=False)
     address: str = attrs.field(default="/vercel/AGENT", init=False)
+    background: None = attrs.field(default=None, init=False)
 
     @property
     def endpoints(self) -> Sequence[Endpoint]:

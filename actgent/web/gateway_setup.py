@@ -76,6 +76,9 @@ async def opened_gateway(
     login = None if key is None else logins.new_key()
     relay = None if runtime.remote_sessions is None else runtime.remote_sessions.relay
     async with open_gateway_context(runtime, limits, store, logins, notify) as context:
+        for protocol in protocols:
+            if protocol.background is not None:
+                context.nursery.start_soon(protocol.background, context)
         build = partial(
             _application,
             context,

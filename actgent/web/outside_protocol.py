@@ -1,6 +1,6 @@
 """Interface of the protocols that a gateway serves in addition to its own API; `actgent.interop` implements some."""
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol
 
 
@@ -18,6 +18,10 @@ class OutsideProtocol(Protocol):
     @property
     def address(self) -> str:
         """URL path that users enter in their client, for example as base URL."""
+
+    @property
+    def background(self) -> Callable[[Any], Awaitable[object]] | None:
+        """Function that is called with the `GatewayContext` when the gateway opens; None if there is nothing to start."""
 
     @property
     def endpoints(self) -> Sequence[Any]:

@@ -23,7 +23,9 @@ CARD_SECONDS = 300
 _STARTED = formatdate(time.time(), usegmt=True)
 
 
-def make_card(card: AgentCard, settings: A2ASettings, base_url: str, *, is_extended: bool) -> dict[str, Any]:
+def make_card(
+    card: AgentCard, settings: A2ASettings, base_url: str, *, is_extended: bool, has_push: bool
+) -> dict[str, Any]:
     """Return the card of an agent. Only the extended one has the agent's goal and capabilities."""
     url = f"{base_url}/a2a/{quote(card.name, safe='')}"
     about = ". ".join(each for each in (card.role, card.goal, card.capabilities) if each)
@@ -36,7 +38,7 @@ def make_card(card: AgentCard, settings: A2ASettings, base_url: str, *, is_exten
             {"url": url, "protocolBinding": "JSONRPC", "protocolVersion": VERSION},
             {"url": f"{url}/v1", "protocolBinding": "HTTP+JSON", "protocolVersion": VERSION},
         ],
-        "capabilities": {"streaming": True, "pushNotifications": False, "extendedAgentCard": True},
+        "capabilities": {"streaming": True, "pushNotifications": has_push, "extendedAgentCard": True},
         "securitySchemes": {
             "token": {"httpAuthSecurityScheme": {"scheme": "Bearer", "description": "A token of the gateway"}}
         },
@@ -59,13 +61,24 @@ def public_card(call: HTTPCall, settings: A2ASettings, agent: str | None) -> Res
     if agent is None or agent not in agents:
         raise missing()
     body = orjson.dumps(
-        make_card(agents[agent], settings, base_url_of(call, settings.base_url), is_extended=False)
+        make_card(
+            agents[agent],
+            settings,
+            base_url_of(call, settings.base_url),
+            is_extended=False,
+            has_push=has_push(call),
+        )
     )
     tag = f'"{hashlib.blake2b(body, digest_size=12).hexdigest()}"'
     headers = {"cache-control": f"public, max-age={CARD_SECONDS}", "etag": tag, "last-modified": _STARTED}
     if call.header("if-none-match") == tag:
         return Response(status_code=304, headers=headers)
     return Response(body, media_type="application/json", headers=headers)
+
+
+def has_push(call: HTTPCall) -> bool:
+    """Return True if the gateway sends notifications to URLs of clients."""
+    return call.gateway.session_webhook is not None
 
 
 def base_url_of(call: HTTPCall, base_url: str) -> str:

@@ -13,11 +13,12 @@ from starlette.types import Message, Receive, Scope as ASGIScope, Send
 
 from actgent.interop.runs import RunEvent
 from actgent.interop.serving import RunStream, to_sse
+from actgent.web.gateway_context import GatewayContext
 from actgent.web.problems import Problem
 from actgent.web.routes.endpoints import JSON, Endpoint, HTTPCall
 from actgent.web.tokens import Scope
 
-from .card import VERSION, base_url_of, make_card, public_card
+from .card import VERSION, base_url_of, has_push, make_card, public_card
 from .errors import (
     INVALID_REQUEST,
     METHOD_NOT_FOUND,
@@ -37,6 +38,7 @@ from .operations import (
     stream_message,
     subscribe,
 )
+from .push_operations import create_config, delete_config, get_config, list_configs
 from .settings import A2ASettings
 from .wire import Wire, to_camel_case
 
@@ -46,14 +48,11 @@ Wrap = Callable[[Wire], Wire]
 VERSION_QUERY = {"A2A-Version": {"type": "string", "maxLength": 20}}
 
 
-async def _refuse_push(_call: HTTPCall, _agent: str, _params: Params) -> Wire:
-    """Reject push notifications: the card declares no support."""
-    raise A2AError("PUSH_NOTIFICATION_NOT_SUPPORTED", "push notifications are not supported")
-
-
 async def _extended_card(settings: A2ASettings, call: HTTPCall, agent: str, _params: Params) -> Wire:
     card = call.gateway.access.runtime.agents[agent]
-    return make_card(card, settings, base_url_of(call, settings.base_url), is_extended=True)
+    return make_card(
+        card, settings, base_url_of(call, settings.base_url), is_extended=True, has_push=has_push(call)
+    )
 
 
 def _methods(settings: A2ASettings) -> Mapping[str, tuple[Operation, Scope]]:
@@ -65,10 +64,10 @@ def _methods(settings: A2ASettings) -> Mapping[str, tuple[Operation, Scope]]:
         "ListTasks": (list_task_page, "read"),
         "CancelTask": (stop_task, "chat"),
         "SubscribeToTask": (subscribe, "read"),
-        "CreateTaskPushNotificationConfig": (_refuse_push, "read"),
-        "GetTaskPushNotificationConfig": (_refuse_push, "read"),
-        "ListTaskPushNotificationConfigs": (_refuse_push, "read"),
-        "DeleteTaskPushNotificationConfig": (_refuse_push, "read"),
+        "CreateTaskPushNotificationConfig": (partial(create_config, settings), "chat"),
+        "GetTaskPushNotificationConfig": (partial(get_config, settings), "read"),
+        "ListTaskPushNotificationConfigs": (partial(list_configs, settings), "read"),
+        "DeleteTaskPushNotificationConfig": (partial(delete_config, settings), "chat"),
         "GetExtendedAgentCard": (partial(_extended_card, settings), "read"),
     }
 
@@ -157,15 +156,16 @@ def _read_rpc(
     return operation, scope, to_camel_case(params or {})
 
 
+_PATH_NAMES = {"id": "id", "task": "taskId", "config": "id"}
+"""Parameter of each variable segment of a path."""
+
+
 async def answer_rest(operation: Operation, call: HTTPCall) -> Response:
     """Answer a request of the HTTP+JSON binding."""
     call.gateway.access.known_opener(call.path["agent"])
     _check_version(call)
-    params = {
-        **to_camel_case(call.body),
-        **call.query,
-        **({"id": call.path["id"]} if "id" in call.path else {}),
-    }
+    named = {_PATH_NAMES[name]: value for name, value in call.path.items() if name in _PATH_NAMES}
+    params = {**to_camel_case(call.body), **call.query, **named}
     if "includeArtifacts" in params:
         params["includeArtifacts"] = params["includeArtifacts"] in ("true", True)
     result = await operation(call, call.path["agent"], params)
@@ -253,8 +253,12 @@ class A2AProtocol(A2ASettings):
     address: str = attrs.field(default="/a2a/AGENT", init=False)
 
     @property
+    def background(self) -> Callable[[GatewayContext], Awaitable[object]]:
+        return self.push.of
+
+    @property
     def endpoints(self) -> Sequence[Endpoint]:
-        methods, push = _methods(self), "/tasks/{id}/pushNotificationConfigs"
+        methods, push = _methods(self), "/tasks/{task}/pushNotificationConfigs"
         send, stream = partial(send_message, self), partial(stream_message, self)
         return (
             _rpc("/a2a/{agent}", methods),
@@ -266,10 +270,10 @@ class A2AProtocol(A2ASettings):
             _rest("POST", "/tasks/{id}:cancel", stop_task, scope="chat"),
             _rest("POST", "/tasks/{id}:subscribe", subscribe, streams=True),
             _rest("GET", "/tasks/{id}:subscribe", subscribe, streams=True),
-            _rest("POST", push, _refuse_push),
-            _rest("GET", push, _refuse_push, query={"pageSize": _COUNT, "pageToken": _TEXT}),
-            _rest("GET", f"{push}/{{config}}", _refuse_push),
-            _rest("DELETE", f"{push}/{{config}}", _refuse_push),
+            _rest("POST", push, partial(create_config, self), scope="chat"),
+            _rest("GET", push, partial(list_configs, self), query={"pageSize": _COUNT, "pageToken": _TEXT}),
+            _rest("GET", f"{push}/{{config}}", partial(get_config, self)),
+            _rest("DELETE", f"{push}/{{config}}", partial(delete_config, self), scope="chat"),
             _rest("GET", "/tasks/{id}", get_task, query={"historyLength": _COUNT}),
             _rest("GET", "/tasks", list_task_page, query=_LIST_QUERY),
             _rest("GET", "/extendedAgentCard", partial(_extended_card, self)),

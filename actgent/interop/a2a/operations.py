@@ -26,6 +26,7 @@ from actgent.web.routes.schemas import CLIENT_ID
 from actgent.web.streaming.session_events import find_message
 
 from .errors import A2AError, invalid, task_not_found
+from .push import read_config
 from .settings import A2ASettings
 from .tasks import COMPLETED, INPUT_REQUIRED, SEPARATOR, TaskState, read_task_states, to_stream_event
 from .wire import (
@@ -49,6 +50,7 @@ MAX_LISTED_RECORDS = 2000
 """Maximum number of records of a session that are searched for tasks, the newest first."""
 CANCEL_SECONDS = 10
 """Time for which the end of a cancelled task is waited for."""
+_PUSH_CONFIG = "taskPushNotificationConfig"
 _CLIENT_ID = re.compile(CLIENT_ID)
 Params = Mapping[str, Any]
 
@@ -89,7 +91,7 @@ async def send_message(settings: A2ASettings, call: HTTPCall, agent: str, params
     asked = await _prepare(settings, call, agent, params)
     if asked.is_immediate:
         async with asked.run.open(streams=False):  # accepted; its turn does not depend on this request
-            _, task = await _find_task(call, agent, asked.task.task_id)
+            _, task = await find_task(call, agent, asked.task.task_id)
         return {"task": task.to_wire(history=asked.history)}
     for event in await collect(asked.run):
         for _ in asked.task.apply(event):
@@ -112,8 +114,6 @@ async def _prepare(settings: A2ASettings, call: HTTPCall, agent: str, params: Pa
     is_immediate = configuration.get("returnImmediately") or False
     if not isinstance(is_immediate, bool):
         raise invalid("configuration.returnImmediately", "must be true or false")
-    if configuration.get("taskPushNotificationConfig") is not None:
-        raise A2AError("PUSH_NOTIFICATION_NOT_SUPPORTED", "push notifications are not supported")
     message_id = to_client_id(text_param(message, "messageId", field="message.messageId"))
     if message.get("role") != "ROLE_USER":
         raise invalid("message.role", "must be ROLE_USER")
@@ -130,7 +130,22 @@ async def _prepare(settings: A2ASettings, call: HTTPCall, agent: str, params: Pa
         session_id = context_id or _new_context(call.caller.owner, agent, message_id, parts)
         run, task = await _new_run(call, agent, session_id, message_id, parts)
         first = task.to_wire(history=history)
+    await _add_push_config(settings, call, agent, task, object_param(configuration, _PUSH_CONFIG))
     return _Asked(run=run, task=task, first=first, history=history, is_immediate=is_immediate, is_new=is_new)
+
+
+async def _add_push_config(
+    settings: A2ASettings, call: HTTPCall, agent: str, task: TaskState, params: Params
+) -> None:
+    """Store the push notification configuration of a message, so that all updates of its task are sent."""
+    if not params:
+        return
+    outbox = await settings.push.needed(call.gateway)
+    head = await call.gateway.access.head(call.caller, task.session_id, agent)
+    config = await read_config(
+        outbox.webhook, params, head, task.message_id, field=f"configuration.{_PUSH_CONFIG}."
+    )
+    await outbox.configs.add(config)
 
 
 def _new_context(owner: str, agent: str, message_id: str, parts: Sequence[Mapping[str, Any]]) -> str:
@@ -163,7 +178,7 @@ async def _decide(
     call: HTTPCall, agent: str, task_id: str, context_id: str, parts: Sequence[Mapping[str, Any]]
 ) -> tuple[Run, TaskState, Wire]:
     """Record the decisions of a message to a task that waits for them. Return the run of the task, from its beginning."""
-    head, task = await _find_task(call, agent, task_id)
+    head, task = await find_task(call, agent, task_id)
     if context_id and context_id != head.session_id:
         raise invalid("message.contextId", "is not the context of the task")
     is_repeated = any(
@@ -194,26 +209,26 @@ async def _decide(
 async def get_task(call: HTTPCall, agent: str, params: Params) -> Wire:
     """Return a task."""
     history = count_param(params, "historyLength")
-    _, task = await _find_task(call, agent, text_param(params, "id"))
+    _, task = await find_task(call, agent, text_param(params, "id"))
     return task.to_wire(history=history)
 
 
 async def stop_task(call: HTTPCall, agent: str, params: Params) -> Wire:
     """Stop a task, and return it after its end."""
     task_id = text_param(params, "id")
-    head, task = await _find_task(call, agent, task_id)
+    head, task = await find_task(call, agent, task_id)
     if task.has_ended:
         raise A2AError("TASK_NOT_CANCELABLE", "the task has ended")
     session = await call.gateway.access.session(call.caller, head.session_id, agent)
     with trio.move_on_after(CANCEL_SECONDS):
         await session.interrupt("cancelled by the client", message_id=task.message_id)
-    _, task = await _find_task(call, agent, task_id)
+    _, task = await find_task(call, agent, task_id)
     return task.to_wire()
 
 
 async def subscribe(call: HTTPCall, agent: str, params: Params) -> TaskStream:
     """Return the stream of a task that has not ended: its state, then its updates from the beginning of the run to its end."""
-    head, task = await _find_task(call, agent, text_param(params, "id"))
+    head, task = await find_task(call, agent, text_param(params, "id"))
     if task.has_ended:
         raise A2AError("UNSUPPORTED_OPERATION", "the task has ended: get it instead")
     session = (await existing_session(call, agent, head.session_id))[0]
@@ -289,7 +304,7 @@ async def _all_tasks(call: HTTPCall, agent: str, context_id: str) -> list[TaskSt
     return [each for each in found if _CLIENT_ID.fullmatch(each.message_id)]
 
 
-async def _find_task(call: HTTPCall, agent: str, task_id: str) -> tuple[SessionSummary, TaskState]:
+async def find_task(call: HTTPCall, agent: str, task_id: str) -> tuple[SessionSummary, TaskState]:
     """Return a task of the caller, and its session.
 
     Raises:

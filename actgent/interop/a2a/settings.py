@@ -6,6 +6,8 @@ import attrs
 
 from actgent.errors import ConfigurationError
 
+from .push import PushOutboxes
+
 INPUT_MODES = (
     "text/plain",
     "text/markdown",
@@ -46,12 +48,5 @@ class A2ASettings:
     base_url: str = ""
     input_modes: tuple[str, ...] = attrs.field(default=INPUT_MODES, converter=_to_modes, kw_only=True)
     output_modes: tuple[str, ...] = attrs.field(default=OUTPUT_MODES, converter=_to_modes, kw_only=True)
+    push: PushOutboxes = attrs.field(factory=PushOutboxes, init=False, eq=False, repr=False)
     message_types: frozenset[str] = attrs.field(default=(), converter=frozenset, kw_only=True)
-
-
-def is_listed(media_type: str, modes: Iterable[str]) -> bool:
-    """Return True if a list of media types, which may have wildcards, covers a media type. Parameters are ignored."""
-    kind = media_type.partition(";")[0].strip().lower()
-    return any(
-        mode in (kind, "*/*") or (mode.endswith("/*") and kind.startswith(mode[:-1])) for mode in modes
-    )

@@ -14,7 +14,6 @@ from actgent.messages import Medium, Part, Text
 from actgent.tools.outputs.result_text import to_text
 
 from .errors import A2AError, invalid
-from .settings import is_listed
 
 Wire = dict[str, Any]
 STATES = (
@@ -108,6 +107,14 @@ def time_param(params: Mapping[str, Any], name: str) -> float:
     except (ValueError, OverflowError):
         pass
     raise invalid(name, "must be a time such as 2026-01-31T12:00:00Z")
+
+
+def is_listed(media_type: str, modes: Iterable[str]) -> bool:
+    """Return True if a list of media types, which may have wildcards, covers a media type. Parameters are ignored."""
+    kind = media_type.partition(";")[0].strip().lower()
+    return any(
+        mode in (kind, "*/*") or (mode.endswith("/*") and kind.startswith(mode[:-1])) for mode in modes
+    )
 
 
 def read_parts(message: Mapping[str, Any], modes: Sequence[str]) -> list[Mapping[str, Any]]:

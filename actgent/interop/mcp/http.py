@@ -160,6 +160,7 @@ class MCPProtocol:
     name: str = attrs.field(default="mcp", init=False)
     title: str = attrs.field(default="MCP hosts", init=False)
     address: str = attrs.field(default="/mcp", init=False)
+    background: None = attrs.field(default=None, init=False)
 
     @property
     def endpoints(self) -> Sequence[Endpoint]:

@@ -34,7 +34,11 @@ async def deliver(
     client: httpx2.AsyncClient, url: str, notification: Notification, keys: SigningKeys, seconds: float
 ) -> Attempt:
     """Send a notification once, with a timeout in seconds. Only the status and `Retry-After` of the response are read."""
-    headers = {**_HEADERS, **keys.headers(notification.id, int(time.time()), notification.body)}
+    headers = {
+        **_HEADERS,
+        **notification.headers,
+        **keys.headers(notification.id, int(time.time()), notification.body),
+    }
     with trio.move_on_after(seconds):
         try:
             request = client.build_request(

@@ -1,7 +1,7 @@
 """Converts records of a session to webhook notifications."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -23,6 +23,8 @@ from actgent.support.strict_json import encode_json
 from actgent.web.routes.views import to_date
 from actgent.web.streaming.session_events import SessionEvent, encoder_at
 
+from .delivery_queue import Target
+
 PAGE = 200
 """Number of records read from the journal at a time."""
 _NOTIFIED = (OutcomeRecord, DeliveryRecord, ApprovalRequestRecord, MessageEndRecord, SessionClosedRecord)
@@ -42,6 +44,10 @@ class Notification:
     """Unix time in seconds at which the record was written."""
     body: bytes
     """JSON body of the request."""
+    target: Target | None = None
+    """Receiver; None is the target of the session."""
+    headers: Mapping[str, str] = attrs.field(factory=dict, repr=False)
+    """Additional headers of the request."""
 
 
 def has_notification(step: Written) -> bool:

@@ -7,7 +7,7 @@ Only record numbers are held in memory; the body of a notification is read from 
 import random
 import time
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, Collection, Mapping
+from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Any
 
@@ -111,7 +111,7 @@ class Outbox:
         try:
             item = await feed.receive()
             if isinstance(item, Erased):
-                self._remove(item.key)
+                await self._remove(item.key)
             elif not is_holder(item.key):
                 self._last_at = item.at or self._last_at
                 await self._add_step(item)
@@ -128,14 +128,14 @@ class Outbox:
         self._is_complete = False
         self._scan_needed.set()
 
-    def _remove(self, key: SessionKey) -> None:
+    async def _remove(self, key: SessionKey) -> None:
         self._targets.pop(key, None)
         self._cursors.reset(key)
         if (stream := self._streams.pop(key, None)) is not None:
             stream.is_over = True
 
     async def _add_step(self, step: Written) -> None:
-        if not has_notification(step):
+        if not self._may_notify(step):
             return
         if (stream := self._streams.get(step.key)) is not None:
             stream.known = max(stream.known, step.last)
@@ -226,6 +226,16 @@ class Outbox:
                 )
         return wanted
 
+    def _may_notify(self, step: Written) -> bool:
+        """True if a journal step contains a record that may need a notification."""
+        return has_notification(step)
+
+    async def _read_page(
+        self, head: SessionSummary, after: int, events: Sequence[str]
+    ) -> tuple[Sequence[Notification], int]:
+        """Return the notifications of one page of records after a number, and the number of the last record read."""
+        return await read_notifications(self._journal, head, after, events)
+
     # --- delivering ----------------------------------------------------------------------
 
     async def _deliver_page(self, stream: DeliveryStream) -> float | None:
@@ -237,9 +247,7 @@ class Outbox:
             if head is None:  # the session was erased
                 stream.is_over = True
                 return None
-            notifications, last = await read_notifications(
-                self._journal, head, stream.seen, stream.target.events
-            )
+            notifications, last = await self._read_page(head, stream.seen, stream.target.events)
         except (JournalDamaged, WireError) as error:
             _log.error(
                 "webhooks of session %s stopped, because its records cannot be read: %s",
@@ -282,7 +290,7 @@ class Outbox:
         return None
 
     async def _read_one(self, head: SessionSummary, stream: DeliveryStream) -> list[Notification]:
-        found, _ = await read_notifications(self._journal, head, stream.seen, EVENTS)
+        found, _ = await self._read_page(head, stream.seen, EVENTS)
         return [each for each in found if each.id == stream.redelivered_id]
 
     async def _deliver_next(self, stream: DeliveryStream, notification: Notification) -> float | None:
@@ -296,7 +304,7 @@ class Outbox:
 
     async def _deliver(self, stream: DeliveryStream, notification: Notification) -> float | None:
         """Send a notification once. Return the seconds until the retry, or None if it was delivered or finally failed."""
-        target, webhook = stream.target, self.webhook
+        target, webhook = notification.target or stream.target, self.webhook
         attempt = await deliver(
             await self._client_for(target.url),
             target.url,

@@ -25,6 +25,8 @@ from actgent import (
     Text,
     ToolCall,
     ToolResult,
+    Webhook,
+    new_webhook_secret,
     open_gateway,
     open_runtime,
     tool,
@@ -133,6 +135,7 @@ def make_app(gateway):
 async def serve_fixture(**options):
     """Serve the agent on loopback. Yields the URL of the gateway. `options` are those of `A2AProtocol`."""
     limits = GatewayLimits(rate=1_000, burst=1_000)
+    webhook = Webhook(None, secrets=new_webhook_secret(), allow=["127.0.0.1", "localhost"])
     protocols = [A2AProtocol(message_types=["Greeting"], **options)]
     async with open_runtime(journal="memory:") as runtime:
         model = ScriptedLLM(answer, chunk=8)
@@ -140,7 +143,9 @@ async def serve_fixture(**options):
         agent.on_query(lambda message: message.id)
         await runtime.start(agent)
         async with (
-            open_gateway(runtime, bind=None, protocols=protocols, dashboard=False, limits=limits) as gateway,
+            open_gateway(
+                runtime, bind=None, protocols=protocols, dashboard=False, limits=limits, notify=[webhook]
+            ) as gateway,
             trio.open_nursery() as nursery,
         ):
             config = Config()

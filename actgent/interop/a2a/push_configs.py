@@ -1,0 +1,166 @@
+"""Configurations of push notifications, stored in the journal of the sessions whose tasks they are about.
+
+They are a session of a reserved agent, like the delivery cursors of webhooks. When this session has many records, the
+configurations are written to a new session and the old one is erased.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import attrs
+
+from actgent.journal.base import Entry, Journal
+from actgent.journal.records import NextTimerRecord, SessionCreatedRecord, StateChangeRecord
+from actgent.journal.session_lists import SessionFilter, SessionKey
+from actgent.messages import Sender
+from actgent.sessions.quota_accounts import WEBHOOKS
+from actgent.web.problems import Problem
+
+MAX_PER_TASK = 10
+MAX_PER_SESSION = 100
+MAX_RECORDS = 5000
+"""Records after which the configurations are written to a new session."""
+_NAME = "a2a-push"
+_NEVER = 4e9
+
+
+@attrs.frozen(kw_only=True)
+class PushConfig:
+    """Configuration of the push notifications of one task."""
+
+    id: str
+    agent: str
+    session_id: str
+    message_id: str
+    url: str
+    after: int
+    """Number of the record after which updates of the task are sent."""
+    token: str = attrs.field(default="", repr=False)
+    """Text with which the receiver recognizes the notification, sent as the header `X-A2A-Notification-Token`."""
+    scheme: str = ""
+    """HTTP authentication scheme; empty without authentication."""
+    credentials: str = attrs.field(default="", repr=False)
+
+    @property
+    def key(self) -> SessionKey:
+        """Key of the task's session."""
+        return SessionKey(self.agent, self.session_id)
+
+    @property
+    def entry(self) -> str:
+        """Name of the configuration in the journal. None of the parts has a newline."""
+        return f"{self.agent}\n{self.session_id}\n{self.message_id}\n{self.id}"
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Headers of the notifications."""
+        found = {"x-a2a-notification-token": self.token} if self.token else {}
+        if self.scheme:
+            found["authorization"] = f"{self.scheme} {self.credentials}".strip()
+        return found
+
+
+@attrs.define(eq=False)
+class PushConfigs:
+    """Configurations of all tasks of a gateway, by session."""
+
+    journal: Journal
+    _by_session: dict[SessionKey, dict[str, PushConfig]] = attrs.field(factory=dict)
+    _generation: int = 0
+    """Number of the session that stores the configurations now."""
+    _written: int = MAX_RECORDS
+    """Number of records in that session."""
+
+    @classmethod
+    async def load(cls, journal: Journal) -> "PushConfigs":
+        """Read the configurations from the journal. Those of erased sessions are left out.
+
+        Raises:
+            JournalError: The journal cannot be read or written.
+        """
+        heads = await journal.page(SessionFilter(agent=WEBHOOKS, prefix=f"{_NAME} "))
+        known = sorted(head.session_id for head in heads)
+        configs = cls(journal)
+        if known:
+            configs._generation = int(known[-1].rpartition(" ")[2])
+            for record in await journal.load(known[-1], agent=WEBHOOKS):
+                if isinstance(record, StateChangeRecord):
+                    configs._apply(record.changes)
+        for key in list(configs._by_session):
+            if await journal.head(*key) is None:
+                del configs._by_session[key]
+        for former in known[:-1]:
+            await journal.delete(former, agent=WEBHOOKS)
+        return configs
+
+    def _apply(self, changes: Mapping[str, Any]) -> None:
+        for entry, value in changes.items():
+            agent, session_id, _, _ = entry.split("\n")
+            key = SessionKey(agent, session_id)
+            if value is not None:
+                self._by_session.setdefault(key, {})[entry] = PushConfig(**value)
+            elif key in self._by_session:
+                self._by_session[key].pop(entry, None)
+
+    def of_session(self, key: SessionKey) -> Sequence[PushConfig]:
+        """Return the configurations of the tasks of a session."""
+        return tuple(self._by_session.get(key, {}).values())
+
+    def of_task(self, key: SessionKey, message_id: str) -> Sequence[PushConfig]:
+        """Return the configurations of a task, in the order in which they were created."""
+        return tuple(each for each in self.of_session(key) if each.message_id == message_id)
+
+    async def add(self, config: PushConfig) -> None:
+        """Store a configuration, or replace the one with the same id. The replaced one's `after` is kept.
+
+        Raises:
+            Problem: The task or the session has too many configurations.
+        """
+        known = self._by_session.get(config.key, {})
+        if (former := known.get(config.entry)) is not None:
+            config = attrs.evolve(config, after=former.after)
+            if config == former:
+                return
+        elif (
+            len(known) >= MAX_PER_SESSION or len(self.of_task(config.key, config.message_id)) >= MAX_PER_TASK
+        ):
+            raise Problem(
+                "invalid",
+                f"a task has at most {MAX_PER_TASK} push notification configurations, and a context {MAX_PER_SESSION}",
+            )
+        self._by_session.setdefault(config.key, {})[config.entry] = config
+        await self._write({config.entry: attrs.asdict(config)})
+
+    async def remove(self, configs: Iterable[PushConfig]) -> None:
+        """Remove configurations; unknown ones are ignored."""
+        changes: dict[str, Any] = {}
+        for config in configs:
+            known = self._by_session.get(config.key, {})
+            if known.pop(config.entry, None) is not None:
+                changes[config.entry] = None
+            if not known:
+                self._by_session.pop(config.key, None)
+        if changes:
+            await self._write(changes)
+
+    async def _write(self, changes: Mapping[str, Any]) -> None:
+        self._written += 1
+        if self._written <= MAX_RECORDS:
+            await self._commit([StateChangeRecord(changes=changes)])
+            return
+        former, self._generation, self._written = self._holder, self._generation + 1, 0
+        whole = {
+            entry: attrs.asdict(each) for known in self._by_session.values() for entry, each in known.items()
+        }
+        # A due date far in the future keeps retention from deleting the session.
+        opened = SessionCreatedRecord(owner=Sender(_NAME), agent=WEBHOOKS, created_at=0.0)
+        await self._commit([opened, StateChangeRecord(changes=whole), NextTimerRecord(at=_NEVER)])
+        await self.journal.delete(former, agent=WEBHOOKS)
+
+    async def _commit(self, records: Iterable[Any]) -> None:
+        entry = Entry(session_id=self._holder, agent=WEBHOOKS, records=tuple(records))
+        await self.journal.commit(entry, epoch=self.journal.epoch_of(self._holder))
+
+    @property
+    def _holder(self) -> str:
+        return f"{_NAME} {self._generation:09d}"

@@ -1,0 +1,257 @@
+"""A2A: configurations of push notifications over both bindings, and their deliveries."""
+
+import json
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+
+from actgent import Webhook, new_webhook_secret
+from actgent.interop import A2AProtocol
+from actgent.interop.a2a import push_configs
+from tests.web.conftest import open_receiver, open_served
+
+from .conftest import make_agents
+from .test_a2a import call_rest, call_rpc, decide, message, reason_of, state_of, wait_until
+
+SECRETS = [new_webhook_secret()]
+PUSH_PATHS = {
+    "CreateTaskPushNotificationConfig": ("POST", ""),
+    "GetTaskPushNotificationConfig": ("GET", "/{id}"),
+    "ListTaskPushNotificationConfigs": ("GET", ""),
+    "DeleteTaskPushNotificationConfig": ("DELETE", "/{id}"),
+}
+
+
+async def call_push_rest(client, method, params):
+    """Call a method for configurations over HTTP+JSON."""
+    if method not in PUSH_PATHS:
+        return await call_rest(client, method, params)
+    verb, path = PUSH_PATHS[method]
+    path = f"/a2a/clerk/v1/tasks/{params['taskId']}/pushNotificationConfigs{path}"
+    body = {"json": {name: each for name, each in params.items() if name != "taskId"}}
+    response = await client.request(
+        verb,
+        path.replace("{id}", str(params.get("id"))),
+        headers={"a2a-version": "1.0"},
+        **(body if verb == "POST" else {}),
+    )
+    answer = response.json()
+    return answer.get("error", answer)
+
+
+@pytest.fixture(params=[call_rpc, call_push_rest], ids=["json-rpc", "http+json"])
+def ask(request):
+    return request.param
+
+
+@asynccontextmanager
+async def open_pushing(*, allow=("127.0.0.1",), **options):
+    notify = [Webhook(None, secrets=SECRETS, allow=allow, pause=0.01)]
+    async with open_served(
+        agents=make_agents(), protocols=[A2AProtocol()], notify=notify, **options
+    ) as served:
+        yield served
+
+
+def config(receiver, config_id="c1", **more):
+    authentication = {"scheme": "Bearer", "credentials": "secret-canary"}
+    return {
+        "id": config_id,
+        "url": receiver.url,
+        "token": "token-canary",
+        "authentication": authentication,
+        **more,
+    }
+
+
+def states_of(receiver):
+    return [state_of(json.loads(headers["raw"])["task"]) for headers, _ in receiver.got]
+
+
+async def test_task_is_sent_when_it_waits_and_at_its_end(ask):
+    async with open_pushing() as served, served.client() as client:
+        card = (await client.get("/a2a/clerk/.well-known/agent-card.json")).json()
+        assert card["capabilities"]["pushNotifications"] is True
+        with open_receiver() as receiver:
+            params = {
+                **message("please pay"),
+                "configuration": {"taskPushNotificationConfig": config(receiver)},
+            }
+            task = (await ask(client, "SendMessage", params))["task"]
+            await wait_until(lambda: states_of(receiver) == ["INPUT_REQUIRED"])
+            answered = (await ask(client, "SendMessage", decide(task, {"approve": True})))["task"]
+            await wait_until(lambda: states_of(receiver) == ["INPUT_REQUIRED", "COMPLETED"])
+            headers, body = receiver.got[1]
+            listed = {"configs": None}
+            with trio.fail_after(30):
+                while listed["configs"] != []:  # the task has ended
+                    listed = await ask(client, "ListTaskPushNotificationConfigs", {"taskId": task["id"]})
+    assert headers["authorization"] == "Bearer secret-canary"
+    assert headers["x-a2a-notification-token"] == "token-canary"
+    assert headers["content-type"] == "application/json"
+    assert body == {"task": answered}
+
+
+async def test_configurations_are_created_read_and_deleted(ask):
+    async with open_pushing() as served, served.client() as client:
+        with open_receiver() as receiver:
+            task = (await ask(client, "SendMessage", message("please pay")))["task"]
+            known = {"taskId": task["id"]}
+            created = await ask(
+                client, "CreateTaskPushNotificationConfig", {**known, **config(receiver, "c1")}
+            )
+            assert created == {
+                "id": "c1",
+                **known,
+                "url": receiver.url,
+                "authentication": {"scheme": "Bearer"},
+            }
+            unnamed = await ask(
+                client, "CreateTaskPushNotificationConfig", {**known, "url": f"{receiver.url}/2"}
+            )
+            assert unnamed["id"]
+            assert await ask(client, "GetTaskPushNotificationConfig", {**known, "id": "c1"}) == created
+            listed = await ask(client, "ListTaskPushNotificationConfigs", known)
+            assert listed["configs"] == [created, unnamed]
+            for _ in range(2):
+                assert await ask(client, "DeleteTaskPushNotificationConfig", {**known, "id": "c1"}) == {}
+            error = await ask(client, "GetTaskPushNotificationConfig", {**known, "id": "c1"})
+            assert reason_of(error) == "TASK_NOT_FOUND"
+            for method in PUSH_PATHS:
+                params = {"taskId": "x~y", **config(receiver)}
+                assert reason_of(await ask(client, method, params)) == "TASK_NOT_FOUND"
+    async with served_without_push() as served, served.client() as client:
+        card = (await client.get("/a2a/clerk/.well-known/agent-card.json")).json()
+        assert card["capabilities"]["pushNotifications"] is False
+        for method in PUSH_PATHS:
+            error = await ask(client, method, {"taskId": "x~y", "id": "c1", "url": "https://example.com"})
+            assert reason_of(error) == "PUSH_NOTIFICATION_NOT_SUPPORTED"
+
+
+@asynccontextmanager
+async def served_without_push():
+    async with open_served(agents=make_agents(), protocols=[A2AProtocol()]) as served:
+        yield served
+
+
+async def test_configurations_of_another_owner_do_not_exist(ask):
+    async with open_pushing() as served:
+        with open_receiver() as receiver:
+            async with served.client() as client:
+                task = (await ask(client, "SendMessage", message("please pay")))["task"]
+                known = {"taskId": task["id"], "id": "c1"}
+                await ask(client, "CreateTaskPushNotificationConfig", {**known, **config(receiver)})
+            async with served.client("bob") as client:
+                for method in PUSH_PATHS:
+                    error = await ask(client, method, {**known, **config(receiver)})
+                    assert reason_of(error) == "TASK_NOT_FOUND"
+            async with served.client("reader") as client:
+                for method in ("CreateTaskPushNotificationConfig", "DeleteTaskPushNotificationConfig"):
+                    assert reason_of(await ask(client, method, {**known, **config(receiver)})) == "FORBIDDEN"
+
+
+@pytest.mark.parametrize(
+    ("field", "change"),
+    [
+        ("url", {"url": "http://127.0.0.1:1/hook"}),
+        ("url", {"url": "ftp://example.com"}),
+        ("url", {"url": "https://a:b@example.com"}),
+        ("url", {"url": None}),
+        ("token", {"token": "a\r\nb: c"}),
+        ("token", {"token": "x" * 5000}),
+        ("authentication.scheme", {"authentication": {"credentials": "x"}}),
+        ("authentication.scheme", {"authentication": {"scheme": "Bearer x"}}),
+        ("authentication.credentials", {"authentication": {"scheme": "Bearer", "credentials": "a\nb"}}),
+        ("id", {"id": "a\nb"}),
+    ],
+)
+async def test_invalid_configurations_are_refused(ask, field, change):
+    """An internal address is refused by the guard of webhooks, unless `allow` has it."""
+    async with open_pushing(allow=()) as served, served.client() as client:
+        task = (await ask(client, "SendMessage", message("please pay")))["task"]
+        given = {"id": "c1", "url": "https://example.com/hook", **change}
+        error = await ask(client, "CreateTaskPushNotificationConfig", {"taskId": task["id"], **given})
+        assert reason_of(error) == field
+        params = {
+            **message("please pay", "m2"),
+            "configuration": {"taskPushNotificationConfig": given},
+        }
+        error = await ask(client, "SendMessage", params)
+        assert reason_of(error) == f"configuration.taskPushNotificationConfig.{field}"
+        listed = await ask(client, "ListTasks", {})
+        assert [state_of(each) for each in listed["tasks"]] == ["INPUT_REQUIRED"]
+
+
+async def test_number_of_configurations_is_limited(monkeypatch):
+    monkeypatch.setattr(push_configs, "MAX_PER_TASK", 2)
+    async with open_pushing() as served, served.client() as client:
+        with open_receiver() as receiver:
+            task = (await call_rpc(client, "SendMessage", message("please pay")))["task"]
+            method, results = "CreateTaskPushNotificationConfig", []
+            for number in (1, 2, 2, 3):
+                given = {"taskId": task["id"], **config(receiver, f"c{number}")}
+                results.append("url" in await call_rpc(client, method, given))
+    assert results == [True, True, True, False]
+
+
+async def test_deliveries_are_retried_and_survive_a_restart(tmp_path, monkeypatch):
+    """Each receiver of a task gets it, also if another one fails first. Configurations are compacted meanwhile."""
+    monkeypatch.setattr(push_configs, "MAX_RECORDS", 2)
+    journal, status = f"sqlite:///{tmp_path}/j.db", [503]
+    with open_receiver(lambda *_: status[0]) as first, open_receiver() as second:
+        async with open_pushing(journal=journal) as served, served.client() as client:
+            task = (await call_rpc(client, "SendMessage", message("please pay")))["task"]
+            for config_id, receiver in (("a", second), ("b", first), ("c", second)):
+                given = {"taskId": task["id"], **config(receiver, config_id)}
+                await call_rpc(client, "CreateTaskPushNotificationConfig", given)
+            await call_rpc(client, "DeleteTaskPushNotificationConfig", {"taskId": task["id"], "id": "c"})
+            await call_rpc(client, "SendMessage", decide(task, {"approve": True}))
+            await wait_until(lambda: first.tried)
+        status[0] = 200
+        async with open_pushing(journal=journal) as served, served.client() as client:
+            await wait_until(lambda: states_of(first) == ["COMPLETED"])
+            await wait_until(lambda: states_of(second))
+            listed = {"configs": None}
+            with trio.fail_after(30):
+                while listed["configs"] != []:
+                    listed = await call_rpc(client, "ListTaskPushNotificationConfigs", {"taskId": task["id"]})
+    assert set(states_of(second)) == {"COMPLETED"}
+    assert len({headers["webhook-id"] for headers, _ in second.got}) == 1  # repetitions have the same id
+
+
+async def test_past_updates_are_not_sent(tmp_path):
+    """A configuration is about later updates, also after a restart, when the journal is scanned again."""
+    journal = f"sqlite:///{tmp_path}/j.db"
+    with open_receiver() as receiver:
+        for _ in range(2):
+            async with open_pushing(journal=journal) as served, served.client() as client:
+                ended = (await call_rpc(client, "SendMessage", message("hello", contextId="past")))["task"]
+                given = {"taskId": ended["id"], **config(receiver, "past")}
+                await call_rpc(client, "CreateTaskPushNotificationConfig", given)
+                params = message("hello", f"m{len(receiver.got) + 2}", contextId="c")
+                params["configuration"] = {"taskPushNotificationConfig": config(receiver)}
+                sent = (await call_rpc(client, "SendMessage", params))["task"]
+                await wait_until(
+                    lambda task=sent: receiver.got and receiver.got[-1][1]["task"]["id"] == task["id"]
+                )
+    assert ended["id"] not in {body["task"]["id"] for _, body in receiver.got}
+
+
+async def test_erased_session_has_no_configurations(tmp_path):
+    journal = f"sqlite:///{tmp_path}/j.db"
+    with open_receiver() as receiver:
+        async with open_pushing(journal=journal) as served, served.client() as client:
+            task = (await call_rpc(client, "SendMessage", message("please pay", contextId="c")))["task"]
+            given = {"taskId": task["id"], **config(receiver)}
+            await call_rpc(client, "CreateTaskPushNotificationConfig", given)
+            async with served.client("root") as admin:
+                assert (await admin.delete("/v1/sessions/c")).status_code == 204
+            again = (await call_rpc(client, "SendMessage", message("please pay", contextId="c")))["task"]
+            listed = {"configs": None}
+            with trio.fail_after(30):
+                while listed["configs"] != []:
+                    listed = await call_rpc(
+                        client, "ListTaskPushNotificationConfigs", {"taskId": again["id"]}
+                    )
+    assert receiver.got == []
