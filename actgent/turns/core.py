@@ -63,13 +63,12 @@ from actgent.support.user_code import convert_user_error
 
 from .calls.model_calls import ModelCaller
 from .calls.tool_calls import ToolCaller
-from .delivery_records import delivery_records, is_plain_reply, remote_reply_record
+from .delivery_records import delivery_records, remote_reply_record
 from .dispatcher import Dispatcher, to_deliveries
 from .guards import ApprovalNeeded, Guards
 from .hooks import Hooks
-from .notices import add_notices
+from .notices import add_notices, offer_tools
 from .observer import Observer
-from .tool_notices import offer_tools
 
 SYSTEM = Sender("actgent", "system")
 REPAIR = "Your last answer could not be used: {reason}. Answer again, in the form that was asked for."
@@ -564,7 +563,7 @@ async def _write_answer(
 ) -> None:
     """Record the deliveries of an answer. If only journal readers receive them, the end of the turn is in the same write."""
     answer = context.conversation.last_message
-    if answer is not None and not is_plain_reply(deliveries, answer):
+    if answer is not None and not _is_plain_reply(deliveries, answer):
         log.tell(delivery_records(deliveries, answer), turn.checkpoint)
     is_heard = (
         is_watched
@@ -579,6 +578,16 @@ async def _write_answer(
     else:
         await log.flush()
         context.mailbox.is_only_read = False
+
+
+def _is_plain_reply(deliveries: Sequence[Delivery], answer: Message) -> bool:
+    """Return True if the only delivery is a reply with exactly the text of the answer."""
+    if len(deliveries) > 1:
+        return False
+    (reply,) = deliveries
+    if type(reply) is not Reply or reply.data is not None or reply.message_type is not None:
+        return False
+    return reply.text == answer.text and reply.reasoning is None
 
 
 def _exhausted_retries_error(error: AnswerError, repairs: int) -> AnswerError:

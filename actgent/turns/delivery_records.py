@@ -14,16 +14,6 @@ MIN_POSITION_CHARS = 24
 """Minimum length in characters of a text that is stored as a position in the answer."""
 
 
-def is_plain_reply(deliveries: Sequence[Delivery], answer: Message) -> bool:
-    """Return True if the only delivery is a reply with exactly the text of the answer."""
-    if len(deliveries) > 1:
-        return False
-    (reply,) = deliveries
-    if type(reply) is not Reply or reply.data is not None or reply.message_type is not None:
-        return False
-    return reply.text == answer.text and reply.reasoning is None
-
-
 def delivery_records(deliveries: Sequence[Delivery], answer: Message) -> Iterator[OutcomeRecord]:
     """Yield the journal records of an answer's deliveries."""
     for delivery in deliveries:

@@ -1,11 +1,80 @@
-"""Appending of system notices to a conversation, e.g. about changed modes or tools."""
+"""Notices to a session's model about changed modes, and about added, removed and changed tools.
 
-from collections.abc import Sequence
+The tools offered to a session stay unchanged at the beginning of its prompt, so that provider caches stay valid. Later
+changes are announced by a notice at the end of the conversation. Notices contain tool names only: descriptions are
+untrusted, and reach the model as results of `find_tools`.
+"""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import attrs
 
 from actgent.journal.records import AgentMessageRecord
-from actgent.messages import Message, Sender, Text
+from actgent.messages import Message, Sender, Text, ToolSpec
 from actgent.modes.notices import Notice, NoticeSource
 from actgent.sessions.context import SessionContext
+from actgent.sessions.conversation import OfferedTools
+from actgent.sessions.turn import Turn
+from actgent.tools.registry import ToolRegistry
+
+MAX_NAMED_TOOLS = 50
+"""Maximum number of tool names in one line of a notice."""
+
+
+def offer_tools(context: SessionContext, turn: Turn, registry: ToolRegistry) -> None:
+    """Fix the tools that a session offers at its first turn. In later turns, append a notice about changes since then."""
+    offered = context.conversation.offered
+    if offered is None:
+        offered = context.conversation.offered = OfferedTools(registry.specs())
+    if offered.version != registry.version:
+        offered.version = registry.version
+        source = ToolNotices(registry, offered.specs)
+        add_notices(context, (source,), calls=turn.progress.calls, repairs=turn.progress.repairs)
+
+
+@attrs.frozen
+class ToolNotices(NoticeSource):
+    """Compares the current tools with the tools that a session was offered."""
+
+    name = "toolsets"
+    _registry: ToolRegistry
+    _offered: tuple[ToolSpec, ...]
+
+    def due(self, state: Mapping[str, Any], told: str | None) -> Sequence[Notice]:
+        lines = self._lines()
+        mark = (
+            hashlib.blake2s("\n".join(lines).encode(), digest_size=8).hexdigest() if lines else "as offered"
+        )
+        if mark == told or (told is None and not lines):
+            return ()
+        return [
+            Notice(mark, "\n".join(lines) or "All tools that you were offered are available as they were.")
+        ]
+
+    def _lines(self) -> list[str]:
+        offered = {spec.name: spec for spec in self._offered}
+        now = {tool.name: tool.spec for tool in self._registry if not tool.deferred}
+        came = [name for name in now if name not in offered and name not in self._registry.mapped]
+        gone = [name for name in offered if name not in now]
+        changed = [name for name, spec in offered.items() if name in now and now[name] != spec]
+        lines = [
+            _line(
+                "Further tools are available now; find_tools tells about them, call_tool runs them: ", came
+            ),
+            _line("Tools that are not there any more: ", gone),
+            _line("Tools that changed; find_tools tells their parameters now: ", changed),
+            *(f"Tools of {name} are not available now." for name in self._registry.unavailable),
+        ]
+        return [line for line in lines if line]
+
+
+def _line(text: str, names: Sequence[str]) -> str:
+    if not names:
+        return ""
+    more = f" and {len(names) - MAX_NAMED_TOOLS} more" if len(names) > MAX_NAMED_TOOLS else ""
+    return f"{text}{', '.join(names[:MAX_NAMED_TOOLS])}{more}."
 
 
 def add_notices(

@@ -3,6 +3,7 @@
 Order of the checks: `Host`, `Origin` and `Sec-Fetch-Site`, the path, the token, its scope and rate, then query and body.
 """
 
+import logging
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext, suppress
@@ -21,13 +22,55 @@ from actgent.errors import Fenced, SessionMoved
 from actgent.messages import new_id, traceparent, valid_traceparent
 from actgent.support.logs import LogVariable, logger_of
 
-from .access_log import log_request
 from .gateway_context import GatewayContext
 from .gateway_limits import GatewayLimits, Meters
 from .problems import MEDIA_TYPE, Problem, problem_of
 from .routes.endpoints import JSON, Endpoint, HTTPCall, read_body, read_query
 from .server.request_relay import Relay
 from .tokens import AccessToken, Caller, TokenStore
+
+_access_log = logging.getLogger("actgent.access")
+"""Requests are logged at INFO, probes and metrics at DEBUG."""
+_QUIET = frozenset({"/v1/health/live", "/v1/health/ready", "/v1/metrics"})
+"""Path templates that monitoring programs request every few seconds; logged at DEBUG."""
+_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+
+
+def log_request(method: str, route: str, status: int, begun: float, request_id: str) -> None:
+    """Log a completed request. Do nothing if the log level of its path is disabled.
+
+    Paths are templates (`/v1/sessions/{id}`), so that no id, query value or token gets into the log.
+
+    Args:
+        method: HTTP method as the client sent it; unknown methods are logged as OTHER.
+        route: Path template, or `none` for addresses outside `/v1`.
+        status: HTTP status of the response; 0 if the client disconnected before the response began.
+        begun: Arrival time of the request by trio's clock, in seconds.
+        request_id: The `X-Request-Id` of the response.
+    """
+    level = logging.DEBUG if route in _QUIET else logging.INFO
+    if not _access_log.isEnabledFor(level):
+        return
+    method = method if method in _METHODS else "OTHER"
+    milliseconds = round((trio.current_time() - begun) * 1000, 1)
+    fields = {
+        "method": method,
+        "path": route,
+        "status": status,
+        "ms": milliseconds,
+        "request_id": request_id,
+    }
+    _access_log.log(
+        level,
+        "%s %s %d %.1f ms %s",
+        method,
+        route,
+        status,
+        milliseconds,
+        request_id,
+        extra={"fields": fields},
+    )
+
 
 PREFIX = "/v1"
 OWNER_HEADER = "actgent-owner"

@@ -6,7 +6,7 @@ journal by their ids.
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -24,9 +24,55 @@ from actgent.tools.base import Effect, Tool, ToolContext
 from actgent.tools.outputs.result_text import to_result_text, to_text
 
 from .graph import Graph, GraphStep
-from .outcomes import INPUTS, ROUNDS, STEPS, StepResult, results_in, status_of
+from .outcomes import INPUTS, ROUNDS, STEPS, StepResult, results_in, status_of, values_in
+from .references import NoValue, fill
 from .run_commands import command_changes
-from .trigger_rules import RunStep, decide_step
+
+
+@attrs.frozen
+class RunStep:
+    """Decision to run a step."""
+
+    filled_message: Any
+    """Message for the agent, as text or data, with all references replaced."""
+
+
+def decide_step(
+    step: GraphStep, before: Sequence[str], inputs: Mapping[str, Any], results: Mapping[str, StepResult]
+) -> RunStep | StepResult:
+    """Decide on a step after the steps `before` it have ended: return its message, or its result if it is skipped or fails.
+
+    The decision depends on inputs and results only, so that a run which resumes after a crash decides equally.
+    """
+    for name in before:
+        other = results[name]
+        if other.status == "failed":
+            return _skipped_result(step, f"step {name!r} failed: {other.reason}", cause=name)
+        if other.cause:
+            return _skipped_result(
+                step, f"step {name!r} was skipped, as {other.cause!r} failed", cause=other.cause
+            )
+    values = values_in(inputs, results)
+    try:
+        if step.when is not None and not step.when.holds(values):
+            return _skipped_result(step, f"the condition is false: {step.when}")
+        missing = next(
+            (r.name for r in step.read if _is_skipped(r.name, results) and not r.is_optional), None
+        )
+        if missing is not None:
+            return _skipped_result(step, f"it reads the output of step {missing!r}, which was skipped")
+        return RunStep(fill(step.template, values))
+    except NoValue as error:
+        return StepResult(name=step.name, status="failed", reason=str(error))
+
+
+def _is_skipped(name: str, results: Mapping[str, StepResult]) -> bool:
+    return name in results and results[name].status == "skipped"
+
+
+def _skipped_result(step: GraphStep, reason: str, *, cause: str = "") -> StepResult:
+    return StepResult(name=step.name, status="skipped", reason=reason, cause=cause)
+
 
 RUN_STEPS = "run_steps"
 MAX_RUN_SECONDS = 520 * WEEK_SECONDS

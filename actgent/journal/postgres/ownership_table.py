@@ -1,8 +1,9 @@
 """The table of partition owners, on a separate connection, so that it never waits for a writer."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, TypeVar
 
+import attrs
 import psycopg
 import psycopg.sql
 import trio
@@ -221,3 +222,28 @@ class OwnershipTable:
 
     def _execute(self, connection: Connection, sql: str, values: Mapping[str, Any]) -> None:
         connection.execute(sql, values)
+
+
+_CLAIM = "INSERT INTO hosts SELECT agent, %(pool)s FROM unnest(%(agents)s::text[]) AS agent ORDER BY agent ON CONFLICT DO NOTHING"
+_OTHERS = "SELECT agent, pool FROM hosts WHERE agent = ANY(%(agents)s) AND pool <> %(pool)s ORDER BY agent"
+
+
+@attrs.frozen
+class HostTable:
+    """Table of the agents in a database, each with the pool that hosts it."""
+
+    _table: OwnershipTable
+    pool: str
+    """Name of the pool of this process."""
+
+    async def claim(self, agents: Collection[str]) -> Mapping[str, str]:
+        """Register agents as hosted by this pool permanently.
+
+        Return the agents that another pool hosts, with that pool.
+
+        Raises:
+            JournalFailed: The database does not answer.
+        """
+        values = {"agents": list(agents), "pool": self.pool}
+        await self._table.execute(_CLAIM, values)
+        return dict(await self._table.select(_OTHERS, values))

@@ -22,13 +22,12 @@ from actgent.journal.session_lists import SessionKey, State
 from actgent.messages import new_secret
 
 from . import pool_layout as layouts, statements
-from .agent_hosts import HostTable
 from .arrays import encode_array, encode_columns
 from .connections import OPTIONS, Connection, in_transaction, one_row
 from .crash_counts import SuspectTable
 from .journal import WRITE_TIMEOUT_SECONDS, PostgresJournal
 from .node_table import NodeTable
-from .ownership_table import OwnershipTable
+from .ownership_table import HostTable, OwnershipTable
 from .partitions import SLOTS, PartitionsLost, Taken, check_partitions, slot_of, slots_of
 from .pending_messages import PendingMessageTable
 from .pool_layout import BEGIN_POOL, SELECT_LAYOUTS, PoolLayout, check_layout, layout_of

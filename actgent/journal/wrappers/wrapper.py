@@ -7,7 +7,7 @@ from pathlib import Path
 
 from actgent.journal.base import Backup, Entry, Journal, SessionSummary, SessionTail, Snapshot
 from actgent.journal.feed import FeedReader, Written
-from actgent.journal.records import Record
+from actgent.journal.records import CallsStartedRecord, Record
 from actgent.journal.session_lists import ALL, Cursor, SessionFilter, SessionKey, State
 
 
@@ -136,3 +136,19 @@ class WrappedJournal(Journal):
 
     async def delete(self, session_id: str, *, agent: str | None = None) -> None:
         await self.inner.delete(session_id, agent=agent)
+
+
+class AsyncCommitJournal(WrappedJournal):
+    """Journal wrapper for `durability="relaxed"`: confirms steps when they are queued. They are written in order within about 50 ms.
+
+    A crash loses all steps that were confirmed after one moment, in all sessions. Before a tool call may have an
+    effect, its `CallsStartedRecord` record and everything before it are on the disk.
+    """
+
+    @property
+    def is_relaxed(self) -> bool:
+        return True
+
+    async def commit(self, entry: Entry, *, epoch: int, durable: bool = True) -> None:
+        waits = not entry.records or any(type(record) is CallsStartedRecord for record in entry.records)
+        await self.inner.commit(entry, epoch=epoch, durable=durable and waits)

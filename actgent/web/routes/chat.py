@@ -286,9 +286,10 @@ async def _wait(
     read = partial(journal.read, head.session_id, agent=head.agent)
     number = head.records  # number of the last record in the progress
     with trio.move_on_after(seconds):
-        number = _apply(
-            progress, number + 1, await read(after=number)
-        )  # records that were written before the feed was open
+        if (
+            not reader.has_news
+        ):  # otherwise the first step shows if records were written before the feed was open
+            number = _apply(progress, number + 1, await read(after=number))
         while not progress.is_settled:
             step = await _next(reader)
             if isinstance(step, Erased):
