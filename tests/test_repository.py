@@ -372,6 +372,22 @@ def test_no_module_imports_one_that_imports_it(modules):
     sorter.prepare()
 
 
+def test_no_import_is_hidden_in_a_string(modules):
+    """The check of layers reads import statements, so a module may not import another one by its name.
+
+    The `__init__.py` of a package may load its public names by their modules. Tools are discovered in modules of programs,
+    and the simulation replaces functions of modules.
+    """
+    found = {
+        name
+        for name, module in modules.items()
+        if not (is_package(name) or name.startswith("simulation."))
+        for node in ast.walk(module)
+        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(("import_module", "__import__"))
+    }
+    assert found == {"toolsets.discovery"}
+
+
 def inner_folders(modules: dict[str, ast.Module]) -> dict[str, set[str]]:
     """The folders in folders, with the modules of each."""
     found: dict[str, set[str]] = {

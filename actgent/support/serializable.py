@@ -3,7 +3,6 @@
 import base64
 import dataclasses
 import functools
-import importlib
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set as AbstractSet
@@ -19,8 +18,6 @@ from actgent import errors
 from actgent.errors import ActgentError, WireError
 from actgent.errors.printable import shown
 
-_HOMES = ("messages", "events", "approvals", "agents.steps.events", "agents.steps.answer", "agents.goal", "agents.processing", "agents.pipelines")  # fmt: skip
-"""Modules with serializable classes; imported when `from_dict` gets an unknown type name."""
 _BIG = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _SIMPLE = (str, int, float, bool, NoneType)
 
@@ -141,14 +138,10 @@ def _class_named(tag: object, kinds: Sequence[type]) -> type:
     """Return the class with this `type` among `kinds` and their subclasses; without a `type`, the only class of `kinds`."""
     if tag is None and len(kinds) == 1:
         return kinds[0]
-    for attempt in range(2):
-        for kind in kinds:
-            known: dict[str, type] = {_tag(each): each for each in _subclasses(kind)}
-            if isinstance(tag, str) and tag in known:
-                return known[tag]
-        if not attempt:
-            for home in _HOMES:
-                importlib.import_module(f"actgent.{home}")
+    for kind in kinds:
+        known: dict[str, type] = {_tag(each): each for each in _subclasses(kind)}
+        if isinstance(tag, str) and tag in known:
+            return known[tag]
     names = ", ".join(kind.__name__ for kind in kinds)
     raise WireError(f"unknown type {tag!r:.100} of {names}: call from_dict() of the class that wrote it")
 
