@@ -49,7 +49,7 @@ else
 	$(BIN)/python tests/run.py
 endif
 
-core: $(INSTALLED) ## the tests of the core in a copy without cli, client, cluster, evaluation, interop, observe, portal and web
+core: $(INSTALLED) ## the tests of the core in a copy without cli, client, cluster, evaluation, interop, observe, portal, simulation and web
 	$(BIN)/python tests/run.py --core
 
 matrix: $(INSTALLED) ## a part of the tests on other versions of Python and on the lowest versions of dependencies; ARGS="3.13 lowest"

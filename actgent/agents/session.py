@@ -436,7 +436,7 @@ class Session(Generic[DataT_co]):
             deadline=enqueue_timeout,
             on_busy=on_busy,
             metadata=metadata,
-            via=text_of(check_label(label)),
+            via="" if label is TRUSTED else text_of(check_label(label)),
         )
         try:
             specs = check_caller_tools(tools, self._agent.core.calling.registry) if tools is not None else ()
@@ -618,9 +618,10 @@ class Session(Generic[DataT_co]):
         Raises:
             WouldDeadlock: The call is made by a handler or tool of this session, so it would wait for itself.
         """
-        self._agent.runner.check_loop("session.wait_idle()")
+        running = self._services.running
+        running.runner.check_loop("session.wait_idle()")
         try:
-            await self._agent.lifecycle.wait_idle(self._context)
+            await running.lifecycle.wait_idle(self._context)
         except SessionMoved as moved:
             await self._elsewhere(moved).wait_idle()
 

@@ -143,11 +143,8 @@ def _answer(said: object) -> ModelResponse:
         parts = to_parts(said)  # type: ignore[arg-type]
     except TypeError as error:
         raise ConfigurationError(f"{said!r} is not a scripted answer: {error}") from None
-    return ModelResponse(
-        parts=parts,
-        stop="tool_calls" if any(isinstance(part, ToolCall) for part in parts) else "end",
-        model="scripted",
-    )
+    calls_tools = ToolCall in map(type, parts)
+    return ModelResponse(parts=parts, stop="tool_calls" if calls_tools else "end", model="scripted")
 
 
 async def _perform(entry: _Entry, chat: ModelRequest) -> ModelResponse:
