@@ -388,30 +388,6 @@ def test_no_import_is_hidden_in_a_string(modules):
     assert found == {"toolsets.discovery"}
 
 
-def test_no_import_is_hidden_in_a_string(modules):
-    """The check of layers reads import statements, so a module may not import another one by its name.
-
-    The `__init__.py` of a package may load its public names by their modules. The simulation replaces functions of modules.
-    """
-    found = {
-        f"{name}: {node.value}"
-        for name, module in modules.items()
-        if not (is_package(name) or name.startswith("simulation."))
-        for node in ast.walk(module)
-        if isinstance(node, ast.Constant) and isinstance(node.value, str)
-        if node.value.startswith("actgent.") and node.value.removeprefix("actgent.") in modules.keys() - {name}
-    }
-    assert found == set()
-    calls = {
-        name
-        for name, module in modules.items()
-        if not is_package(name)
-        for node in ast.walk(module)
-        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(("import_module", "__import__"))
-    }
-    assert {name for name in calls if not name.startswith("simulation.")} == {"toolsets.discovery"}
-
-
 def inner_folders(modules: dict[str, ast.Module]) -> dict[str, set[str]]:
     """The folders in folders, with the modules of each."""
     found: dict[str, set[str]] = {
