@@ -9,11 +9,23 @@ from pathlib import Path
 import pytest
 import trio
 
-from actgent import BareAgent, ScriptedLLM, Text, ToolCall, ToolResult, open_runtime
+from actgent import (
+    BareAgent,
+    ModelError,
+    ScriptedLLM,
+    Text,
+    ToolCall,
+    ToolResult,
+    delegation_tools,
+    open_runtime,
+)
 from actgent.approvals import Approve
 from actgent.errors import ConfigurationError, ToolError
 from actgent.interop import A2AProtocol
-from actgent.toolsets.a2a import A2AAgent
+from actgent.journal.records import MessageAcceptedRecord
+from actgent.journal.session_lists import SessionFilter
+from actgent.messages import traceparent
+from actgent.toolsets.a2a import A2AAgent, A2AModel
 from actgent.toolsets.http import Bearer
 from tests.interop.conftest import make_agents, runs, seen as chats
 from tests.web.conftest import open_served
@@ -235,3 +247,88 @@ async def test_agent_of_the_sdk_answers_and_asks():
                 await tool.run({"message": "ask"})
             process.kill()
     assert answer.startswith("echo: hello\n(context_id: ")
+
+
+# --- as an agent of the program --------------------------------------------------------------
+
+
+def forwarding(served, **options):
+    tool = connect(served, **options)
+    return BareAgent("clerk", llm=A2AModel(tool), tools=[tool])
+
+
+def delegate_once(chat):
+    """Delegate the user's words to the clerk, and repeat its report."""
+    last = chat.messages[-1]
+    if results := [part for part in last.parts if isinstance(part, ToolResult)]:
+        return f"report: {results[0].content}"
+    words = "".join(part.text for part in last.parts if isinstance(part, Text))
+    if "you said" in words:
+        return "noted"
+    return ToolCall("delegate_to_agent", {"agent": "clerk", "task": words})
+
+
+async def test_remote_agent_keeps_its_conversation_in_a_session(served):
+    chats.clear()
+    async with forwarding(served) as agent:
+        session = await agent.create_session("ada")
+        assert (await agent.run("hello", session=session)).text == "you said: hello"
+        assert (await agent.run("again", session=session)).text == "you said: again"
+        assert len(chats[-1].messages) == 3
+        with pytest.raises(ModelError, match="failed"):
+            await agent.run("please fail")
+
+
+async def test_task_is_delegated_to_a_remote_agent(served):
+    async with open_runtime(journal="memory:") as runtime:
+        boss = BareAgent("boss", llm=ScriptedLLM(delegate_once), tools=delegation_tools(allowed=["clerk"]))
+        await runtime.start(forwarding(served))
+        await runtime.start(boss)
+        assert (await boss.run("hello")).text == "report: you said: hello"
+        session, was_told = await boss.create_session("ada"), trio.Event()
+        session.on_conversation(lambda _: was_told.set())
+        await session.delegate("clerk", "good day")
+        with trio.fail_after(30):
+            await was_told.wait()
+        assert session.history[-1].text == "noted"
+        assert "you said: good day" in session.history[-2].text
+    assert len(await tasks_of(served)) == 2
+
+
+async def test_question_of_a_delegated_task_is_answered(served):
+    async with open_runtime(journal="memory:") as runtime:
+        agent = forwarding(served)
+        await runtime.start(agent)
+        session = await agent.create_session("ada")
+        await session.chat("please pay")
+        with trio.fail_after(30):
+            await session.wait_idle()
+            (asked,) = session.approvals
+            assert asked.question == "Really pay?"
+            await session.answer(asked.id, Approve(content={"answer": "approve"}))
+            await session.wait_idle()
+        assert session.history[-1].text == "The result is in."
+    assert runs["pay"] == 1
+
+
+async def test_model_needs_its_tool(served):
+    with pytest.raises(ConfigurationError, match="A2AAgent"):
+        A2AModel("clerk")
+    async with BareAgent("clerk", llm=A2AModel(connect(served))) as agent:
+        with pytest.raises(ModelError, match="needs the tool"):
+            await agent.run("hello")
+
+
+async def test_calls_belong_to_the_trace_of_the_caller(served):
+    """The remote agent's messages have the trace of the turn that called it."""
+    trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    async with forwarding(served) as agent:
+        token = traceparent.set(trace)
+        try:
+            await agent.run("hello")
+        finally:
+            traceparent.reset(token)
+    (session,) = await served.runtime.journal.page(SessionFilter(agent="clerk"))
+    records = await served.runtime.journal.load(session.session_id, agent="clerk")
+    (accepted,) = [each for each in records if isinstance(each, MessageAcceptedRecord)]
+    assert accepted.message.traceparent == trace

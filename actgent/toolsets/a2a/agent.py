@@ -14,7 +14,7 @@ import trio
 from actgent.approvals import ApprovalRequest, FormAnswer
 from actgent.errors import ApprovalRequired, ConfigurationError, ToolError
 from actgent.errors.printable import shown
-from actgent.messages import Medium, new_id
+from actgent.messages import Medium, new_id, traceparent, valid_traceparent
 from actgent.tools.base import ApprovalRule, Effect, Tool, ToolContext
 from actgent.tools.outputs.media import make_medium
 from actgent.toolsets.http import (
@@ -176,10 +176,13 @@ class A2AAgent(Tool):
         raise ToolError("the agent's card has no JSON-RPC interface of A2A 1.0")
 
     async def _send(self, method: str, url: str, content: bytes | None = None) -> Mapping[str, Any]:
+        headers = {"Accept": "application/json", "Content-Type": "application/json", "A2A-Version": "1.0"}
+        if (trace := valid_traceparent(traceparent.get())) is not None:
+            headers["traceparent"] = trace
         request = APIRequest(
             method=method,
             url=url,
-            headers={"Accept": "application/json", "Content-Type": "application/json", "A2A-Version": "1.0"},
+            headers=headers,
             content=content,
             credentials=await get_credentials(self._auth),
             max_bytes=self.max_bytes,
