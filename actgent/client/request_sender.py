@@ -79,17 +79,17 @@ class BrokenConnections:
     transport: Transport
     request: RemoteRequest
     count: int = 0
-    _is_last: bool = False
-    """True if the last connection broke, and the next one to break is the last one."""
+    _must_pause: bool = False
+    """True until the pause before the final attempt, after which another broken connection ends the request."""
 
     async def wait_calm(self) -> None:
-        """Wait before the next try if another break would be the last one: until no node has crashed for `CALM_SECONDS`.
+        """Wait before the final attempt, until no node has crashed for `CALM_SECONDS`. Return at once before earlier attempts.
 
         The crash of a process is detected after a moment, so this first waits `LAST_RETRY_PAUSE_SECONDS` after a break.
         """
-        if self._is_last:
+        if self._must_pause:
             await trio.sleep(LAST_RETRY_PAUSE_SECONDS)
-            self._is_last = False
+            self._must_pause = False
         if self.count == MAX_BROKEN_CONNECTIONS - 1:
             while (left := CALM_SECONDS - await self.transport.calm_seconds()) > 0:  # noqa: ASYNC110 - polls a server
                 await trio.sleep(left)
@@ -110,7 +110,7 @@ class BrokenConnections:
         if not (isinstance(reason, Refused) or await self.transport.is_up()):
             return
         self.count += 1
-        self._is_last = self.count == MAX_BROKEN_CONNECTIONS - 1
+        self._must_pause = self.count == MAX_BROKEN_CONNECTIONS - 1
         if self.count >= MAX_BROKEN_CONNECTIONS:
             text = (
                 f"{self.count} connections broke during the request {self.request.operation!r}. It is not retried, because "

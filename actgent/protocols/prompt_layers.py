@@ -123,7 +123,7 @@ class SystemPrompt:
         """
         prompts = self.prompts
         whole = (
-            prompts.rendered_for(facts)
+            prompts.render_template(facts)
             if self.replacement is None
             else prompts.with_form(self.replacement, facts)
         )

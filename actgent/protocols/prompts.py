@@ -229,8 +229,8 @@ class PromptManager:
             self._system = self._render(self.template.template, **facts)
         return self._system
 
-    def rendered_for(self, facts: Mapping[str, Any]) -> str:
-        """Return the protocol's template rendered over the facts of a session."""
+    def render_template(self, facts: Mapping[str, Any]) -> str:
+        """Render the protocol's prompt template with the variables of a session in `facts`."""
         return self._render(self.template.template, **facts)
 
     @property

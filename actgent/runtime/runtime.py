@@ -173,7 +173,7 @@ class Runtime(Introspection, Ratings, SessionMigration):
         return agent
 
     async def _equip(self, agents: "Sequence[Startable]") -> None:
-        """Connect the toolsets of agents and start serving. If that or `hosted` fails, the agents are stopped."""
+        """Announce agents to the cluster, and connect their toolsets. Stop the agents if one of the two fails."""
         try:
             await hosted(self.membership, [agent.name for agent in agents])
             for agent in agents:

@@ -59,7 +59,7 @@ _SUSPEND, _END = Suspend(), End()
 
 
 def next_step(turn: Turn) -> Suspend | FailWith | End:
-    """Return how to proceed with a turn after its last pass."""
+    """Return whether a turn is suspended, fails or ends after its last model call."""
     if turn.error is None and turn.pending_approvals is not None:
         return _SUSPEND
     error = turn.error if turn.stop is None else turn.stop

@@ -20,7 +20,7 @@ REPEATABLE_ENDS = ("refused", "journal", "stopped", "moved")
 
 @attrs.define
 class Notes:
-    """What callers and handlers outside of the processes know, for the checks."""
+    """Observations of callers and handlers in a simulation. They survive simulated crashes and are compared with the journal."""
 
     sent: dict[str, str] = attrs.field(factory=dict)
     """Session ids by the ids of messages that were sent."""
@@ -47,11 +47,11 @@ class Notes:
 
 
 def check_run(story: Story, notes: Notes, effects: Mapping[tuple[str, str], str]) -> Iterator[str]:
-    """Yield a sentence for each broken promise.
+    """Yield a description of each violated guarantee of a simulated run.
 
     Args:
         story: The run, with the journal's records.
-        notes: What callers and handlers know.
+        notes: Observations of callers and handlers.
         effects: Declared effects (`pure`, `idempotent`, `once`) of the tools, by agent and tool.
     """
     for session in story.sessions():

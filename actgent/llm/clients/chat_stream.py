@@ -20,7 +20,7 @@ _WHOLE = frozenset({"id", "index", "type", "name", "format", "signature"})
 
 
 class CompletionAssembler(StreamAssembler):
-    """Assembler of one message. Only the choice with index 0 is used."""
+    """Assembles the chunks of a streamed chat completion into one response body. Only choice 0 is used."""
 
     def __init__(self) -> None:
         self._body: Body = {}

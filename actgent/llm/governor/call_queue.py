@@ -50,9 +50,9 @@ class Call:
     total: Cost = NO_COST
     """Sum of the model's reservations at admission, this call included."""
     counted: Cost = NO_COST
-    """Part of that sum that the provider had certainly counted."""
+    """Part of `total` that the provider had certainly counted when this call was admitted."""
     settled: Cost = NO_COST
-    """Sum of the model's reservations when this call had certainly been counted."""
+    """Sum of all reservations at the time when the provider had certainly received this call."""
     task: object = None
     """The waiting task. This module does not use it."""
 

@@ -71,7 +71,7 @@ class SetMark:
 
 @attrs.frozen(kw_only=True)
 class Use:
-    """Add recalls to the use counts of memories."""
+    """Write operation that adds recalls to the use counts of memories."""
 
     uses: Mapping[int, tuple[int, float]]
     """Number of recalls and Unix time of the last one, by memory number."""

@@ -403,7 +403,7 @@ class SessionLifecycle:
         self.runner.resume(context, error)
         turn = context.turn
         inside = is_inside(turn) or would_wait_for_itself(context)
-        ended = _stopped(turn, error)
+        ended = _stop_turn(turn, error)
         others = () if drop is None else _endings(context)
         if drop is not None and (messages := _withdraw(self.inbox, context.id)):
             after, ended = ended, trio.Event()
@@ -492,7 +492,7 @@ def stop_if_requested(lifecycle: SessionLifecycle, context: SessionContext, mess
     error = Interrupted(reason)
     if message_id in context.answered_ids:
         lifecycle.runner.resume(context, error)
-        _stopped(context.turn, error)
+        _stop_turn(context.turn, error)
     elif acceptance is not None and acceptance.place is not None and acceptance.ending is None:
         if not lifecycle.runner.is_running:
             return  # the agent is about to restart
@@ -599,7 +599,7 @@ def _check_not_moved(context: SessionContext) -> None:
         raise context.refusal
 
 
-def _stopped(turn: Turn | None, error: Exception) -> trio.Event | None:
+def _stop_turn(turn: Turn | None, error: Exception) -> trio.Event | None:
     """Stop a turn, and return the event of its end; None without a turn."""
     if turn is None:
         return None

@@ -213,7 +213,7 @@ class StoredOAuth(OAuthClientProvider):
             await flow.aclose()
 
     def _has_only(self, token: str) -> bool:
-        """Return True if there is no access token other than `token`."""
+        """Return True if the stored access token is `token`, or if none is stored: no other process has refreshed it."""
         tokens = self.context.current_tokens
         return tokens is None or tokens.access_token == token
 

@@ -48,7 +48,7 @@ class DeliveryCursors:
     _generation: int = 0
     """Number of the session that stores the state now."""
     _written: int = MAX_RECORDS
-    """Number of records in the current generation."""
+    """Number of records in the current cursor session; at `MAX_RECORDS`, a new session replaces it."""
     _noted: float = 0.0
     """Value of `since` in the journal."""
 
