@@ -96,8 +96,8 @@ class Field:
     @property
     def member(self) -> Mapping[str, Any]:
         """JSON Schema of the field's value."""
-        said = {"title": self.label, "description": self.help, "default": self.default}
-        about = {name: value for name, value in said.items() if value not in ("", None)}
+        schema = {"title": self.label, "description": self.help, "default": self.default}
+        about = {name: value for name, value in schema.items() if value not in ("", None)}
         return {INPUT: self.kind, **about, **self._type(), **self._bounds()}
 
     def _type(self) -> Mapping[str, Any]:
@@ -122,11 +122,11 @@ class Field:
         least = self.minimum
         if least is None and self.required and self.kind != "number":
             least = 1
-        said = {names[0]: least, names[1]: self.maximum}
+        bounds = {names[0]: least, names[1]: self.maximum}
         whole = self.kind != "number"
         return {
             name: int(value) if whole else value
-            for name, value in said.items()
+            for name, value in bounds.items()
             if value is not None and math.isfinite(value)
         }
 

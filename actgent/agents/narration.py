@@ -110,8 +110,8 @@ class Narration:
                 self._flush(message.session_id)
             case "tool":
                 for result in message.tool_results:
-                    said = f"failed: {result.error}" if result.error is not None else result.content
-                    self._line(message.session_id, f"  {result.tool_name}: {shown(said, MAX_VALUE_CHARS)}")
+                    text = f"failed: {result.error}" if result.error is not None else result.content
+                    self._line(message.session_id, f"  {result.tool_name}: {shown(text, MAX_VALUE_CHARS)}")
             case kind:
                 self._flush(message.session_id)
                 self._line(

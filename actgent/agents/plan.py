@@ -83,8 +83,8 @@ class PlanAgent(Agent[DataT_co, DepsT]):
             "tools": None if tools is None else list(dict.fromkeys(tools)),
             "history": history,
         }
-        said = {name: value for name, value in given.items() if value is not None}
-        session.state.dispatch(lambda state: (CONFIG, {**state.get(CONFIG, {}), **said}))
+        changes = {name: value for name, value in given.items() if value is not None}
+        session.state.dispatch(lambda state: (CONFIG, {**state.get(CONFIG, {}), **changes}))
         _limit_history(session)
 
     def _check_config(self, roles: list[str], models: Mapping[str, str], tools: Sequence[str]) -> None:
@@ -145,12 +145,12 @@ class PlanAgent(Agent[DataT_co, DepsT]):
         return found
 
 
-def _not_enabled(_: ToolCall, tool: Tool, told: ToolContext) -> str | None:
+def _not_enabled(_: ToolCall, tool: Tool, context: ToolContext) -> str | None:
     """Return the reason why the session may not call a tool, or None if the tool is enabled."""
-    enabled = _enabled_tools(told.state or {})
+    enabled = _enabled_tools(context.state or {})
     if _is_enabled(tool, enabled):
         return None
-    return f'Tool "{tool.name}" is not enabled for session "{told.session_id}".'
+    return f'Tool "{tool.name}" is not enabled for session "{context.session_id}".'
 
 
 def _is_enabled(tool: Tool, enabled: Sequence[str] | None) -> bool:

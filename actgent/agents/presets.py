@@ -121,7 +121,7 @@ class RouterAgent(Agent[DataT_co, DepsT]):
         session = face_of(await opener.ensure_child(context, route.action))
         content = [part for message in (*turn.joined, turn.message) for part in message.parts]
         reply = await target.run(content, session=session)
-        said = Message(
+        answer_message = Message(
             session_id=context.id,
             sender=Sender(target.name, "agent"),
             parts=to_parts(reply.text),
@@ -129,9 +129,9 @@ class RouterAgent(Agent[DataT_co, DepsT]):
             origin=reply.origin,
             via=reply.via,
         )
-        context.conversation.append(said)
+        context.conversation.append(answer_message)
         if context.log is not None:
-            context.log.add(AgentMessageRecord(message=said, calls=turn.progress.calls))
+            context.log.add(AgentMessageRecord(message=answer_message, calls=turn.progress.calls))
         return attrs.evolve(reply, id=f"{route.id}/reply")
 
 

@@ -578,11 +578,11 @@ class Session(Generic[DataT_co]):
         self._agent.runner.check_loop("session.schedule()")
         check_id("key", key)
         times: dict[str, Any] = {"after": after, "at": at, "cron": cron, "zone": zone}
-        said: dict[str, Any] = {"priority": priority, "metadata": metadata}
+        options: dict[str, Any] = {"priority": priority, "metadata": metadata}
         try:
-            return await schedule_in(self, description, key=key, **times, **said)
+            return await schedule_in(self, description, key=key, **times, **options)
         except SessionMoved as moved:
-            made: Schedule = await self._elsewhere(moved).schedule(description, key=key, **times, **said)
+            made: Schedule = await self._elsewhere(moved).schedule(description, key=key, **times, **options)
             return made
 
     async def unschedule(self, schedule_id: str) -> bool:

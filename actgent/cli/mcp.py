@@ -262,8 +262,8 @@ def _lock(path: Path, listed: Sequence[tuple[MCPServer, Listing]], terminal: Ter
     for gone in sorted(old.servers.keys() - new.keys()):
         terminal.line(f"{gone}: - the server was removed from the file")
     ToolLock(new, prompts).write(path)
-    told = _count_words(*([name for each in kind.values() for name in each] for kind in (new, prompts)))
-    terminal.line(f"{path}: {told} of {counted(len(new), 'server')} locked")
+    locked = _count_words(*([name for each in kind.values() for name in each] for kind in (new, prompts)))
+    terminal.line(f"{path}: {locked} of {counted(len(new), 'server')} locked")
 
 
 def _count_words(tools: Sequence[Any], prompts: Sequence[Any]) -> str:

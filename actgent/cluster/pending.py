@@ -194,7 +194,7 @@ class PendingMessages:
 
     async def _deliver(self, message: PendingMessage) -> bool:
         """Deliver a message to its session, or dead-letter it if the session rejects it. Return False to retry later."""
-        known, telling = decode_pending(message.request), _Telling()
+        known, response = decode_pending(message.request), _Telling()
         body = {**orjson.loads(known.form.body or b"{}"), "message_id": message.message_id}
         request = RelayedRequest(
             verb=known.form.verb,
@@ -206,11 +206,11 @@ class PendingMessages:
             scopes=known.scopes,
         )
         with suppress(trio.BrokenResourceError):
-            await self._application.answer(request, telling, trio.Event())
-        if telling.status < _FIRST_ERROR:
+            await self._application.answer(request, response, trio.Event())
+        if response.status < _FIRST_ERROR:
             return True
-        problem = parse_problem(telling.status, telling.data)
-        if has_moved(telling.status, telling.data) or problem.is_temporary or problem.kind == "inbox-full":
+        problem = parse_problem(response.status, response.data)
+        if has_moved(response.status, response.data) or problem.is_temporary or problem.kind == "inbox-full":
             return False
         await self._give_up(message, f"{problem.kind}: {problem.detail}")
         return True

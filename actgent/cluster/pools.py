@@ -168,12 +168,12 @@ class PoolApplication(RelayApplication):
 
     tasks: PoolTasks
 
-    async def answer(self, request: RelayedRequest, tell: SendChunk, gone: trio.Event) -> None:
+    async def answer(self, request: RelayedRequest, send: SendChunk, gone: trio.Event) -> None:
         if request.verb not in (ASK, CANCEL):
-            await super().answer(request, tell, gone)
+            await super().answer(request, send, gone)
             return
         status, data = await self._report(request)
-        await tell(status, data, True, {})  # noqa: FBT003 - as `SendChunk` has it
+        await send(status, data, True, {})  # noqa: FBT003 - as `SendChunk` has it
 
     async def _report(self, request: RelayedRequest) -> tuple[int, bytes]:
         """Run or stop a task of another pool. Return the status and body of the answer."""

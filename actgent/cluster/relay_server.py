@@ -92,18 +92,18 @@ class RelayServer:
             gone.set()
 
     async def _answer(
-        self, request: SignedRequest, body: bytes, telling: "_Telling", gone: trio.Event
+        self, request: SignedRequest, body: bytes, response: "_Telling", gone: trio.Event
     ) -> None:
         """Answer one verified request, after its session is served and not held back."""
         session_id = request.session_id
         if session_id and not await self._wait_served(session_id, is_freeing(request.verb, request.path)):
-            await telling.misdirect(self.directory.owner_of(session_id).epoch)
+            await response.misdirect(self.directory.owner_of(session_id).epoch)
             return
-        telling.epoch = self.directory.owner_of(session_id).epoch if session_id else 0
+        response.epoch = self.directory.owner_of(session_id).epoch if session_id else 0
         try:
             await self.wait_released(session_id)
         except Problem as held:
-            await telling(held.status, orjson.dumps(held.document("")), True, held.headers)  # noqa: FBT003 - as `Tell`
+            await response(held.status, orjson.dumps(held.document("")), True, held.headers)  # noqa: FBT003 - as `Tell`
             return
         self.figures.relayed += 1
         wired = RelayedRequest(
@@ -116,12 +116,12 @@ class RelayServer:
             scopes=request.scopes,
         )
         try:
-            await self.application.answer(wired, telling, gone)
+            await self.application.answer(wired, response, gone)
         except* (trio.BrokenResourceError, trio.ClosedResourceError):  # the sender has gone
             gone.set()
         except* Exception:  # noqa: BLE001 - the edge: a stream failed that has begun
             _log.exception("a relayed request to %s failed", LogVariable(request.path))
-        if telling.is_open:
+        if response.is_open:
             raise trio.BrokenResourceError  # an incomplete stream: close the connection, so that its reader reconnects
 
     async def _wait_served(self, session_id: str, is_freeing: bool) -> bool:  # noqa: FBT001 - as below

@@ -119,27 +119,27 @@ async def result_of(check: Check, trial: Trial) -> CheckResult:
     name = getattr(check, "__name__", type(check).__name__)
     try:
         found = check(trial)
-        said = await found if inspect.isawaitable(found) else found
+        value = await found if inspect.isawaitable(found) else found
     except AssertionError as error:
         return CheckResult(name, 0.0, False, str(error) or "an assertion failed")  # noqa: FBT003 - a field
     except BaseException as raised:  # noqa: ASYNC103, BLE001 - checks are user code; pytest.fail() raises a BaseException
         failure = convert_user_error(raised, "check", name)
         return CheckResult(name, 0.0, False, f"the check raised {describe(failure)}")  # noqa: ASYNC104, FBT003 - convert_user_error has re-raised cancellations
-    return _result(name, said)
+    return _result(name, value)
 
 
-def _result(name: str, said: object) -> CheckResult:
-    match said:
+def _result(name: str, value: object) -> CheckResult:
+    match value:
         case CheckResult():
-            return said
+            return value
         case None:
             return CheckResult(name, 1.0, True)  # noqa: FBT003 - a field
         case bool():
-            return CheckResult(name, float(said), said, "" if said else "the check returned False")
+            return CheckResult(name, float(value), value, "" if value else "the check returned False")
         case int() | float():
-            score = min(max(float(said), 0.0), 1.0)
+            score = min(max(float(value), 0.0), 1.0)
             return CheckResult(name, score, score >= PASSING_SCORE)
         case str():
-            return CheckResult(name, 0.0 if said else 1.0, not said, said)
-    reason = f"the check returned {said!r:.80}: expected a bool, number, str, CheckResult or None"
+            return CheckResult(name, 0.0 if value else 1.0, not value, value)
+    reason = f"the check returned {value!r:.80}: expected a bool, number, str, CheckResult or None"
     return CheckResult(name, 0.0, False, reason)  # noqa: FBT003 - a field

@@ -121,9 +121,9 @@ def _run(trial: Trial) -> Iterator[str]:
             "user", "\n".join([f"{simulation.stop} after {counted(simulation.turns, 'message')}", *acts])
         )
     for result in trial.results:
-        said = "passed" if result.passed else "failed"
+        verdict = "passed" if result.passed else "failed"
         reason = f": {result.reason}" if result.reason else ""
-        yield _entry(result.name, f"{said}, {result.score:.2f}{reason}")
+        yield _entry(result.name, f"{verdict}, {result.score:.2f}{reason}")
     yield "</dl></div>\n"
 
 

@@ -51,8 +51,10 @@ class Judge:
             reply = await self.agent.run(json.dumps(shown, ensure_ascii=False))
         except Exception as error:  # noqa: BLE001 - a user-defined model may raise anything
             return CheckResult("judge", 0.0, False, f"the judge failed: {describe(error)}"), NO_USAGE  # noqa: FBT003
-        said: Judgement = reply.data
-        return CheckResult("judge", said.score, said.score >= PASSING_SCORE, said.reason), reply.usage
+        judgement: Judgement = reply.data
+        return CheckResult(
+            "judge", judgement.score, judgement.score >= PASSING_SCORE, judgement.reason
+        ), reply.usage
 
 
 def make_judge(model: ModelLike | str) -> Judge:

@@ -298,15 +298,15 @@ def _messages_of(items: Any, instructions: str | None) -> RequestMessages:
         items = [{"role": "user", "content": items}]
     if not isinstance(items, list) or not items or not all(isinstance(each, dict) for each in items):
         raise Problem("invalid", "the messages are a list of objects that is not empty", param="messages")
-    system, said = [instructions] if instructions else [], list[Wire]()
+    system, messages = [instructions] if instructions else [], list[Wire]()
     for item in items:
         if item.get("role") in ("system", "developer"):
             system.append(_plain(item.get("content")))
         elif item.get("type") not in ("reasoning", "mcp_approval_request"):
-            said.append(item)
+            messages.append(item)
     results, decisions = dict[str, Decision](), dict[str, Decision]()
-    while said and _kind_of(said[-1]) in ("tool", "decision"):
-        item = said.pop()
+    while messages and _kind_of(messages[-1]) in ("tool", "decision"):
+        item = messages.pop()
         if _kind_of(item) == "tool":
             results[_call_id_of(item)] = Respond(_output_of(item))
         else:
@@ -316,11 +316,11 @@ def _messages_of(items: Any, instructions: str | None) -> RequestMessages:
     )
     if results or decisions:
         return known
-    if not said or _kind_of(said[-1]) != "user":
+    if not messages or _kind_of(messages[-1]) != "user":
         raise Problem(
             "invalid", "the last message is one of the user, or the result of a tool", param="messages"
         )
-    return attrs.evolve(known, history=_history_of(said[:-1]), last=parts_of(said[-1].get("content")))
+    return attrs.evolve(known, history=_history_of(messages[:-1]), last=parts_of(messages[-1].get("content")))
 
 
 def _kind_of(item: Mapping[str, Any]) -> str:
@@ -425,23 +425,23 @@ async def chat_completions(call: HTTPCall) -> Response:
     body, agent = call.body, agent_of(call)
     check_types(body, _CHAT_TYPES)
     check_supported(body)
-    said = messages_of_request(body, "messages")
-    options = options_of(call, agent, said.system, "max_completion_tokens")  # before a session is created
+    request = messages_of_request(body, "messages")
+    options = options_of(call, agent, request.system, "max_completion_tokens")  # before a session is created
     session_id = call.header("x-session-id")
-    if said.results:
-        session = await _waiting_session(call, agent, said, to_client_id(session_id) if session_id else "")
+    if request.results:
+        session = await _waiting_session(call, agent, request, to_client_id(session_id) if session_id else "")
     elif session_id:
         session = await find_session(call, agent, to_client_id(session_id))
     else:
         opener = call.gateway.access.known_opener(agent)
-        session = await create_session(call, opener, history=said.history)
+        session = await create_session(call, opener, history=request.history)
     message_id = (key_of(call) if session_id else "") or new_id()
     run = Run(
         call=call,
         session=session,
-        message_id="" if said.results else message_id,
-        content=said.last,
-        results=said.results,
+        message_id="" if request.results else message_id,
+        content=request.last,
+        results=request.results,
         options=with_system_layer(session, options),
         is_stateless=not session_id,
     )
@@ -454,20 +454,20 @@ async def chat_completions(call: HTTPCall) -> Response:
 
 
 async def _waiting_session(
-    call: HTTPCall, agent: str, said: RequestMessages, session_id: str = ""
+    call: HTTPCall, agent: str, request: RequestMessages, session_id: str = ""
 ) -> Session:
     """Return the session whose turn waits for the results or decisions of a request.
 
     Args:
         call: The request.
         agent: Name of the agent.
-        said: Messages of the request.
+        request: Messages of the request.
         session_id: Id of the session that the request names; empty if it names none.
 
     Raises:
         Problem: The caller has no such session, or the results are of another session.
     """
-    found = said.session_id
+    found = request.session_id
     if not found or session_id not in ("", found):
         raise _unknown_call()
     try:
@@ -635,27 +635,27 @@ async def create_response(call: HTTPCall) -> Response:
     check_supported(body)
     if body.get("background") and body.get("store") is False:
         raise Problem("invalid", "background does not go with store: false", param="background")
-    said = messages_of_request(body, "input", instructions=body.get("instructions"))
-    if said.decisions and not call.caller.allows("approve"):
+    request = messages_of_request(body, "input", instructions=body.get("instructions"))
+    if request.decisions and not call.caller.allows("approve"):
         raise Problem("forbidden", "mcp_approval_response takes the scope approve")
-    options = options_of(call, agent, said.system, "max_output_tokens")  # before a session is created
+    options = options_of(call, agent, request.system, "max_output_tokens")  # before a session is created
     previous = body.get("previous_response_id")
     if previous is not None:
         session, _ = await _session_of(call, agent, text_field(previous, "previous_response_id"))
-    decided = next(iter((*said.results, *said.decisions)), "")
+    decided = next(iter((*request.results, *request.decisions)), "")
     if decided:
-        session = await _waiting_session(call, agent, said, "" if previous is None else session.id)
+        session = await _waiting_session(call, agent, request, "" if previous is None else session.id)
     elif previous is None:
         opener = call.gateway.access.known_opener(agent)
-        session = await create_session(call, opener, session_id=new_id(), history=said.history)
+        session = await create_session(call, opener, session_id=new_id(), history=request.history)
     message_id = (_id_of_key(call) if previous is not None else "") or new_id()
     run = Run(
         call=call,
         session=session,
         message_id="" if decided else message_id,
-        content=said.last,
-        results=said.results,
-        decisions=said.decisions,
+        content=request.last,
+        results=request.results,
+        decisions=request.decisions,
         options=with_system_layer(session, options),
         is_stateless=previous is None and body.get("store") is False,
     )

@@ -171,9 +171,9 @@ class FeedReader(trio.abc.ReceiveChannel[Written | Erased]):
             await self._parked.park()
         self._check_place()
         item = self._backlog.at(self.place)
-        told = item if isinstance(item, Erased) else await item.decode(with_records=self._with_records)
+        decoded = item if isinstance(item, Erased) else await item.decode(with_records=self._with_records)
         self.place += 1  # only now, so that a cancelled call loses no item
-        return told
+        return decoded
 
     def receive_nowait(self) -> Written | Erased:
         """Return the next step or erasure if it is available without waiting.
@@ -187,11 +187,11 @@ class FeedReader(trio.abc.ReceiveChannel[Written | Erased]):
         if self.place < self._backlog.begin or self._backlog.end - self.place > self.capacity:
             self._check_place()
         item = self._backlog.at(self.place)
-        told = item if isinstance(item, Erased) else item.decode_now(with_records=self._with_records)
-        if told is None:
+        decoded = item if isinstance(item, Erased) else item.decode_now(with_records=self._with_records)
+        if decoded is None:
             raise trio.WouldBlock
         self.place += 1
-        return told
+        return decoded
 
     def _check_open(self) -> None:
         if self._is_closed:

@@ -77,9 +77,9 @@ def count_answered(
     if not usage.input_tokens:
         return None
     before = before if before is not None and before.model == llm.name else None
-    size, said = estimate_request(chat), sum(map(_part_tokens, answer.parts)) + MESSAGE_TOKENS
+    size, answer_tokens = estimate_request(chat), sum(map(_part_tokens, answer.parts)) + MESSAGE_TOKENS
     thinking_before = min(_thinking_tokens_in(chat, before), usage.input_tokens)
-    thinking = _answer_thinking_tokens(answer, said)
+    thinking = _answer_thinking_tokens(answer, answer_tokens)
     counted = usage.input_tokens - thinking_before
     is_within = (
         thinking <= usage.output_tokens
@@ -87,7 +87,12 @@ def count_answered(
     kept = usage.output_tokens - thinking if is_within else usage.output_tokens
     goes_back = any(isinstance(part, Thinking) and part.dialect == llm.dialect for part in answer.parts)
     return CountedRequest(
-        llm.name, size, counted, said, kept, thinking_before + thinking if goes_back else thinking_before
+        llm.name,
+        size,
+        counted,
+        answer_tokens,
+        kept,
+        thinking_before + thinking if goes_back else thinking_before,
     )
 
 
@@ -100,12 +105,12 @@ def count_unsent(llm: LLM, chat: ModelRequest, tokens: int, before: CountedReque
     )
 
 
-def _answer_thinking_tokens(answer: ModelResponse, said: float) -> float:
+def _answer_thinking_tokens(answer: ModelResponse, answer_tokens: float) -> float:
     """Return the tokens of an answer's thinking: the provider's count, or the output tokens not explained by the visible parts."""
     usage = answer.usage
     if usage.reasoning_tokens or not any(isinstance(part, Thinking) for part in answer.parts):
         return usage.reasoning_tokens
-    return max(0.0, usage.output_tokens - said)
+    return max(0.0, usage.output_tokens - answer_tokens)
 
 
 def _thinking_tokens_in(chat: ModelRequest, before: CountedRequest | None) -> float:

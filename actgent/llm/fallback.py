@@ -132,10 +132,10 @@ async def _in_its_share(model: LLM, chat: ModelRequest, shares: int, on_text: On
         return await complete_as_span(model, chat, on_text=on_text)
     seconds = (chat.deadline - now) / shares
     with trio.move_on_after(seconds) as scope:
-        heard = None if on_text is None else partial(_forward_text, scope, on_text)
+        forward = None if on_text is None else partial(_forward_text, scope, on_text)
         try:
             chat = attrs.evolve(chat, deadline=now + seconds)
-            return await complete_as_span(model, chat, on_text=heard)
+            return await complete_as_span(model, chat, on_text=forward)
         except BaseException as raised:  # noqa: ASYNC103, BLE001 - only inside the scope a timeout of ours differs from an error of the model
             error = convert_user_error(raised, "model", model.name)
         raise error

@@ -136,13 +136,13 @@ def _entry(item: object) -> _Entry:
     return _answer(item)
 
 
-def _answer(said: object) -> ModelResponse:
-    if isinstance(said, ModelResponse):
-        return said
+def _answer(scripted: object) -> ModelResponse:
+    if isinstance(scripted, ModelResponse):
+        return scripted
     try:
-        parts = to_parts(said)  # type: ignore[arg-type]
+        parts = to_parts(scripted)  # type: ignore[arg-type]
     except TypeError as error:
-        raise ConfigurationError(f"{said!r} is not a scripted answer: {error}") from None
+        raise ConfigurationError(f"{scripted!r} is not a scripted answer: {error}") from None
     calls_tools = ToolCall in map(type, parts)
     return ModelResponse(parts=parts, stop="tool_calls" if calls_tools else "end", model="scripted")
 
@@ -152,5 +152,5 @@ async def _perform(entry: _Entry, chat: ModelRequest) -> ModelResponse:
         return entry
     if isinstance(entry, BaseException):
         raise entry.with_traceback(None)
-    said = entry(chat)
-    return _answer(await said if inspect.isawaitable(said) else said)
+    scripted = entry(chat)
+    return _answer(await scripted if inspect.isawaitable(scripted) else scripted)

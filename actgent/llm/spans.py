@@ -105,8 +105,8 @@ class ModelWork(TracedWork):
         if usage.cost:
             self.facts[names.COST] = usage.cost
         if self.tracing.has_content:
-            said = (ChatMessage("assistant", answer.parts),)
-            self.facts |= self.tracing.content(names.OUTPUT_MESSAGES, lambda: _written(said))
+            messages = (ChatMessage("assistant", answer.parts),)
+            self.facts |= self.tracing.content(names.OUTPUT_MESSAGES, lambda: _written(messages))
 
 
 async def complete_as_span(llm: LLM, chat: ModelRequest, *, on_text: OnText | None) -> ModelResponse:

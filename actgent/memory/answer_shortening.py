@@ -10,13 +10,13 @@ MAX_TEXT_CHARACTERS = 1_000
 """Maximum length of a shown text in characters. Longer arguments of a call are replaced as a whole."""
 
 
-def shorten_answer(said: ChatMessage) -> ChatMessage:
+def shorten_answer(answer: ChatMessage) -> ChatMessage:
     """Return an answer with long texts and call arguments shortened. All calls are kept.
 
     Returns the same object if nothing is long.
     """
-    parts = tuple(map(_shorten_part, said.parts))
-    return said if all(map(operator.is_, parts, said.parts)) else ChatMessage(said.role, parts)
+    parts = tuple(map(_shorten_part, answer.parts))
+    return answer if all(map(operator.is_, parts, answer.parts)) else ChatMessage(answer.role, parts)
 
 
 def _shorten_part(part: Part) -> Part:

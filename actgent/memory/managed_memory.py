@@ -68,7 +68,7 @@ class ManagedView(ModelView):
 
     def shrink(self, share: float) -> bool:
         """Cut the shown messages. The cut lasts until the next turn, for which the function is called again."""
-        size = sum(estimate_part_tokens(said.parts) for said in self.messages())
+        size = sum(estimate_part_tokens(message.parts) for message in self.messages())
         if self._cut(size * share, estimate_part_tokens):
             return True
         pinned = set(map(id, self._pinned))
@@ -83,12 +83,12 @@ class ManagedView(ModelView):
         return HistorySlice(chat, front=(OPENING,) if begins_alone else self._front)
 
     def _size(self) -> int:
-        return sum(count_characters(said.parts) for said in self.messages())
+        return sum(count_characters(message.parts) for message in self.messages())
 
     def _cut(self, wanted: float, measure: Measure, *, is_deep: bool = False) -> bool:
         """Cut the shown messages to about `wanted` in the unit of `measure`; return False if nothing can be cut."""
         pinned = set(map(id, self._pinned))
-        front = sum(measure(said.parts) for said in self._front)
+        front = sum(measure(message.parts) for message in self._front)
         found = trim_conversation(
             self._chat, wanted - front, measure, pinned=pinned, task=pinned, is_deep=is_deep
         )
@@ -96,8 +96,8 @@ class ManagedView(ModelView):
             return False
         if found.left_out:
             gone = missing_from(found.chat, self._pinned)
-            told = left_out_notice(found.left_out - len(gone))
-            self._front = (told, *gone) if gone and gone[0].role == "assistant" else (*gone, told)
+            notice = left_out_notice(found.left_out - len(gone))
+            self._front = (notice, *gone) if gone and gone[0].role == "assistant" else (*gone, notice)
         self._chat = found.chat
         return True
 
@@ -117,17 +117,17 @@ class ManagedView(ModelView):
         kept = [*(note for note in _last_notices(record) if note.id not in ids), *kept]
         given = {each.id: each for each in kept}
         asked = [given.get(each.id, each) for each in _unanswered_messages(record)]
-        kept = [*(each for each in kept if each.id not in {said.id for said in asked}), *asked]
+        kept = [*(each for each in kept if each.id not in {chat.id for chat in asked}), *asked]
         newest = record[-1].id
         shown, pinned = list[ChatMessage](), list[ChatMessage]()
         ids = {each.id for each in (*asked, *_last_notices(record))}
         for each in whole(kept):
-            said = to_chat(each, answered=each.id == newest)
-            shown += said
+            chat = to_chat(each, answered=each.id == newest)
+            shown += chat
             if each.id in ids:
-                pinned += said
+                pinned += chat
         self._pinned, self._front = tuple(pinned), ()
-        since = (said for each in self._record[self._begun :] for said in to_chat(each, answered=False))
+        since = (chat for each in self._record[self._begun :] for chat in to_chat(each, answered=False))
         return [*shown, *since]
 
 

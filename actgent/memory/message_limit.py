@@ -80,8 +80,8 @@ class LimitedView(ModelView):
     def _find_turn(self, shown: Sequence[ChatMessage]) -> int:
         """Return the index of the first message of the current turn. It stays even if later messages are omitted."""
         if self._begun is not None:
-            for place, said in enumerate(shown):
-                if said.parts is self._begun.parts:
+            for place, message in enumerate(shown):
+                if message.parts is self._begun.parts:
                     return place
         return max(0, len(shown) - sum(size for size, _ in self._turn))
 

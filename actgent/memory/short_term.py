@@ -113,8 +113,8 @@ def _sayable(message: Message) -> tuple[Part, ...]:
         return parts if _says_something(parts[0]) else ()
     if message.cut:
         parts = tuple(part for part in parts if isinstance(part, Text))
-    said = tuple(part for part in parts if not isinstance(part, Text) or part.text)
-    return said if any(map(_says_something, said)) else ()
+    content = tuple(part for part in parts if not isinstance(part, Text) or part.text)
+    return content if any(map(_says_something, content)) else ()
 
 
 def _says_something(part: Part) -> bool:
@@ -129,8 +129,8 @@ def _results_to_chat(results: Sequence[ToolResult]) -> list[ChatMessage]:
     native = tuple([result for result in results if result.native])
     chat = [ChatMessage("tool", native)] if native else []
     if len(native) < len(results):
-        told = [result for result in results if not result.native]
-        lines = "\n\n".join(map(_result_text, told))
+        shown = [result for result in results if not result.native]
+        lines = "\n\n".join(map(_result_text, shown))
         chat.append(ChatMessage("user", (Text(f"{TEXT_RESULTS}\n\n{lines}"),)))
     return chat
 
@@ -213,15 +213,19 @@ class ShortTermView(ModelView):
         """Return the state as plain data."""
         shown = [*self._tasks, *self._kept, *self._chat]
         notices = self._notices or {}
-        places = {id(said): place for place, said in enumerate(shown)}
-        gone = [said for said in (*notices.values(), *self._asked, *self._cause) if id(said) not in places]
-        places |= {id(said): len(shown) + number for number, said in enumerate(gone)}
+        places = {id(message): place for place, message in enumerate(shown)}
+        gone = [
+            message
+            for message in (*notices.values(), *self._asked, *self._cause)
+            if id(message) not in places
+        ]
+        places |= {id(message): len(shown) + number for number, message in enumerate(gone)}
         return (
             *(_FORM, self._budget, self._room, self._characters, self._is_too_long, self._left_out),
             None if self._settles is None else parts_to_plain(self._settles),
             *(chat_to_plain([*shown, *gone]), len(self._tasks), len(self._kept), len(self._chat)),
             [[source, places[id(notice)]] for source, notice in notices.items()],
-            *([places[id(said)] for said in each] for each in (self._asked, self._cause)),
+            *([places[id(message)] for message in each] for each in (self._asked, self._cause)),
         )
 
     @classmethod
@@ -229,13 +233,13 @@ class ShortTermView(ModelView):
         """Create a view from the fields that `save` stored. Repeated messages become the same object again."""
         room, characters, is_too_long, left_out, settles, plain, tasks, kept, chat, *places = fields
         notices, asked, cause = places
-        said = chat_from_plain(plain)
-        view = cls(budget, room, said[tasks + kept : tasks + kept + chat], characters)
+        message = chat_from_plain(plain)
+        view = cls(budget, room, message[tasks + kept : tasks + kept + chat], characters)
         view._is_too_long, view._left_out = is_too_long, left_out
-        view._tasks, view._kept = tuple(said[:tasks]), tuple(said[tasks : tasks + kept])
-        view._notices = {source: said[place] for source, place in notices} or None
-        view._asked = tuple([said[place] for place in asked])
-        view._cause = tuple([said[place] for place in cause])
+        view._tasks, view._kept = tuple(message[:tasks]), tuple(message[tasks : tasks + kept])
+        view._notices = {source: message[place] for source, place in notices} or None
+        view._asked = tuple([message[place] for place in asked])
+        view._cause = tuple([message[place] for place in cause])
         view._settles = None if settles is None else parts_from_plain(settles)
         return view
 
@@ -243,34 +247,34 @@ class ShortTermView(ModelView):
         if self._settles is not None:
             self._settle(self._settles)
         kind = message.sender.kind
-        for said in to_chat(message, answered=answered):
-            size = count_characters(said.parts)
-            if size * 2 > self._budget and said.role == "assistant":
-                said = shorten_answer(said)  # noqa: PLW2901 - from here on the shown form of the message
-                size = count_characters(said.parts)
-            self._chat.append(said)
+        for each in to_chat(message, answered=answered):
+            size = count_characters(each.parts)
+            if size * 2 > self._budget and each.role == "assistant":
+                each = shorten_answer(each)  # noqa: PLW2901 - from here on the shown form of the message
+                size = count_characters(each.parts)
+            self._chat.append(each)
             if self._is_too_long:
                 self._leave_out_last()
             self._characters += size
             if kind == "user":
                 is_joined = len(self._chat) > 1 and self._asked and self._chat[-2] is self._asked[-1]
-                self._asked = (*self._asked, said) if is_joined else (said,)
+                self._asked = (*self._asked, each) if is_joined else (each,)
                 self._cause = ()
             elif answered and message.causation_id is None:
-                self._cause = (said,)
+                self._cause = (each,)
             if answered:
                 self._settles = message.parts if kind in _OWN else None
             elif message.is_note:
-                self._notices = {**(self._notices or {}), message.sender.name: said}
+                self._notices = {**(self._notices or {}), message.sender.name: each}
         if self._characters > self._room:
             self._make_room(self._room)
 
     def _settle(self, parts: tuple[Part, ...]) -> None:
         """Give an answered message of an agent the role assistant, now that another message follows."""
-        said, last = ChatMessage("assistant", parts), self._chat[-1]
-        self._chat = [*self._chat[:-1], said]
+        answer, last = ChatMessage("assistant", parts), self._chat[-1]
+        self._chat = [*self._chat[:-1], answer]
         if self._cause and self._cause[-1] is last:
-            self._cause = (said,)
+            self._cause = (answer,)
         self._settles = None
 
     def _leave_out_last(self) -> None:
@@ -279,11 +283,11 @@ class ShortTermView(ModelView):
             start = self._last(len(self._chat) - 1)
             gone = self._chat[start:-1]
             size = _size(gone)
-            told = placeholder_message(gone, size, self._budget)
-            self._chat = [*self._chat[:start], told, self._chat[-1]]
-            self._asked = tuple([told if said in gone else said for said in self._asked])
-            self._cause = tuple([told if said in gone else said for said in self._cause])
-            self._characters += count_characters(told.parts) - size
+            notice = placeholder_message(gone, size, self._budget)
+            self._chat = [*self._chat[:start], notice, self._chat[-1]]
+            self._asked = tuple([notice if message in gone else message for message in self._asked])
+            self._cause = tuple([notice if message in gone else message for message in self._cause])
+            self._characters += count_characters(notice.parts) - size
             self._is_too_long = False
 
     def _last(self, end: int) -> int:
@@ -297,11 +301,11 @@ class ShortTermView(ModelView):
             if self._characters > self._room - length(tail):
                 last = self._chat[self._last(len(self._chat)) :]
                 shown = set(map(id, last))
-                front = [said for said in self._pinned() if id(said) not in shown]
+                front = [message for message in self._pinned() if id(message) not in shown]
                 raise overflow((*front, *last), tail, self._budget)
 
     def shrink(self, share: float) -> bool:
-        size = sum(estimate_part_tokens(said.parts) for said in self._shown())
+        size = sum(estimate_part_tokens(message.parts) for message in self._shown())
         if self._shorten(size * share, estimate_part_tokens):
             return True
         pinned = set(map(id, (*self._asked[-1:], *self._cause, *(self._notices or {}).values())))
@@ -319,10 +323,10 @@ class ShortTermView(ModelView):
     def _front(self) -> tuple[ChatMessage, ...]:
         """Return the messages that precede a cut conversation."""
         tasks, kept = self._tasks, self._kept
-        told = left_out_notice(self._left_out - len(tasks) - len(kept))
+        notice = left_out_notice(self._left_out - len(tasks) - len(kept))
         if tasks and tasks[0].role == "user":
-            return (*tasks, told, *kept)
-        return (told, *kept, *tasks)
+            return (*tasks, notice, *kept)
+        return (notice, *kept, *tasks)
 
     def _shown(self) -> Sequence[ChatMessage]:
         """Return all shown messages without the notice about omitted ones."""
@@ -349,10 +353,10 @@ class ShortTermView(ModelView):
         """Cut the conversation to about `wanted`, in the unit of `measure`. Return False if nothing can be cut."""
         asked = self._asked[-1:] if is_deep else self._asked
         pinned = set(map(id, (*asked, *self._cause, *(self._notices or {}).values())))
-        front = [said for said in (*self._tasks, *self._kept) if id(said) in pinned]
+        front = [message for message in (*self._tasks, *self._kept) if id(message) in pinned]
         found = trim_conversation(
             self._chat,
-            wanted - sum(measure(said.parts) for said in front),
+            wanted - sum(measure(message.parts) for message in front),
             measure,
             pinned=pinned,
             task=set(map(id, (*self._asked, *self._cause))),

@@ -86,7 +86,7 @@ class SlidingView(ShortTermView):
         if type(self) is not SlidingView:
             return None
         places = self._places()
-        begun = [places.get(id(said), _GONE) for said in self._begun]
+        begun = [places.get(id(message), _GONE) for message in self._begun]
         return pack((_FORM, self._turns, begun, self._saved()))
 
     def begin_at(self, turns: int | None, places: Sequence[int]) -> None:
@@ -114,4 +114,4 @@ class SlidingView(ShortTermView):
     def _places(self) -> dict[int, int]:
         """Return the index of each turn's first message by the message's `id()`."""
         begun = set(map(id, self._begun))
-        return {id(said): place for place, said in enumerate(self._chat) if id(said) in begun}
+        return {id(message): place for place, message in enumerate(self._chat) if id(message) in begun}

@@ -128,16 +128,16 @@ class SummarizingView(ShortTermView):
         last = (self._notices or {}).get(SUMMARY)  # not shortened, since no other message has its content
         lines = (
             line
-            for said in read
-            for line in _lines(said, MAX_COVERED_CHARACTERS if said is last else _MAX_PART_CHARACTERS)
+            for message in read
+            for line in _lines(message, MAX_COVERED_CHARACTERS if message is last else _MAX_PART_CHARACTERS)
         )
         return Material(covers[-1], "\n\n".join(lines))
 
     def save(self) -> bytes | None:
         if type(self) is not SummarizingView:
             return None
-        places = {id(said): place for place, said in enumerate(self._chat)}
-        ends = [[number, places.get(id(said), _GONE)] for number, said in self._ends]
+        places = {id(message): place for place, message in enumerate(self._chat)}
+        ends = [[number, places.get(id(message), _GONE)] for number, message in self._ends]
         return pack((_FORM, self.keep, self.trigger, self._count, ends, self._saved()))
 
     def go_on(self, keep: int, trigger: int, count: int, ends: Sequence[tuple[int, int]]) -> None:
@@ -167,22 +167,22 @@ class SummarizingView(ShortTermView):
     def _take_over(self, found: TrimResult) -> None:
         super()._take_over(found)
         kept = set(map(id, self._chat))
-        ends = ((number, found.replaced.get(id(said), said)) for number, said in self._ends)
+        ends = ((number, found.replaced.get(id(message), message)) for number, message in self._ends)
         self._ends = [each for each in ends if id(each[1]) in kept]
 
     def _numbered(self) -> list[tuple[int, int]]:
         """Return pairs of a number of messages in the record and the index of the shown message that they end with."""
-        places = {id(said): place for place, said in enumerate(self._chat)}
-        return [(number, places[id(said)]) for number, said in self._ends if id(said) in places]
+        places = {id(message): place for place, message in enumerate(self._chat)}
+        return [(number, places[id(message)]) for number, message in self._ends if id(message) in places]
 
 
-def _lines(said: ChatMessage, longest: int = _MAX_PART_CHARACTERS) -> Iterator[str]:
+def _lines(message: ChatMessage, longest: int = _MAX_PART_CHARACTERS) -> Iterator[str]:
     """Yield the parts of a message as text for a summary request. A text is cut at `longest` characters."""
-    for part in said.parts:
+    for part in message.parts:
         if isinstance(part, Text):
-            yield f"{said.role}: {_short(part.text, longest)}"
+            yield f"{message.role}: {_short(part.text, longest)}"
         elif isinstance(part, ToolCall):
-            yield f"{said.role} calls {part.name}: {_short(str(part.arguments))}"
+            yield f"{message.role} calls {part.name}: {_short(str(part.arguments))}"
         elif isinstance(part, ToolResult):
             yield f"result of {part.tool_name}: {_short(part.text)}"
 

@@ -74,8 +74,8 @@ def overflow(messages: Sequence[ChatMessage], tail: str, budget: int) -> Context
     """Return the error of a request with more than `budget` characters. It lists the largest parts."""
     others = [("the instructions of this stage", tokens(length(tail)))] if tail else []
     parts = largest(messages, others)
-    said = sum(count_characters(message.parts) for message in messages)
-    wanted, allowed = tokens(said + length(tail)), tokens(budget)
+    message_size = sum(count_characters(message.parts) for message in messages)
+    wanted, allowed = tokens(message_size + length(tail)), tokens(budget)
     text = (
         f"the request would take about {wanted:,} tokens, and the context budget is {allowed:,}; the largest parts are: "
         f"{', '.join(f'{words} ({size:,})' for words, size in parts)}. Send less, let tools return less "

@@ -25,7 +25,7 @@ def unpack(data: bytes) -> Any:
 
 def chat_to_plain(chat: Sequence[ChatMessage]) -> list[list[object]]:
     """Convert messages to plain data for `pack`."""
-    return [[_ROLES.index(said.role), parts_to_plain(said.parts)] for said in chat]
+    return [[_ROLES.index(message.role), parts_to_plain(message.parts)] for message in chat]
 
 
 def parts_to_plain(parts: tuple[Part, ...]) -> str | bytes:

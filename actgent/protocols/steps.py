@@ -145,12 +145,12 @@ class Steps(Protocol):
         self._zone, self.timezone = _parse_timezone(name), name
 
     def request(self, view: TurnView) -> Request:
-        said = [self._clock(view.message.created_at), _BEGIN if view.stage is None else _GO_ON]
+        texts = [self._clock(view.message.created_at), _BEGIN if view.stage is None else _GO_ON]
         if view.calls + 1 == self.max_iterations:
-            said[1] = _LAST
+            texts[1] = _LAST
         if self.final_answer_format:
-            said.append(f"The final answer: {self.final_answer_format}")
-        return Request(tail="\n".join(said))
+            texts.append(f"The final answer: {self.final_answer_format}")
+        return Request(tail="\n".join(texts))
 
     def read(self, answer: ModelResponse, view: TurnView) -> list[Outcome]:
         step = read_step(answer.text)

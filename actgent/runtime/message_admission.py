@@ -425,11 +425,13 @@ class MessageAdmission:
         if (error := _suspended(context)) is None:
             return
         known = tuple((context.mailbox.acceptances or {}).values())
-        told = [
+        withdrawn = [
             each for acceptance in known for each in self._withdraw_if_impatient(context, acceptance, error)
         ]
-        if told and (context.log is None or not self._runner.start_soon(_tell_written, context, told)):
-            _tell(context, told)
+        if withdrawn and (
+            context.log is None or not self._runner.start_soon(_tell_written, context, withdrawn)
+        ):
+            _tell(context, withdrawn)
 
     def _withdraw_if_impatient(
         self, context: SessionContext, acceptance: QueuedMessage, error: Suspended
@@ -437,11 +439,11 @@ class MessageAdmission:
         """Withdraw one message if its caller does not accept waiting for approvals. Return the callers to notify."""
         future, message_id = acceptance.future, acceptance.message.id
         impatient = [guest for guest in acceptance.joined_futures if not guest.is_patient]
-        told = [_WithdrawnCaller(guest, message_id, error, is_refused=False) for guest in impatient]
+        withdrawn = [_WithdrawnCaller(guest, message_id, error, is_refused=False) for guest in impatient]
         acceptance.joined_futures = tuple(guest for guest in acceptance.joined_futures if guest.is_patient)
         is_waiting = acceptance.is_in and acceptance.ending is None
         if future is None or not is_waiting or future.is_patient:
-            return told
+            return withdrawn
         context.mailbox.release_accepted_id(message_id)
         if acceptance.place is not None:
             self._inbox.take_out(acceptance.place)
@@ -452,7 +454,7 @@ class MessageAdmission:
             _WithdrawnCaller(each, message_id, error, is_refused=True)
             for each in (future, *acceptance.joined_futures)
         ]
-        return [*told, *sent]
+        return [*withdrawn, *sent]
 
     def _publish(self, message: Message) -> None:
         self._lifecycle.events.publish(
@@ -521,18 +523,18 @@ class _WithdrawnCaller:
             self.future.suspend(self.error)
 
 
-async def _tell_written(context: SessionContext, told: Iterable[_WithdrawnCaller]) -> None:
+async def _tell_written(context: SessionContext, withdrawn: Iterable[_WithdrawnCaller]) -> None:
     """Notify callers of a withdrawal after the journal has recorded it or failed to record it."""
     try:
         if context.log is not None:
             with suppress(JournalError, Fenced):
                 await context.log.flush()
     finally:
-        _tell(context, told)
+        _tell(context, withdrawn)
 
 
-def _tell(context: SessionContext, told: Iterable[_WithdrawnCaller]) -> None:
-    for each in told:
+def _tell(context: SessionContext, withdrawn: Iterable[_WithdrawnCaller]) -> None:
+    for each in withdrawn:
         each.tell(context)
 
 

@@ -79,13 +79,13 @@ def check_history(history: Iterable[ImportedMessage]) -> tuple[ChatMessage, ...]
 def add_history(context: SessionContext, history: Sequence[ChatMessage], *, now: float) -> None:
     """Append the messages to a new session, and to the records of its next journal batch."""
     senders = {"user": context.owner, "assistant": Sender(context.agent, "assistant"), "tool": _TOOLS}
-    for said in history:
+    for each in history:
         message = Message(
             session_id=context.id,
-            sender=senders[said.role],
-            parts=said.parts,
+            sender=senders[each.role],
+            parts=each.parts,
             created_at=now,
-            via=_sources_of(said),
+            via=_sources_of(each),
         )
         context.conversation.append(message)
         context.conversation.reserve_call_ids(call.id for call in message.tool_calls)

@@ -193,10 +193,10 @@ def remember_turn_outcome(context: SessionContext, turn: Turn, outcome: Outcome)
 
 def finish_listeners(context: SessionContext, turn: Turn) -> None:
     """Finish the futures of an ended turn. A future that joined too late receives the outcome first."""
-    told = next((each for each in turn.listeners if each.has_outcome), None)
+    receiver = next((each for each in turn.listeners if each.has_outcome), None)
     failure = turn.failure
-    outcome = Outcome(None if told is None else told.answer(), failure)
-    if told is not None and failure is None:
+    outcome = Outcome(None if receiver is None else receiver.answer(), failure)
+    if receiver is not None and failure is None:
         remember_turn_outcome(context, turn, outcome)
     for listener in turn.listeners:
         if listener.is_joined and not listener.has_outcome:

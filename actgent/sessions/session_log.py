@@ -187,9 +187,9 @@ class SessionLog:
 
     def tell(self, outcomes: Iterable[OutcomeRecord], checkpoint: TurnCheckpoint | None) -> None:
         """Add records of outcomes before they are delivered, except those that the checkpoint of a resumed turn has already."""
-        for told in outcomes:
-            if checkpoint is None or told.id not in checkpoint.told:
-                self.add(told)
+        for outcome in outcomes:
+            if checkpoint is None or outcome.id not in checkpoint.told:
+                self.add(outcome)
 
     def finish(self, result: ToolResult) -> None:
         """Record the result of one tool call, and queue the batch."""
@@ -207,13 +207,13 @@ class SessionLog:
         """Note that the result of a call was recorded before a restart."""
         self._finished.add(call_id)
 
-    def record_results(self, said: AgentMessageRecord) -> None:
+    def record_results(self, record: AgentMessageRecord) -> None:
         """Add the record of the message with all results of an answer's calls. Each result is recorded once."""
         if self._finished:
-            self.keep(said.message.tool_results)
-            said = refer(said)
+            self.keep(record.message.tool_results)
+            record = refer(record)
             self._finished.clear()
-        self.add(said)
+        self.add(record)
 
     def end(
         self,

@@ -317,19 +317,19 @@ running_turn: ContextVar[Turn | None] = ContextVar("running_turn", default=None)
 """Turn that the current task (or the worker thread that it waits for) works for; None outside of turns."""
 
 
-def can_resume(said: Sequence[Message], message_id: str) -> bool:
+def can_resume(messages: Sequence[Message], message_id: str) -> bool:
     """Return True if a failed turn can resume after its last recorded message. Otherwise the turn has to start again."""
-    if not said or said[-1].cut or not said[-1].tool_results:
-        return bool(said) and not said[-1].cut
-    its = itertools.takewhile(lambda message: message.id != message_id, reversed(said))
+    if not messages or messages[-1].cut or not messages[-1].tool_results:
+        return bool(messages) and not messages[-1].cut
+    its = itertools.takewhile(lambda message: message.id != message_id, reversed(messages))
     return any(result.status != "cancelled" for message in its for result in message.tool_results)
 
 
-def checkpoint_of(turn: Turn, said: Sequence[Message], *, state_number: int) -> TurnCheckpoint | None:
+def checkpoint_of(turn: Turn, messages: Sequence[Message], *, state_number: int) -> TurnCheckpoint | None:
     """Return the checkpoint from which a failed turn resumes; None if the turn has to start again."""
-    if not can_resume(said, turn.message.id):
+    if not can_resume(messages, turn.message.id):
         return None
-    last = said[-1]
+    last = messages[-1]
     is_answer = last.sender.kind == "assistant" and last.causation_id is not None
     return TurnCheckpoint(
         turn.message.id,

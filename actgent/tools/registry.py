@@ -323,8 +323,8 @@ def _prepare_toolset_tool(tool: Tool, toolset: str, *, outside: bool) -> Tool | 
         if fit.outside:
             _neutralize_texts(fit)
     except Exception as error:  # noqa: BLE001 - attributes of a third-party tool may raise anything
-        said = str(error) if isinstance(error, ConfigurationError) else f"{type(error).__name__}: {error}"
-        _log.warning("toolset %s: a tool is left out: %s", shown(toolset), shown(said))
+        reason = str(error) if isinstance(error, ConfigurationError) else f"{type(error).__name__}: {error}"
+        _log.warning("toolset %s: a tool is left out: %s", shown(toolset), shown(reason))
         return None
     return fit
 

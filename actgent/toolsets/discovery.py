@@ -334,8 +334,8 @@ def _load_error(path: str, error: BaseException) -> InvalidFile:
     if isinstance(error, SyntaxError) and error.filename == path:
         return InvalidFile(path, error.lineno or 1, f"syntax error: {error.msg}")
     lines = [step.lineno for step in traceback.extract_tb(error.__traceback__) if step.filename == path]
-    says = isinstance(
+    has_message = isinstance(
         error, ConfigurationError | ImportError
     )  # texts of other exceptions may contain secrets
-    reason = str(error) if says else type(error).__name__
+    reason = str(error) if has_message else type(error).__name__
     return InvalidFile(path, (lines and lines[-1]) or 1, f"the code cannot be run: {reason}")

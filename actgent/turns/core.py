@@ -155,8 +155,8 @@ class AgentCore:
 
     async def _wait_for_person(self, context: SessionContext, turn: Turn, needed: ApprovalNeeded) -> None:
         """Request the approval of a guard. The turn resumes after the last message when the request is decided."""
-        former, said = turn.checkpoint, context.conversation.messages
-        turn.checkpoint = checkpoint_of(turn, said, state_number=context.state_number)
+        former, messages = turn.checkpoint, context.conversation.messages
+        turn.checkpoint = checkpoint_of(turn, messages, state_number=context.state_number)
         if former is not None and turn.checkpoint is not None:
             turn.checkpoint.guarded.update(former.guarded)
             turn.checkpoint.delivered |= former.delivered
@@ -279,8 +279,8 @@ class AgentCore:
     async def _run_hooks(self, context: SessionContext, turn: Turn, message: Message) -> None:
         if message is turn.message:
             asked = [each for each in (*turn.joined, message) if each.sender.kind == "user"]
-            said = [await self.hooks.context_of(context, each, self.dispatcher) for each in asked]
-            turn.aside = "\n\n".join(filter(None, (turn.aside, *said)))
+            texts = [await self.hooks.context_of(context, each, self.dispatcher) for each in asked]
+            turn.aside = "\n\n".join(filter(None, (turn.aside, *texts)))
         await self.hooks.tell(context, turn, self.dispatcher)
         turn.check()
 
@@ -291,8 +291,8 @@ class AgentCore:
     ) -> None:
         """Apply a mode change that the user requests, and notify the model of mode changes while no tool calls are open."""
         if modes.commands and message is turn.message:
-            said = [each for each in (*turn.joined, message) if context.is_from_user(each)]
-            refused = [modes.apply_command(context.state, each) for each in said]
+            user_messages = [each for each in (*turn.joined, message) if context.is_from_user(each)]
+            refused = [modes.apply_command(context.state, each) for each in user_messages]
             turn.aside = "\n".join(filter(None, refused))
         if add_notices(context, (modes,), calls=turn.progress.calls, repairs=turn.progress.repairs):
             self.observer.change_mode(context)

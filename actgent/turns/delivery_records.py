@@ -43,10 +43,10 @@ def remote_reply_record(reply: Reply) -> OutcomeRecord:
 def _told(
     delivery: Reply | Event | Route, kind: str, name: str, answer: Message, *, text: str | None = None
 ) -> OutcomeRecord:
-    said, data = answer.text, to_json_text(delivery.data)
+    answer_text, data = answer.text, to_json_text(delivery.data)
     quoted = "" if text is None else json.dumps(text, ensure_ascii=False)[1:-1]
-    plain_at = _place_of(text, said)
-    text_at, data_at = plain_at or _place_of(quoted, said), _place_of(data, said)
+    plain_at = _place_of(text, answer_text)
+    text_at, data_at = plain_at or _place_of(quoted, answer_text), _place_of(data, answer_text)
     return OutcomeRecord(
         id=delivery.id,
         kind=kind,
@@ -61,7 +61,7 @@ def _told(
     )
 
 
-def _place_of(text: str | None, said: str) -> tuple[int, ...]:
+def _place_of(text: str | None, answer_text: str) -> tuple[int, ...]:
     """Return the start and end of a text in an answer; empty if the text is missing or short."""
-    begin = -1 if text is None or len(text) < MIN_POSITION_CHARS else said.find(text)
+    begin = -1 if text is None or len(text) < MIN_POSITION_CHARS else answer_text.find(text)
     return () if text is None or begin < 0 else (begin, begin + len(text))

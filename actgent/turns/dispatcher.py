@@ -101,10 +101,10 @@ class Dispatcher:
             for listener in turn.listeners:
                 listener.receive_delivery(delivery)
         kind = HANDLER_KINDS[type(delivery)]
-        heard = context.handlers.get(kind, ())
-        if not heard and (turn is None or not turn.listeners):
+        handlers = context.handlers.get(kind, ())
+        if not handlers and (turn is None or not turn.listeners):
             context.handlers.miss(kind)
-        for place, attached in enumerate(heard):
+        for place, attached in enumerate(handlers):
             handler, takes_session = attached.handler, attached.takes_session
             try:
                 result = self._call(context, handler, delivery, takes_session=takes_session)
@@ -133,13 +133,13 @@ class Dispatcher:
         try:
             result = self._call(context, hook, message, takes_session=takes_session)
             awaitable = to_awaitable(result)
-            said = result if awaitable is None else await self._finish(hook, awaitable)
+            value = result if awaitable is None else await self._finish(hook, awaitable)
         except BaseException as raised:  # noqa: ASYNC103, BLE001 - the edge to foreign code
             error = convert_user_error(raised, "hook", name_of(hook))
         else:
-            if not wanted or isinstance(said, str | None):
-                return said
-            error = self.unusable(hook, said, wanted)
+            if not wanted or isinstance(value, str | None):
+                return value
+            error = self.unusable(hook, value, wanted)
         await self._report(context, hook, message, error, place=place)
         return None
 
@@ -161,9 +161,9 @@ class Dispatcher:
             raise error
         raise HandlerFailed(name_of(guard), error_text(error)) from error
 
-    def unusable(self, guard: Handler, said: object, wanted: str) -> HandlerFailed:
+    def unusable(self, guard: Handler, value: object, wanted: str) -> HandlerFailed:
         """Return the error of a guard that returned an invalid value."""
-        return HandlerFailed(name_of(guard), f"it returned {said!r:.100}, but {wanted}")
+        return HandlerFailed(name_of(guard), f"it returned {value!r:.100}, but {wanted}")
 
     async def deliver(self, context: SessionContext, turn: Turn, delivery: Delivery) -> None:
         """Deliver an outcome to the callers of the turn, and to the handlers unless they received it before a restart."""

@@ -83,18 +83,18 @@ class Guards:
         """
         for guard, with_session in self.inputs:
             try:
-                said = guard(message, context.public_session) if with_session else guard(message)
+                verdict = guard(message, context.public_session) if with_session else guard(message)
             except BaseException as raised:  # noqa: BLE001 - the edge to foreign code
                 error = convert_user_error(raised, "guard", name_of(guard))
                 raise HandlerFailed(name_of(guard), error_text(error)) from error  # noqa: ASYNC104 - convert_user_error has re-raised cancellations
-            if isinstance(said, Refuse):
-                raise GuardrailTripped(name_of(guard), said.reason)
-            if isinstance(said, str):
-                message = _with_text(message, said)
-            elif said is not None:
+            if isinstance(verdict, Refuse):
+                raise GuardrailTripped(name_of(guard), verdict.reason)
+            if isinstance(verdict, str):
+                message = _with_text(message, verdict)
+            elif verdict is not None:
                 raise HandlerFailed(
                     name_of(guard),
-                    f"it returned {said!r:.100}, but a guard of inputs returns None, a text or Refuse",
+                    f"it returned {verdict!r:.100}, but a guard of inputs returns None, a text or Refuse",
                 )
         return message
 
@@ -140,15 +140,15 @@ class Guards:
         for message in (*turn.joined, turn.message):
             if message.sender.kind != "system":
                 for guard, with_session in self.messages:
-                    said = await dispatcher.judge(context, guard, message, takes_session=with_session)
-                    if isinstance(said, ApprovalRequest):
-                        said = _find_decision(context, guard, message, said)
-                    if isinstance(said, Refuse):
-                        raise GuardrailTripped(name_of(guard), said.reason)
-                    if said is not None:
+                    verdict = await dispatcher.judge(context, guard, message, takes_session=with_session)
+                    if isinstance(verdict, ApprovalRequest):
+                        verdict = _find_decision(context, guard, message, verdict)
+                    if isinstance(verdict, Refuse):
+                        raise GuardrailTripped(name_of(guard), verdict.reason)
+                    if verdict is not None:
                         raise dispatcher.unusable(
                             guard,
-                            said,
+                            verdict,
                             "a guard of messages returns None, ApprovalRequest(question) or Refuse(reason)",
                         )
 
@@ -177,19 +177,19 @@ class Guards:
     ) -> GuardDecisionRecord:
         text: str | None = None
         for guard, with_session in self.answers:
-            said = await dispatcher.judge(context, guard, reply, takes_session=with_session)
-            if isinstance(said, ApprovalRequest):
-                said = _find_decision(context, guard, reply, said)
-            if isinstance(said, Refuse):
+            verdict = await dispatcher.judge(context, guard, reply, takes_session=with_session)
+            if isinstance(verdict, ApprovalRequest):
+                verdict = _find_decision(context, guard, reply, verdict)
+            if isinstance(verdict, Refuse):
                 return GuardDecisionRecord(
-                    message_id=turn.message.id, answer=reply.id, guard=name_of(guard), refused=said.reason
+                    message_id=turn.message.id, answer=reply.id, guard=name_of(guard), refused=verdict.reason
                 )
-            if isinstance(said, str):
-                text, reply = said, attrs.evolve(reply, text=said)
-            elif said is not None:
+            if isinstance(verdict, str):
+                text, reply = verdict, attrs.evolve(reply, text=verdict)
+            elif verdict is not None:
                 raise dispatcher.unusable(
                     guard,
-                    said,
+                    verdict,
                     "a guard of answers returns None, a text, ApprovalRequest(question) or Refuse(reason)",
                 )
         return GuardDecisionRecord(message_id=turn.message.id, answer=reply.id, text=text)

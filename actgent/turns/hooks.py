@@ -104,14 +104,15 @@ class Hooks:
                     )
 
 
-def _has_own(said: Sequence[Message], reported: int) -> bool:
+def _has_own(messages: Sequence[Message], reported: int) -> bool:
     """Return True if a message after the first `reported` messages was written by the agent; outside messages are already in the journal."""
     return any(
-        said[place].sender.kind in ("assistant", "tool", "agent") for place in range(reported, len(said))
+        messages[place].sender.kind in ("assistant", "tool", "agent")
+        for place in range(reported, len(messages))
     )
 
 
 def _join_texts(texts: Iterable[object]) -> str:
     """Join the texts of query pre-processors into one context text for the model; empty if there are none."""
-    said = "\n\n".join(text for text in texts if isinstance(text, str) and text.strip())
-    return f"Context: {said}" if said else ""
+    joined = "\n\n".join(text for text in texts if isinstance(text, str) and text.strip())
+    return f"Context: {joined}" if joined else ""

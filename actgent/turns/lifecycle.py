@@ -97,11 +97,11 @@ class TurnLifecycle:
 
         The turn also answers the `joined` messages. It runs with the context variables of the sender of the first message.
         """
-        tree, told = context.tree, acceptance.options
+        tree, message_options = context.tree, acceptance.options
         future = acceptance.future if tree is None else context.future_of(acceptance)
         options = self.options if future is None else future.options
-        if future is None and told is not None:
-            options = restored_options(self.options, told)
+        if future is None and message_options is not None:
+            options = restored_options(self.options, message_options)
         limits = options.limits or self.limits
         turn = context.turn = _make_turn(
             acceptance.message,
@@ -353,8 +353,8 @@ class TurnLifecycle:
         failure = failure_for(message.id, error, blame)
         remember_outcome(context, message.id, Outcome(failure=failure))
         try:
-            told = self.dispatcher.fail(context, failure, listeners=listeners)
-            await run_with(acceptance.variables, told)
+            is_delivered = self.dispatcher.fail(context, failure, listeners=listeners)
+            await run_with(acceptance.variables, is_delivered)
         finally:
             if isinstance(error, Stopped):
                 _leave_to_next_start(context)

@@ -42,12 +42,12 @@ class ToolNotices(NoticeSource):
     _registry: ToolRegistry
     _offered: tuple[ToolSpec, ...]
 
-    def due(self, state: Mapping[str, Any], told: str | None) -> Sequence[Notice]:
+    def due(self, state: Mapping[str, Any], last_mark: str | None) -> Sequence[Notice]:
         lines = self._lines()
         mark = (
             hashlib.blake2s("\n".join(lines).encode(), digest_size=8).hexdigest() if lines else "as offered"
         )
-        if mark == told or (told is None and not lines):
+        if mark == last_mark or (last_mark is None and not lines):
             return ()
         return [
             Notice(mark, "\n".join(lines) or "All tools that you were offered are available as they were.")
@@ -87,10 +87,10 @@ def add_notices(
     is_due = False
     for source in sources:
         for notice in source.due(context.seen_state, context.conversation.last_notice(source.name)):
-            said = _to_message(context, source, notice)
-            context.conversation.append(said)
+            message = _to_message(context, source, notice)
+            context.conversation.append(message)
             if context.log is not None:
-                context.log.add(AgentMessageRecord(message=said, calls=calls, repairs=repairs))
+                context.log.add(AgentMessageRecord(message=message, calls=calls, repairs=repairs))
             is_due = True
     return is_due
 

@@ -102,8 +102,8 @@ class SummaryMaker:
                 error = ModelError(f"it stopped with {answer.stop!r} and no summary", model=self.llm.name)
         if isinstance(error, ModelError):
             raise error
-        said = "it took too long" if error is None else error_text(error)
-        raise ModelError(f"no summary: {said}", model=self.llm.name)
+        reason = "it took too long" if error is None else error_text(error)
+        raise ModelError(f"no summary: {reason}", model=self.llm.name)
 
     async def _paid(self, context: SessionContext, chat: ModelRequest) -> ModelResponse:
         budget = self.budget_of(context)
@@ -118,7 +118,7 @@ def add_summary(context: SessionContext, turn: Turn) -> None:
     if not isinstance(view, SummarizingView) or view.ready is None or context.conversation.open_calls:
         return
     covers, text = view.ready
-    said = Message(
+    message = Message(
         id=f"{SUMMARY}/{covers}/{len(context.conversation.messages)}",
         session_id=context.id,
         sender=Sender(SUMMARY, "system"),
@@ -127,7 +127,7 @@ def add_summary(context: SessionContext, turn: Turn) -> None:
         origin=context.conversation.origin,
         via=context.conversation.via,
     )
-    context.conversation.append(said)
+    context.conversation.append(message)
     if context.log is not None:
         progress = turn.progress
-        context.log.add(AgentMessageRecord(message=said, calls=progress.calls, repairs=progress.repairs))
+        context.log.add(AgentMessageRecord(message=message, calls=progress.calls, repairs=progress.repairs))

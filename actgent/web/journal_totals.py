@@ -135,10 +135,10 @@ class _SessionTally:
             case MessageEndRecord():
                 self._add_end(record, at)
 
-    def _add_said(self, said: AgentMessageRecord, at: float) -> None:
-        if said.usage.cost:
-            self.totals.spent[self.key.agent, said.model] += said.usage.cost  # type: ignore[assignment] # dollars
-        for result in said.message.tool_results:
+    def _add_said(self, record: AgentMessageRecord, at: float) -> None:
+        if record.usage.cost:
+            self.totals.spent[self.key.agent, record.model] += record.usage.cost  # type: ignore[assignment] # dollars
+        for result in record.message.tool_results:
             self._add_result(result, at)
 
     def _add_result(self, result: ToolResult, at: float) -> None:

@@ -165,5 +165,5 @@ def _failed_progress(progress: Progress, failure: Exception, max_iterations: int
 
 
 def _error_text(failure: Exception) -> str:
-    said = explained_text(failure) or type(failure).__name__
-    return f"the model gave no usable answer: {said}" if isinstance(failure, AnswerError) else said
+    text = explained_text(failure) or type(failure).__name__
+    return f"the model gave no usable answer: {text}" if isinstance(failure, AnswerError) else text

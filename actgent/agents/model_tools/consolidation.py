@@ -181,12 +181,12 @@ class Consolidation(Agent[FoundMemories]):
         owner = owner_for(mine)
         read = await self._observed.open_session(mine.id)
         part = await self._part(message.id, read, owner)
-        said = await self._messages_of(read, part)
+        messages = await self._messages_of(read, part)
         lines = [
             f"[{place}] {each.sender.kind}: {neutralize(each.text)}"
-            for place, each in enumerate(said, part.start)
+            for place, each in enumerate(messages, part.start)
         ]
-        words = "\n".join(each.text for each in said if each.sender.kind == "user")
+        words = "\n".join(each.text for each in messages if each.sender.kind == "user")
         known = await self._memories.recall(words, owner=owner, limit=MAX_KNOWN_MEMORIES, with_shared=False)
         return "\n".join(("The conversation:", *lines, "", "Remembered already:", *_list_memories(known)))
 
@@ -197,9 +197,9 @@ class Consolidation(Agent[FoundMemories]):
         if noted and (part := Part(**json.loads(noted))).message_id == message_id:
             return part
         start = int(marks.get(self._mark(read.id, "read"), 0))
-        said = await self._messages_that_fit(read, start)
-        last_at = said[-1].created_at if said else 0.0
-        part = Part(message_id=message_id, start=start, end=start + len(said), last_at=last_at)
+        messages = await self._messages_that_fit(read, start)
+        last_at = messages[-1].created_at if messages else 0.0
+        part = Part(message_id=message_id, start=start, end=start + len(messages), last_at=last_at)
         await self._memories.mark(owner, self._mark(read.id, "part"), json.dumps(attrs.asdict(part)))
         return part
 

@@ -24,7 +24,7 @@ _STEP_KEYS = ("agent", "message", "goal", "after", "when", "output", "retries", 
 
 def step_to_data(step: PipelineStep) -> dict[str, Any]:
     """Return a step as data of a definition file, without default values."""
-    said = {
+    data = {
         "agent": None if step.agent is None else step.agent.name,
         "goal": step.goal,
         "message": step.message,
@@ -34,7 +34,7 @@ def step_to_data(step: PipelineStep) -> dict[str, Any]:
         "retries": step.retries,
         "timeout": step.timeout,
     }
-    return {key: value for key, value in said.items() if value not in (None, "", [], 0)}
+    return {key: value for key, value in data.items() if value not in (None, "", [], 0)}
 
 
 def step_from_data(name: str, data: Any, agents: Mapping[str, Agent[Any, Any]]) -> PipelineStep:

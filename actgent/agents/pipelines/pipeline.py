@@ -204,8 +204,8 @@ class Pipeline(Agent[Any, Any]):
         view = await view_session(await self._await_opener(), session)
         if INPUTS not in view.state and view.status == "idle":
             raise ConfigurationError(f"run {session_id!r} was never started: call `process` to start it")
-        said = to_text({FROM: list(from_steps)} if from_steps else {})
-        return await self._result(session, self.run(said, session=session, limits=limits))
+        command = to_text({FROM: list(from_steps)} if from_steps else {})
+        return await self._result(session, self.run(command, session=session, limits=limits))
 
     async def result(self, session_id: str) -> PipelineResult:
         """Return the current result of a run.
@@ -223,8 +223,8 @@ class Pipeline(Agent[Any, Any]):
     async def _process(
         self, session: Session[Any], given: Mapping[str, Any], limits: Limits | None
     ) -> PipelineResult:
-        said = self.run(to_text(given), session=session, message_id=FIRST_MESSAGE_ID, limits=limits)
-        return await self._result(session, said)
+        run = self.run(to_text(given), session=session, message_id=FIRST_MESSAGE_ID, limits=limits)
+        return await self._result(session, run)
 
     async def _result(self, session: Session[Any], run: Awaitable[object]) -> PipelineResult:
         """Wait for a run, and return its result."""
@@ -256,12 +256,12 @@ class Pipeline(Agent[Any, Any]):
         }
         is_over = all(each.status != "pending" for each in results.values())
         data = self._answer_data(results)
-        said = "" if data is None else to_text(data)
+        text = "" if data is None else to_text(data)
         unfinished: RunStatus = "cancelled" if isinstance(error, Interrupted) else "error"
         return PipelineResult(
             status=status_of(results) if is_over else unfinished,
             data=data,
-            text=said or ("" if error is None else str(error)),
+            text=text or ("" if error is None else str(error)),
             steps=results,
             inputs=state.get(INPUTS) or {},
             session_id=session_id,
@@ -306,7 +306,7 @@ class Pipeline(Agent[Any, Any]):
 
     def to_data(self) -> dict[str, Any]:
         """Return the pipeline as plain data with agents by name, as `save` writes it."""
-        said = {
+        data = {
             "pipeline": self.name,
             "goal": self.profile.goal,
             "inputs": None if self._graph.inputs is None else list(self._graph.inputs),
@@ -314,7 +314,7 @@ class Pipeline(Agent[Any, Any]):
             "on_failure": "" if self.on_failure == "continue" else self.on_failure,
         }
         steps = {name: definition_files.step_to_data(step) for name, step in self.steps.items()}
-        return {**{key: value for key, value in said.items() if value not in (None, "")}, "steps": steps}
+        return {**{key: value for key, value in data.items() if value not in (None, "")}, "steps": steps}
 
     def save(self, path: str | Path) -> None:
         """Write the pipeline to a file: `.yaml`, `.yml` or `.json`.

@@ -23,12 +23,12 @@ class PipelineModel(LLM):
         last = chat.messages[-1]
         results = [part for part in last.parts if isinstance(part, ToolResult)]
         if results:
-            said = results[0].error or results[0].content
-            answer = said.partition(ANSWER_SEPARATOR)[2]
-            return ModelResponse(parts=(Text(answer if answer.strip() else said),), model=self.name)
-        said = "".join(part.text for part in last.parts if isinstance(part, Text))
+            text = results[0].error or results[0].content
+            answer = text.partition(ANSWER_SEPARATOR)[2]
+            return ModelResponse(parts=(Text(answer if answer.strip() else text),), model=self.name)
+        text = "".join(part.text for part in last.parts if isinstance(part, Text))
         return ModelResponse(
-            parts=(ToolCall(RUN_STEPS, {"order": said}),), stop="tool_calls", model=self.name
+            parts=(ToolCall(RUN_STEPS, {"order": text}),), stop="tool_calls", model=self.name
         )
 
     def price_of(self, usage: Usage) -> float | None:

@@ -65,8 +65,8 @@ def steps_to_rerun(text: str, graph: Graph, results: Mapping[str, StepResult]) -
     Raises:
         ToolError: The message is invalid.
     """
-    said = _as_object(text)
-    if said is None or set(said) - {FROM} or not isinstance(named := said.get(FROM, []), list):
+    command = _as_object(text)
+    if command is None or set(command) - {FROM} or not isinstance(named := command.get(FROM, []), list):
         raise ToolError(
             'this run has started: send {"from": ["STEP"]} to continue from a step, or {} for all missing steps'
         )

@@ -201,20 +201,20 @@ class _Run:
 
     # --- steps ------------------------------------------------------------------------------
 
-    async def _run_with_retries(self, step: GraphStep, said: Any) -> StepResult:
+    async def _run_with_retries(self, step: GraphStep, prompt: Any) -> StepResult:
         """Give a step to its agent, with retries after a failure."""
         task = self._task_prefix(step)
         for tried in range(step.retries + 1):
             task_id = f"{task}/{tried}" if tried else task
-            result, kind = await self._run_once(step, to_text(said), task_id)
+            result, kind = await self._run_once(step, to_text(prompt), task_id)
             if result.status == "done" or kind in _NOT_RETRIED:
                 break
         return attrs.evolve(result, tries=tried + 1)
 
-    async def _run_once(self, step: GraphStep, said: str, task_id: str) -> tuple[StepResult, str]:
+    async def _run_once(self, step: GraphStep, prompt: str, task_id: str) -> tuple[StepResult, str]:
         """Return the result of one attempt, and the kind of its failure."""
         try:
-            answered = await self._ask(step, said, task_id)
+            answered = await self._ask(step, prompt, task_id)
             session_id = answered.message_id.removesuffix(task_message_id(""))
             result, kind = _read(step, answered)
             return attrs.evolve(result, session_id=session_id), kind
@@ -228,14 +228,14 @@ class _Run:
         number = (self.state.get(ROUNDS) or {}).get(step.name, 1)
         return f"task/{step.name}" if number == 1 else f"task/{step.name}@{number}"
 
-    async def _ask(self, step: GraphStep, said: str, task_id: str) -> TaskOutcomeRecord:
+    async def _ask(self, step: GraphStep, prompt: str, task_id: str) -> TaskOutcomeRecord:
         form = None
         if step.output is not None:
             form = TurnOptions(output=step.output.form, output_name=step.output.name)
         answered = await self.delegation.ask_once(
             self.delegation.agents.opener(self.agents[step.name]),
             self.asker,
-            said,
+            prompt,
             key=f"{self.asker.scope}/%{task_id}",
             name=f"{self.asker.id}/{task_id}",
             deadline=math.inf if step.timeout is None else step.timeout,

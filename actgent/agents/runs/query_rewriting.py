@@ -58,12 +58,12 @@ async def rewrite_message(
             system=instruction or INSTRUCTION, messages=[target], owner=owner, deadline=limit.deadline
         )
         answer = await _answer(llm, chat)
-        said = answer.text.strip()
-        if answer.stop != "end" or not said or said == words:
+        text = answer.text.strip()
+        if answer.stop != "end" or not text or text == words:
             return RewrittenMessage(parts, usage=answer.usage)
         others = tuple(part for part in parts if not isinstance(part, Text))
         return RewrittenMessage(
-            (Text(said), *others), {ORIGINAL_TEXT_KEY: words[:_MAX_ORIGINAL_CHARS]}, answer.usage
+            (Text(text), *others), {ORIGINAL_TEXT_KEY: words[:_MAX_ORIGINAL_CHARS]}, answer.usage
         )
     raise ModelTimeout(f"the first message was not rewritten within {seconds:g} s", model=llm.name)
 

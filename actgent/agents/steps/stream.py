@@ -161,12 +161,12 @@ def _read(answer: ModelResponse) -> Step | None:
     if answer.stop not in {"end", "tool_calls"}:
         return None
     try:
-        said = read_step(answer.text)
+        step = read_step(answer.text)
     except AnswerError:
-        said = None
+        step = None
     if not answer.tool_calls:
-        return said
-    thought = (said.thought or (answer.text.strip() if said.kind == "final" else "")) if said else ""
+        return step
+    thought = (step.thought or (answer.text.strip() if step.kind == "final" else "")) if step else ""
     return Step(kind="step", thought=thought, calls=answer.tool_calls)
 
 

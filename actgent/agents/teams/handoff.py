@@ -181,11 +181,11 @@ class AgentReceivers:
         self, tool: HandoffTool, child: SessionContext, context: SessionContext, turn: Turn, *, note: str
     ) -> Reply:
         """Forward the user's message to the other agent, once per message id, and return its reply. Deliveries are relayed to this session."""
-        said = [part for each in (*turn.joined, turn.message) for part in each.parts]
+        parts = [part for each in (*turn.joined, turn.message) for part in each.parts]
         prompt, origin = None, context.conversation.origin
         if note and origin:  # the note may repeat untrusted text, so it is fenced
             prompt = f"You took this conversation over from {context.agent}."
-            said = [Text(f"Note of agent {context.agent}:\n{fence(note, origin)}"), *said]
+            parts = [Text(f"Note of agent {context.agent}:\n{fence(note, origin)}"), *parts]
         elif note:
             prompt = f"You took this conversation over from {context.agent}. {note}"
         child.conversation.add_origin(origin)
@@ -193,7 +193,7 @@ class AgentReceivers:
         with self._relay_deliveries(child, context, turn):
             try:
                 return await tool.agent.run(
-                    said,
+                    parts,
                     session=face_of(child),
                     sender=turn.message.sender,
                     priority=turn.message.priority,
@@ -230,7 +230,7 @@ class AgentReceivers:
         last = context.conversation.last_message
         if last is not None and last.id == reply.id:
             return
-        said = Message(
+        answer_message = Message(
             id=reply.id,
             session_id=context.id,
             sender=Sender(agent, "agent"),
@@ -240,10 +240,10 @@ class AgentReceivers:
             origin=reply.origin,
             via=reply.via,
         )
-        turn.answer_id = said.id
-        context.conversation.append(said)
+        turn.answer_id = answer_message.id
+        context.conversation.append(answer_message)
         if context.log is not None:
-            context.log.add(AgentMessageRecord(message=said, stop="end", calls=turn.progress.calls))
+            context.log.add(AgentMessageRecord(message=answer_message, stop="end", calls=turn.progress.calls))
 
 
 async def _opener_of(context: SessionContext, agent: str) -> SessionOpener:

@@ -338,14 +338,16 @@ def _failure(agent: PoolAgent, known: Mapping[str, Any]) -> RemoteError:
     return RemoteError(f"agent {agent.agent!r} of pool {agent.pool!r}: {known['text']}")
 
 
-def _add_answer(context: SessionContext, turn: Turn, said: Message, usage: Usage) -> None:
+def _add_answer(context: SessionContext, turn: Turn, message: Message, usage: Usage) -> None:
     """Add an answer and its usage to the history and the journal."""
-    turn.answer_id = said.id
-    context.conversation.append(said)
+    turn.answer_id = message.id
+    context.conversation.append(message)
     _count_usage(context, turn, usage)
     if context.log is not None:
         taken = NO_USAGE.with_child(usage)
-        context.log.add(AgentMessageRecord(message=said, stop="end", calls=turn.progress.calls, usage=taken))
+        context.log.add(
+            AgentMessageRecord(message=message, stop="end", calls=turn.progress.calls, usage=taken)
+        )
 
 
 def _deliver_reply(context: SessionContext, turn: Turn, task: Mapping[str, Any], agent: str) -> Reply:
@@ -354,7 +356,7 @@ def _deliver_reply(context: SessionContext, turn: Turn, task: Mapping[str, Any],
         TaskOutcomeRecord(message_id=turn.message.id, **task["report"]),
         Usage(**task.get("usage", {})),
     )
-    said = Message(
+    message = Message(
         id=f"{task['session_id']}/reply",
         session_id=context.id,
         sender=Sender(agent, "agent"),
@@ -365,12 +367,12 @@ def _deliver_reply(context: SessionContext, turn: Turn, task: Mapping[str, Any],
         via=answer.via,
     )
     last = context.conversation.last_message
-    if last is None or last.id != said.id:
-        _add_answer(context, turn, said, usage)
+    if last is None or last.id != message.id:
+        _add_answer(context, turn, message, usage)
     data = json.loads(answer.text) if answer.is_json else None
     taken, kind = NO_USAGE.with_child(usage), answer.shortfall or None
     return Reply(
-        id=said.id,
+        id=message.id,
         text=answer.text,
         data=data,
         message_type=kind,

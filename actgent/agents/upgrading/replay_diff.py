@@ -49,13 +49,13 @@ def first_difference(
 
     The replay of an unfinished recording may have additional records.
     """
-    told = prompts and all(r.prompt for r in records if isinstance(r, AgentMessageRecord) and r.stop)
+    has_prompts = prompts and all(r.prompt for r in records if isinstance(r, AgentMessageRecord) and r.stop)
     waiting = range(0) if _is_unfinished(records) else _records_after_last_turn(records)
-    told_lines = _lines(records, _states_after_turns(records), with_prompts=told)
+    told_lines = _lines(records, _states_after_turns(records), with_prompts=has_prompts)
     recorded = [
         (step, line) for step, line in told_lines if step not in waiting or not _is_note(records[step - 1])
     ]
-    lines = list(_lines(replayed, states, with_prompts=told))
+    lines = list(_lines(replayed, states, with_prompts=has_prompts))
     for (step, line), (_, other) in zip(recorded, lines, strict=False):
         if line != other:
             return Difference(step, line, other)
@@ -85,7 +85,7 @@ def _is_note(record: Record) -> bool:
 def _lines(records: Sequence[Record], states: Sequence[State], *, with_prompts: bool) -> Iterator[_Line]:
     """Yield a line per relevant record, without ids and times. Cut answers are omitted."""
     accepted: dict[str, Message] = {}
-    told: set[str] = set()
+    reported: set[str] = set()
     after = iter(states)
     begun: set[str] = set()
     answer = ""
@@ -105,8 +105,8 @@ def _lines(records: Sequence[Record], states: Sequence[State], *, with_prompts: 
                 yield step, f"{record.stop or 'note'} {_message_text(message)}"
             case DeliveryRecord(ids=ids):
                 for each in ids:
-                    if each.startswith(answer) and each not in told:
-                        told.add(each)
+                    if each.startswith(answer) and each not in reported:
+                        reported.add(each)
                         yield step, f"outcome {each.removeprefix(answer).strip('/') or 'reply'}"
             case MessageEndRecord(message_id=message_id, failed=failed) if message_id in begun:
                 ending = "answered" if failed is None else f"failed ({_normalize_failure(failed)})"

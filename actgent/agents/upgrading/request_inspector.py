@@ -53,12 +53,12 @@ async def show_request(recording: Recording, agent: Agent, step: int) -> ShownRe
     if not chats:
         raise _not_reached(agent, step)
     prompts = [each.prompt for each in replayed if isinstance(each, AgentMessageRecord) and each.stop]
-    said = sum(isinstance(each, AgentMessageRecord) for each in up_to.records)
+    answers = sum(isinstance(each, AgentMessageRecord) for each in up_to.records)
     return ShownRequest(
         chat=chats[0],
         step=step,
         record=record,
-        messages=len(up_to.messages) + said - 1,
+        messages=len(up_to.messages) + answers - 1,
         memory=repr(vars(agent)["_memory"]),
         is_same_prompt=bool(prompts) and prompts[-1] == record.prompt,
     )

@@ -85,16 +85,18 @@ def _call(
     if verdict is not None and verdict.grant is None:
         return f"tool {call.name!r} returns its approval decision as the result", False
     grants = {call.id: Approve()} if is_asked else dict(grants_of(ledger, [call]))
-    told = ToolContext(
+    call_context = ToolContext(
         session_id=context.id, owner=context.owner.name, agent=agent.name, state=context.seen_state
     )
     rule = agent.approval_rule
     batch = Batch(
         [edited(call, grants)],
         agent.tools,
-        context=told,
-        check=None if agent.modes is None else lambda call, tool: agent.modes.refusal(call, tool, told),  # type: ignore[union-attr]
-        ask=None if rule is None else partial(approval_question, rule, told),
+        context=call_context,
+        check=None
+        if agent.modes is None
+        else lambda call, tool: agent.modes.refusal(call, tool, call_context),  # type: ignore[union-attr]
+        ask=None if rule is None else partial(approval_question, rule, call_context),
         grants=grants,
     )
     if call.id in resume.started and (tool is None or tool.effect == "once"):

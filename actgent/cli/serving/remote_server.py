@@ -120,9 +120,9 @@ def _parse_answer(response: httpx2.Response, body: bytes) -> Any:
         raise UsageError(
             f"the server rejected the token (401): it is wrong, expired, or of another server; check {TOKEN_VARIABLE} or --token-file"
         )
-    said = document.get("detail") or document.get("title") if isinstance(document, dict) else None
+    detail = document.get("detail") or document.get("title") if isinstance(document, dict) else None
     error = SessionNotOnServer if response.status_code == NOT_FOUND else UsageError
-    raise error(f"the server answered {response.status_code}: {said or 'without an error message'}")
+    raise error(f"the server answered {response.status_code}: {detail or 'without an error message'}")
 
 
 async def _parse_events(lines: AsyncIterator[str]) -> AsyncIterator[ServerEvent]:

@@ -69,8 +69,10 @@ class HeadCache:
         self.by_key.pop(key, None)
         del self.uncertain[key]
 
-    def begin(self, step: JournalStep, beside: Mapping[SessionKey, Head], *, epoch: int, now: float) -> Head:
+    def begin(
+        self, step: JournalStep, new_heads: Mapping[SessionKey, Head], *, epoch: int, now: float
+    ) -> Head:
         """Return the head of a new session. Its parent session is in the cache or among the new heads `beside`."""
         above = find_parent(step)
-        parent = None if above is None else beside.get(above) or self.by_key.get(above)
+        parent = None if above is None else new_heads.get(above) or self.by_key.get(above)
         return begin_head(step, name_series(epoch, next(self._numbers)), parent, now=now)

@@ -22,10 +22,10 @@ from actgent.journal.records import (
 from actgent.journal.state_patches import with_values
 
 
-def refer(said: AgentMessageRecord) -> AgentMessageRecord:
+def refer(record: AgentMessageRecord) -> AgentMessageRecord:
     """Return the record without its tool results, as references to the earlier `CallFinishedRecord` records."""
-    ids = tuple(result.call_id for result in said.message.tool_results)
-    return attrs.evolve(said, message=attrs.evolve(said.message, parts=()), results=ids)
+    ids = tuple(result.call_id for result in record.message.tool_results)
+    return attrs.evolve(record, message=attrs.evolve(record.message, parts=()), results=ids)
 
 
 def resolve(records: Iterable[Record], *, is_partial: bool = False) -> list[Record]:
@@ -74,16 +74,16 @@ def _follow_state(
     return record
 
 
-def _with_words(told: OutcomeRecord, said: str) -> OutcomeRecord:
+def _with_words(outcome: OutcomeRecord, answer: str) -> OutcomeRecord:
     """Return the outcome with its text and data, copied from the text of the answer."""
-    text, data = told.text, told.data
-    if told.text_at:
-        text = said[slice(*told.text_at)]
-        text = json.loads(f'"{text}"', strict=False) if told.is_quoted else text
-    if told.data_at:
-        data = said[slice(*told.data_at)]
+    text, data = outcome.text, outcome.data
+    if outcome.text_at:
+        text = answer[slice(*outcome.text_at)]
+        text = json.loads(f'"{text}"', strict=False) if outcome.is_quoted else text
+    if outcome.data_at:
+        data = answer[slice(*outcome.data_at)]
     return OutcomeRecord(
-        id=told.id, kind=told.kind, name=told.name, text=text, data=data, reasoning=told.reasoning
+        id=outcome.id, kind=outcome.kind, name=outcome.name, text=text, data=data, reasoning=outcome.reasoning
     )
 
 

@@ -97,10 +97,10 @@ def _connect(address: str, options: Mapping[str, str], *, seconds: int | None = 
     except psycopg.OperationalError as error:
         if _OPTIONS_REFUSED in str(error):
             return psycopg.connect(address, **{**settings, "options": ""})
-        said = None if error.pgconn is None else _what_it_says(error.pgconn)
-        if said == _CANNOT_CONNECT_NOW:
+        reason = None if error.pgconn is None else _what_it_says(error.pgconn)
+        if reason == _CANNOT_CONNECT_NOW:
             raise NotYet(str(error)) from error
-        if said is None:
+        if reason is None:
             raise
     return psycopg.connect(address, **settings)  # the server rejected this user, or is available by now
 

@@ -36,11 +36,11 @@ def check_alone(path: Path, commits: int) -> None:
             )
         return
     gone = "is empty but was not before" if path.exists() else "is missing"
-    beside = [f"{log.name} with {counted(size, 'byte')} of confirmed steps"] if size else []
-    beside += [f"{lock_path(path).name}, which has noted {counted(commits, 'commit')}"] if commits else []
-    move = " and ".join(each.split(maxsplit=1)[0].rstrip(",") for each in beside)
+    leftovers = [f"{log.name} with {counted(size, 'byte')} of confirmed steps"] if size else []
+    leftovers += [f"{lock_path(path).name}, which has noted {counted(commits, 'commit')}"] if commits else []
+    move = " and ".join(each.split(maxsplit=1)[0].rstrip(",") for each in leftovers)
     raise JournalDamaged(
-        f"its file {path.name} {gone}, but its folder has {' and '.join(beside)}: put the file back, or "
+        f"its file {path.name} {gone}, but its folder has {' and '.join(leftovers)}: put the file back, or "
         f"start a new journal by moving {move} away"
     )
 

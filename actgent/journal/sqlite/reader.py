@@ -100,12 +100,12 @@ def _stamp(path: Path) -> _Stamp:
     file = (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
     try:
         with log_path(path).open("rb") as log:
-            beside = os.fstat(log.fileno())
+            log_status = os.fstat(log.fileno())
             begin = log.read(_HEADER)
     except FileNotFoundError:
         return _Stamp(file, b"", (), found.st_mtime)
-    grown = (beside.st_ino, beside.st_size, beside.st_mtime_ns)
-    return _Stamp(file, begin, grown, max(found.st_mtime, beside.st_mtime))
+    grown = (log_status.st_ino, log_status.st_size, log_status.st_mtime_ns)
+    return _Stamp(file, begin, grown, max(found.st_mtime, log_status.st_mtime))
 
 
 class FileReader:

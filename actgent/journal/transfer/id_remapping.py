@@ -67,8 +67,8 @@ def renamed(
                 above = SessionKey(record.parent_agent or session.agent, parent)
                 return attrs.evolve(record, parent_id=ids.get(above, parent))
             case MessageAcceptedRecord(message=message) | AgentMessageRecord(message=message):
-                said = attrs.evolve(message, id=tasks.get(message.id, message.id), session_id=new.session_id)
-                return attrs.evolve(record, message=said)
+                copy = attrs.evolve(message, id=tasks.get(message.id, message.id), session_id=new.session_id)
+                return attrs.evolve(record, message=copy)
             case ApprovalRequestRecord(approval=approval):
                 return attrs.evolve(record, approval=approvals[approval.id])
             case ApprovalDecisionRecord(approval_id=old):

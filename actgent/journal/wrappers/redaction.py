@@ -100,16 +100,16 @@ def redacted(record: Record, redact: Redact) -> Record:
     return record if change is None else change(record, redact)
 
 
-def _said(said: AgentMessageRecord, redact: Redact) -> AgentMessageRecord:
-    message = _message(said.message, redact)
-    last_call = None if said.last_call is None else _call(said.last_call, redact)
-    called = tuple([_call(call, redact) for call in said.called])
+def _said(record: AgentMessageRecord, redact: Redact) -> AgentMessageRecord:
+    message = _message(record.message, redact)
+    last_call = None if record.last_call is None else _call(record.last_call, redact)
+    called = tuple([_call(call, redact) for call in record.called])
     return attrs.evolve(
-        said,
+        record,
         message=message,
         last_call=last_call,
         called=called,
-        redacted=message.text != said.message.text,
+        redacted=message.text != record.message.text,
     )
 
 

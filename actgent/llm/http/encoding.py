@@ -183,9 +183,9 @@ def check_texts(answer: ModelResponse) -> ModelResponse:
     answer_id: object = answer.id
     if isinstance(answer_id, int):  # some servers number their answers
         answer = attrs.evolve(answer, id=str(answer_id))
-    said = [part.text for part in answer.parts if isinstance(part, Text | Thinking)]
+    texts = [part.text for part in answer.parts if isinstance(part, Text | Thinking)]
     called = [part.name for part in answer.parts if isinstance(part, ToolCall)]
-    for word in (*said, *called, answer.model, answer.id or ""):
+    for word in (*texts, *called, answer.model, answer.id or ""):
         if not isinstance(word, str):
             raise TypeError(f"a text is expected, not {type(word).__name__}")
     return answer

@@ -37,10 +37,14 @@ class SemanticCompression:
         if size <= self.trigger * CHARACTERS_PER_TOKEN or len(history) <= self.recent:
             return list(history)
         older, recent = history[: -self.recent], history[-self.recent :]
-        sentences = [(place, each) for place, said in enumerate(older) for each in _sentences(said)]
+        sentences = [
+            (place, each) for place, older_message in enumerate(older) for each in _sentences(older_message)
+        ]
         kept = self._best(sentences, asked=_words(recent[-1].text))
         return [
-            *filter(None, (_with(said, kept.get(place, [])) for place, said in enumerate(older))),
+            *filter(
+                None, (_with(older_message, kept.get(place, [])) for place, older_message in enumerate(older))
+            ),
             *recent,
         ]
 

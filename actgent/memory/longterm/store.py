@@ -273,12 +273,12 @@ class MemoryStore(abc.ABC):
             self.run("INSERT INTO acts VALUES (?, ?, ?)", (owner, key, memory_id))
 
     def _insert(self, unit: MemoryRecord, vector: bytes | None, *, position: int | None = None) -> int:
-        owner, said = owner_key(unit.owner), normal_form(unit.text)
+        owner, text = owner_key(unit.owner), normal_form(unit.text)
         if position is None:
-            position = self._next_position(owner, unit.session_id, said)
+            position = self._next_position(owner, unit.session_id, text)
         values = [getattr(unit, name) for name in _PLAIN]
         values += [owner, int(unit.is_shared), int(unit.is_kept)]
-        values += [json.dumps(dict(unit.metadata)), said, position]
+        values += [json.dumps(dict(unit.metadata)), text, position]
         rows = self.run(
             f"INSERT INTO memories ({', '.join(_STORED)}) VALUES ({_places(values)}) RETURNING number",  # noqa: S608
             values,
@@ -291,7 +291,7 @@ class MemoryStore(abc.ABC):
             self.embed({number: vector})
         return number
 
-    def _next_position(self, owner: str, session_id: str, said: str) -> int:
+    def _next_position(self, owner: str, session_id: str, text: str) -> int:
         """Return the position of a new memory in its session. A repetition of the last text gets the same position."""
         if not session_id:
             return 0
@@ -300,7 +300,7 @@ class MemoryStore(abc.ABC):
             "ORDER BY position DESC LIMIT 1",
             (session_id, owner),
         )
-        return int(rows[0][0]) + (rows[0][1] != said) if rows else 1
+        return int(rows[0][0]) + (rows[0][1] != text) if rows else 1
 
     def _unindex(self, numbers: Sequence[int]) -> None:
         """Remove memories from the word index and the vector index."""

@@ -26,7 +26,7 @@ def spaced(text: str) -> str:
 def searched_words(question: str) -> list[str]:
     """Return the distinct words to look for, in the order of the question. Common words count only if there are no others."""
     found = _WORD.findall(spaced(question))
-    telling = [word for word in found if word not in _COMMON] or found
-    words = list(dict.fromkeys(telling))
+    significant = [word for word in found if word not in _COMMON] or found
+    words = list(dict.fromkeys(significant))
     half = MAX_WORDS // 2
     return words if len(words) <= MAX_WORDS else words[:half] + words[-half:]

@@ -148,14 +148,14 @@ class PoolCancellations:
             SessionMoved: Another process owns the calling session.
             JournalError: The cancellation could not be recorded.
         """
-        ended, told = self._waiting.setdefault(task.session_id, (trio.Event(), []))
+        ended, confirmed = self._waiting.setdefault(task.session_id, (trio.Event(), []))
         try:
             await self._begin(opener, asker, task)
             with releasing_slot(), trio.move_on_after(CANCEL_WAIT_SECONDS):
                 await ended.wait()
         finally:
             self._waiting.pop(task.session_id, None)
-        return told[0] if told else PoolReport()
+        return confirmed[0] if confirmed else PoolReport()
 
     async def _begin(self, opener: SessionOpener, asker: SessionContext, task: PoolTask) -> None:
         """Record a cancellation as the message of a new session, and start its turn."""
@@ -174,8 +174,8 @@ class PoolCancellations:
         task = PoolTask(**kept)
         with releasing_slot(), trio.move_on_after(max(task.deadline - now, 0.0) + CANCEL_RETRY_SECONDS):
             report = await self.pools.cancel(self.pool, task)
-            ended, told = self._waiting.get(task.session_id, (trio.Event(), []))
-            told.append(report)
+            ended, confirmed = self._waiting.get(task.session_id, (trio.Event(), []))
+            confirmed.append(report)
             ended.set()
 
 
@@ -271,7 +271,7 @@ class PoolTasks:
             return child
         funding = Funding(depth=asked.depth, deepest=asked.deepest)
         async with opener.single_message_block(child):
-            said = message_to(
+            message = message_to(
                 child,
                 asked.message.parts,
                 message_id=child.task.message_id,
@@ -280,7 +280,7 @@ class PoolTasks:
                 via=asked.message.via,
             )
             future = None if asked.options is None else child.task.future
-            await opener.admission.accept(child, said, once=True, future=future, funding=funding)
+            await opener.admission.accept(child, message, once=True, future=future, funding=funding)
         return child
 
     async def _read_closed(self, opener: SessionOpener, task: PoolTask) -> PoolReport:

@@ -171,7 +171,7 @@ class SessionEviction:
             if not is_told:
                 context.release_public_session()
 
-    def _tell(self, tell: Callable[[SessionContext], Awaitable[object]], context: SessionContext) -> bool:
+    def _tell(self, notify: Callable[[SessionContext], Awaitable[object]], context: SessionContext) -> bool:
         """Notify the handlers that the program attached. Handlers of `Agent.on_session` are omitted: the new owner attaches them again.
 
         Return False if there are none.
@@ -184,7 +184,7 @@ class SessionEviction:
 
         async def tell_all() -> None:
             try:
-                await tell(context)
+                await notify(context)
             finally:
                 context.mailbox.pins -= 1
             context.release_public_session()

@@ -560,12 +560,12 @@ async def _end_within_timeout(
     lifecycle: TurnLifecycle, context: SessionContext, messages: list[Message], error: Exception
 ) -> None:
     """Record messages as failed within a time limit, and notify their handlers and callers."""
-    told: Exception = JournalSlow(SHUTDOWN_HANDLER_SECONDS)
+    reported: Exception = JournalSlow(SHUTDOWN_HANDLER_SECONDS)
     with lifecycle.shutdown_scope():
-        told = await lifecycle.record_unstarted(context, messages, error)
+        reported = await lifecycle.record_unstarted(context, messages, error)
     for message in messages:
         with lifecycle.shutdown_scope():  # one limit each, so that late sync handlers are notified
-            await lifecycle.end_unstarted(context, message, told)
+            await lifecycle.end_unstarted(context, message, reported)
 
 
 def _with_descendants(context: SessionContext) -> list[SessionContext]:

@@ -136,9 +136,9 @@ class SessionFollower(trio.abc.ReceiveChannel[FollowedItem], WakeableReader):
             trio.ClosedResourceError: The reader was closed.
         """
         while (item := self.receive_ready()) is None:
-            if self._is_behind or not self._feed.has_news or (told := self._next_now()) is None:
+            if self._is_behind or not self._feed.has_news or (received := self._next_now()) is None:
                 return None
-            self._take_in(told)
+            self._take_in(received)
         return item
 
     def receive_step(self) -> Written | None:

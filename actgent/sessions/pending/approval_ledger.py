@@ -91,8 +91,8 @@ class PendingDecision:
         """Content and error text of a call that does not run, for the model."""
         match self.decision:
             case Approve(reason):
-                said = {"approved": True, "reason": reason} if reason else {"approved": True}
-                return json.dumps(said, ensure_ascii=False), None
+                answer = {"approved": True, "reason": reason} if reason else {"approved": True}
+                return json.dumps(answer, ensure_ascii=False), None
             case Respond(content):
                 return str(content), None
             case Reject(reason):

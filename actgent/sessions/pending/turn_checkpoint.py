@@ -96,22 +96,22 @@ class TurnCheckpoint:
     _asked: tuple[ToolCall, ...] = ()
     """Tool calls of the last answer."""
 
-    def say(self, said: AgentMessageRecord, *, state_number: int) -> None:
+    def say(self, record: AgentMessageRecord, *, state_number: int) -> None:
         """Update the checkpoint from the record of an agent's message in this turn."""
         progress = self.progress
         self.state_number = state_number
-        self.stop, self.is_redacted = said.stop, said.redacted
-        progress.calls, progress.repairs = said.calls, said.repairs
-        progress.usage += said.usage
-        if said.stop:
-            self._asked = said.message.tool_calls
-        if said.message.tool_results:  # all calls of the answer have results
+        self.stop, self.is_redacted = record.stop, record.redacted
+        progress.calls, progress.repairs = record.calls, record.repairs
+        progress.usage += record.usage
+        if record.stop:
+            self._asked = record.message.tool_calls
+        if record.message.tool_results:  # all calls of the answer have results
             self.started.clear()
             self.finished.clear()
             progress.count_calls(self._asked)
-            if said.last_call is not None:
-                progress.last_call, progress.identical = said.last_call, said.identical
-                progress.remember(said.called or (said.last_call,))
+            if record.last_call is not None:
+                progress.last_call, progress.identical = record.last_call, record.identical
+                progress.remember(record.called or (record.last_call,))
 
     def pay(self, record: UsageRecord | DownstreamUsageRecord) -> None:
         """Add recorded usage to `spent` or `tree_spent`."""

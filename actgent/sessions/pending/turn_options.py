@@ -24,8 +24,8 @@ def turn_options(
     tools: tuple[ToolSpec, ...] = (),
 ) -> TurnOptions | None:
     """Return the record form of the options of one turn; None if no option is set. Of `deps`, only the presence is recorded."""
-    said = (output, model, temperature, max_tokens, system)
-    if said == (None, None, None, None, None) and not (tail or deps or tools):
+    options = (output, model, temperature, max_tokens, system)
+    if options == (None, None, None, None, None) and not (tail or deps or tools):
         return None
     return TurnOptions(
         model=model,

@@ -269,19 +269,19 @@ class RecordReplayer:
         elif self._turn is not None and self._turn.message_id == record.turn:
             self._turn.pay(record)
 
-    def _say(self, said: AgentMessageRecord) -> None:
-        message = said.message if said.last_call is None else said.with_text_calls()
+    def _say(self, record: AgentMessageRecord) -> None:
+        message = record.message if record.last_call is None else record.with_text_calls()
         if not message.is_note:
             self._asking = message if message.tool_calls and not message.cut else None
-        if said.fitting is not None:  # later requests are cut in the same way
-            for share in said.fitting.shares:
+        if record.fitting is not None:  # later requests are cut in the same way
+            for share in record.fitting.shares:
                 self._context.conversation.view.shrink(share)
-        if said.stop:
-            self._context.conversation.last_answer = said
+        if record.stop:
+            self._context.conversation.last_answer = record
         self._append_message(message)
-        self._context.conversation.usage += said.usage
+        self._context.conversation.usage += record.usage
         if self._turn is not None:
-            self._turn.say(said, state_number=self._context.state_number)
+            self._turn.say(record, state_number=self._context.state_number)
 
     def _append_message(self, message: Message) -> None:
         """Append a message of the agent to the conversation."""

@@ -182,6 +182,6 @@ def digest_of(history: Iterable[Message], state: Mapping[str, Any]) -> str:
     Raises:
         NotSerializable: The state has a value that is not plain data.
     """
-    said = [AgentMessageRecord(message=message) for message in history]
+    records = [AgentMessageRecord(message=message) for message in history]
     changes = [StateChangeRecord(changes={key: state[key]}) for key in sorted(state)]
-    return hashlib.blake2b(WIRE.encode([*said, *changes], Record), digest_size=16).hexdigest()
+    return hashlib.blake2b(WIRE.encode([*records, *changes], Record), digest_size=16).hexdigest()

@@ -128,9 +128,9 @@ class ObservationView:
             case _:
                 yield from _of_turn(record, item.number)
 
-    def _of_said(self, said: AgentMessageRecord) -> Iterator[tuple[Any, ...]]:
-        message = said.message
-        if said.stop:
+    def _of_said(self, record: AgentMessageRecord) -> Iterator[tuple[Any, ...]]:
+        message = record.message
+        if record.stop:
             self._texts, self._told = {message.id: message.text}, set()
             thoughts = "\n".join(
                 part.text for part in message.parts if isinstance(part, Thinking) and part.text
@@ -155,20 +155,20 @@ class ObservationView:
                 yield f"{result.call_id}/result", "TOOL_EXECUTION", title, result.content, about
 
 
-def _of_told(told: OutcomeRecord) -> tuple[Any, ...]:
-    data = None if told.data is None else json.loads(told.data)
-    if told.kind == "reply":
-        about: dict[str, Any] = {"data": data, "message_type": told.name}
-        if told.reasoning is not None:
-            about["reasoning"] = json.loads(told.reasoning)
-        return told.id, "FINAL_RESPONSE", "Answer", told.text, about
-    if told.kind == "route":
-        return told.id, "ROUTE", f"Hands over to {told.name}", data
-    kind = _OF_EVENTS.get(told.name, "EVENT")
+def _of_told(outcome: OutcomeRecord) -> tuple[Any, ...]:
+    data = None if outcome.data is None else json.loads(outcome.data)
+    if outcome.kind == "reply":
+        about: dict[str, Any] = {"data": data, "message_type": outcome.name}
+        if outcome.reasoning is not None:
+            about["reasoning"] = json.loads(outcome.reasoning)
+        return outcome.id, "FINAL_RESPONSE", "Answer", outcome.text, about
+    if outcome.kind == "route":
+        return outcome.id, "ROUTE", f"Hands over to {outcome.name}", data
+    kind = _OF_EVENTS.get(outcome.name, "EVENT")
     if kind == "THOUGHTS":
-        return thoughts_id(told.id.partition("/event/")[0]), kind, "Thoughts", data
-    title = told.name.replace("_", " ").capitalize()
-    return told.id, kind, title, data, {"name": told.name}
+        return thoughts_id(outcome.id.partition("/event/")[0]), kind, "Thoughts", data
+    title = outcome.name.replace("_", " ").capitalize()
+    return outcome.id, kind, title, data, {"name": outcome.name}
 
 
 def _of_turn(record: Record, number: int) -> Iterator[tuple[Any, ...]]:

@@ -77,20 +77,24 @@ class RecentHistory:
         self._answer = message
         return AgentMessageRecord(message=message, stop="end")
 
-    def _record_of_told(self, told: Reply | Event | Route) -> Record:
-        if isinstance(told, Event):
-            return OutcomeRecord(id=told.id, kind="event", name=told.name, data=to_json_text(told.data))
-        if isinstance(told, Route):
-            return OutcomeRecord(id=told.id, kind="route", name=told.action, data=to_json_text(told.data))
+    def _record_of_told(self, delivery: Reply | Event | Route) -> Record:
+        if isinstance(delivery, Event):
+            return OutcomeRecord(
+                id=delivery.id, kind="event", name=delivery.name, data=to_json_text(delivery.data)
+            )
+        if isinstance(delivery, Route):
+            return OutcomeRecord(
+                id=delivery.id, kind="route", name=delivery.action, data=to_json_text(delivery.data)
+            )
         answer = self._answer
-        is_plain = told.data is None and told.message_type is None and told.reasoning is None
-        if is_plain and answer is not None and (told.id, told.text) == (answer.id, answer.text):
-            return DeliveryRecord(ids=(told.id,))
+        is_plain = delivery.data is None and delivery.message_type is None and delivery.reasoning is None
+        if is_plain and answer is not None and (delivery.id, delivery.text) == (answer.id, answer.text):
+            return DeliveryRecord(ids=(delivery.id,))
         return OutcomeRecord(
-            id=told.id,
+            id=delivery.id,
             kind="reply",
-            name=told.message_type or "",
-            text=told.text,
-            data=to_json_text(told.data),
-            reasoning=to_json_text(told.reasoning),
+            name=delivery.message_type or "",
+            text=delivery.text,
+            data=to_json_text(delivery.data),
+            reasoning=to_json_text(delivery.reasoning),
         )

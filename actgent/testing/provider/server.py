@@ -193,12 +193,12 @@ class Provider:
             return error_plan(request.dialect.error(400, code="script_failed", message=repr(error)))
 
     def _count_usage(self, scripted: Scripted, request: ProviderRequest) -> None:
-        said = scripted
-        while isinstance(said, Fault):  # faults can be nested
-            if not hasattr(said, "answer"):
+        answer = scripted
+        while isinstance(answer, Fault):  # faults can be nested
+            if not hasattr(answer, "answer"):
                 return
-            said = said.answer
-        self._meter.use(request.number, usage_of(to_answer(said), request))
+            answer = answer.answer
+        self._meter.use(request.number, usage_of(to_answer(answer), request))
 
     async def _scripted(self, request: ProviderRequest) -> Scripted:
         entry = next(self._script, None)

@@ -129,7 +129,7 @@ def _encode_answer(answer: ModelResponse, request: ProviderRequest) -> dict[str,
     """Return the assistant message of a complete answer."""
     text = answer.text or None
     is_refused = answer.stop == "refusal"
-    said: dict[str, Any] = {
+    message: dict[str, Any] = {
         "role": "assistant",
         "content": None if is_refused else text,
         "refusal": text if is_refused else None,
@@ -137,11 +137,11 @@ def _encode_answer(answer: ModelResponse, request: ProviderRequest) -> dict[str,
     }
     for part in answer.parts:
         if isinstance(part, Thinking):
-            said |= thinking_data(part, "openai") or {_REASONING[0]: part.text}
+            message |= thinking_data(part, "openai") or {_REASONING[0]: part.text}
         elif isinstance(part, Opaque):
-            said |= part.data
+            message |= part.data
     calls = [_call(call, request, index) for index, call in enumerate(answer.tool_calls)]
-    return said | ({"tool_calls": calls} if calls else {})
+    return message | ({"tool_calls": calls} if calls else {})
 
 
 def _call(call: ToolCall, request: ProviderRequest, index: int) -> dict[str, Any]:

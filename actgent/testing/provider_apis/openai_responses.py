@@ -186,8 +186,8 @@ def _output(answer: ModelResponse, request: ProviderRequest) -> Iterator[dict[st
 
 def _message(parts: Iterator[Part], answer: ModelResponse, key: str) -> dict[str, Any]:
     text = "".join(part.text for part in parts if isinstance(part, Text))
-    said = {"type": "output_text", "annotations": [], "logprobs": [], "text": text}
-    content = {"type": "refusal", "refusal": text} if answer.stop == "refusal" else said
+    text_part = {"type": "output_text", "annotations": [], "logprobs": [], "text": text}
+    content = {"type": "refusal", "refusal": text} if answer.stop == "refusal" else text_part
     status = "incomplete" if answer.stop in _INCOMPLETE else "completed"
     return {"id": key, "type": "message", "status": status, "role": "assistant", "content": [content]}
 

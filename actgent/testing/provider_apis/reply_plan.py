@@ -38,13 +38,13 @@ NEW_YEAR = 1_767_225_600
 _DATA_URL = re.compile(r"data:(?P<type>[^;,]+);base64,(?P<data>[A-Za-z0-9+/]+={0,2})")
 
 
-def to_answer(said: ScriptedAnswer) -> ModelResponse:
+def to_answer(scripted: ScriptedAnswer) -> ModelResponse:
     """Return the `ModelResponse` for one entry of a script; calls without a stop reason end with `tool_calls`.
 
     Raises:
         TypeError: The entry contains an image, a file or a tool result, which a model cannot send.
     """
-    answer = said if isinstance(said, ModelResponse) else ModelResponse(parts=to_parts(said))
+    answer = scripted if isinstance(scripted, ModelResponse) else ModelResponse(parts=to_parts(scripted))
     for part in answer.parts:
         if isinstance(part, (Image, File, ToolResult)):
             raise TypeError(
@@ -283,11 +283,13 @@ def usage_of(answer: ModelResponse, request: ProviderRequest) -> Usage:
     """Return the answer's usage; without one in the script, an estimate of four bytes per token."""
     if answer.usage != NO_USAGE:
         return answer.usage
-    said = sum(len(getattr(part, "text", "")) for part in answer.parts)
+    characters = sum(len(getattr(part, "text", "")) for part in answer.parts)
     asked = sum(len(arguments_text(call)) for call in answer.tool_calls)
     thought = sum(len(part.text) for part in answer.parts if isinstance(part, Thinking))
     return Usage(
-        input_tokens=tokens_of(request), output_tokens=1 + (said + asked) // 4, reasoning_tokens=thought // 4
+        input_tokens=tokens_of(request),
+        output_tokens=1 + (characters + asked) // 4,
+        reasoning_tokens=thought // 4,
     )
 
 
@@ -296,9 +298,9 @@ def tokens_of(request: ProviderRequest) -> int:
     return 1 + len(request.body) // 4
 
 
-def answer_plan(said: ScriptedAnswer, request: ProviderRequest, pace: Pace) -> ReplyPlan:
+def answer_plan(scripted: ScriptedAnswer, request: ProviderRequest, pace: Pace) -> ReplyPlan:
     """Return the plan of a reply without faults."""
-    answer, dialect = to_answer(said), request.dialect
+    answer, dialect = to_answer(scripted), request.dialect
     if request.is_stream:
         events = tuple(dialect.events(answer, request, chunk=pace.chunk))
         headers = {"content-type": "text/event-stream; charset=utf-8", "cache-control": "no-cache"}

@@ -422,8 +422,8 @@ def _path_first(text: str) -> str:
     if match is None:
         return text
     path = re.sub(r"\[(\d+|\.\.\.)\]", r"/\1", match["path"].replace(".", "/"))
-    said = text[: match.start()]
-    return f"{path}{said}" if said.startswith("/") else f"{path}: {said}"
+    problem = text[: match.start()]
+    return f"{path}{problem}" if problem.startswith("/") else f"{path}: {problem}"
 
 
 def _integral_floats_to_int(value: Any) -> Any:

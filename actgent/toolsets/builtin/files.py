@@ -120,8 +120,8 @@ class ConfinedFolder:
         """Return the names in a folder in sorted order; folders end with a slash."""
         with self._opened(_parse_name(folder)) as descriptor, os.scandir(descriptor) as entries:
             found = [f"{e.name}/" if e.is_dir(follow_symlinks=False) else e.name for e in entries]
-        told = sorted(found)[:MAX_ENTRIES]
-        return told if len(told) == len(found) else [*told, f"[{len(found) - len(told)} more]"]
+        shown = sorted(found)[:MAX_ENTRIES]
+        return shown if len(shown) == len(found) else [*shown, f"[{len(found) - len(shown)} more]"]
 
     def read(self, file: str, start: int, length: int) -> str:
         """Return at most `length` bytes of a file from byte `start`, as text."""
@@ -152,9 +152,9 @@ class ConfinedFolder:
                 searched += 1
                 if searched > MAX_SEARCHED_FILES or size > MAX_SEARCHED_BYTES or len(found) >= MAX_MATCHES:
                     return [*found, "[incomplete: search in a subfolder]"]
-                said = _read_searchable(name, here)
-                size += len(said)
-                found += _lines(said, text, f"{place}{name}")
+                file_text = _read_searchable(name, here)
+                size += len(file_text)
+                found += _lines(file_text, text, f"{place}{name}")
         return found
 
     def write(self, file: str, text: str) -> str:
@@ -217,20 +217,20 @@ def _parse_name(name: str) -> list[str]:
     return [step for step in name.split("/") if step not in ("", ".")]
 
 
-def _open(name: str, flags: int, parent: int, told: str) -> int:
+def _open(name: str, flags: int, parent: int, shown_name: str) -> int:
     try:
         return os.open(name, flags, 0o666, dir_fd=parent)  # new files are not executable
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or "invalid name"
-        raise ToolError(f"{told[:200]!r} cannot be opened: {reason} (links are not followed)") from None
+        raise ToolError(f"{shown_name[:200]!r} cannot be opened: {reason} (links are not followed)") from None
 
 
 @contextmanager
-def _regular(name: str, parent: int, told: str) -> Generator[int]:
-    opened = _open(name or ".", _FILE, parent, told)
+def _regular(name: str, parent: int, shown_name: str) -> Generator[int]:
+    opened = _open(name or ".", _FILE, parent, shown_name)
     try:
         if not stat.S_ISREG(os.fstat(opened).st_mode):
-            raise ToolError(f"{told[:200]!r} is not a file")
+            raise ToolError(f"{shown_name[:200]!r} is not a file")
         yield opened
     finally:
         os.close(opened)
@@ -247,9 +247,9 @@ def _read_searchable(name: str, parent: int) -> str:
         return ""
 
 
-def _lines(said: str, text: str, told: str) -> list[str]:
-    found = ((number, line) for number, line in enumerate(said.splitlines(), 1) if text in line)
-    return [f"{told}:{number}: {line[:300]}" for number, line in found][:MAX_MATCHES]
+def _lines(file_text: str, text: str, name: str) -> list[str]:
+    found = ((number, line) for number, line in enumerate(file_text.splitlines(), 1) if text in line)
+    return [f"{name}:{number}: {line[:300]}" for number, line in found][:MAX_MATCHES]
 
 
 def _keep_mode(name: str, parent: int, made: int) -> None:
@@ -260,9 +260,9 @@ def _keep_mode(name: str, parent: int, made: int) -> None:
             os.fchmod(made, stat.S_IMODE(there.st_mode) & 0o777)
 
 
-def _replace(name: str, parent: int, data: bytes, told: str) -> None:
+def _replace(name: str, parent: int, data: bytes, shown_name: str) -> None:
     made = f".{os.urandom(8).hex()}.tmp"
-    opened = _open(made, _NEW, parent, told)
+    opened = _open(made, _NEW, parent, shown_name)
     try:
         with os.fdopen(opened, "wb") as file:
             _keep_mode(name, parent, opened)
@@ -272,4 +272,4 @@ def _replace(name: str, parent: int, data: bytes, told: str) -> None:
         os.replace(made, name, src_dir_fd=parent, dst_dir_fd=parent)
     except OSError as error:
         os.unlink(made, dir_fd=parent)
-        raise ToolError(f"{told[:200]!r} cannot be written: {error.strerror}") from None
+        raise ToolError(f"{shown_name[:200]!r} cannot be written: {error.strerror}") from None

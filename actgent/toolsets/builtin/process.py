@@ -200,8 +200,13 @@ def _sandbox(
     for path in read:  # after the folders in memory, which would cover paths below /tmp
         line += ["--ro-bind", path, path]
     line += ["--remount-ro", "/", "--chdir", WORK_FOLDER, "--clearenv"]
-    told = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": WORK_FOLDER, "LANG": "C.UTF-8", **environment}
-    for name, text in told.items():
+    variables = {
+        "PATH": "/usr/local/bin:/usr/bin:/bin",
+        "HOME": WORK_FOLDER,
+        "LANG": "C.UTF-8",
+        **environment,
+    }
+    for name, text in variables.items():
         line += ["--setenv", name, text]
     return line
 

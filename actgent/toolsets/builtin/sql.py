@@ -93,14 +93,14 @@ def _ask_postgres(
 
 def _collect_rows(names: Sequence[str], rows: Iterable[Row], max_rows: int) -> dict[str, Any]:
     """Return the rows within the limits as JSON data; `more` is True if rows were left out."""
-    told: list[list[Any]] = []
+    shown: list[list[Any]] = []
     size = 0
     for row in rows:
-        if len(told) >= max_rows or size > MAX_CHARACTERS:
-            return {"columns": list(names), "rows": told, "more": True}
-        told.append([_value(each) for each in row])
-        size += sum(len(str(each)) for each in told[-1])
-    return {"columns": list(names), "rows": told, "more": False}
+        if len(shown) >= max_rows or size > MAX_CHARACTERS:
+            return {"columns": list(names), "rows": shown, "more": True}
+        shown.append([_value(each) for each in row])
+        size += sum(len(str(each)) for each in shown[-1])
+    return {"columns": list(names), "rows": shown, "more": False}
 
 
 def _value(value: Any) -> Any:

@@ -257,10 +257,12 @@ def _check_response(response: APIResponse, secrets: Sequence[str]) -> APIRespons
     response = attrs.evolve(response, body=body)
     if not is_error:
         return response
-    said = response.text[:MAX_ERROR_CHARACTERS]
+    error_text = response.text[:MAX_ERROR_CHARACTERS]
     phrase = httpx2.codes.get_reason_phrase(response.status)
     kind = RetryableHTTPToolError if response.status in _RETRYABLE_STATUSES else HTTPToolError
-    raise kind(f"the API answered {response.status} {phrase}: {said}".rstrip(": "), status=response.status)
+    raise kind(
+        f"the API answered {response.status} {phrase}: {error_text}".rstrip(": "), status=response.status
+    )
 
 
 def _redact(text: Any, credentials: Credentials) -> str:

@@ -439,25 +439,25 @@ def _listed_prompt(each: mcp_types.Prompt) -> dict[str, Any]:
     return {"name": each.name, "description": each.description or each.title, "arguments": arguments}
 
 
-def _sampled_message(said: mcp_types.SamplingMessage) -> ChatMessage:
+def _sampled_message(message: mcp_types.SamplingMessage) -> ChatMessage:
     """Convert a message of a sampling request. Content other than text is replaced by its type."""
-    blocks = said.content if isinstance(said.content, list) else [said.content]
+    blocks = message.content if isinstance(message.content, list) else [message.content]
     texts = [
         block.text if isinstance(block, mcp_types.TextContent) else f"[{block.type}]" for block in blocks
     ]
-    return ChatMessage(said.role, (Text(neutral(replace_control_characters("\n".join(texts)))),))
+    return ChatMessage(message.role, (Text(neutral(replace_control_characters("\n".join(texts)))),))
 
 
-def _prompt_message(said: mcp_types.PromptMessage) -> ChatMessage:
+def _prompt_message(message: mcp_types.PromptMessage) -> ChatMessage:
     """Convert a message of a prompt. Media in assistant messages are replaced by their type."""
-    value = content_value([said.content], None)
-    if said.role == "assistant":
+    value = content_value([message.content], None)
+    if message.role == "assistant":
         value = _text_of(value)
     parts = (value,) if isinstance(value, str) else value
     read = tuple(
         Text(neutral(replace_control_characters(part))) if isinstance(part, str) else part for part in parts
     )
-    return ChatMessage(said.role, read)
+    return ChatMessage(message.role, read)
 
 
 def content_value(

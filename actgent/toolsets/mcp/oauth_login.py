@@ -150,8 +150,8 @@ def _serving(redirect: RedirectReceiver) -> Callable[[trio.SocketStream], Awaita
                 if target is None:
                     return
                 is_taken = urlsplit(target).path == "/callback" and redirect.accept(target)
-                said = b"Done." if is_taken else b"This is not the expected response."
-                page = _PAGE % said
+                text = b"Done." if is_taken else b"This is not the expected response."
+                page = _PAGE % text
                 head = b"HTTP/1.1 %s\r\nContent-Type: text/html; charset=utf-8\r\nContent-Length: %d\r\nConnection: close\r\n\r\n"
                 status = b"200 OK" if is_taken else b"404 Not Found"
                 await stream.send_all(head % (status, len(page)) + page)

@@ -61,15 +61,15 @@ async def open_process(command: ServerCommand) -> AsyncGenerator[tuple[Incoming,
         ServerEnded: The process ended; raised in an ExceptionGroup.
     """
     process = await _start(command)
-    said = _StderrTail()
+    stderr_tail = _StderrTail()
     to_us, incoming = anyio.create_memory_object_stream[SessionMessage | Exception](0)
     outgoing, from_us = anyio.create_memory_object_stream[SessionMessage](0)
     try:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(_write, process, from_us, said)
-            nursery.start_soon(_keep_errors, process, said)
-            nursery.start_soon(_read, process, to_us, command.max_message, said)
-            nursery.start_soon(_watch, process, said)
+            nursery.start_soon(_write, process, from_us, stderr_tail)
+            nursery.start_soon(_keep_errors, process, stderr_tail)
+            nursery.start_soon(_read, process, to_us, command.max_message, stderr_tail)
+            nursery.start_soon(_watch, process, stderr_tail)
             yield incoming, outgoing
             nursery.cancel_scope.cancel()
     finally:
@@ -136,7 +136,7 @@ def _remedy(command: ServerCommand, error: OSError | ValueError) -> str:
 
 
 async def _write(
-    process: trio.Process, messages: MemoryObjectReceiveStream[SessionMessage], said: _StderrTail
+    process: trio.Process, messages: MemoryObjectReceiveStream[SessionMessage], stderr_tail: _StderrTail
 ) -> None:
     assert process.stdin is not None  # noqa: S101 - opened with a pipe
     async for each in messages:
@@ -144,12 +144,12 @@ async def _write(
         try:
             await process.stdin.send_all(line.encode() + b"\n")
         except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
-            ended = await _ended(process, said)
+            ended = await _ended(process, stderr_tail)
             raise ended if process.returncode is not None else ServerEnded("it closed its input") from error
 
 
 async def _read(
-    process: trio.Process, to_us: MemoryObjectSendStream[Any], max_message: int, said: _StderrTail
+    process: trio.Process, to_us: MemoryObjectSendStream[Any], max_message: int, stderr_tail: _StderrTail
 ) -> None:
     """Forward the server's messages until its output ends.
 
@@ -166,10 +166,10 @@ async def _read(
         begun += rest
         if len(begun) > max_message:
             raise ServerEnded(f"it sent a message of more than {max_message:,} bytes")
-    raise await _ended(process, said)
+    raise await _ended(process, stderr_tail)
 
 
-async def _watch(process: trio.Process, said: _StderrTail) -> None:
+async def _watch(process: trio.Process, stderr_tail: _StderrTail) -> None:
     """Wait for the process itself, because its children may keep the pipes open.
 
     Raises:
@@ -177,15 +177,15 @@ async def _watch(process: trio.Process, said: _StderrTail) -> None:
     """
     await process.wait()
     await trio.sleep(SHUTDOWN_TIMEOUT_SECONDS)
-    raise await _ended(process, said)
+    raise await _ended(process, stderr_tail)
 
 
-async def _ended(process: trio.Process, said: _StderrTail) -> ServerEnded:
+async def _ended(process: trio.Process, stderr_tail: _StderrTail) -> ServerEnded:
     """Return the error for an ended process, with its last lines of standard error."""
     with trio.move_on_after(SHUTDOWN_TIMEOUT_SECONDS):
         await process.wait()
-        await said.ended.wait()
-    words = f"; its last output: {shown(' / '.join(said.lines))}" if said.lines else ""
+        await stderr_tail.ended.wait()
+    words = f"; its last output: {shown(' / '.join(stderr_tail.lines))}" if stderr_tail.lines else ""
     return ServerEnded(f"its process ended with {process.returncode}{words}")
 
 
@@ -218,15 +218,15 @@ def _message_in(line: bytes) -> Any:
     return mcp_types.jsonrpc_message_adapter.validate_json(whole, by_name=False)
 
 
-async def _keep_errors(process: trio.Process, said: _StderrTail) -> None:
+async def _keep_errors(process: trio.Process, stderr_tail: _StderrTail) -> None:
     """Read standard error, so that the server never blocks on it, and log it at level debug."""
     assert process.stderr is not None  # noqa: S101 - opened with a pipe
     async for piece in process.stderr:
         for line in piece.decode(errors="replace").splitlines():
             if line.strip():
-                said.lines.append(line[:500])
+                stderr_tail.lines.append(line[:500])
                 _log.debug("an MCP server wrote: %s", shown(line[:500]))
-    said.ended.set()
+    stderr_tail.ended.set()
 
 
 async def _end(process: trio.Process) -> None:

@@ -91,8 +91,8 @@ def tool_digest(listed: Any) -> str:
     """Return the digest of a tool's texts, schema and effect hints."""
     hints = listed.annotations
     effects = [] if hints is None else [hints.read_only_hint, hints.idempotent_hint]
-    said = [listed.name, listed.title, listed.description, listed.input_schema]
-    return _digest([*said, effects] if any(effects) else said)
+    content = [listed.name, listed.title, listed.description, listed.input_schema]
+    return _digest([*content, effects] if any(effects) else content)
 
 
 def prompt_digest(listed: Mapping[str, Any]) -> str:
@@ -100,5 +100,5 @@ def prompt_digest(listed: Mapping[str, Any]) -> str:
     return _digest([listed["name"], listed["description"], listed["arguments"]])
 
 
-def _digest(said: Any) -> str:
-    return hashlib.sha256(json.dumps(said, sort_keys=True).encode("utf-8", "surrogatepass")).hexdigest()
+def _digest(content: Any) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode("utf-8", "surrogatepass")).hexdigest()

@@ -73,9 +73,9 @@ class Operation:
     @property
     def text(self) -> str:
         """Summary and description of the operation."""
-        said = [self.spec.get("summary"), self.spec.get("description")]
+        texts = [self.spec.get("summary"), self.spec.get("description")]
         return "\n".join(
-            dict.fromkeys(text.strip() for text in said if isinstance(text, str) and text.strip())
+            dict.fromkeys(text.strip() for text in texts if isinstance(text, str) and text.strip())
         )
 
 
@@ -372,9 +372,9 @@ def _require_object(value: Any) -> Mapping[str, Any]:
 def _from_3_0(schema: Mapping[str, Any], translated: dict[str, Any]) -> dict[str, Any]:
     """Return a converted schema of 3.0 with `nullable` and boolean exclusive bounds replaced."""
     for bound, exclusive in (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")):
-        if isinstance(said := translated.get(exclusive), bool):
+        if isinstance(flag := translated.get(exclusive), bool):
             del translated[exclusive]
-            if said and bound in translated:
+            if flag and bound in translated:
                 translated[exclusive] = translated.pop(bound)
     if schema.get("nullable") is True:
         if isinstance(kind := translated.get("type"), str):

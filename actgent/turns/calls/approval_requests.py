@@ -54,9 +54,11 @@ class ApprovalRequests:
 
     # --- before calls run --------------------------------------------------------------------
 
-    def rule_for(self, told: ToolContext) -> Callable[[ToolCall, Tool], ApprovalRequest | None] | None:
+    def rule_for(
+        self, tool_context: ToolContext
+    ) -> Callable[[ToolCall, Tool], ApprovalRequest | None] | None:
         """Bind the agent's approval rule to a tool context, as `Batch.ask` expects it; None if the agent has no rule."""
-        return None if self.rule is None else partial(approval_question, self.rule, told)
+        return None if self.rule is None else partial(approval_question, self.rule, tool_context)
 
     def apply_decisions(self, ledger: ApprovalLedger, batch: Batch) -> None:
         """Set the results of rejected or edited calls from their recorded decisions, and mark calls with open approvals as waiting."""
@@ -159,8 +161,8 @@ class ApprovalRequests:
 
 
 def approval_question(
-    rule: NeedsPerson, told: ToolContext, call: ToolCall, tool: Tool
+    rule: NeedsPerson, tool_context: ToolContext, call: ToolCall, tool: Tool
 ) -> ApprovalRequest | None:
     """Return the question of an approval rule about a tool call; None if the call needs no approval."""
-    wish = rule(call, tool, told)
+    wish = rule(call, tool, tool_context)
     return (wish if isinstance(wish, ApprovalRequest) else ApprovalRequest()) if wish else None

@@ -83,17 +83,17 @@ class ContextFitter:
         self, context: SessionContext, llm: LLM, chat: ModelRequest
     ) -> window.CountedRequest | None:
         """Rebuild the token count of the last request from the journal after a restart, so that requests are cut as without the restart."""
-        said = context.conversation.last_answer
-        if said is None:
+        last_answer = context.conversation.last_answer
+        if last_answer is None:
             return None
         context.conversation.last_answer = None
         answers = [place for place, each in enumerate(chat.messages) if each.role == "assistant"]
-        is_shortened = said.fitting is not None and said.fitting.shortened
-        is_other = said.model and not said.model.startswith(llm.name)
+        is_shortened = last_answer.fitting is not None and last_answer.fitting.shortened
+        is_other = last_answer.model and not last_answer.model.startswith(llm.name)
         if not answers or is_shortened or is_other:
             return None
         request = attrs.evolve(chat, messages=chat.messages[: answers[-1]])
-        answer = ModelResponse(parts=chat.messages[answers[-1]].parts, usage=said.usage)
+        answer = ModelResponse(parts=chat.messages[answers[-1]].parts, usage=last_answer.usage)
         if counted := window.count_answered(llm, request, answer):
             self._counted[context.conversation] = counted
         return counted
@@ -187,8 +187,10 @@ def with_short_results(
         return attrs.evolve(part, content=truncate(part.content, limit))
 
     return [
-        attrs.evolve(said, parts=tuple(map(shortened, said.parts))) if said.role == "tool" else said
-        for said in chat.messages
+        attrs.evolve(message, parts=tuple(map(shortened, message.parts)))
+        if message.role == "tool"
+        else message
+        for message in chat.messages
     ]
 
 

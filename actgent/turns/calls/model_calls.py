@@ -55,25 +55,25 @@ class AnswerStream:
             turn.first_at = time.monotonic()
         for listener in turn.listeners:
             await listener.receive_partial(text, attempt)
-        said = turn.growth.add(text)
+        delta = turn.growth.add(text)
         for attached in self._context.handlers.get("growing", ()):
             attached.handler(self._attempt)
-        if said:
-            await self._show(said)
+        if delta:
+            await self._show(delta)
 
     async def finish(self, text: str) -> None:
         """Emit the remaining text after the last delta. Does nothing if the model did not stream the answer."""
         growth = self._turn.growth
-        if growth is not None and growth.text.size == len(text) and (said := growth.finish()):
-            await self._show(said)
+        if growth is not None and growth.text.size == len(text) and (delta := growth.finish()):
+            await self._show(delta)
 
-    async def _show(self, said: str) -> None:
+    async def _show(self, delta: str) -> None:
         turn = self._turn
         for listener in turn.listeners:
             await listener.wait_capacity()
             turn.check()
         turn.cover()  # an interruption waits for the handler
-        await self._dispatcher.dispatch(self._context, make_token(said, turn.answer_id, self._attempt))
+        await self._dispatcher.dispatch(self._context, make_token(delta, turn.answer_id, self._attempt))
         turn.expose()
 
 
@@ -234,10 +234,10 @@ class ModelCaller:
         growth, turn.growth, turn.first_at = turn.growth, None, None
         if growth is not None and (text := growth.text.read()):
             parts = (Text(text),)
-            said = self._make_message(context, turn, parts, turn.message, cut=True)
-            context.conversation.append(said)
+            answer = self._make_message(context, turn, parts, turn.message, cut=True)
+            context.conversation.append(answer)
             if context.log is not None:
-                context.log.add(AgentMessageRecord(message=said, calls=turn.progress.calls))
+                context.log.add(AgentMessageRecord(message=answer, calls=turn.progress.calls))
 
     def _record_answer(
         self,
@@ -257,12 +257,12 @@ class ModelCaller:
         parts, calls = context.conversation.with_own_calls(answer.parts)
         if cut:
             calls = ()
-        said = self._make_message(context, turn, parts, message, cut=cut)
-        context.conversation.append(said)
+        answer_message = self._make_message(context, turn, parts, message, cut=cut)
+        context.conversation.append(answer_message)
         if context.log is not None:
             context.log.add(
                 make_agent_message_record(
-                    message=said,
+                    message=answer_message,
                     stop=answer.stop,
                     usage=_written(context, answer),
                     model=answer.model,

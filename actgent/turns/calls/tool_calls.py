@@ -263,7 +263,7 @@ class ToolCaller:
     def new_batch(self, context: SessionContext, turn: Turn, calls: Sequence[ToolCall]) -> Batch:
         """Create the batch that executes tool calls of a turn, with its limits, rules and approvals."""
         limits = turn.limits
-        told = make_context(
+        tool_context = make_context(
             session_id=context.id,
             owner=context.owner.name,
             agent=self.agent,
@@ -276,9 +276,9 @@ class ToolCaller:
         batch = _make_batch(
             [edited(call, grants) for call in calls] if grants else calls,
             self.registry if not turn.options.tools else with_caller_tools(self.registry, turn.options.tools),
-            context=told,
-            check=partial(self._refusal, told) if self.access else None,
-            ask=None if self.approvals.rule is None else self.approvals.rule_for(told),
+            context=tool_context,
+            check=partial(self._refusal, tool_context) if self.access else None,
+            ask=None if self.approvals.rule is None else self.approvals.rule_for(tool_context),
             policy=None if self.policy is None else PolicyCheck(policy=self.policy, context=context),
             grants=grants,
             timeout=limits.tool_timeout,
@@ -290,8 +290,8 @@ class ToolCaller:
             batch.reject_all(excess)
         return batch
 
-    def _refusal(self, told: ToolContext, call: ToolCall, tool: Tool) -> str | None:
-        return next(filter(None, (rule(call, tool, told) for rule in self.access)), None)
+    def _refusal(self, tool_context: ToolContext, call: ToolCall, tool: Tool) -> str | None:
+        return next(filter(None, (rule(call, tool, tool_context) for rule in self.access)), None)
 
     def _count(self, context: SessionContext, turn: Turn, calls: Sequence[ToolCall]) -> None:
         """Charge the calls of an answer to the turn's budget and to its limit of identical calls.

@@ -248,12 +248,12 @@ async def _find_duplicate(
     progress = await find_message(journal, head.key, message_id, head.records)
     if progress is None or progress.accepted is None:
         return MessageProgress(message_id, number=head.records + 1)
-    said = progress.accepted.message
-    is_same = has_content(session, said, content)
+    message = progress.accepted.message
+    is_same = has_content(session, message, content)
     others: dict[str, Any] = {
-        "priority": said.priority.name.lower(),
-        "on_busy": said.on_busy,
-        "metadata": dict(said.metadata),
+        "priority": message.priority.name.lower(),
+        "on_busy": message.on_busy,
+        "metadata": dict(message.metadata),
     }
     if "tools" in body:
         options = progress.accepted.options

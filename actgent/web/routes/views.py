@@ -251,16 +251,16 @@ def _of_part(part: Part, ids: MediaIds, *, shows_foreign: bool) -> dict[str, Any
 
 def of_medium(medium: Medium, ids: MediaIds = NO_IDS) -> dict[str, Any]:
     """Return the JSON of a picture or file: its type, size and `media_id`, with which clients download its bytes."""
-    told: dict[str, Any] = {
+    view: dict[str, Any] = {
         "type": "file" if isinstance(medium, File) else "image",
         "media_type": medium.media_type,
         "url": medium.url,
     }
     if isinstance(medium, File):
-        told["name"] = medium.name
+        view["name"] = medium.name
     if medium.data is not None:
-        told |= {"bytes": len(medium.data), "media_id": ids.get(id(medium))}
-    return told
+        view |= {"bytes": len(medium.data), "media_id": ids.get(id(medium))}
+    return view
 
 
 def of_call(call: ToolCall) -> dict[str, Any]:

@@ -98,9 +98,9 @@ class RelayApplication:
     find: Callable[[str], Place]
     """Returns the endpoints of a path; raises `Problem` if the path has none."""
 
-    async def answer(self, request: RelayedRequest, tell: SendChunk, gone: trio.Event) -> None:
+    async def answer(self, request: RelayedRequest, send: SendChunk, gone: trio.Event) -> None:
         """Answer a request, and send the answer with `tell`. Stop if `gone` is set, which means that the sender disconnected."""
-        answer = _Answer(request, tell, gone)
+        answer = _Answer(request, send, gone)
         try:
             response = await self._respond(request, answer)
             await answer.say(response)
@@ -161,14 +161,14 @@ def _caller(owner: str, scopes: tuple[str, ...]) -> Caller:
 class _Answer:
     """Sends one response with `tell`, and stores its HTTP status."""
 
-    def __init__(self, request: RelayedRequest, tell: SendChunk, gone: trio.Event) -> None:
+    def __init__(self, request: RelayedRequest, send: SendChunk, gone: trio.Event) -> None:
         self.id = new_id()
         self.has_begun = False
         self.is_cut = False
         self.status = 0
         self.route = "none"
         """Path template of the endpoint, for metrics; `none` if the path is unknown."""
-        self._verb, self._tell, self._gone = request.verb, tell, gone
+        self._verb, self._tell, self._gone = request.verb, send, gone
         self._wants_headers = WANTS_HEADERS in request.headers
         self._headers: Mapping[str, str] = {}
 

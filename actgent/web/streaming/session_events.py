@@ -398,10 +398,10 @@ class MessageProgress:
         elif isinstance(record, OutcomeRecord) and record.kind == "reply":
             self.reply = _delivery_row(record)[1]
 
-    def _apply_said(self, said: AgentMessageRecord) -> None:
-        self.usage += said.usage
-        if said.message.sender.kind == "assistant":
-            self.reply = {"id": said.message.id, "text": said.message.text}
+    def _apply_said(self, record: AgentMessageRecord) -> None:
+        self.usage += record.usage
+        if record.message.sender.kind == "assistant":
+            self.reply = {"id": record.message.id, "text": record.message.text}
 
     def _wait_for(self, ids: tuple[str, ...]) -> None:
         self._waits_for = ids
