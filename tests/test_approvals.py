@@ -78,7 +78,7 @@ def test_no_session_is_found_in_what_is_no_id():
         (Edit, {"arguments": "text"}, "arguments="),
     ],
 )
-def test_what_makes_no_sense_is_refused(kind, values, named):
-    """The text names the field."""
+def test_inconsistent_fields_are_rejected(kind, values, named):
+    """The error names the field."""
     with pytest.raises(ConfigurationError, match=named):
         kind(**values)

@@ -130,7 +130,7 @@ def test_foreign_forms_have_fields_by_json_type():
         (lambda: to_form(object()), r"Field\(...\)s"),
     ],
 )
-def test_what_makes_no_sense_is_refused(make, words):
-    """Where it is written."""
+def test_inconsistent_fields_are_rejected(make, words):
+    """The error names the field."""
     with pytest.raises(ConfigurationError, match=words):
         make()

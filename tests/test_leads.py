@@ -312,8 +312,8 @@ async def test_a_state_whose_attributes_are_set():
         (("x", 1), "dispatch(('x', value))"),
     ],
 )
-async def test_what_is_no_action(given, words):
-    """A mapping, or a pair that is not one."""
+async def test_invalid_state_action_is_rejected(given, words):
+    """Cases: a mapping, and a tuple that is no pair."""
     async with clerk() as agent:
         session = await agent.create_session("ada")
         with pytest.raises(UsageError) as caught:
@@ -394,8 +394,8 @@ async def test_a_journal_that_cannot_be_opened_has_a_short_traceback(tmp_path):
 @pytest.mark.parametrize(
     ("decision", "words"), [(True, "write Approve() or Reject(reason)"), (Reject, "write Reject()")]
 )
-async def test_what_is_no_decision(decision, words):
-    """A class, or a flag; the call waits on."""
+async def test_invalid_decision_object_is_rejected(decision, words):
+    """Cases: a class and a bool. The call keeps waiting."""
 
     @tool(approval=True)
     def pay() -> str:
@@ -477,8 +477,8 @@ def test_things_that_are_named_twice_or_not_at_all():
         BareAgent("", llm=ScriptedLLM([]))
 
 
-async def test_what_a_plan_agent_is_configured_with():
-    """Tools and stages that are not there lead to those that are."""
+async def test_unknown_tools_and_stages_of_a_plan_agent_have_suggestions():
+    """The error suggests the existing names."""
 
     @tool
     def search(word: str) -> str:

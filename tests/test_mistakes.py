@@ -146,8 +146,8 @@ async def test_repeated_tool_error_is_logged_once(told):
     assert ["2 more records like this one" in record for record in told()] == [False, True]
 
 
-async def test_what_a_tool_words_itself_is_not_logged(told):
-    """A `ToolError` is for the model; with `debug=True` its traceback is shown, too."""
+async def test_tool_error_is_not_logged(told):
+    """A `ToolError` is for the model. With `debug=True`, its traceback is logged."""
 
     @tool
     async def refusing() -> str:
@@ -732,8 +732,8 @@ def test_results_are_read_by_their_own_names():
         (42, "content is text or parts"),
     ],
 )
-async def test_what_cannot_be_said(content, words):
-    """What was given, and what to pass."""
+async def test_invalid_message_content_is_rejected(content, words):
+    """The error has the value and the accepted types."""
     async with agent_with() as agent:
         with pytest.raises(TypeError, match=words):
             await agent.run(content)

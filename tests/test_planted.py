@@ -121,6 +121,6 @@ REQUIREMENTS = "docs/specification.md"
     ],
     ids=["protocols", "limits"],
 )
-def test_what_is_written_down_once_is_listed_nowhere_else(names, places):
-    """A new protocol is four files: its module, the table, two pages. A new limit is its field, two pages, and whoever keeps it."""
+def test_additions_touch_few_files(names, places):
+    """A new protocol needs four files: its module, the table and two pages. A new limit needs its field, two pages and its user."""
     assert listing(names) == places

@@ -419,8 +419,8 @@ def wanted_elsewhere(modules: dict[str, ast.Module], *, late: bool) -> set[str]:
     return found
 
 
-def test_what_a_face_hides_is_imported_by_the_face(modules):
-    """Where the `__init__.py` of a folder in a folder has names, modules elsewhere take those; what is loaded late goes by its path."""
+def test_private_modules_are_imported_through_their_package(modules):
+    """If a subfolder's `__init__.py` exports names, other modules import those. Lazy imports use the full path."""
     wanted = wanted_elsewhere(modules, late=False)
     faces = {folder: face_of(folder, modules) for folder in inner_folders(modules)}
     assert {each for each in wanted if (face := faces[each.rpartition(".")[0]]) and each not in face} == set()

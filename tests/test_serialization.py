@@ -213,8 +213,8 @@ def test_data_of_any_type_becomes_plain(data, plain):
         {"type": "reply", "text": "x", "usage": {"input_tokens": "many"}},
     ],
 )
-def test_what_is_no_form_of_the_class_is_refused(data):
-    """The error says what was expected; nothing is guessed."""
+def test_invalid_serialized_data_is_rejected(data):
+    """The error states the expected type; nothing is guessed."""
     with pytest.raises(WireError):
         Reply.from_dict(data)
 

@@ -37,8 +37,8 @@ def clerk(*said, **options) -> BareAgent:
         ({"supervision": "one_for_one"}, "supervision= takes Supervision(...), not 'one_for_one'"),
     ],
 )
-async def test_what_a_runtime_is_opened_with(options, words):
-    """It would have failed later, in a task of its own."""
+async def test_invalid_runtime_arguments_are_rejected(options, words):
+    """Otherwise they would fail later in a background task."""
     with pytest.raises(ConfigurationError) as caught:
         async with open_runtime(**options):
             pass
@@ -56,8 +56,8 @@ async def test_a_gateway_of_something_else():
 
 
 @pytest.mark.parametrize("said", [5, ["rain"], True])
-async def test_what_a_function_of_queries_returns(said):
-    """Neither a text nor None: that is told, and the message is answered without it."""
+async def test_invalid_result_of_a_query_function_is_reported(said):
+    """The result is neither a text nor None. The message is answered without it."""
     model, failures = ScriptedLLM(["Yes."]), []
     agent = BareAgent("clerk", llm=model)
     agent.on_query(lambda _: said)
@@ -112,8 +112,8 @@ def test_media_of_text():
     assert File(media_type="text/plain", data=bytearray(b"hello")).data == b"hello"
 
 
-async def test_what_is_evaluated():
-    """Cases come in a list, and agents are made."""
+async def test_invalid_evaluation_arguments_are_rejected():
+    """Cases are a list, and agents are objects."""
     case = Case(input="hi", expected="Yes.")
     with pytest.raises(ConfigurationError, match=r"a list of cases, not a Case: write \[case\]"):
         await evaluate(case, clerk())
@@ -242,8 +242,8 @@ async def test_a_durability_and_a_mode_that_are_nearly_known():
         ),
     ],
 )
-async def test_what_a_session_is_asked(call, words):
-    """It failed in the middle of the work, with an error of Python's."""
+async def test_invalid_session_arguments_are_rejected(call, words):
+    """Otherwise they would fail inside of the work with an unrelated error."""
     async with clerk() as agent:
         session = await agent.create_session("ada")
         with pytest.raises(ConfigurationError) as caught:

@@ -230,8 +230,8 @@ def asking(holder, *, held=0, charge=0, least=1, wanted=10, rate=10, capacity=10
     }
 
 
-async def test_what_is_lent_keeps_the_bucket_from_filling(virtual, autojump_clock):
-    """Until its holder says that it has spent it, or until it lapses: it may be spent late, and others' beside it."""
+async def test_leased_units_do_not_refill_the_bucket(virtual, autojump_clock):
+    """They return after the holder has spent them or the lease has expired, because they may be spent late."""
 
     async def lent(holder, **options):
         args, given = asking(holder, **options)
@@ -249,8 +249,8 @@ async def test_what_is_lent_keeps_the_bucket_from_filling(virtual, autojump_cloc
     assert await lent("c", held=4, least=1) == pytest.approx(2)
 
 
-async def test_what_is_owed_is_charged_before_anything_is_lent(virtual, autojump_clock):
-    """And the answer says how long to wait."""
+async def test_debt_is_charged_before_a_lease(virtual, autojump_clock):
+    """The answer states the waiting time."""
     args, given = asking("a", charge=25)
     found = await virtual(*args, **given)
     assert (found.lent, found.wait) == (0, pytest.approx(1.6))

@@ -49,8 +49,8 @@ INSERT = "INSERT INTO tasks VALUES (?, ?)"
 # --- what it does ----------------------------------------------------------------------------
 
 
-async def test_what_was_changed_is_there_and_lasts(url):
-    """Rows come back by the names of their columns, also in the next block."""
+async def test_database_changes_are_durable(url):
+    """Rows have column names, also in the next block."""
     async with Database(url, migrations=[TASKS]) as database:
         assert await database.execute(marked(url, INSERT), (1, "tea")) == 1
         assert await database.query("SELECT * FROM tasks") == [{"id": 1, "text": "tea"}]
@@ -193,8 +193,8 @@ async def test_two_that_open_it_at_once_apply_each_step_once(url):
         ({"migrations": [Path("/nowhere/at/all.sql")]}, "cannot be read"),
     ],
 )
-def test_what_is_wrong_is_named(options, words):
-    """When it is made."""
+def test_invalid_database_is_rejected(options, words):
+    """The error is raised at the creation."""
     with pytest.raises(ConfigurationError, match=words):
         Database(**options)
 

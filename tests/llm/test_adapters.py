@@ -300,8 +300,8 @@ class OwnClient:
 
 @pytest.mark.parametrize("kind", [OwnLLM, OwnClient])
 @pytest.mark.parametrize("error", RAISED, ids=lambda error: type(error).__name__)
-async def test_what_a_client_of_the_program_raises_is_a_model_error(kind, error, autojump_clock):
-    """`except ModelError` catches it; its cause is the exception, and only kinds that may pass are retried."""
+async def test_exception_of_a_custom_client_is_a_model_error(kind, error, autojump_clock):
+    """The exception is its cause. Only temporary kinds are retried."""
     expected, retryable = RAISED[error]
     for llm in (kind(error), RetryingModel(kind(error)), FallbackModel(kind(error), kind(error))):
         async with BareAgent("a", llm=llm) as agent:
@@ -348,8 +348,8 @@ async def test_words_of_a_client_stay_out_of_the_journal():
     assert failure.words == "model: its client raised ValueError"
 
 
-async def test_what_is_no_text_is_named():
-    """The error says which model, and what it has to return."""
+async def test_invalid_return_value_of_a_model_is_reported():
+    """The error names the model and the accepted types."""
 
     async def number(messages):
         return 5
@@ -370,8 +370,8 @@ async def test_what_is_no_text_is_named():
     ],
     ids=["object", "number", "none", "class", "no argument", "two arguments"],
 )
-def test_what_cannot_answer_is_refused_at_once(wrong, words):
-    """Where the agent is made, and in words that help."""
+def test_invalid_model_is_rejected_at_the_creation(wrong, words):
+    """The error lists the accepted values."""
     with pytest.raises(ConfigurationError, match=words):
         BareAgent("a", llm=wrong)
 

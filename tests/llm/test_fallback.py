@@ -38,8 +38,8 @@ async def test_mistakes_are_not_handed_on(kind):
     assert second.chats == []
 
 
-async def test_what_counts_can_be_chosen():
-    """`when` decides."""
+async def test_fallback_condition_is_configurable():
+    """`when` decides which errors lead to the next model."""
     chain = FallbackModel(
         ScriptedLLM([BadRequest("no")]),
         ScriptedLLM(["yes"]),

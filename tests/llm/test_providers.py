@@ -114,8 +114,8 @@ def test_two_factories_of_one_name():
     assert isinstance(resolve_model("acme:x"), ScriptedLLM)
 
 
-def test_what_a_factory_must_return():
-    """A text would lead to another factory, and on and on; anything else is no client."""
+def test_invalid_result_of_a_provider_factory_is_rejected():
+    """A text would select another factory, without an end."""
     register_provider("round", lambda model: f"round:{model}")
     with pytest.raises(ConfigurationError, match="returned a text"):
         resolve_model("round:x")

@@ -30,8 +30,8 @@ def test_a_providers_wish_is_granted_within_reason(wish, pause):
     assert STEADY.delay(0, RateLimited("later", retry_after=wish)) == pause
 
 
-def test_what_is_not_retryable_is_not_repeated():
-    """The error says so, as a class or as this one instance."""
+def test_permanent_errors_are_not_retried():
+    """The class of the error or the instance decides."""
     assert STEADY.delay(0, BadRequest("wrong")) is None
     error = ProviderUnavailable("gone for good")
     error.retryable = False

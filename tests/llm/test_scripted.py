@@ -101,8 +101,8 @@ async def test_every_call_is_a_checkpoint():
 
 
 @pytest.mark.parametrize("script", ["text", 7, [7], [["a", 7]]])
-def test_what_is_no_script(script):
-    """A bare text, nothing, or entries of other kinds are refused at construction."""
+def test_invalid_script_is_rejected(script):
+    """Cases: a bare text, None, and entries of other types."""
     with pytest.raises(ConfigurationError):
         ScriptedLLM(script)
 

@@ -167,8 +167,8 @@ def test_each_module_has_its_tests():
     assert hunt.suite_of("actgent/control/excess.py")[0] == "tests/agents/limits/test_excess.py"
 
 
-def test_what_is_noticed_and_what_is_not():
-    """The tests of a module pass where nothing is wrong in it, and fail with a mutant."""
+def test_mutants_are_detected_by_the_tests_of_their_module():
+    """The tests pass without a mutant, and fail with one."""
     hunt = load("hunt")
     mutant, tests = ours("thoughts of the answer")
     whole = attrs.evolve(mutant, source=(ROOT / mutant.path).read_text(encoding="utf-8"))

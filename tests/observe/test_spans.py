@@ -545,8 +545,8 @@ def test_names_are_those_of_the_conventions():
     assert {name.partition(".")[0] for name in ours} == {"gen_ai", "actgent", "error", "server"}
 
 
-async def test_what_is_no_telemetry():
-    """The error says what to pass."""
+async def test_invalid_telemetry_is_rejected():
+    """The error states the accepted value."""
     with pytest.raises(ConfigurationError, match=r"Telemetry\(\) of actgent.observe, not True"):
         async with open_runtime(telemetry=True):
             pass

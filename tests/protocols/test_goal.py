@@ -104,7 +104,7 @@ def test_params_are_parsed_from_surrounding_text(text):
 
 
 @pytest.mark.parametrize("text", ["null", "[]", "[1]", '"plan"', "just text", '{"action": "plan", "params'])
-def test_what_is_no_decision_is_asked_again(text):
+def test_invalid_decision_is_retried(text):
     """Case 25 (want), case 8: truncated, null, list and text are errors, never an invented plan."""
     with pytest.raises(ParseError):
         read(text, at("initial"))
@@ -316,8 +316,8 @@ def test_no_progress_ends_it(action, fields):
         assert ("no progress" in (progress.error or "")) is not goes_on
 
 
-def test_what_is_new_ends_a_standstill():
-    """A call that was not made, and a result that was not there, are progress, however long a circle is."""
+def test_new_call_or_result_is_progress():
+    """It resets the detection of cycles of any length."""
     progress = Progress(turn="t", goal="g", start=0, mark=0)
     for n in range(5):
         progress.add_call(ToolCall("ok", {"n": n}))

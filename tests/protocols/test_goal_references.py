@@ -74,15 +74,15 @@ def test_case_24(written, meant):
     assert references.unmet == []
 
 
-def test_what_is_not_completed():
-    """A task that failed gives nothing, and is named."""
+def test_reference_to_a_failed_task_is_an_error():
+    """The error names the task."""
     references = References(DONE)
     assert references.resolve("{{tasks.2.output.x}}") == "{{tasks.2.output.x}}"
     assert references.unmet == [DONE[2]]
 
 
-def test_what_came_of_a_task_is_not_resolved_again():
-    """Braces in a result are data, as what strangers write may have some."""
+def test_references_in_a_task_result_are_not_resolved():
+    """Braces in a result are data, because results may be untrusted."""
     task = PlannedTask(id="t", description="d", status="completed", result="{{tasks.1.output}}")
     assert (
         References([task, *DONE]).resolve("{{tasks.0.output}} {{t.output}}")
@@ -103,7 +103,7 @@ def test_what_came_of_a_task_is_not_resolved_again():
         ([{"description": "d", "id": "a"}, {"description": "e", "id": "a"}], "no two tasks"),
     ],
 )
-def test_what_are_no_tasks(written, reason):
+def test_invalid_tasks_are_reported_to_the_model(written, reason):
     """The model is told what is wrong."""
     assert reason in tasks_reason(written)
 

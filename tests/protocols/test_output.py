@@ -174,8 +174,8 @@ def test_a_malformed_answer_is_no_value_even_where_text_is_wanted(inner, text):
         read(WithOutput(inner, str), text)
 
 
-def test_what_a_protocol_says_of_itself_stays_with_a_form():
-    """Its stages, and what it calls less than was asked for, are told as without one."""
+def test_output_protocol_keeps_stages_and_required_calls():
+    """They are those of the inner protocol."""
 
     class Staged(Bare):
         def stage_name(self, view):

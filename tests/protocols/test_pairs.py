@@ -160,8 +160,8 @@ def test_a_protocol_of_one_class_may_have_examples():
         Agent("x", llm=ScriptedLLM(["a"]), protocol=Both())
 
 
-def test_what_is_no_half_is_refused():
-    """A class in place of an object, halves the wrong way round, a template that nothing is known of."""
+def test_invalid_pair_is_rejected():
+    """Cases: a class in place of an object, swapped arguments, and an object that is no template."""
     with pytest.raises(ConfigurationError, match="template= must be a PromptTemplate"):
         Protocol.pair(Reading(), Asking())
     with pytest.raises(ConfigurationError, match="classifier= must be a Classifier"):

@@ -38,8 +38,8 @@ def grown(protocol, pieces):
 
 
 @pytest.mark.parametrize("kind", PROTOCOLS)
-def test_what_was_given_out_can_be_had_again(kind):
-    """Who begins to follow in the middle of an answer is shown what others have seen of it."""
+def test_late_follower_gets_the_shown_text(kind):
+    """A follower that starts during an answer receives the text that others have received."""
     protocol = kind()
     growth, shown = protocol.partial_answer(), ""
     for letter in protocol.script("All is well, " * 20)[-1]:
@@ -205,8 +205,8 @@ def test_looks_read_so_many_times_the_text_however_long_it_is(number, said, monk
 
 
 @pytest.mark.parametrize("kind", [Bare, Simple, ReAct, Router, Steps, Planning])
-def test_what_is_shown_as_it_comes_is_not_read_again(kind, monkeypatch):
-    """A long text that is shown needs no look for it, and comes piece by piece."""
+def test_streamed_text_is_not_parsed_again(kind, monkeypatch):
+    """A long text arrives in deltas and needs no second parse."""
     texts = {k: text for k, text in forms("word " * 20_000) if "word word" in text and k is kind}
     first = next(text for k, text in forms("word " * 20_000) if k is kind)
     read, shown = looked_at(kind, first, monkeypatch)

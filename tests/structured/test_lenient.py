@@ -118,8 +118,8 @@ def test_a_lost_comma_between_scalars_is_refused(items, data):
         "{'a': 18446744073709551616}",
     ],
 )
-def test_what_would_be_guessed_is_refused(text):
-    """No string is glued, quoted or cut, no number becomes another one, no key is given up."""
+def test_ambiguous_json_is_rejected(text):
+    """No string is joined, quoted or truncated, no number changes, and no key is dropped."""
     assert reading(text, repairs=True) is None
     with pytest.raises(ParseError):
         extract(text)

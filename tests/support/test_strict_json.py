@@ -27,14 +27,14 @@ from actgent.support.strict_json import MAX_DEPTH, check_depth, encode_json, loa
         ('{"a": 1} x', "invalid JSON"),
     ],
 )
-def test_what_is_not_stored(text, reason):
-    """Each with its reason."""
+def test_unstorable_json_is_rejected(text, reason):
+    """The error has the reason."""
     with pytest.raises(ParseError, match=reason):
         loads(text)
 
 
-def test_what_is():
-    """Zero in all spellings, whole pairs, the deepest and the widest."""
+def test_storable_json_is_accepted():
+    """Cases: zero in all spellings, surrogate pairs, maximum depth and maximum size."""
     assert loads("[0.0, -0.0, 0e5, 1e-300]") == [0.0, 0.0, 0.0, 1e-300]
     assert str(loads("-0.0")) == "-0.0"
     assert loads('"\\ud83d\\ude00"') == "😀"

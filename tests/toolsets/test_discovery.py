@@ -74,8 +74,8 @@ def reasons(problems):
     return {problem.reason for problem in problems}
 
 
-def test_what_is_found(write, caplog):
-    """Tools, toolsets, classes and functions of the state; what only looks like a tool is skipped, with a warning."""
+def test_discovered_definitions(write, caplog):
+    """Tools, toolsets, classes and functions of the state are found. Objects that only resemble a tool are skipped with a warning."""
     folder = write(actgent_tools_py=GOOD, sub__tagent_tools_py=STATE, other_py="raise SystemExit")
     with caplog.at_level(logging.WARNING, "actgent"):
         found = discover(folder)

@@ -69,7 +69,7 @@ UNUSABLE = [
 
 
 @pytest.mark.parametrize("unusable", UNUSABLE, ids=lambda given: type(given).__name__)
-async def test_what_is_no_tool_is_left_out_and_the_rest_is_there(unusable, caplog):
+async def test_invalid_tools_of_a_toolset_are_omitted(unusable, caplog):
     async with open_runtime() as runtime:
         first = await runtime.start(agent_with(remote := Remote([unusable, add])))
         second = await runtime.start(agent_with(remote, name="second"))
@@ -80,7 +80,7 @@ async def test_what_is_no_tool_is_left_out_and_the_rest_is_there(unusable, caplo
 
 
 @pytest.mark.parametrize("published", [None, 3])
-async def test_what_is_no_list_of_tools_is_a_lost_connection(published, autojump_clock):
+async def test_invalid_tool_list_is_a_lost_connection(published, autojump_clock):
     async with open_runtime() as runtime:
         agent = await runtime.start(agent_with(Remote(published)))
         assert "remote" in agent.tools.unavailable
@@ -178,8 +178,8 @@ HARMLESS = (
 )
 
 
-async def test_what_strangers_say_of_their_tools_holds_no_marks():
-    """Descriptions stand where a model trusts most: no mark of a role or call, and nothing that nobody sees; values stay."""
+async def test_tool_descriptions_contain_no_delimiters():
+    """Descriptions of third parties have no role or call delimiters and no invisible characters. Values are unchanged."""
     value = {
         "type": "string",
         "title": WORDS,

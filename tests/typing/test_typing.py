@@ -44,8 +44,8 @@ def errors_in(checker: list[str], name: str) -> set[int]:
 
 
 @pytest.mark.parametrize("checker", CHECKERS)
-def test_what_is_wrong_is_found(checker):
-    """Both checkers find each planted mistake, and nothing else."""
+def test_type_errors_are_found(checker):
+    """Both type checkers find each planted error, and nothing else."""
     lines = (HERE / "planted.py").read_text().splitlines()
     planted = {number for number, line in enumerate(lines, 1) if "  # wrong: " in line}
     assert len(planted) >= 11
@@ -55,8 +55,8 @@ def test_what_is_wrong_is_found(checker):
 
 
 @pytest.mark.parametrize("checker", CHECKERS)
-def test_what_is_right_passes(checker):
-    """No checker has anything to say about a program that is right, in its strictest mode."""
+def test_valid_program_has_no_type_errors(checker):
+    """This holds in the strictest mode of each type checker."""
     assert errors_in(checker, "correct.py") == set()
 
 

@@ -493,8 +493,8 @@ async def test_child_sessions_send_only_approvals(serving, receiving):
         (lambda: Webhook(None, secrets=[SECRET], allow=["a:70000/x"]), "HOST:PORT/PATH"),
     ],
 )
-def test_what_is_no_webhook_is_refused(make, words):
-    """A mistake is told where it is made."""
+def test_invalid_webhook_is_rejected(make, words):
+    """The error is raised at the creation."""
     with pytest.raises(ConfigurationError, match=words):
         make()
 

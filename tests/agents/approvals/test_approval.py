@@ -543,8 +543,8 @@ async def test_stream_and_follow():
     assert told[-1] == "Reply"
 
 
-async def test_what_waits_is_listed_page_by_page():
-    """Of all sessions, in the order of their ids."""
+async def test_pending_approvals_are_listed_in_pages():
+    """The list covers all sessions, ordered by session id."""
     desk = Desk(*[[PAY]] * 5)
     async with desk.agent:
         for number in range(5):

@@ -74,8 +74,8 @@ CASES = [
 
 @pytest.mark.parametrize(("how", "rule"), CASES)
 @pytest.mark.parametrize("later", ["at once", "restart"])
-async def test_what_waits_stays_in_all_lists(autojump_clock, how, rule, later):
-    """It can be decided, by this process or the next one, and the turn goes on to its answer."""
+async def test_approval_stays_listed_after_a_rejected_interrupt(autojump_clock, how, rule, later):
+    """This process or the next one can decide it, and the turn resumes."""
     ran = []
     async with LateJournal().running() as journal:
         async with open_runtime(journal=journal) as runtime:
@@ -105,8 +105,8 @@ async def test_what_waits_stays_in_all_lists(autojump_clock, how, rule, later):
 
 
 @pytest.mark.parametrize("rule", RULES)
-async def test_what_gets_in_ends_the_wait_in_all_lists(autojump_clock, rule):
-    """The approval is withdrawn, and the message answered."""
+async def test_accepted_interrupt_removes_the_approval_from_all_lists(autojump_clock, rule):
+    """The approval is withdrawn, and the message is answered."""
     async with LateJournal().running() as journal, open_runtime(journal=journal) as runtime:
         agent = await runtime.start(clerk([]))
         session = await agent.create_session("ada", "pay")

@@ -90,8 +90,8 @@ async def test_queued_runs_are_withdrawn_when_the_turn_suspends(autojump_clock, 
         assert asked == ["pay", "others"]
 
 
-async def test_what_was_taken_back_does_not_run_at_the_next_start(autojump_clock):
-    """The journal has it as refused before its caller is told."""
+async def test_withdrawn_message_does_not_run_at_the_next_start(autojump_clock):
+    """The journal records the rejection before the caller receives it."""
     async with MemoryJournal().running() as journal:
         async with open_runtime(journal=journal) as runtime, trio.open_nursery() as nursery:
             agent = await runtime.start(clerk(grace=0))

@@ -69,8 +69,8 @@ def test_scalars_are_those_of_the_core_schema(text, value):
         ("a: " + "[" * 30 + "]" * 30, 1),
     ],
 )
-def test_what_configuration_does_not_need_is_an_error_with_its_line(text, line):
-    """Tags, anchors, merge keys, repeated keys, other roots than an object, endless depth."""
+def test_unsupported_yaml_is_an_error_with_its_line(text, line):
+    """Cases: tags, anchors, merge keys, repeated keys, roots other than an object, and excessive depth."""
     with pytest.raises(InvalidFile) as caught:
         values(text)
     assert caught.value.line == line

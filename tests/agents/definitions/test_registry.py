@@ -36,8 +36,8 @@ CLERK = Profile(
 )
 
 
-async def test_what_is_saved_is_loaded_and_runs(tmp_path):
-    """All that makes the agent but its code; a builder makes it again, and it answers by its instructions."""
+async def test_saved_definition_is_loaded_and_runs(tmp_path):
+    """The definition has everything except code. A builder creates the agent again, with the same instructions."""
     registry = AgentRegistry(tmp_path / "agents")
     agent = SimpleAgent(
         "clerk",

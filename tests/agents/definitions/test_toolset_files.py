@@ -114,8 +114,8 @@ async def test_names_in_brain_choose_among_the_code(write):
         ),
     ],
 )
-def test_what_is_wrong(write, files, expected):
-    """It is named with file and line, and nothing is run or started."""
+def test_invalid_toolset_files_are_rejected(write, files, expected):
+    """The error has file and line, and nothing is run or started."""
     file, line, words = expected
     assert [(f, n) for f, n, reason in wrong(write(**files)) if words in reason] == [(file, line)]
 

@@ -79,8 +79,8 @@ async def test_closing_a_session_closes_its_routes(listen):
         assert clerk._opener.running.sessions == {}
 
 
-async def test_what_goes_wrong_at_the_other_agent_is_this_turns_failure(listen):
-    """With the error that it had there."""
+async def test_error_of_a_routed_agent_fails_the_turn(listen):
+    """The failure has the error of the other agent."""
     error = NotAuthorized("no")
     clerk = BareAgent("clerk", llm=ScriptedLLM([error, "fine"]))
     llm = ScriptedLLM([action("billing"), action("billing")])

@@ -144,8 +144,8 @@ async def test_guards_of_the_first_agent_apply_after_a_handoff():
     assert len(clerk_llm.chats) == 1
 
 
-async def test_what_no_user_says_stays_with_the_first_agent():
-    """A schedule of the session is the first agent's to answer."""
+async def test_scheduled_messages_stay_with_the_first_agent():
+    """After a handoff, the first agent still answers the schedules of its session."""
     desk, _, desk_llm, _ = pair([TO_CLERK, "Noted."], ["5 euros."])
     async with desk:
         session = await desk.create_session("ada")

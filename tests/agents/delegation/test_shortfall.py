@@ -87,8 +87,8 @@ async def result_of(worker):
 
 
 @pytest.mark.parametrize("worker", [planner(works=True), goal(achieved=True), steps(works=True)], ids=repr)
-async def test_what_was_all_done_is_the_answer_alone(worker):
-    """A success is as before."""
+async def test_complete_task_reports_only_its_answer(worker):
+    """A success has no status line."""
     result = await result_of(worker)
     assert (result.status, result.content) == ("success", "It is 42.")
 
@@ -130,8 +130,8 @@ async def test_outside_of_a_session_the_tool_says_the_same():
     assert content.startswith("Status: partial")
 
 
-async def test_what_is_reported_later_says_so_too(autojump_clock):
-    """A delegated task that was done in part was not done; the journal knows of it."""
+async def test_delayed_report_states_a_partial_result(autojump_clock):
+    """The outcome of a partially completed task has the status, also in the journal."""
     async with open_runtime(journal="memory:") as runtime:
         await runtime.start(planner(works=False))
         lead = await runtime.start(

@@ -105,8 +105,8 @@ async def test_a_task_that_is_done_in_time_has_no_deadline_any_more(autojump_clo
     assert failures == []
 
 
-async def test_what_a_late_task_has_asked_of_others_ends_with_it(autojump_clock, team):
-    """Tasks that it delegated, too."""
+async def test_overdue_task_ends_its_own_tasks(autojump_clock, team):
+    """Tasks that it delegated end as well."""
     digger = BareAgent("digger", llm=ScriptedLLM(lambda _: "two metres", delay=20))
     first = [
         ToolCall("delegate_to_agent", {"agent": "digger", "task": str(n), "wait": n > 0}) for n in (0, 1)

@@ -106,8 +106,8 @@ async def test_a_failed_plan_reports_its_usage():
     assert session.usage == took(60, 0.0, 6)
 
 
-async def test_what_is_handed_on_is_counted_when_it_comes():
-    """A task of its own, whose answer is a message later."""
+async def test_usage_of_a_delegated_task_counts_on_its_report():
+    """The answer of the task is a later message."""
     async with open_runtime() as runtime:
         await runtime.start(BareAgent("helper", llm=ScriptedLLM([said("done", 30)])))
         agent = await runtime.start(BareAgent("lead", llm=ScriptedLLM([said("noted", 1)])))

@@ -389,8 +389,8 @@ async def test_an_input_guard_keeps_text_out_of_model_and_journal(tmp_path):
     assert all(b"4111" not in file.read_bytes() for file in tmp_path.iterdir())
 
 
-async def test_what_a_guard_of_inputs_refuses_is_never_in():
-    """Whoever sends it is told, and a session that was to begin with it is not there."""
+async def test_message_rejected_by_an_input_guard_is_not_accepted():
+    """The sender gets the error, and a session with this first message is not created."""
     llm = ScriptedLLM(["Hello."])
     async with BareAgent("clerk", llm=llm) as agent:
         agent.guard(hidden, on="input")
@@ -446,8 +446,8 @@ def test_a_guard_of_inputs_is_a_plain_function():
 # --- how they are attached ------------------------------------------------------------------------------
 
 
-def test_what_is_no_guard_is_refused():
-    """The error names what is wrong."""
+def test_invalid_guard_is_rejected():
+    """The error names the problem."""
     agent = BareAgent("clerk", llm=ScriptedLLM([]))
     with pytest.raises(ConfigurationError, match="did you mean 'answer'"):
         agent.guard(print, on="answers")
@@ -571,8 +571,8 @@ async def test_expired_guard_approval_rejects_the_message(autojump_clock):
 
 
 @pytest.mark.parametrize("on", ["message", "answer"])
-async def test_what_a_guard_asked_survives_the_process(on, mortal, autojump_clock):
-    """Killed at each write: the question is there in the next life, and the answer is said once it is approved."""
+async def test_guard_approval_survives_a_crash_at_each_write(on, mortal, autojump_clock):
+    """The next process lists the approval, and delivers the answer after it is approved."""
     suspensions = 0
     for steps in range(1, 10):
         heard = []

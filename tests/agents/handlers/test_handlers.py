@@ -103,8 +103,8 @@ async def test_print_is_a_handler(make, capsys):
     assert capsys.readouterr().out == "hello\n"
 
 
-async def test_what_cannot_be_called_is_no_handler(make):
-    """It is refused when it is registered."""
+async def test_handler_that_is_not_callable_is_rejected(make):
+    """The error is raised at the registration."""
     agent, _ = make("hello")
     async with agent:
         session = await agent.create_session("ada")

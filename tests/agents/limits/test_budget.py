@@ -246,8 +246,8 @@ def test_seconds_are_counted_between_ticks():
     assert gather(account("x", turn="m"), (), ()).start_clock(0.0) == (math.inf, None)
 
 
-def test_what_is_left_is_the_tightest():
-    """Over all accounts, and never below zero."""
+def test_budget_left_is_the_minimum_over_its_accounts():
+    """The result is never below zero."""
     budget = Budget((account("a", tokens=10, tool_calls=3), account("b", tokens=5)))
     assert budget.left == {"tokens": 5, "tool_calls": 3}
     budget.reserve(Amounts(tokens=7))

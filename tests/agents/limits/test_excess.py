@@ -131,7 +131,7 @@ async def test_both_are_set_by_limits():
             Limits(**wrong)
 
 
-async def test_what_did_not_run_costs_no_budget():
-    """The model may go on with fewer."""
+async def test_rejected_calls_cost_no_budget():
+    """The model may continue with fewer calls."""
     ran, told = await asking(BareAgent, native, [{"n": n} for n in range(65)], limits=Limits(tool_calls=10))
     assert (ran, "65 calls" in told) == (0, True)

@@ -165,8 +165,8 @@ async def test_a_route_draws_on_the_turn_too():
     assert (caught.value.agent, len(busy.chats)) == ("desk", 2)
 
 
-async def test_what_is_not_asked_within_the_turn_is_not_paid_by_it():
-    """A message that nobody waits for, in a session that is no child, is a conversation of its own."""
+async def test_independent_conversation_is_not_charged_to_the_turn():
+    """A message without a waiting caller, in a session that is no child session, starts an independent conversation."""
     other = worker()
     lead = BareAgent("lead", llm=ScriptedLLM(["one"]), limits=Limits(model_calls=1))
     async with open_runtime() as runtime:
@@ -310,8 +310,8 @@ async def test_a_model_without_usage_is_charged_by_the_estimate():
     assert caught.value.used["tokens"] <= 1000
 
 
-async def test_what_a_provider_adds_to_prompts_is_known_from_the_first_answer_on():
-    """The second call is not begun where the prompt, as long as the first one was, would pass the limit."""
+async def test_token_limit_includes_prompt_overhead_of_the_provider():
+    """The second call does not start if a prompt as long as the first one would exceed the limit."""
     llm = ScriptedLLM(lambda _: said("fine", tokens=(600, 10)), keep=None)
     async with BareAgent("a", llm=llm, max_tokens=20) as agent:
         session = await agent.create_session("ada", limits=Limits(tokens=1000))
@@ -322,8 +322,8 @@ async def test_what_a_provider_adds_to_prompts_is_known_from_the_first_answer_on
         assert session.budget.left["tokens"] == 390
 
 
-async def test_what_the_provider_refuses_takes_no_tokens():
-    """A 429 counts as a call, and as nothing else."""
+async def test_rejected_model_call_costs_no_tokens():
+    """A 429 counts as a call only."""
     llm = ScriptedLLM([RateLimited("later"), said("fine", tokens=(10, 5))])
     async with BareAgent("a", llm=llm, limits=Limits(tokens=1000)) as agent:
         session = await agent.create_session("ada", limits=Limits(tokens=1000, model_calls=2))

@@ -262,8 +262,8 @@ async def test_repetitions_before_a_crash_count(autojump_clock, kind, said, asks
 
 
 @pytest.mark.parametrize("scope", ["turn", "session"])
-async def test_what_children_took_before_a_crash_is_found_again(autojump_clock, scope):
-    """A lead and its four workers never take more than the limit says, calls whose answer was lost included."""
+async def test_usage_of_child_sessions_survives_a_crash(autojump_clock, scope):
+    """A session and its four children never exceed the limit, including calls whose answer was lost."""
     limits = Limits(model_calls=7)
     of_turn = {"limits": limits} if scope == "turn" else {}
     of_session = limits if scope == "session" else None

@@ -170,8 +170,8 @@ async def test_a_quota_resets_after_its_period(autojump_clock, journal):
             await trio.sleep(DAY)
 
 
-async def test_what_an_owner_leads_to_is_paid_once(journal):
-    """Another agent's turn for a session of an owner counts, and counts once."""
+async def test_quota_charges_delegated_turns_once(journal):
+    """Another agent's turn for a session of the owner counts exactly once."""
     expert = clerk("expert")
     desk = BareAgent(
         "desk", llm=ScriptedLLM([[ToolCall("expert", {"task": "x"})], "Done."]), tools=[expert.as_tool()]
@@ -208,8 +208,8 @@ async def test_tokens_and_cost_are_counted(journal):
         ({"day": Limits(tokens=5), "zone": "Mars/Olympus"}, "Mars"),
     ],
 )
-def test_what_is_no_quota(wrong, says):
-    """The error names it."""
+def test_invalid_quota_is_rejected(wrong, says):
+    """The error names the problem."""
     with pytest.raises(ConfigurationError, match=says):
         Quotas(**wrong)
 

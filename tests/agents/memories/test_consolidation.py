@@ -80,8 +80,8 @@ async def test_an_idle_conversation_is_read_once(memories, autojump_clock):
     assert (first.agent, first.session_id) == ("clerk", session.id)
 
 
-async def test_what_was_said_later_counts(memories, autojump_clock):
-    """A memory that is not true any more is replaced; one that is younger than what was said is not."""
+async def test_later_statement_replaces_a_memory(memories, autojump_clock):
+    """An outdated memory is replaced. A memory newer than the conversation is not."""
     async with pair(memories, Reader()) as clerk:
         session = await clerk.create_session("ada")
         await session.chat("Home: London")

@@ -698,7 +698,7 @@ async def test_words_are_words_by_default_and_only_users_command():
         (lambda: agent_of("ok", modes="plan"), "modes="),
     ],
 )
-def test_what_is_wrong_is_named_at_once(build, said):
+def test_invalid_mode_configuration_is_rejected(build, said):
     with pytest.raises(ConfigurationError, match=said):
         build()
 

@@ -72,8 +72,8 @@ async def test_a_running_turn_ends_and_queued_messages_move(open_node, id_in, un
     assert len(slow.asked) == 2
 
 
-async def test_what_runs_is_stopped_here_and_what_waits_by_the_next_owner(open_node, id_in, until):
-    """Whoever stops what was taken out for that one hears that it has moved; it was taken for a message that still comes, and lost."""
+async def test_drain_interrupts_the_running_turn_and_hands_over_queued_messages(open_node, id_in, until):
+    """An interrupt for a message that was handed over raises SessionMoved, because its target arrives at the next owner."""
     slow = Slow()
     async with open_node("one", take=[0]) as one, open_node("two") as two:
         agent, other = (
@@ -516,8 +516,8 @@ async def test_session_with_forwarded_messages_is_closed_by_the_next_owner(open_
         assert (head.closed, head.unfinished) == (True, 0)
 
 
-async def test_what_is_being_closed_is_closed_before_it_leaves(open_node, id_in, until):
-    """With all that only the journal has below it: whoever wanted that may have gone, and the next owner knows of nothing to go on with."""
+async def test_drain_finishes_a_started_close(open_node, id_in, until):
+    """It includes children that only the journal has. The caller may be gone, and the next owner has nothing to resume."""
 
     def make():
         return BareAgent("clerk", llm=ScriptedLLM(lambda _: "ok"))

@@ -26,8 +26,8 @@ async def kept(log):
     return len(await log._journal.load("s", agent="clerk"))
 
 
-async def test_what_waited_is_not_written(log):
-    """The other process has not seen it, and begins without it."""
+async def test_pending_step_is_not_written_after_a_move(log):
+    """The other process has not seen the step and starts without it."""
     log.leave()
     assert log.is_idle
     log.flush_soon()
@@ -36,8 +36,8 @@ async def test_what_waited_is_not_written(log):
     assert await kept(log) == 2
 
 
-async def test_what_comes_later_is_not_written(log):
-    """Neither what waits for the next step, nor what is written at once; callers hear where the session is."""
+async def test_later_records_are_not_written_after_a_move(log):
+    """This holds for queued records and immediate writes. Callers get SessionMoved with the new owner."""
     log.leave()
     log.add(change(3))
     log.flush_soon()

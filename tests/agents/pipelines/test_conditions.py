@@ -62,8 +62,8 @@ VALUES = {
         (~(When.exists("find") | When.exists("other")), False),
     ],
 )
-def test_what_a_condition_says(condition, held):
-    """Of what is there and of what is missing, of any kind; and the same after it was in a file."""
+def test_condition_results(condition, held):
+    """Cases: existing and missing values of any type, before and after saving to a file."""
     assert condition.holds(VALUES) is held
     assert When.from_data(json.loads(json.dumps(condition.to_data()))) == condition
 
@@ -80,8 +80,8 @@ def test_what_a_condition_says(condition, held):
         (When.less("find.score", "{nowhere.at.all}"), "no output nowhere.at.all exists"),
     ],
 )
-def test_what_cannot_be_compared_is_no_decision(condition, words):
-    """It would be false for ever, and nobody would see why."""
+def test_condition_on_incomparable_values_raises(condition, words):
+    """Otherwise the condition would always be false without an explanation."""
     with pytest.raises(NoValue, match=words):
         condition.holds(VALUES)
 
@@ -108,8 +108,8 @@ def test_conditions_in_words():
         ({"not": []}, "an object with one key"),
     ],
 )
-def test_what_is_no_condition_is_refused(data, words):
-    """With what would be one."""
+def test_invalid_condition_is_rejected(data, words):
+    """The error suggests a valid condition."""
     with pytest.raises(ConfigurationError, match=words):
         When.from_data(data)
 
@@ -152,7 +152,7 @@ def test_any_condition_survives_a_file_and_has_an_opposite(condition, values):
 
 
 @given(leaves, leaves, st.dictionaries(st.sampled_from("abc"), plain))
-def test_what_excludes_each_other_never_holds_together(one, other, values):
-    """Or a step that may run would be called unreachable."""
+def test_exclusive_conditions_never_hold_together(one, other, values):
+    """Otherwise a step that may run would be rejected as unreachable."""
     if one.excludes(other):
         assert not (one.holds(values) and other.holds(values))

@@ -95,8 +95,8 @@ STEP = {"agent": "one", "message": "x"}
     ],
 )
 @pytest.mark.parametrize("suffix", [".yaml", ".json"])
-def test_what_is_wrong_in_a_file(tmp_path, data, words, suffix):
-    """Told before anything runs."""
+def test_invalid_pipeline_file_is_rejected(tmp_path, data, words, suffix):
+    """The error is raised before any step runs."""
     path = tmp_path / f"p{suffix}"
     path.write_text(json.dumps(data))
     with pytest.raises(ConfigurationError, match=words):

@@ -69,8 +69,8 @@ def test_steps_come_after_what_they_name_and_read(steps, groups):
         ([step("a", when=When.exists("in") & ~When.exists("in"))], "step 'a' can never run"),
     ],
 )
-def test_what_cannot_run_is_refused(steps, words):
-    """With the remedy where there is one."""
+def test_graph_that_cannot_run_is_rejected(steps, words):
+    """The error has a remedy if there is one."""
     with pytest.raises(ConfigurationError, match=words):
         pipeline(*steps)
 
@@ -97,8 +97,8 @@ def test_all_errors_are_reported_together():
         [step("a", when=When.equal("x", "{y}") & When.equal("x", "{z}"))],
     ],
 )
-def test_what_may_run_is_not_refused(steps):
-    """Branches that exclude each other may meet where neither has to be there."""
+def test_graph_that_may_run_is_accepted(steps):
+    """Exclusive branches may join if none of them is required."""
     assert sum(map(len, pipeline(*steps).groups)) == len(steps)
 
 

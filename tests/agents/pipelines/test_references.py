@@ -32,14 +32,14 @@ VALUES = {"find": {"urls": ["http://a", "http://b"], "n": 3, "none": None}, "top
         ),
     ],
 )
-def test_what_references_become(said, filled):
-    """One alone keeps its type, also deep in a structure; among words each becomes text, and other braces stay."""
+def test_references_are_replaced_by_values(said, filled):
+    """A reference alone keeps its type, also inside of structures. In text it becomes text, and other braces stay."""
     assert fill(said, VALUES) == filled
     assert type(fill(said, VALUES)) is type(filled)
 
 
-def test_what_an_output_says_is_no_template():
-    """Braces in a value are not looked at again."""
+def test_braces_in_a_value_are_not_a_reference():
+    """Inserted values are not parsed again."""
     assert fill("{a} {b}", {"a": "{b}", "b": "{a}"}) == "{b} {a}"
 
 
@@ -50,15 +50,15 @@ def test_missing_reference_is_reported_with_its_path(said):
         fill(said, VALUES)
 
 
-def test_what_is_read():
-    """All references of a structure, and not those that are text."""
+def test_all_references_of_a_structure_are_found():
+    """Plain text is not a reference."""
     found = [str(each) for each in references_in({"a": "{x.y} {{z}}", "b": ["{w?}", 3]})]
     assert found == ["x.y", "w"]
 
 
 @pytest.mark.parametrize("text", ["", "a.", "1a", "a b", "{a}", None])
-def test_what_is_no_reference(text):
-    """In a condition it stands without braces."""
+def test_invalid_reference_is_rejected(text):
+    """In a condition, a reference has no braces."""
     with pytest.raises(ConfigurationError, match="a reference is"):
         parse(text)
 

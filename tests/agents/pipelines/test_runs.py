@@ -334,8 +334,8 @@ async def test_limits_of_a_run_cover_its_steps():
     assert len(told(one)) == 6
 
 
-async def test_what_a_run_took_is_in_its_result():
-    """Its own calls cost nothing, those of its steps count."""
+async def test_run_result_has_the_usage():
+    """Calls of the pipeline itself cost nothing; those of its steps count."""
     one = agent("one")
     async with Pipeline(
         "p", steps=[PipelineStep("a", agent=one, message="x")], limits=Limits(cost=1.0)

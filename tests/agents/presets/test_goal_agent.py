@@ -351,8 +351,8 @@ async def test_tools_that_fail_are_part_of_an_unachieved_result():
     assert result.tool_results[0].error.endswith("it is broken")
 
 
-async def test_what_was_found_in_native_calls_is_kept():
-    """The protocol has not read these when the model fails."""
+async def test_results_of_native_calls_survive_a_model_error():
+    """The protocol has not parsed these calls when the model fails."""
     result = await run_agent("find v", Gone([ToolCall("ok", {"n": 4}), "gone"]), tools=[ok])
     assert (result.status, result.raw_data, result.used_tools) == ("error", {"v": 4}, ("ok",))
 
@@ -541,8 +541,8 @@ async def test_standing_still_ends_the_run():
 
 
 @pytest.mark.parametrize("insists", [use("ok"), PLAN, act("evaluate", achieved=False, feedback="no")])
-async def test_what_is_refused_at_the_limit_is_not_asked_for_again(insists):
-    """The evaluation is asked for once: who acts on instead has had all its calls, and keeps what it found."""
+async def test_evaluation_at_the_iteration_limit_is_requested_once(insists):
+    """A model that continues to act has used all its calls, and the results so far are kept."""
     result, llm = await run(
         PLAN, use("ok"), *[insists] * 20, max_iterations=6, limits=Limits(max_repeated_calls=20)
     )
@@ -620,8 +620,8 @@ async def test_the_same_call_again_and_again_is_stopped():
 # --- state -----------------------------------------------------------------------------------
 
 
-async def test_what_tools_return_goes_into_the_state():
-    """Case 1: a pair, a list of pairs, None; a malformed return leaves the state as it is."""
+async def test_tool_results_update_the_goal_state():
+    """Case 1: a pair, a list of pairs, None; a malformed return leaves the state unchanged."""
 
     def several(state, args):
         return [("a", 1), ("b", 2)]

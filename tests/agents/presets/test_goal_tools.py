@@ -64,8 +64,8 @@ async def test_tools_see_the_goal_and_what_was_found(native):
     assert [key for key in second if key.startswith("_")] == []
 
 
-async def test_what_a_tool_wrote_goes_before():
-    """`results` that a tool keeps by itself are the tool's, as in the seed; the store is not changed by a look at it."""
+async def test_results_written_by_a_tool_take_precedence():
+    """`results` in the state belongs to the tool, as in the seed. Reading it does not change the store."""
     seen = Seen()
 
     def keep(state, args):

@@ -267,8 +267,8 @@ async def test_output_that_does_not_fit_is_asked_again():
     "wrong",
     ['{"plan": 5}', '{"tool_calls": "add"}', '{"tool_calls": [{"name": "add"}]}', '{"final_answer": null}'],
 )
-async def test_what_is_no_step_is_no_output(wrong):
-    """A plan or a step that cannot be read is asked again, even where any object would do as an answer."""
+async def test_invalid_step_is_not_accepted_as_output(wrong):
+    """The model is asked again after an invalid plan or step, even if any object is a valid answer."""
     agent, llm = make(wrong, '{"final_answer": {"sum": 8}}', output=dict)
     async with agent:
         assert (await agent.run("5 + 3?")).data == {"sum": 8}

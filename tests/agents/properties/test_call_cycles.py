@@ -40,8 +40,8 @@ def called(words, results):
         ("abcdefghiabcdefghia", "123456789123456789", 0),  # longer than any that is looked for
     ],
 )
-def test_what_is_a_circle(words, results, period):
-    """The same calls with the same results, twice round, and then once more the first: no result may differ."""
+def test_repeated_call_sequence_is_a_cycle(words, results, period):
+    """The same calls with equal results occur twice in a row, and then the first once more. No result may differ."""
     calls, record = called(words, results)
     found = find_call_cycle(calls, 2, record)
     assert "".join(call.name for call in found) == words[len(words) - 2 * period - 1 :][:period]

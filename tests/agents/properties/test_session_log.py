@@ -143,8 +143,8 @@ async def test_a_log_keeps_its_order_despite_journal_failures(seed, autojump_clo
         model.check(await journal.load("s", agent="clerk"))
 
 
-async def test_what_cannot_be_written_is_refused_while_nothing_is_written():
-    """At once, to who noted it: what others noted meanwhile is written when the log goes on."""
+async def test_unserializable_record_is_rejected_between_writes():
+    """The caller that added it gets the error. Records of other callers are written when the log resumes."""
     async with open_journal("memory:") as journal:
         log = SessionLog("s", "clerk", journal, await journal.acquire())
         await log.write(SessionCreatedRecord(owner=Sender("ada", "user"), created_at=1.0))
@@ -189,8 +189,8 @@ async def numbers_of(journal):
     return [record.changes["n"] for record in kept if isinstance(record, StateChangeRecord)]
 
 
-async def test_what_cannot_be_written_is_refused_while_the_session_opens():
-    """The same where the step that opens it is on its way."""
+async def test_unserializable_record_is_rejected_while_the_session_opens():
+    """The step that creates the session is being written."""
     async with opening() as (journal, log):
         with pytest.raises(NotSerializable):
             log.change(StateChangeRecord(changes={"n": {1, 2}}))

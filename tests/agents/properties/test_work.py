@@ -191,8 +191,8 @@ class Tree:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_what_waits_is_found_whatever_happened(seed):
-    """The marks that lead to it never lose anything that a look at all sessions finds."""
+def test_work_index_finds_all_unfinished_sessions(seed):
+    """The index never misses a session that a full scan finds."""
     tree = Tree(seed)
     for _ in range(300):
         tree.step()

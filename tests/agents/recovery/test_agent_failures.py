@@ -167,8 +167,8 @@ async def test_a_suspended_turn_is_withdrawn_while_the_agent_is_down(autojump_cl
         assert session.status == ("closed" if how == "aclose" else "idle")
 
 
-async def test_what_it_was_at_ends_as_a_failure_that_the_journal_has(autojump_clock):
-    """Its calls have their results there, later messages are durable as ever, and no start does any of it again."""
+async def test_turn_of_a_failed_agent_ends_with_a_recorded_failure(autojump_clock):
+    """Its calls have results, later messages are durable, and no restart repeats any of it."""
     world = World()
     async with MemoryJournal().running() as journal:
         async with open_runtime(journal=journal, supervision=PATIENT) as runtime:

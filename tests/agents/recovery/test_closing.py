@@ -96,8 +96,8 @@ async def test_a_task_that_is_stopped_after_a_restart_ends_with_all_below_it(aut
             assert await open_ones(journal) == ["root"]
 
 
-async def test_what_no_agent_here_can_close_stays_open(autojump_clock, caplog):
-    """The log names it, and what is below it is closed all the same."""
+async def test_session_of_a_missing_agent_stays_open(autojump_clock, caplog):
+    """The log names it. Its child sessions are closed."""
     async with MemoryJournal().running() as journal:
         await make_tree(journal)
         clerk, _, _ = make_agents()
@@ -109,8 +109,8 @@ async def test_what_no_agent_here_can_close_stays_open(autojump_clock, caplog):
 
 
 @pytest.mark.parametrize("is_cancelled", [True, False])
-async def test_what_fails_as_it_is_opened_to_be_closed_stays_open(autojump_clock, caplog, is_cancelled):
-    """By a bug in `on_session`: its agent goes on with all else, also where nobody waits for that."""
+async def test_session_that_fails_to_load_stays_open(autojump_clock, caplog, is_cancelled):
+    """The failure is a bug in `on_session`. The agent keeps running, even if no caller waits for the close."""
     async with MemoryJournal().running() as journal:
         await make_tree(journal)
         clerk, helper, _ = make_agents()
@@ -136,10 +136,8 @@ async def test_what_fails_as_it_is_opened_to_be_closed_stays_open(autojump_clock
 
 @pytest.mark.parametrize("then", ["stays away", "starts again", "is erased"])
 @pytest.mark.parametrize("works", [True, False])
-async def test_what_an_agent_left_that_was_stopped_is_closed_by_its_next_start_alone(
-    autojump_clock, works, then
-):
-    """The journal may have it no more: written by the agent that has ended, it would come back without its beginning."""
+async def test_session_of_a_stopped_agent_is_closed_by_its_next_start(autojump_clock, works, then):
+    """If the stopped agent wrote the close, a session that was erased meanwhile would reappear without its beginning."""
     llm = ScriptedLLM(["ok"], repeat=True, delay=1000 if works else 0)
     clerk, *helpers = (BareAgent(name, llm=llm, grace=0) for name in ("clerk", "helper", "helper"))
     async with MemoryJournal().running() as journal, open_runtime(journal=journal) as runtime:
@@ -168,8 +166,8 @@ class FailsToErase(WrappedJournal):
 
 
 @pytest.mark.parametrize("is_held", [True, False])
-async def test_what_could_not_be_erased_is_closed_as_anything_else(autojump_clock, is_held):
-    """With all below it; also where it was not over as it was to be erased, so that the journal has it open."""
+async def test_session_that_could_not_be_erased_can_be_closed(autojump_clock, is_held):
+    """Its children are closed as well, even if the journal still has the session open."""
     async with MemoryJournal().running() as inner:
         await make_tree(inner)
         clerk, helper, _ = make_agents()

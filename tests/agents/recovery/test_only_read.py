@@ -125,7 +125,7 @@ async def test_end_events_follow_the_written_records(autojump_clock):
             assert kinds_of(journal) == [[MessageAcceptedRecord], [MessageAppendedRecord, AgentMessageRecord]]
 
 
-async def test_what_a_caller_waits_for_is_written_before(autojump_clock):
+async def test_answer_is_written_before_the_caller_receives_it(autojump_clock):
     async with NotingJournal().running() as journal, open_runtime(journal=journal) as runtime:
         agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(["hi"])))
         session = await agent.create_session("ada", session_id="s")

@@ -241,8 +241,8 @@ async def test_a_message_id_is_accepted_once_over_restarts(autojump_clock):
                 assert len(session.history) == 2
 
 
-async def test_what_another_agent_answered_survives(autojump_clock):
-    """A routed agent's answer stands in the record after a restart, too."""
+async def test_routed_answer_survives_a_restart(autojump_clock):
+    """The answer of the routed agent is in the conversation after a restart."""
 
     def agents():
         helper = BareAgent("helper", llm=ScriptedLLM(lambda _: "helped", keep=0))

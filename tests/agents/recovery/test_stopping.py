@@ -70,10 +70,8 @@ async def stop_in_a_turn(journal, how, act):
 
 
 @pytest.mark.parametrize("how", STOPPED_BY)
-async def test_what_is_accepted_while_an_agent_stops_is_answered_by_the_next_start(
-    autojump_clock, journal, how
-):
-    """Or it is refused: what is written of a session is over with its turn, and its sender would wait for ever."""
+async def test_message_accepted_during_shutdown_is_answered_after_a_restart(autojump_clock, journal, how):
+    """Otherwise it is rejected, so that its sender does not wait forever."""
     accepted = []
 
     async def say(session, text):

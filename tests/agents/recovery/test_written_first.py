@@ -172,8 +172,8 @@ def written(records):
 
 
 @pytest.mark.parametrize("seed", range(60))
-async def test_what_is_notified_is_written_and_stays(seed, autojump_clock):
-    """Two callers, a faulty disk and a crash or a stop: what was notified is in the journal, and no later life changes it."""
+async def test_notified_outcomes_are_durable(seed, autojump_clock):
+    """With two callers, a faulty disk, and a crash or stop: the journal has each notified outcome, and no later process changes it."""
     rng = random.Random(seed)
     notified, asked = Notified(), []
     async with FaultyJournal(faults_of(rng)).running() as journal:

@@ -275,8 +275,8 @@ async def test_a_repeated_message_of_a_suspended_turn_raises_suspended():
         assert await agent.run("go", session=session, message_id="m1") == reply
 
 
-async def test_what_was_sent_away_may_be_said_again(slow):
-    """Behind a turn that waits for people nothing was said, so its id is free."""
+async def test_rejected_message_can_be_sent_again(slow):
+    """The suspended turn rejected the message, so its id is unused."""
 
     async def wish(chat):
         last = chat.messages[-1]

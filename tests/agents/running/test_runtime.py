@@ -53,8 +53,8 @@ async def test_leaving_the_block_answers_what_was_accepted(autojump_clock):
     assert trio.current_time() == pytest.approx(5)
 
 
-async def test_what_is_not_answered_within_the_grace_ends_as_stopped(autojump_clock):
-    """The running message and the queued ones, told to sync and async handlers."""
+async def test_unanswered_messages_end_as_stopped_after_the_grace_period(autojump_clock):
+    """Sync and async handlers are notified of the running message and of the queued ones."""
     async with assert_no_leaks(), BareAgent(name="a", llm=ScriptedLLM(never), grace=3) as agent:
         session = await agent.create_session("ada")
         log, told = hear(session), []

@@ -98,8 +98,8 @@ def test_the_index_is_its_model(deeds):
         assert index.first <= min(waiting, default=index.first)
 
 
-def test_what_is_due_within_the_tolerance_is_due():
-    """Clocks are not exact: up to a thousandth of a second early, and no more; its timer says the same."""
+def test_timer_fires_within_the_clock_tolerance():
+    """The tolerance is one millisecond; the timer uses the same rule."""
     clock = Hands()
     index = DueIndex(clock)
     for at, is_due in (

@@ -244,8 +244,8 @@ async def test_a_delay_a_date_and_a_line_fire_at_their_times(autojump_clock, at_
     assert (message.sender.kind, message.text) == ("system", TASK + "water the plants")
 
 
-async def test_what_was_removed_never_fires(autojump_clock):
-    """And removing it again says that there is none."""
+async def test_removed_schedule_never_fires(autojump_clock):
+    """A second removal raises an error."""
     async with make_agent() as agent:
         session = await agent.create_session("ada")
         kept = await session.schedule("kept", after=10)
@@ -384,8 +384,8 @@ async def test_a_line_is_passed_over_while_its_last_message_waits(autojump_clock
 # --- over restarts -----------------------------------------------------------------------
 
 
-async def test_what_was_due_while_the_process_was_down_fires_at_the_start(autojump_clock, at_wall_time):
-    """Once each: a line that missed many times fires once and goes on from there; what is due later waits for it."""
+async def test_overdue_schedule_fires_once_at_the_start(autojump_clock, at_wall_time):
+    """A cron schedule that missed several times fires once and continues. Later schedules wait for their time."""
     begin = datetime(2026, 11, 20, 8, 0, tzinfo=UTC).timestamp()
     at_wall_time(begin)
     heard = []

@@ -79,8 +79,8 @@ async def test_each_kind_of_time(when, expected, autojump_clock):
         ({"type": "sometime"}, "sometime"),
     ],
 )
-async def test_what_is_no_time_is_refused_with_a_reason(when, words, autojump_clock):
-    """In words that a model can go on from, and nothing is set."""
+async def test_invalid_schedule_time_is_an_error_for_the_model(when, words, autojump_clock):
+    """The model can correct the time, and no schedule is set."""
     assert words in await call("schedule_task", when=when, description="x")
 
 

@@ -80,8 +80,8 @@ async def test_a_date_may_be_moved(session, autojump_clock):
     assert [round(time) for time in moved.rung] == [300]
 
 
-async def test_what_fails_is_rung_again_and_others_are_not_held_up(session, autojump_clock, caplog):
-    """After a second where there was no room, later where it was something else."""
+async def test_failed_timer_is_retried_without_delaying_others(session, autojump_clock, caplog):
+    """After a second if the inbox was full, later after other errors."""
     full = bell(session, 10, errors=[InboxFull("x", 1)])
     broken = bell(session, 20, errors=[OSError("disk"), RuntimeError("bug")])
     good = bell(session, 20.0005)

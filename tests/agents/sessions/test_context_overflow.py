@@ -122,8 +122,8 @@ async def test_every_protocol_has_the_bound(kind, autojump_clock):
     assert max(map(sent, chats)) <= 8000
 
 
-async def test_what_the_agent_says_of_itself_counts_too(autojump_clock):
-    """Older messages make room for it, and a message that does not fit beside it is refused."""
+async def test_system_prompt_counts_towards_the_context_budget(autojump_clock):
+    """Older messages are dropped to make room, and a message that does not fit with the prompt is rejected."""
     llm = ScriptedLLM(["fine"] * 4)
     memory = ShortTermMemory(max_tokens=8000)
     failures = []

@@ -162,8 +162,8 @@ async def test_a_conversation_that_another_agent_begins_is_a_users_to_every_prov
         assert "assistant" in roles(provider.requests[1])[:2]
 
 
-def test_what_the_assistant_said_first_has_an_opening():
-    """It is the same from then on, and nothing goes before what a user began."""
+def test_history_that_begins_with_the_assistant_gets_an_opening():
+    """The opening message stays the same, and nothing precedes a conversation that a user began."""
     view = ShortTermMemory().open_view()
     say(view, CLERK, Text("Welcome."))
     first = say(view, ADA, Text("hello"))

@@ -212,8 +212,8 @@ class SlowBelow(WrappedJournal):
 
 
 @pytest.mark.parametrize("above", ["root", "below"])
-async def test_what_is_made_below_a_session_while_it_is_deleted_is_gone(autojump_clock, above):
-    """Below a session of the tree that somebody opens meanwhile; nothing would lead to it any more."""
+async def test_child_created_during_a_deletion_is_deleted(autojump_clock, above):
+    """A caller opens a session of the tree meanwhile. Nothing would refer to the child afterwards."""
     async with MemoryJournal().running() as inner:
         async with open_runtime(journal=inner) as runtime:
             agent = await runtime.start(agent_of(["hi"]))

@@ -439,8 +439,8 @@ async def test_a_step_that_was_read_is_not_received_again(runtime):
         assert follower.cursor == last.number == 6
 
 
-async def test_what_others_had_streamed_before_is_there_for_the_first_follower():
-    """As handlers were told it, also where a protocol shows a part of the answer."""
+async def test_first_follower_gets_the_streamed_text():
+    """It receives the same text as the handlers, also if a protocol shows only a part of the answer."""
     gated = Gated('{"messageType": "DIRECT_RESPONSE", "content": "G', "o" * 49, "d day" + " " * 44, '"}')
     heard = []
     async with open_runtime(journal="memory:") as runtime:

@@ -80,8 +80,8 @@ async def test_pages_come_newest_first_and_fit_what_is_wanted(journal):
         assert summary.created_at <= summary.updated_at
 
 
-async def test_what_works_is_listed_as_working(journal):
-    """A session whose turn runs, and nobody else's."""
+async def test_running_session_is_listed_as_working(journal):
+    """No other session has this state."""
     going = trio.Event()
 
     async def answer(chat):
@@ -98,8 +98,8 @@ async def test_what_works_is_listed_as_working(journal):
 
 
 @pytest.mark.parametrize("wrong", [{"state": "wroking"}, {"limit": 0}, {"limit": "2"}])
-async def test_what_cannot_be_listed(journal, wrong):
-    """The error names what is wrong."""
+async def test_invalid_list_filter_is_rejected(journal, wrong):
+    """The error names the problem."""
     async with open_runtime(journal=journal) as runtime:
         with pytest.raises(ConfigurationError, match=next(iter(wrong))):
             await runtime.sessions(**wrong)
@@ -252,8 +252,8 @@ WRONG = {
 
 @pytest.mark.parametrize("wrong", WRONG)
 @pytest.mark.parametrize("way", ["create", "ensure"])
-async def test_what_is_no_history_is_refused(journal, wrong, way):
-    """Its place is named, and there is no session by that."""
+async def test_invalid_history_is_rejected(journal, wrong, way):
+    """The error names the position, and no session is created."""
     history, says = WRONG[wrong]
     async with open_runtime(journal=journal) as runtime:
         agent = await runtime.start(clerk())

@@ -45,7 +45,7 @@ REASONED = {
 
 
 @pytest.mark.parametrize("journal", [None, "memory:"])
-async def test_what_a_model_says_about_its_answer_reaches_handlers_and_callers(journal):
+async def test_reasoning_fields_are_in_the_reply(journal):
     """question_nature, context and additional_info are in the reply; an answer without them has None."""
     llm = ScriptedLLM([direct(**REASONED), direct(), direct(context="", question_nature="COMPLEX")])
     async with open_runtime(journal=journal) as runtime:
@@ -185,8 +185,8 @@ async def test_messages_are_found_by_role_and_date(monkeypatch):
         ({"roles": ["user"], "before": 1, "after": 2}, "not both"),
     ],
 )
-async def test_what_finds_nothing_is_refused(wanted, words):
-    """A role that is none, a date without a zone, a limit below 1, two places."""
+async def test_invalid_message_search_is_rejected(wanted, words):
+    """Cases: an unknown role, a date without a time zone, a limit below 1, and two positions."""
     async with BareAgent("clerk", llm=ScriptedLLM([])) as agent:
         session = await agent.create_session("ada")
         with pytest.raises(ConfigurationError, match=words):

@@ -111,8 +111,8 @@ async def test_a_run_with_a_task_that_reports_stays_until_then(autojump_clock):
 
 
 @pytest.mark.parametrize("writes", range(1, 12))
-async def test_what_a_crash_left_leaves_at_the_next_start(autojump_clock, writes):
-    """At whichever write the process dies: the run goes on, or what is left of it is erased."""
+async def test_interrupted_retention_is_completed_at_the_next_start(autojump_clock, writes):
+    """After a crash at any write, the run resumes, or the rest of the session is erased."""
     async with MemoryJournal().running() as journal:
         dying = CrashingJournal(journal, writes)
         async with trio.open_nursery() as nursery:
@@ -252,8 +252,8 @@ class Slow(MemoryJournal):
 
 
 @pytest.mark.parametrize("what", ["open", "open inside", "chat", "state", "ensure", "held"])
-async def test_what_happens_at_the_moment_of_erasure(autojump_clock, what):
-    """A session that is opened waits and is told that it is gone; what is written before is never erased."""
+async def test_opening_during_the_erasure_raises_session_not_found(autojump_clock, what):
+    """The open waits for the erasure. Records written before the erasure decision are never erased."""
     heard = []
 
     async with Slow().running() as journal:
@@ -305,8 +305,8 @@ async def test_what_happens_at_the_moment_of_erasure(autojump_clock, what):
         assert heard == told.get(what, [])
 
 
-async def test_what_was_written_just_before_is_kept():
-    """The storage looks at the session once more: what changed stays, and goes on with what its state was told."""
+async def test_session_changed_before_the_erasure_is_kept():
+    """The storage checks the session again. A changed session stays and continues with its state."""
     async with (
         Slow().running() as journal,
         open_runtime(journal=journal, retention=Retention(idle=0)) as runtime,
@@ -375,8 +375,8 @@ async def test_expired_session_stays_deleted_after_a_journal_error(autojump_cloc
         assert str(await agent.run("new", session=again)) == "yes"
 
 
-async def test_what_stayed_open_below_a_closed_session_leaves_memory_with_it(autojump_clock):
-    """As its agent did not run when that was closed; a session in use, whose tree is old, keeps all of it."""
+async def test_open_child_of_a_closed_session_is_unloaded_with_it(autojump_clock):
+    """The agent of the child did not run during the close. A tree with a session in use stays loaded."""
     async with MemoryJournal().running() as journal:
         async with open_runtime(journal=journal) as runtime:
             clerk, helper = await runtime.start(agent_of()), await runtime.start(agent_of(name="helper"))

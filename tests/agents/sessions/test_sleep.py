@@ -176,8 +176,8 @@ class GatedJournal(MemoryJournal):
         await super()._write(rows, heads, epoch)
 
 
-async def test_what_was_to_go_with_the_next_step_is_not_slept_through(monkeypatch, autojump_clock):
-    """A schedule that was cancelled while it was written is not there when its session comes back."""
+async def test_pending_records_are_written_before_the_eviction(monkeypatch, autojump_clock):
+    """A schedule that was cancelled during a write is not restored with its session."""
     monkeypatch.setattr(session_table, "MAX_LOADED_IDLE", 1)
     async with GatedJournal().running() as journal, open_runtime(journal=journal) as runtime:
         agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(["hi"], repeat=True)))
@@ -268,8 +268,8 @@ async def approved(_, runtime, number):
 
 
 @pytest.mark.parametrize("make", [idle, with_state, closed, transient, closed_tree, moved, approved])
-async def test_what_has_left_memory_is_freed_at_once(agent, runtime, make):
-    """No cycle keeps a session that nobody holds until the collector comes, which is seldom where much lives."""
+async def test_evicted_session_is_freed_without_the_garbage_collector(agent, runtime, make):
+    """No reference cycle keeps the session, because the collector seldom runs with many live objects."""
     gc.disable()
     try:
         ghosts = [await make(agent, runtime, number) for number in range(8)]

@@ -57,8 +57,8 @@ async def test_parallel_tools_lose_no_update():
 
 
 @pytest.mark.parametrize("reducers", [[append], {"k": "append"}, append])
-def test_what_is_no_reducer_is_refused(reducers):
-    """The text says what is taken."""
+def test_invalid_reducer_is_rejected(reducers):
+    """The error lists the accepted values."""
     with pytest.raises(ConfigurationError, match="reducers= takes"):
         BareAgent("a", llm=ScriptedLLM([]), reducers=reducers)
 
@@ -92,8 +92,8 @@ async def test_history_and_branches_survive(autojump_clock):
             assert state["n"] == [1, 9, 4]
 
 
-async def test_what_is_no_plain_data_is_refused_by_a_journal(autojump_clock):
-    """The state is as it was, and nothing else that was to be written is lost by it."""
+async def test_unserializable_state_is_rejected_by_a_journal(autojump_clock):
+    """The state is unchanged, and other pending records are kept."""
     async with MemoryJournal().running() as journal:
         async with open_runtime(journal=journal) as runtime:
             agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(["hi"])))

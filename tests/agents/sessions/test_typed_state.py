@@ -170,7 +170,7 @@ def test_a_store_takes_the_check_of_a_type():
 
 
 @pytest.mark.parametrize("wrong", [int, dict, {"count": int}, "AttrsState", AttrsState()])
-def test_what_has_no_fields_is_refused(wrong):
-    """When the agent is made."""
+def test_state_class_without_fields_is_rejected(wrong):
+    """The error is raised when the agent is created."""
     with pytest.raises(ConfigurationError, match=r"state=|JSON Schema"):
         BareAgent("a", llm=ScriptedLLM([]), state=wrong)

@@ -52,8 +52,8 @@ async def outcome_of(call, *args, **options):
 
 @pytest.mark.parametrize("how", ["refused", "cancelled"])
 @pytest.mark.parametrize("later", ["a restart", "sleep"])
-async def test_what_found_no_room_never_runs(how, later, autojump_clock, monkeypatch):
-    """Not after a restart, and not when its session comes back, whatever else waited for room at the same time."""
+async def test_message_rejected_by_a_full_inbox_never_runs(how, later, autojump_clock, monkeypatch):
+    """It does not run after a restart or reload, whatever other messages waited for a place."""
     monkeypatch.setattr(table, "MAX_LOADED_IDLE", 2)
     asked = []
 
@@ -91,8 +91,8 @@ async def test_what_found_no_room_never_runs(how, later, autojump_clock, monkeyp
             assert "transfer" not in asked
 
 
-async def test_what_finds_no_room_is_never_written(autojump_clock):
-    """So no crash can bring it back."""
+async def test_message_rejected_by_a_full_inbox_is_never_written(autojump_clock):
+    """So no crash can restore it."""
     async with MemoryJournal().running() as journal, open_runtime(journal=journal) as runtime:
         agent = await runtime.start(
             BareAgent("a", llm=ScriptedLLM(["ok"], repeat=True, delay=10), session_inbox=1, grace=0)

@@ -175,8 +175,8 @@ async def test_messages_that_are_dropped_fail_in_the_variables_of_their_senders(
         assert "ADMIN" not in " ".join(log)
 
 
-async def test_what_agents_ask_of_each_other_runs_as_the_sender(autojump_clock):
-    """A child's turn and the result that it reports to its parent, too."""
+async def test_delegated_turns_run_with_the_sender_context(autojump_clock):
+    """The turn of the child session and the report to its parent have the sender's context variables."""
     worker = BareAgent("worker", llm=calls("read_file"), tools=TOOLS, sessions=1)
 
     @tool
@@ -450,8 +450,8 @@ async def test_only_context_variables_of_different_names_are_registered(wrong):
 
 
 @pytest.mark.parametrize("value", [None, "", "00-" + "0" * 40, TRACE + "\n", 5, "x" * 10_000])
-async def test_what_is_no_trace_is_left_out(value):
-    """As the standard has it: whoever reads it begins a trace of its own."""
+async def test_invalid_traceparent_is_ignored(value):
+    """As the standard requires, the receiver starts a new trace."""
     async with BareAgent("a", llm=ScriptedLLM(["ok"])) as agent:
         session = await agent.create_session("ada")
         token = traceparent.set(value)

@@ -350,8 +350,8 @@ async def test_a_crash_at_every_write_loses_and_repeats_nothing(autojump_clock, 
     assert crashes > 8
 
 
-async def test_what_was_collected_comes_back_as_it_was(autojump_clock):
-    """A turn that answers several messages goes on after a restart with all of them."""
+async def test_collected_messages_survive_a_restart(autojump_clock):
+    """A turn that answers several messages resumes with all of them."""
     async with MemoryJournal().running() as journal:
         with pytest.raises(RuntimeError):  # noqa: PT012 - the block is what fails
             async with open_runtime(journal=journal) as runtime:

@@ -98,8 +98,8 @@ def test_a_suspended_turn_that_is_stopped_is_woken_to_end():
 @pytest.mark.parametrize("waits", [False, True])
 @pytest.mark.parametrize("stop", [None, Interrupted("enough")])
 @pytest.mark.parametrize("error", [None, ValueError("bad")])
-def test_what_follows_the_passes_of_a_turn(waits, stop, error):
-    """Waiting for people comes before an end and before a stop, and after an error; who stopped it is named before its error."""
+def test_next_step_of_a_turn(waits, stop, error):
+    """A suspension precedes an end and a stop, and follows an error. A stop is reported before its error."""
     turn = new_turn()
     turn.pending_approvals = PendingCalls(turn.message, (), None) if waits else None
     turn.stop, turn.error = stop, error

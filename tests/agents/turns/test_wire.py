@@ -157,8 +157,8 @@ async def test_thoughts_go_back_and_an_answer_of_nothing_else_does_not(dialect):
 
 
 @pytest.mark.parametrize("status", [400, 401, 404, 429, 500, 529])
-async def test_what_a_provider_refuses_is_a_failure_of_kind_model(dialect, status, listen):
-    """And the next message is answered."""
+async def test_provider_error_is_a_failure_of_kind_model(dialect, status, listen):
+    """The next message is answered."""
     async with open_provider([ErrorStatus(status), "fine"]) as provider:
         llm = connect(dialect, provider)
         async with BareAgent("a", llm=llm) as agent:

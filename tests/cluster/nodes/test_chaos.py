@@ -118,8 +118,8 @@ async def keep_alive(nodes):
             await trio.sleep(0.05)
 
 
-async def test_what_kills_each_node_is_buried(nodes):
-    """Three nodes die of a message, two more with its session alone; then it has failed, and its session goes on."""
+async def test_message_that_kills_each_node_is_dead_lettered(nodes):
+    """Three nodes die of the message, two more with its session alone. Then it fails, and the session continues."""
     async with nodes.cluster.connect(patience=PATIENCE) as client, trio.open_nursery() as nursery:
         nursery.start_soon(keep_alive, nodes)
         with trio.fail_after(2 * PATIENCE):

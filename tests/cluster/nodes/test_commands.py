@@ -82,8 +82,8 @@ async def give_up(runtime, session, message_id, words="2 + 2?"):
     await runtime.journal.suspects.bury(key, message_id, "5 processes died")
 
 
-async def test_what_was_given_up_is_listed_said_again_and_dropped(open_cluster, command):
-    """Said again it has a new id, and is answered once, however often that is asked for; dropped it is off the list."""
+async def test_dead_letters_are_listed_redelivered_and_dropped(open_cluster, command):
+    """A redelivered message has a new id and is answered once, even after repeated commands. A dropped one leaves the list."""
     llm = Mended()
     with trio.fail_after(PATIENCE):
         async with (

@@ -200,8 +200,8 @@ async def test_a_node_that_answers_is_killed_while_it_works(pools):
             assert await paid(pools.editors, talks.sessions[name].id) == pools.count(name) <= 4
 
 
-async def test_what_is_stopped_after_a_kill_is_stopped_in_the_other_pool(pools):
-    """Sessions that are interrupted at their next node, and some whose cancel finds no node of the other pool at first."""
+async def test_interrupt_after_a_kill_cancels_the_task_in_the_other_pool(pools):
+    """Some cancellations do not find a node of the other pool at first."""
     async with trio.open_nursery() as nursery, talking(pools, nursery) as talks:
         with trio.fail_after(2 * PATIENCE):
             await pools.called(*(f"writer {name}" for name in NAMES))

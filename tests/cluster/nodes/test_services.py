@@ -50,8 +50,8 @@ async def _cut(how, nodes, database):
 
 
 @pytest.mark.parametrize("how", ["kill", "hang", "leave", "database"])
-async def test_what_waits_is_carried_over(nodes, database, how):
-    """An approval, a schedule, a task, a mode, a budget, and an answer that grows: each goes on, once."""
+async def test_pending_work_survives_a_rolling_restart(nodes, database, how):
+    """An approval, a schedule, a task, a mode, a budget and a partial answer: each continues exactly once."""
     await nodes.start("a")
     async with nodes.cluster.connect(patience=PATIENCE) as client:
         agent = client.agent("clerk")

@@ -45,8 +45,8 @@ def test_calls_that_overtake_each_other_lend_no_room(seed):
     assert lane.learnt["requests"].fill(0) == 20
 
 
-def test_what_others_take_of_a_limit_is_seen():
-    """Another process uses the same key: a call that was sent after the last one was answered tells how much is left."""
+def test_usage_of_other_processes_reduces_the_limit():
+    """Another process uses the same key. The response to the latest call has the remaining units."""
     desk = admissions()
     lane = desk.state_of("m")
     answer(desk, lane, *send(desk, lane, 0), 59, now=1)

@@ -56,8 +56,8 @@ def test_expressions(expression, result):
         ("2 \x00", "unknown symbol"),
     ],
 )
-def test_what_is_no_arithmetic_is_refused(expression, words):
-    """Functions, powers, other signs, and what is too long or too deep."""
+def test_unsupported_expressions_are_rejected(expression, words):
+    """Cases: functions, powers, other operators, and expressions that are too long or too deep."""
     with pytest.raises(ToolError, match=words):
         calculator(expression)
 

@@ -78,8 +78,8 @@ async def test_a_page_is_fetched_as_data():
     assert result.mark in result.text
 
 
-async def test_what_is_not_public_is_not_reached():
-    """Without `allow`, and by a redirect."""
+async def test_private_addresses_are_blocked():
+    """Without `allow`, and after a redirect."""
     assert (await fetched(answer(b"x"), allow=())).status == "error"
     more = "Location: http://169.254.169.254/latest/meta-data\r\n"
     assert (await fetched(answer(b"", status="302 Found", more=more))).status == "error"

@@ -239,8 +239,8 @@ total"""
     assert result.mark
 
 
-async def test_what_is_no_function():
-    """Itself, what it was not given, and what nobody has; names are made to fit Python."""
+async def test_invalid_functions_of_python_code_are_rejected():
+    """Cases: the tool itself, tools that were not passed, and unknown tools. Names are converted to identifiers."""
     note, calls = recorded()
 
     @tool(name="my-list.of", thread=False, effect="pure")

@@ -193,8 +193,8 @@ async def test_a_redirect_to_nowhere_is_an_error_of_the_call(server, location):
     assert (await call(HTTPTool("a", server.url, retries=0, allow=HERE))).error
 
 
-async def test_what_may_be_repeated_is(server, autojump_clock):
-    """A server that is busy twice is asked again, with a GET; a POST is sent once."""
+async def test_idempotent_requests_are_retried(server, autojump_clock):
+    """A GET is repeated while the server is busy. A POST is sent once."""
     busy = [(503, {}, b""), (429, {}, b""), (200, {"Content-Type": "text/plain"}, b"at last")]
     server.answer = lambda _: busy.pop(0)
     assert (await call(HTTPTool("x", server.url, allow=HERE))).content == "at last"
@@ -415,8 +415,8 @@ async def test_a_name_with_an_address_inside(no_connections):
             await client.get("http://rebinding.example/")
 
 
-async def test_what_is_opened_by_name(server):
-    """A name, an address or a network lets a tool in; the others stay shut."""
+async def test_private_hosts_can_be_allowed_by_name(server):
+    """A name, an address or a network is allowed; all others stay blocked."""
     port = server.port
     for allow, host in (
         (["localhost"], "localhost"),
@@ -432,8 +432,8 @@ async def test_what_is_opened_by_name(server):
 @pytest.mark.parametrize(
     "entry", ["http://x", "a b", "*.example.com", "", 7, "user@host", "!!", "a,b", "300.1.1.1", "10.0.0"]
 )
-def test_what_cannot_be_opened(entry):
-    """The error says what can."""
+def test_invalid_allow_entries_are_rejected(entry):
+    """The error lists the accepted forms."""
     with pytest.raises(ConfigurationError, match="host names, addresses and networks"):
         Guard([entry])
 
@@ -495,8 +495,8 @@ async def test_a_cancelled_call_does_not_cancel_other_calls(server):
         ({"url": "https://x/", "auth": "token"}, "auth= must be"),
     ],
 )
-def test_what_a_developer_may_get_wrong(options, words):
-    """Each error names the tool or the option, and what is meant."""
+def test_invalid_options_are_rejected(options, words):
+    """Each error names the tool or option, and the accepted values."""
     with pytest.raises(ConfigurationError, match=words):
         HTTPTool("x", **options)
 

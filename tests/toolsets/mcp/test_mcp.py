@@ -366,8 +366,8 @@ async def test_a_server_that_always_says_that_its_tools_changed(tmp_path):
         assert trio.current_time() - before >= LIST_INTERVAL_SECONDS
 
 
-async def test_what_a_server_started_ends_with_it(tmp_path):
-    """Also where it does not listen to SIGTERM, and the server does."""
+async def test_child_processes_end_with_the_server(tmp_path):
+    """This holds even if they ignore SIGTERM and the server does not."""
     async with open_toolset(faulty(tmp_path, "has a child")):
         child = _child_of(tmp_path)
     await wait_until(lambda: _is_over(child))
@@ -504,7 +504,7 @@ async def test_a_prompt_that_changed_since_it_was_locked(tmp_path, caplog):
 
 
 @pytest.mark.parametrize("change", ["name", "description", "arguments"])
-def test_what_the_digest_of_a_prompt_holds(change):
+def test_prompt_digest_covers_all_shown_fields(change):
     """All that a person reads who chooses it."""
     from actgent.toolsets.mcp.tool_lock import prompt_digest
 
@@ -544,8 +544,8 @@ async def test_no_model_is_asked_unless_that_is_allowed(tmp_path):
         assert await call(tools, "sample") == "refused"
 
 
-async def test_what_a_server_asks_of_a_model_is_paid_by_the_turn(tmp_path):
-    """The function answers in the call's task, so an agent that it asks draws on the limits of the turn that called."""
+async def test_sampling_is_charged_to_the_turn(tmp_path):
+    """The function runs in the task of the call, so an agent that it calls uses the limits of the calling turn."""
     helper = BareAgent(
         "helper", llm=(model := ScriptedLLM(lambda chat: f"said {chat.messages[-1].parts[0].text}"))
     )

@@ -168,8 +168,8 @@ def test_a_reference_to_a_place_that_no_list_has(place):
     assert OpenAPI(small({"/x": {"post": {"requestBody": body}}, "/y": {"get": {}}})).tools[0].name == "get_y"
 
 
-def test_what_many_operations_refer_to_is_translated_once_however_far_it_leads():
-    """No operation costs another translation of it, and none is left out for the length of a chain."""
+def test_shared_definitions_are_translated_once():
+    """No operation repeats the translation, and long reference chains are complete."""
     count = 300
     schemas = {
         f"S{n}": {"properties": {"next": {"$ref": f"#/components/schemas/S{(n + 1) % count}"}}}

@@ -210,8 +210,8 @@ def test_some_of_the_operations(options, names):
         ({"document": "no-such-file.yaml"}, "cannot be read"),
     ],
 )
-def test_what_a_developer_may_get_wrong(options, words):
-    """Each error says what, and what there is."""
+def test_invalid_options_are_rejected(options, words):
+    """Each error names the tool or option, and the accepted values."""
     with pytest.raises((ConfigurationError, TypeError), match=words):
         OpenAPI(**{"document": shop(), **options})
 
