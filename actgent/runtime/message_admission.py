@@ -249,7 +249,6 @@ class MessageAdmission:
     def _count_sending(self, context: SessionContext, acceptance: QueuedMessage) -> None:
         """Add a message to the session's count of messages being sent."""
         context.mailbox.expect(acceptance)
-        self._sessions.mark_active(context)
         if context.suspension is not None:  # another message may have unparked the suspended session
             self._inbox.park(context.id)
 

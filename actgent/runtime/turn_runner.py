@@ -425,7 +425,6 @@ class TurnRunner:
         suspension = context.suspension
         if suspension is None:
             return
-        self.sessions.mark_active(context)
         self.inbox.unpark(context.id)
         turn = self.turn_lifecycle.continue_turn(context, suspension)
         for listener in (*turn.listeners, *_queued(context)):

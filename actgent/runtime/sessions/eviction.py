@@ -118,7 +118,6 @@ class SessionEviction:
             context.log.leave()
         context.due_index = None
         self.timers.set(context.id, 0)
-        self.runner.sessions.mark_active(context)
         self._ends[context.id] = trio.Event()
         for scope in self._scopes.get(context.id, ()):
             scope.cancel()

@@ -192,8 +192,6 @@ class SessionLifecycle:
         """
         _check_not_moved(context)
         context.mailbox.pending += len(messages)
-        if messages:
-            self.sessions.mark_active(context)
         waiting, checkpoint, approvals = list(messages), context.checkpoint, context.approvals
         is_suspended = checkpoint is not None and approvals is not None and approvals.is_suspended
         self.resumed += bool(messages) and not is_suspended
@@ -245,7 +243,6 @@ class SessionLifecycle:
     def pin(self, context: SessionContext) -> None:
         """Keep a loaded session in memory until each `pin` has its `unpin`."""
         context.mailbox.pins += 1
-        self.sessions.mark_active(context)
 
     def unpin(self, context: SessionContext) -> None:
         context.mailbox.pins -= 1

@@ -39,7 +39,7 @@ class SessionTable(Mapping[str, SessionContext]):
         self._on_unload = on_unload
         self._loaded: dict[str, SessionContext] = {}
         self._idle: dict[str, None] = {}
-        """Idle sessions, longest idle first; used only with a journal."""
+        """Sessions that may be unloaded, longest idle first; used only with a journal. Some may be busy again."""
         self.followed: dict[str, LiveText] = {}
         """Partial answers of the sessions that have followers, by session id."""
         self._unloaded: WeakValueDictionary[str, object] = WeakValueDictionary()
@@ -133,10 +133,6 @@ class SessionTable(Mapping[str, SessionContext]):
 
     # --- loading and unloading --------------------------------------------------------------
 
-    def mark_active(self, context: SessionContext) -> None:
-        """Mark a session as active, so that it is not unloaded."""
-        self._idle.pop(context.id, None)
-
     def mark_idle(self, context: SessionContext) -> None:
         """Mark a session as idle if it has no work, and unload the session that has been idle longest."""
         if not self._can_unload or context.is_busy or context.closed:
@@ -150,7 +146,8 @@ class SessionTable(Mapping[str, SessionContext]):
 
     def _unload(self, context: SessionContext) -> None:
         """Unload an idle session that the journal can restore. Sessions with a parent or children stay in memory."""
-        if context.is_busy or context.turn is not None or context.parent is not None or context.children:
+        is_needed = context.parent is not None or context.children
+        if context.is_busy or context.closed or context.turn is not None or is_needed:
             return
         if context.log is not None:
             context.log.flush_soon()  # pending records would otherwise wait for its next step

@@ -307,7 +307,6 @@ async def test_a_session_stays_awake_while_something_is_done_in_it(call, monkeyp
             await trio.lowlevel.checkpoint()
             for _ in range(6):
                 for other in others:
-                    other._agent.sessions.mark_active(other._context)
                     other._agent.sessions.mark_idle(other._context)
                 gc.collect()
                 await trio.lowlevel.checkpoint()
