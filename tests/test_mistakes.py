@@ -750,7 +750,7 @@ async def test_invalid_owner_is_rejected(owner, words):
 async def test_a_class_that_is_started():
     """A runtime starts objects."""
     async with open_runtime() as runtime:
-        with pytest.raises(ConfigurationError, match="a runtime starts agents, not <class"):
+        with pytest.raises(ConfigurationError, match=r"not the class BareAgent: write BareAgent\(\.\.\.\)"):
             await runtime.start(BareAgent)
 
 

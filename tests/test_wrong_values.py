@@ -23,6 +23,7 @@ from actgent import (
     tool,
 )
 from actgent.evaluation import Case, evaluate
+from actgent.interop import OpenAIProtocol
 
 
 def clerk(*said, **options) -> BareAgent:
@@ -53,6 +54,41 @@ async def test_a_gateway_of_something_else():
         ):
             async with open_gateway(agent):
                 pass
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"bind": 8300}, "bind= (--bind) must be HOST:PORT, such as 127.0.0.1:8300, not 8300"),
+        ({"protocols": "openai"}, "takes a list of protocols, such as [OpenAIProtocol()], not 'openai'"),
+        ({"protocols": OpenAIProtocol()}, "takes a list of protocols, such as [OpenAIProtocol()], not OpenAIProtocol("),
+        ({"protocols": [OpenAIProtocol]}, "not the class OpenAIProtocol: write OpenAIProtocol()"),
+        ({"protocols": ["openai"]}, "takes protocols of actgent.interop, such as OpenAIProtocol(), not 'openai'"),
+    ],
+    ids=["port", "name", "protocol", "class", "list of names"],
+)
+async def test_gateway_options_of_a_wrong_type_are_rejected(options, words):
+    async with open_runtime(journal="memory:") as runtime:
+        with pytest.raises(ConfigurationError) as caught:
+            async with open_gateway(runtime, **{"bind": "127.0.0.1:0", **options}):
+                pass
+    assert words in str(caught.value)
+
+
+async def test_a_session_is_not_accepted_in_place_of_its_id():
+    """A session in place of the id matched no session, so `delete_session` deleted nothing."""
+    async with open_runtime(journal="memory:") as runtime:
+        agent = await runtime.start(clerk())
+        session = await agent.create_session("ada")
+        for call in (
+            lambda: runtime.delete_session(session),
+            lambda: agent.open_session(session),
+            lambda: agent.ensure_session("ada", session),
+            lambda: agent.open_session(3),
+        ):
+            with pytest.raises(ConfigurationError, match="session_id= is a text that is not empty, not "):
+                await call()
+        assert await agent.open_session(session.id) is session
 
 
 @pytest.mark.parametrize("said", [5, ["rain"], True])

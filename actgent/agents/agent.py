@@ -479,12 +479,14 @@ class Agent(Generic[DataT_co, DepsT]):
             deps: Dependencies of the session's tools from now on; None keeps those of the session.
 
         Raises:
+            ConfigurationError: The id is not a short printable text.
             SessionNotFound: The agent has no session with this id. A session of another agent with the same id does not count.
             WrongOwner: The session belongs to another owner. The class is a `SessionNotFound`, so a service can answer both
                 errors alike.
             SessionClosed: The session was closed.
             DepsMissing: The session was not resumed after a restart because its tools need deps. Pass `deps=` to resume it.
         """
+        check_id("session_id", session_id)
         opener = await self._await_opener()
         try:
             context = await opener.open(session_id, owner=owner, deps=self._defaults.check_deps(deps))
@@ -519,6 +521,7 @@ class Agent(Generic[DataT_co, DepsT]):
         """
         if unknown:
             raise unknown_argument(Agent.ensure_session, unknown, OF_NEW_SESSIONS)
+        check_id("session_id", session_id)
         opener, given = await self._await_opener(), self._defaults.check_deps(deps)
         try:
             context = await opener.ensure(

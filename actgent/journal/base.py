@@ -2,6 +2,8 @@
 
 import abc
 import math
+import os
+import socket
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
@@ -9,7 +11,7 @@ from pathlib import Path
 
 import attrs
 
-from actgent.errors import ConfigurationError, UsageError
+from actgent.errors import ConfigurationError, Fenced, UsageError
 from actgent.messages import new_secret
 
 from .feed import FeedReader, Written
@@ -442,3 +444,18 @@ def one_of(agents: Sequence[str], session_id: str) -> SessionKey | None:
         names = ", ".join(map(repr, sorted(agents)))
         raise ConfigurationError(f"the agents {names} each have a session {session_id!r}: name the agent")
     return SessionKey(agents[0], session_id) if agents else None
+
+
+def process_name() -> str:
+    """Return the name under which this process owns a journal, such as `process 42 on web-1`."""
+    return f"process {os.getpid()} on {socket.gethostname()}"
+
+
+def already_owned(journal: str, owner: str) -> Fenced:
+    """Return the error for a journal that has another owner. `owner` is the `process_name` of the owning process."""
+    remedy = (
+        "this process has opened the journal already, so start all agents in one runtime"
+        if owner == process_name()
+        else "stop it first"
+    )
+    return Fenced(f"{journal} is owned by {owner}, which is running: {remedy}")

@@ -111,7 +111,7 @@ async def open_gateway(
     notify = tuple(notify)
     if notify and runtime.journal is not None and runtime.journal.is_shared:
         raise ConfigurationError(NO_WEBHOOKS)
-    protocols = tuple(protocols)
+    protocols = _check_protocols(protocols)
     if protocols and runtime.remote_sessions is not None:
         raise ConfigurationError(NO_PROTOCOLS)
     check_extra()
@@ -130,6 +130,25 @@ async def open_gateway(
         protocols=protocols,
     ) as opened:
         yield Gateway(opened.app, key=opened.key, login=opened.login, url=opened.url, count=opened.count)
+
+
+def _check_protocols(protocols: object) -> tuple[OutsideProtocol, ...]:
+    """Return the protocols as a tuple. Raise `ConfigurationError` if the value is not a list of protocol objects."""
+    if isinstance(protocols, str) or not isinstance(protocols, Iterable):
+        raise ConfigurationError(
+            f"protocols= takes a list of protocols, such as [OpenAIProtocol()], not {protocols!r:.200}"
+        )
+    checked = tuple(protocols)
+    for each in checked:
+        if isinstance(each, type):
+            raise ConfigurationError(
+                f"protocols= takes protocols, not the class {each.__name__}: write {each.__name__}()"
+            )
+        if not hasattr(each, "endpoints"):
+            raise ConfigurationError(
+                f"protocols= takes protocols of actgent.interop, such as OpenAIProtocol(), not {each!r:.200}"
+            )
+    return checked
 
 
 def check_extra() -> None:

@@ -326,10 +326,10 @@ async def test_epochs_grow_from_block_to_block(lasting_url, make_writer):
 
 
 async def test_two_journals_never_own_the_same(lasting_url):
-    """The second is refused within a second, by the name of the first's process, and can have it later."""
+    """The second is refused within a second, names the process of the first with a remedy, and can have it later."""
     async with open_journal(lasting_url) as first, open_journal(lasting_url) as second:
         await first.acquire()
-        with trio.fail_after(1), pytest.raises(Fenced, match=r"process \d+ on .+ is running"):
+        with trio.fail_after(1), pytest.raises(Fenced, match=r"process \d+ on .+ is running: .* start all agents in one"):
             await second.acquire()
         await first.commit(Entry(session_id="s", agent="a", records=(SessionClosedRecord(),)), epoch=1)
     async with open_journal(lasting_url) as third:
@@ -355,6 +355,7 @@ async def test_another_process_never_owns_the_same(lasting_url):
         command = [sys.executable, "-c", textwrap.dedent(code), lasting_url]
         done = await trio.run_process(command, capture_stdout=True)
     assert f"process {os.getpid()} on" in done.stdout.decode()
+    assert done.stdout.decode().endswith("which is running: stop it first\n")
 
 
 async def test_an_owner_reconnects_or_is_fenced(postgres_url, make_writer):

@@ -8,8 +8,6 @@ checks the epoch itself. It needs one round trip, and a process that stops in th
 import contextlib
 import itertools
 import math
-import os
-import socket
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
@@ -21,7 +19,7 @@ import psycopg.sql
 import trio
 
 from actgent.errors import Fenced, JournalDamaged, JournalError, JournalFailed
-from actgent.journal.base import Snapshot
+from actgent.journal.base import Snapshot, already_owned, process_name
 from actgent.journal.grouped import (
     GROUP_RECORDS,
     Found,
@@ -405,9 +403,7 @@ class PostgresJournal(GroupedJournal):
             0
         ]
         if not is_ours:
-            raise Fenced(
-                f"the journal is owned by {self._owner(connection, exists)}, which is running: stop it first"
-            )
+            raise already_owned("the journal", self._owner(connection, exists))
         if not exists:
             connection.execute(psycopg.sql.SQL("CREATE SCHEMA {}").format(schema))
         connection.execute(psycopg.sql.SQL("SET search_path TO {}").format(schema))
@@ -420,8 +416,7 @@ class PostgresJournal(GroupedJournal):
         return str(one_row(connection, psycopg.sql.SQL("SELECT owner FROM {}").format(meta))[0])
 
     def _begin_epoch(self, connection: Connection) -> tuple[int, bytes, int]:
-        owner = f"process {os.getpid()} on {socket.gethostname()}"
-        epoch, identity, table_id = one_row(connection, statements.BEGIN_EPOCH, owner)
+        epoch, identity, table_id = one_row(connection, statements.BEGIN_EPOCH, process_name())
         connection.execute(statements.END_PARTITIONS)
         return epoch, identity, table_id
 

@@ -3,14 +3,14 @@
 import contextlib
 import fcntl
 import os
-import socket
 import struct
 import time
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from actgent.errors import Fenced, JournalFailed
+from actgent.errors import JournalFailed
+from actgent.journal.base import already_owned, process_name
 
 from .disk_errors import disk_failure, is_full
 
@@ -47,12 +47,9 @@ class Lock:
         except BlockingIOError:
             owner = os.pread(self._fd, _NOTE_AT, 0).decode(errors="replace").strip() or "another process"
             os.close(self._fd)
-            raise Fenced(
-                f"the journal {path.name} is owned by {owner}, which is running: stop it first"
-            ) from None
-        owner = f"process {os.getpid()} on {socket.gethostname()}"
+            raise already_owned(f"the journal {path.name}", owner) from None
         try:
-            os.pwrite(self._fd, owner.encode()[:_NOTE_AT].ljust(_NOTE_AT), 0)
+            os.pwrite(self._fd, process_name().encode()[:_NOTE_AT].ljust(_NOTE_AT), 0)
         except OSError as error:
             os.close(self._fd)
             raise disk_failure(error) from error

@@ -299,6 +299,10 @@ def _format_branches(
     if error.message.startswith('{"not":'):
         shown = json.dumps(error.instance)[:_MAX_SHOWN_CHARACTERS]
         return f"{shown} is not valid under the branches of the schema"
+    if isinstance(error.kind, _KINDS.Enum):
+        shown = json.dumps(error.instance, ensure_ascii=False)[: _MAX_SHOWN_CHARACTERS // 3]
+        options = [json.dumps(each, ensure_ascii=False) for each in error.kind.options]
+        return f"{shown} is not one of {', '.join(options)}"
     if not branches:
         return error.message
     return "; or ".join([_format_error(each[0], "", None, known_path=path) for each in branches])

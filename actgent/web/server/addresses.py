@@ -9,9 +9,9 @@ def split_address(bind: str) -> tuple[str, int]:
     """Split `HOST:PORT` into host and port. The brackets of an IPv6 host are removed.
 
     Raises:
-        ConfigurationError: The text does not have the form `HOST:PORT`, or the port is above 65535.
+        ConfigurationError: The value is not a text, does not have the form `HOST:PORT`, or the port is above 65535.
     """
-    host, _, port = bind.rpartition(":")
+    host, _, port = bind.rpartition(":") if isinstance(bind, str) else ("", "", "")
     if not host or not port.isascii() or not port.isdigit() or len(port) > 5 or int(port) > 65_535:  # noqa: PLR2004 - ports
         raise ConfigurationError(
             f"bind= (--bind) must be HOST:PORT, such as 127.0.0.1:8300, not {bind!r:.200}"
