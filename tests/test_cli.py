@@ -40,6 +40,7 @@ from actgent.cli.main import app, main
 from actgent.cli.models import open_models
 from actgent.cli.signals import Shutdown, run_until_signalled
 from actgent.cli.terminal import ConversationView, Lines, Terminal, one_line, printable
+from actgent.interop import PROTOCOLS
 from actgent.llm.base import ModelRequest
 from actgent.messages import ChatMessage
 from actgent.testing import open_provider
@@ -132,6 +133,7 @@ def read_until(stream, text):
         (["run", "--help"], ["--limit-model-calls", "--limit-tokens", "--limit-seconds"]),
         ([], ["chat", "demo"]),
         (["--version"], ["0."]),
+        pytest.param(["serve", "--help"], ["--protocols", *(each.name for each in PROTOCOLS)], id="serve"),
     ],
 )
 def test_each_command_has_help(arguments, said, command):

@@ -83,6 +83,12 @@ async def test_nested_folders_are_created_and_checked(tmp_path, commands):
     ]
 
 
+def test_check_of_a_missing_folder_names_what_is_expected(tmp_path, commands):
+    done = commands.run([ACTGENT, "check", "nothing"], cwd=tmp_path, capture_output=True)
+    words = b"actgent: nothing:1: No such file or directory; expected a folder\n"
+    assert (done.returncode, done.stderr) == (2, words)
+
+
 async def test_folder_path_may_contain_a_colon(tmp_path, no_keys, commands):
     """In a file path, a colon separates the agent's name. A folder has one agent."""
     no_keys.setenv("PYTHONPATH", os.pathsep.join(sys.path))

@@ -179,7 +179,11 @@ def test_models_of_the_environment(folder, capsys, monkeypatch):
             "bad.py:3: the code cannot be run",
         ),
         ({"bad.py": "def depth(a): ...\n"}, ("--tools", "bad.py"), "bad.py defines no tools"),
-        ({}, ("--tools", "nothing.py"), "nothing.py:1: No such file"),
+        (
+            {},
+            ("--tools", "nothing.py"),
+            "nothing.py:1: No such file or directory; expected a Python file that defines tools",
+        ),
         ({}, ("--search-dir", "nowhere"), "the folder to search for tools does not exist: nowhere"),
         ({"out.py": "x = 1"}, ("--output", "out.py"), "out.py:1: the variable output_schema is missing"),
         ({"out.json": "{"}, ("--output", "out.json"), "out.json:1: no JSON"),

@@ -835,7 +835,9 @@ def test_a_system_prompt_with_a_template_of_ones_own_keeps_it():
 async def test_blocks_that_are_not_entered():
     """A stream is entered before it is read, and a runtime is entered by `async with`."""
     async with agent_with() as agent:
-        with pytest.raises(TypeError, match=r"write `async with Agent.stream\(\.\.\.\) as"):
+        with pytest.raises(
+            TypeError, match=r"write `async with Agent.stream\(\.\.\.\) as value:`, and use the value inside"
+        ):
             async for _ in agent.stream("hi"):
                 pass
     with pytest.raises(TypeError, match=r"write `async with open_runtime\(\.\.\.\) as"), open_runtime():

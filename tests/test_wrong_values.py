@@ -61,9 +61,15 @@ async def test_a_gateway_of_something_else():
     [
         ({"bind": 8300}, "bind= (--bind) must be HOST:PORT, such as 127.0.0.1:8300, not 8300"),
         ({"protocols": "openai"}, "takes a list of protocols, such as [OpenAIProtocol()], not 'openai'"),
-        ({"protocols": OpenAIProtocol()}, "takes a list of protocols, such as [OpenAIProtocol()], not OpenAIProtocol("),
+        (
+            {"protocols": OpenAIProtocol()},
+            "takes a list of protocols, such as [OpenAIProtocol()], not OpenAIProtocol(",
+        ),
         ({"protocols": [OpenAIProtocol]}, "not the class OpenAIProtocol: write OpenAIProtocol()"),
-        ({"protocols": ["openai"]}, "takes protocols of actgent.interop, such as OpenAIProtocol(), not 'openai'"),
+        (
+            {"protocols": ["openai"]},
+            "takes protocols of actgent.interop, such as OpenAIProtocol(), not 'openai'",
+        ),
     ],
     ids=["port", "name", "protocol", "class", "list of names"],
 )

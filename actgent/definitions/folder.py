@@ -97,7 +97,7 @@ class Folder:
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY)
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or "its path has invalid characters"
-            raise Unreachable(shown_text(str(path))[1:-1], 1, f"no folder to read: {reason}") from None
+            raise Unreachable(shown_text(str(path))[1:-1], 1, f"{reason}; expected a folder") from None
         try:
             yield cls(Path(path), descriptor)
         finally:

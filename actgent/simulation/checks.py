@@ -137,7 +137,7 @@ def _check_calls(session: SessionStory, effects: Mapping[tuple[str, str], str]) 
             yield f"{run.tool} in {session.id} is declared once, but began {began[run.call_id]} times for one call"
     for call_id, found in keys.items():
         if len(found) > 1:
-            yield f"call {call_id} in {session.id} ran with {len(found)} effect keys"
+            yield f"call {call_id} in {session.id} ran with {len(found)} idempotency keys"
 
 
 def _check_result(

@@ -148,6 +148,10 @@ def load_program(path: Path) -> Program:
         raise ConfigurationError(
             f"no such file: {path}; expected a Python file that defines an agent"
         ) from None
+    except IsADirectoryError:
+        raise ConfigurationError(
+            f"{path} is a folder; expected a Python file that defines an agent"
+        ) from None
     except Exception as error:
         raise ConfigurationError(f"{path} cannot be run: {type(error).__name__}: {error}") from error
     values = list(vars(module).values())

@@ -167,7 +167,9 @@ class _Block(_AsyncGeneratorContextManager[T]):
         raise TypeError(_NOT_ENTERED.format(self.func.__qualname__))
 
 
-_NOT_ENTERED = "{0}() is an async block: write `async with {0}(...) as ...:`, and what it gives inside of it"
+_NOT_ENTERED = (
+    "{0}() is an async block: write `async with {0}(...) as value:`, and use the value inside the block"
+)
 
 
 class _BlockFunction:

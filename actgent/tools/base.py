@@ -53,7 +53,7 @@ class StateSource(typing.Protocol):
     def state(self) -> Any: ...
     @property
     def scope(self) -> str:
-        """Prefix of the effect keys of the session's tool calls."""
+        """Prefix of the idempotency keys of the session's tool calls."""
 
 
 class NestedToolCalls(typing.Protocol):
@@ -102,7 +102,7 @@ class ToolContext(Generic[DepsT_co]):
     """Explicit key; if empty, `idempotency_key` derives it from the session and the call."""
     _state: Any = None
     _source: StateSource | None = attrs.field(default=None, repr=False)
-    """Session from which `state` and the scope of the effect key are read on first use."""
+    """Session from which `state` and the scope of the idempotency key are read on first use."""
     _deps: Any = attrs.field(default=None, repr=False, alias="deps")
     """Deps passed to the run; None falls back to the deps of the session."""
     session: Any = None

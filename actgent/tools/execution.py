@@ -139,7 +139,7 @@ class Batch:
     registry: ToolLookup
     """The tools that the calls may run."""
     context: ToolContext = attrs.field(factory=ToolContext, kw_only=True)
-    """Context of the turn; each call gets a copy with its own id and effect key."""
+    """Context of the turn; each call gets a copy with its own id and idempotency key."""
     check: Check | None = attrs.field(default=None, kw_only=True)
     """Called directly before each call starts, after the calls that it has to wait for."""
     ask: Callable[[ToolCall, Tool], ApprovalRequest | None] | None = attrs.field(default=None, kw_only=True)

@@ -277,7 +277,8 @@ def _run_path(path: Path) -> ModuleType:
     try:
         code = path.read_bytes()
     except OSError as error:
-        raise InvalidFile(str(path), 1, error.strerror or "it cannot be read") from error
+        reason = error.strerror or "it cannot be read"
+        raise InvalidFile(str(path), 1, f"{reason}; expected a Python file that defines tools") from error
     return run_code(code, str(path), name=f"actgent tools of {path.absolute()}")
 
 

@@ -637,7 +637,13 @@ async def test_envelope_errors_of_json_rpc(served):
         push = {**known, "method": "CreateTaskPushNotificationConfig"}
         assert (await post(json.dumps(push)))["code"] == -32003
         for version in ("0.3", "2.0", "1", ""):
-            assert (await post(json.dumps(known), **{"a2a-version": version}))["code"] == -32009
+            error = await post(json.dumps(known), **{"a2a-version": version})
+            shown = (
+                f"A2A-Version {version} is not supported" if version else "the header A2A-Version is missing"
+            )
+            assert error["code"] == -32009
+            assert error["message"].startswith(shown)
+            assert error["message"].endswith("send A2A-Version: 1.0")
         assert (await post(json.dumps(known), 401, authorization="Bearer act_x"))["code"] == -32600
         unknown = await client.post("/a2a/unknown", json=known, headers=VERSION)
         assert unknown.status_code == 404

@@ -120,6 +120,14 @@ async def test_requests_without_a_token_or_the_scope_are_refused(gateway):
         assert (await client.post("/mcp", json=asked)).status_code == 403
 
 
+async def test_empty_object_is_an_invalid_request_and_not_unreadable_json(gateway):
+    """The gateway forwarded `{}` as an empty body, so the client got a parse error for valid JSON."""
+    async with gateway.client() as client:
+        response = await client.post("/mcp", json={})
+    assert response.status_code == 400
+    assert response.json()["error"]["code"] != -32700
+
+
 async def test_open_stream_ends_with_the_gateway():
     """A client of the 2025 revision holds a stream open."""
     async with trio.open_nursery() as nursery:

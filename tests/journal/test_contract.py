@@ -329,7 +329,10 @@ async def test_two_journals_never_own_the_same(lasting_url):
     """The second is refused within a second, names the process of the first with a remedy, and can have it later."""
     async with open_journal(lasting_url) as first, open_journal(lasting_url) as second:
         await first.acquire()
-        with trio.fail_after(1), pytest.raises(Fenced, match=r"process \d+ on .+ is running: .* start all agents in one"):
+        with (
+            trio.fail_after(1),
+            pytest.raises(Fenced, match=r"process \d+ on .+ is running: .* start all agents in one"),
+        ):
             await second.acquire()
         await first.commit(Entry(session_id="s", agent="a", records=(SessionClosedRecord(),)), epoch=1)
     async with open_journal(lasting_url) as third:

@@ -173,7 +173,7 @@ DEFECTS = {
     ),
     "two results": Defect(write_results_twice, (" has 2 results",), ONCE),
     "repeated once": Defect(repeat_once_calls, (" once, but began ", " took effect "), ONCE, KILL),
-    "new effect keys": Defect(change_effect_keys, (" effect keys",)),
+    "new effect keys": Defect(change_effect_keys, (" idempotency keys",)),
     "error called success": Defect(change_results("error", "success"), (" took no effect",), ONCE),
     "unknown called cancelled": Defect(
         change_results("outcome_unknown", "cancelled"), (" is reported as cancelled, but began",), ONCE, KILL

@@ -232,6 +232,8 @@ def test_program_that_cannot_be_simulated(settings, text, words):
 
 
 def test_missing_program(tmp_path):
-    """A file that does not exist is an error of configuration."""
+    """The error of a missing file, or of a folder, names the expected file."""
     with pytest.raises(ConfigurationError, match="no such file"):
         check_program(Settings(program=tmp_path / "app.py"))
+    with pytest.raises(ConfigurationError, match="is a folder; expected a Python file that defines an agent"):
+        check_program(Settings(program=tmp_path))

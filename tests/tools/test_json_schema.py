@@ -479,6 +479,7 @@ SAID = {"oneOf": [{"type": "string", "minLength": 1}, {"type": "array", "items":
             "3 is valid under more than one of the schemas listed",
         ),
         ({"anyOf": [True, False], "oneOf": [False]}, 3, "False schema does not allow 3"),
+        pytest.param({"enum": ["a", 2, None, "ä"]}, "x", '"x" is not one of "a", 2, null, "ä"', id="choices"),
     ],
 )
 def test_branch_requirements_are_in_the_error(schema, value, words):

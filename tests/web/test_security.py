@@ -210,7 +210,10 @@ async def test_dot_segments_are_not_resolved(served, path):
 async def test_queries_are_validated(served, query, status):
     """Unknown, repeated and invalid parameters are rejected. A token in the query is not read."""
     async with served.client() as ada:
-        assert (await ada.get(f"/v1/sessions{query}")).status_code == status
+        answer = await ada.get(f"/v1/sessions{query}")
+        assert answer.status_code == status
+        if query in {"?limit=x", "?limit=-1"}:
+            assert answer.json()["detail"].startswith("limit= must be a whole number, at least 1, not '")
     async with httpx2.AsyncClient(base_url=served.gateway.url) as nobody:
         token = served.tokens["ada"]
         assert (await nobody.get(f"/v1/sessions{query.replace('TOKEN', token)}")).status_code == 401

@@ -57,7 +57,8 @@ def serve(
             Default: reachable
             only by nodes on this machine.
         node: Prefix of the node's name. Default: the host name.
-        protocols: Protocols of other clients to serve, separated by commas: openai, ag-ui, vercel, mcp; or none.
+        protocols: Protocols of other clients to serve, separated by commas: openai, ag-ui, vercel, a2a, mcp; or
+            none.
             Default: all; none in a cluster.
         reload: For development: restart when a file of the agents changes and can be loaded.
     """

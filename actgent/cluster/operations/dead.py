@@ -46,12 +46,12 @@ async def find_dead(journal: str, message_id: str, *, session_id: str | None = N
     if found:
         sessions = ", ".join(quoted(each.session_id) for each in found)
         raise ConfigurationError(
-            f"several messages {quoted(message_id)} were given up: say with --session which, of {sessions}"
+            f"several sessions have a dead-lettered message {quoted(message_id)}: pass --session, one of {sessions}"
         )
     place = "" if session_id is None else f" in the session {quoted(session_id)}"
     known = [each.message_id for each in dead]
-    hint = nearest(message_id, known) if known else "no message was"
-    raise ConfigurationError(f"no message {quoted(message_id)} was given up{place}: {hint}")
+    hint = nearest(message_id, known) if known else "the cluster has no dead-lettered message"
+    raise ConfigurationError(f"message {quoted(message_id)} is not dead-lettered{place}: {hint}")
 
 
 async def retry_dead(journal: str, pool: str, message_id: str, *, session_id: str | None = None) -> str:

@@ -159,4 +159,4 @@ def _say(count: int, before: str, reason: str, seconds: float) -> None:
     elif reason == "given_back":
         _log.info("took over %s that %s gave back, in %.3f s", partitions, LogVariable(before), seconds)
     else:
-        _log.info("took over %s of nobody, in %.3f s", partitions, seconds)
+        _log.info("acquired %s without a previous owner in %.3f s", partitions, seconds)

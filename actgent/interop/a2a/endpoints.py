@@ -108,9 +108,13 @@ def _check_version(call: HTTPCall) -> None:
     Raises:
         A2AError: It is not 1.0.
     """
-    given = call.header("a2a-version") or call.query.get("A2A-Version") or "0.3"
+    given = call.header("a2a-version") or call.query.get("A2A-Version")
+    if not given:
+        text = f"the header A2A-Version is missing, which means version 0.3: send A2A-Version: {VERSION}"
+        raise A2AError("VERSION_NOT_SUPPORTED", text)
     if given.split(".")[:2] != VERSION.split("."):
-        raise A2AError("VERSION_NOT_SUPPORTED", f"A2A-Version {given:.20} is not supported: use {VERSION}")
+        text = f"A2A-Version {given:.20} is not supported: send A2A-Version: {VERSION}"
+        raise A2AError("VERSION_NOT_SUPPORTED", text)
 
 
 def _check_call(call: HTTPCall, scope: Scope) -> str:

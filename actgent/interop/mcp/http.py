@@ -97,7 +97,9 @@ class _Forwarded(Response):
             token="", client_id=call.caller.token.digest, subject=call.caller.owner, scopes=[]
         )
         known = {**scope, CALL: call, "user": AuthenticatedUser(token)}
-        body = [{"type": "http.request", "body": orjson.dumps(call.body) if call.body else b""}]
+        body = [
+            {"type": "http.request", "body": orjson.dumps(call.body) if scope["method"] == "POST" else b""}
+        ]
 
         async def receive_again() -> Message:
             return body.pop() if body else await call.receive()

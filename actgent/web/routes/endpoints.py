@@ -208,11 +208,14 @@ def _value_of(name: str, text: str, schema: Schema) -> Any:
     kind = schema.get("type", "string")
     value: Any = text
     if kind == "integer":
+        least = schema.get("minimum", 0)
         if not (text.isascii() and text.isdigit() and len(text) < 16):  # noqa: PLR2004 - below 2**53
-            raise Problem("invalid", f"{name}= must be a whole number, not {quoted(text, 40)}")
+            raise Problem(
+                "invalid", f"{name}= must be a whole number, at least {least}, not {quoted(text, 40)}"
+            )
         value = int(text)
-        if value < schema.get("minimum", 0):
-            raise Problem("invalid", f"{name}= must be at least {schema['minimum']}, not {value}")
+        if value < least:
+            raise Problem("invalid", f"{name}= must be at least {least}, not {value}")
     elif "enum" in schema and text not in schema["enum"]:
         raise Problem(
             "invalid", f"{name}= must be one of {', '.join(schema['enum'])}, not {quoted(text, 40)}"

@@ -136,7 +136,9 @@ async def test_ids_that_do_not_name_one_message_are_refused(open_cluster, comman
             for verb in ("redeliver", "drop"):
                 refused = await command(cluster, "dead-letters", verb, "m1")
                 assert refused.returncode == 2
-                assert refused.stderr == "actgent: no message 'm1' was given up: no message was\n"
+                assert refused.stderr == (
+                    "actgent: message 'm1' is not dead-lettered: the cluster has no dead-lettered message\n"
+                )
             for session_id in ("s1", "s2"):
                 session = await client.agent("clerk").create_session("ada", session_id=session_id)
                 await give_up(runtime, session, "m1")
