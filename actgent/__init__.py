@@ -173,7 +173,7 @@ _NAMES = {
     "llm.clients.anthropic": ("Anthropic",),
     "llm.base": ("LLM", "ModelResponse", "ModelRequest", "ResponseFormat"),
     "llm.fallback": ("FallbackModel",),
-    "llm.governor": ("Governor",),
+    "llm.rate_limiting": ("RateLimiter",),
     "llm.clients.openai": ("OpenAI",),
     "llm.clients.openai_responses": ("OpenAIResponses",),
     "llm.models": ("register_provider",),

@@ -237,11 +237,11 @@ from .llm.clients.openai_responses import (
 from .llm.fallback import (
     FallbackModel as FallbackModel,
 )
-from .llm.governor import (
-    Governor as Governor,
-)
 from .llm.models import (
     register_provider as register_provider,
+)
+from .llm.rate_limiting import (
+    RateLimiter as RateLimiter,
 )
 from .llm.retry import (
     Retry as Retry,

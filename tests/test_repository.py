@@ -176,7 +176,7 @@ FACE = [
     "Anthropic",
     "ScriptedLLM",
     "FallbackModel",
-    "Governor",
+    "RateLimiter",
     "RateLimitedModel",
     "RetryingModel",
     "Retry",

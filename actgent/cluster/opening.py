@@ -18,7 +18,7 @@ from actgent.journal.cluster_membership import ClusterStatistics
 from actgent.journal.postgres import PartitionedJournal
 from actgent.journal.records import RatingRecord
 from actgent.journal.session_lists import SessionKey
-from actgent.llm.governor import LimitLeaseClient
+from actgent.llm.rate_limiting import LimitLeaseClient
 from actgent.runtime.delegation.pool_tasks import PoolTasks
 from actgent.runtime.runtime import Runtime
 from actgent.web.gateway_setup import open_gateway_context

@@ -22,7 +22,7 @@ from actgent.messages import (
 )
 from actgent.support.fast_init import fast_init
 
-from .rate_limiter import RateLimiter
+from .rate_limiter_statistics import RateLimiterProtocol
 
 __all__ = [
     "LLM",
@@ -93,11 +93,11 @@ class ModelRequest:
     response_format: ResponseFormat | None = None
     """JSON Schema that the answer must match; None allows any text."""
     session: str = ""
-    """Session id, for fair queueing in the governor: sessions of an owner alternate. Not sent to the model."""
+    """Session id, for fair queueing in the rate limiter: sessions of an owner alternate. Not sent to the model."""
     owner: str = ""
-    """Owner id, for fair queueing in the governor: owners alternate. Empty uses the session id. Not sent to the model."""
+    """Owner id, for fair queueing in the rate limiter: owners alternate. Empty uses the session id. Not sent to the model."""
     priority: Priority = Priority.NORMAL
-    """Priority of the call in the queue of the governor. Not sent to the model."""
+    """Priority of the call in the queue of the rate limiter. Not sent to the model."""
     deadline: float = attrs.field(default=math.inf, eq=False)
     """Time of `trio.current_time()` after which the answer is useless; infinity means no deadline.
 
@@ -193,7 +193,7 @@ class LLM(abc.ABC):
         """Return the seconds that a call of the session has been waiting for a rate limit; 0 if no call waits."""
         return 0.0
 
-    def rate_limiters(self) -> Mapping[str, RateLimiter]:
+    def rate_limiters(self) -> Mapping[str, RateLimiterProtocol]:
         """Return the rate limiters of this client by display name; empty if it has none."""
         return {}
 

@@ -23,7 +23,7 @@ from .adapters import ModelLike
 from .base import LLM, ModelRequest, ModelResponse, OnText
 from .client_errors import as_model_error
 from .models import resolve_model
-from .rate_limiter import RateLimiter
+from .rate_limiter_statistics import RateLimiterProtocol
 from .spans import complete_as_span
 
 _UNAVAILABLE = (ProviderUnavailable, RateLimited, ModelTimeout, StreamInterrupted, QuotaExhausted)
@@ -106,7 +106,7 @@ class FallbackModel(LLM):
     def waited(self, session: str) -> float:
         return max(model.waited(session) for model in self.models)
 
-    def rate_limiters(self) -> Mapping[str, RateLimiter]:
+    def rate_limiters(self) -> Mapping[str, RateLimiterProtocol]:
         return {name: limiter for model in self.models for name, limiter in model.rate_limiters().items()}
 
     async def aclose(self) -> None:

@@ -77,8 +77,8 @@ class ModelWork(TracedWork):
         super().__exit__(kind, error, trace)
 
     def note_granted(self) -> None:
-        """Record the time at which the governor admitted the attempt."""
-        self.facts[names.GOVERNOR_SECONDS] = time.monotonic() - self._begun
+        """Record the time at which the rate limiter admitted the attempt."""
+        self.facts[names.RATE_LIMITER_SECONDS] = time.monotonic() - self._begun
 
     def note_chunk(self) -> None:
         """Record the time of the first piece of text. Later calls have no effect."""

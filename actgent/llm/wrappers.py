@@ -1,4 +1,4 @@
-"""Models that wrap another model: `CachedModel` stores answers, `RateLimitedModel` waits for a governor, `RetryingModel` repeats failed calls."""
+"""Models that wrap another model: `CachedModel` stores answers, `RateLimitedModel` waits for a rate limiter, `RetryingModel` repeats failed calls."""
 
 import hashlib
 import json
@@ -16,9 +16,9 @@ from actgent.messages import NO_USAGE, Usage
 from .adapters import ModelLike
 from .base import LLM, ModelRequest, ModelResponse, OnText
 from .client_errors import as_model_error, wrapped
-from .governor import Governor
 from .models import resolve_model
-from .rate_limiter import RateLimiter
+from .rate_limiter_statistics import RateLimiterProtocol
+from .rate_limiting import RateLimiter
 from .retry import Retry
 from .spans import complete_as_span
 
@@ -52,7 +52,7 @@ class WrappingModel(LLM):
     def waited(self, session: str) -> float:
         return self.llm.waited(session)
 
-    def rate_limiters(self) -> Mapping[str, RateLimiter]:
+    def rate_limiters(self) -> Mapping[str, RateLimiterProtocol]:
         return self.llm.rate_limiters()
 
     async def aclose(self) -> None:
@@ -63,21 +63,21 @@ class WrappingModel(LLM):
 
 
 class RateLimitedModel(WrappingModel):
-    """A model whose calls wait for a governor, one attempt per call. Provider clients (`Remote`) use a governor already."""
+    """A model whose calls wait for a rate limiter, one attempt per call. Provider clients (`Remote`) use a rate limiter already."""
 
-    def __init__(self, llm: ModelLike | str, governor: Governor) -> None:
+    def __init__(self, llm: ModelLike | str, rate_limiter: RateLimiter) -> None:
         """Wrap a model.
 
         Args:
             llm: An LLM, an object that works like one, or a model name.
-            governor: Rate limiter of the calls. It can be shared by several models.
+            rate_limiter: Rate limiter of the calls. It can be shared by several models.
         """
         super().__init__(llm)
-        self.governor = governor
+        self.rate_limiter = rate_limiter
 
     async def complete(self, chat: ModelRequest, *, on_text: OnText | None = None) -> ModelResponse:
-        size = _size(chat) if self.governor.counts_tokens else 0
-        async with self.governor.admit(chat, model=self.name, size=size) as permit:
+        size = _size(chat) if self.rate_limiter.counts_tokens else 0
+        async with self.rate_limiter.admit(chat, model=self.name, size=size) as permit:
             if chat.watch is not None:
                 chat.watch.begin(self.name, 0)
             answer = await complete_as_span(self.llm, chat, on_text=on_text)
@@ -85,10 +85,10 @@ class RateLimitedModel(WrappingModel):
             return answer
 
     def waited(self, session: str) -> float:
-        return self.governor.waited(session)
+        return self.rate_limiter.waited(session)
 
-    def rate_limiters(self) -> Mapping[str, RateLimiter]:
-        return {self.name or repr(self.llm): self.governor, **self.llm.rate_limiters()}
+    def rate_limiters(self) -> Mapping[str, RateLimiterProtocol]:
+        return {self.name or repr(self.llm): self.rate_limiter, **self.llm.rate_limiters()}
 
     def __repr__(self) -> str:
         return f"RateLimitedModel({self.llm!r})"

@@ -16,7 +16,7 @@ from actgent.journal.base import Journal, SessionSummary
 from actgent.journal.cluster_membership import ClusterStatistics, Membership
 from actgent.journal.records import Record
 from actgent.journal.session_lists import SessionKey
-from actgent.llm.rate_limiter import LimitLeaser, RateLimiter, RateLimiterStatistics
+from actgent.llm.rate_limiter_statistics import LimitLeaser, RateLimiterProtocol, RateLimiterStatistics
 from actgent.sessions.context import SessionContext
 from actgent.sessions.pending.schedules import schedules, schedules_in
 from actgent.sessions.subscriptions import Observed, ObservedType
@@ -120,7 +120,7 @@ class Introspection:
         """Return the statistics of each agent by name: inbox, limits, sessions in memory."""
         return tuple(_statistics_of(running) for running in self._by_name())
 
-    def governors(self) -> tuple[RateLimiterStatistics, ...]:
+    def rate_limiters(self) -> tuple[RateLimiterStatistics, ...]:
         """Return the statistics of the rate limiters of all models: concurrency windows, waiting calls, limits and pauses."""
         return _rate_limiter_statistics(self._by_name())
 
@@ -270,22 +270,22 @@ def _statistics_of(running: AgentActor) -> AgentStatistics:
 def _rate_limiter_statistics(agents: Iterable[AgentActor]) -> tuple[RateLimiterStatistics, ...]:
     """Return the statistics of the agents' rate limiters, sorted by name; a shared rate limiter is listed once."""
     found = sorted(_rate_limiters(agents).items(), key=lambda each: each[1])
-    return tuple(governor.describe(name) for governor, name in found)
+    return tuple(rate_limiter.describe(name) for rate_limiter, name in found)
 
 
-def _rate_limiters(agents: Iterable[AgentActor]) -> dict[RateLimiter, str]:
-    found: dict[RateLimiter, str] = {}
+def _rate_limiters(agents: Iterable[AgentActor]) -> dict[RateLimiterProtocol, str]:
+    found: dict[RateLimiterProtocol, str] = {}
     for running in agents:
         for llm in running.core.models.models.values():
-            for name, governor in llm.rate_limiters().items():
-                found.setdefault(governor, name)
+            for name, rate_limiter in llm.rate_limiters().items():
+                found.setdefault(rate_limiter, name)
     return found
 
 
 def share_limits(agents: Iterable[AgentActor], leaser: LimitLeaser) -> None:
     """Let the rate limiters of the agents' models lease their declared limits, so that all processes share them."""
-    for governor, name in _rate_limiters(agents).items():
-        governor.share(leaser, name)
+    for rate_limiter, name in _rate_limiters(agents).items():
+        rate_limiter.share(leaser, name)
 
 
 # --- schedules ---------------------------------------------------------------------------

@@ -96,10 +96,10 @@ HELP: Mapping[str, tuple[str, str]] = {
     "actgent_sessions": ("gauge", "Sessions in the journal, by state."),
     "actgent_sessions_in_memory": ("gauge", "Sessions in memory."),
     "actgent_approvals_open": ("gauge", "Sessions in memory that wait for an approval."),
-    "actgent_governor_window": ("gauge", "Maximum number of concurrent model calls."),
-    "actgent_governor_running": ("gauge", "Running model calls."),
-    "actgent_governor_waiting": ("gauge", "Model calls that wait for the rate limiter."),
-    "actgent_governor_refused_total": (
+    "actgent_rate_limiter_window": ("gauge", "Maximum number of concurrent model calls."),
+    "actgent_rate_limiter_running": ("gauge", "Running model calls."),
+    "actgent_rate_limiter_waiting": ("gauge", "Model calls that wait for the rate limiter."),
+    "actgent_rate_limiter_refused_total": (
         "counter",
         "Attempts that the provider rejected because of a rate limit.",
     ),
@@ -456,14 +456,14 @@ def gauges_of(
         yield "actgent_turns_running", each.inbox.claimed, labels
         yield "actgent_sessions_in_memory", each.sessions, labels
         yield "actgent_approvals_open", each.suspended, labels
-    for limiter in runtime.governors():
-        labels = {"governor": limiter.name}
-        yield "actgent_governor_refused_total", limiter.total.refused, labels
+    for limiter in runtime.rate_limiters():
+        labels = {"rate_limiter": limiter.name}
+        yield "actgent_rate_limiter_refused_total", limiter.total.refused, labels
         for lane in limiter.models[:MAX_SERIES]:
             of_model = {**labels, MODEL: lane.model}
-            yield "actgent_governor_window", lane.window, of_model
-            yield "actgent_governor_running", lane.running, of_model
-            yield "actgent_governor_waiting", sum(lane.waiting.values()), of_model
+            yield "actgent_rate_limiter_window", lane.window, of_model
+            yield "actgent_rate_limiter_running", lane.running, of_model
+            yield "actgent_rate_limiter_waiting", sum(lane.waiting.values()), of_model
     if (node := runtime.cluster()) is not None:
         yield from _gauges_of_node(node)
 

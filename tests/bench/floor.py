@@ -205,7 +205,7 @@ async def limited(count: int) -> Figures:
 
 
 async def granted(count: int) -> Figures:
-    """GOVERNOR: the provider's own SDK, with its own repetitions, behind a semaphore."""
+    """LIMITER: the provider's own SDK, with its own repetitions, behind a semaphore."""
     import openai
     from granted import open_shared
 

@@ -43,10 +43,10 @@ from waits import wait_for_people
 from actgent import (
     LLM,
     BareAgent,
-    Governor,
     Limits,
     OpenAI,
     Priority,
+    RateLimiter,
     ScriptedLLM,
     Session,
     Text,
@@ -621,16 +621,16 @@ async def cancel(count: int) -> Figures:
 
 
 async def granted(count: int) -> Figures:
-    governor = Governor(requests_per_minute=LIMITS.requests, tokens_per_minute=LIMITS.tokens)
+    rate_limiter = RateLimiter(requests_per_minute=LIMITS.requests, tokens_per_minute=LIMITS.tokens)
     async with open_shared() as shared:
-        llm = OpenAI("m", base_url=shared.provider.base_url, api_key="k", governor=governor)
+        llm = OpenAI("m", base_url=shared.provider.base_url, api_key="k", rate_limiter=rate_limiter)
 
         async def ask(session: str, urgent: bool) -> None:
             said = ChatMessage("user", (Text(session),))
             priority = Priority.URGENT if urgent else Priority.NORMAL
             await llm.complete(ModelRequest(messages=(said,), session=session, priority=priority))
 
-        figures = await shared.measure(ask, count, let_go=lambda: governor.statistics().admitted)
+        figures = await shared.measure(ask, count, let_go=lambda: rate_limiter.statistics().admitted)
         await llm.aclose()
     return figures
 

@@ -1,4 +1,4 @@
-"""GOVERNOR: sessions share what a provider grants, over HTTP with its own SDK.
+"""LIMITER: sessions share what a provider grants, over HTTP with its own SDK.
 
 Sockets and CPU are real; the clock is virtual, so that a minute takes no minute, and a busy machine, on which calls
 would bunch between the door and the provider, changes no count.

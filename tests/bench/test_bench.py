@@ -27,7 +27,7 @@ SIZES = {
     "LIMITS": 50,
     "ADAPTED": 25,
     "PORTAL": 20,
-    "GOVERNOR": 60,
+    "LIMITER": 60,
     "CANCEL": 20,
 }
 

@@ -4,7 +4,7 @@ Each way sends the same conversation to a provider on loopback, which runs in a 
 The ways take turns; a ratio is the median of the ratios within each round. Python calls are counted too, because other programs
 on the machine do not change their number.
 
-    actgent             `complete` of actgent's client: encoding, admission by the governor, transport, decoding
+    actgent             `complete` of actgent's client: encoding, admission by the rate limiter, transport, decoding
     post                its transport: `client.post(path, content=..., cast_to=httpx2.Response)` with a body that msgspec encoded
     raw response        `with_raw_response.create(**body)` in place of `post`
     streaming response  `with_streaming_response.create(**body)` in place of `post`

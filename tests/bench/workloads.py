@@ -138,7 +138,7 @@ WORKLOADS = (
         (Bar("limits_ratio", 1.5, "value"),),
     ),
     Workload(
-        "GOVERNOR",
+        "LIMITER",
         "granted",
         "500 sessions use what a provider grants",
         500,

@@ -8,12 +8,12 @@ import trio
 
 pytest.importorskip("psycopg", reason="the extra `postgres` is not installed")
 
-from actgent import BareAgent, Governor, ModelRequest, Priority, RateLimited, RateLimitedModel, ScriptedLLM
+from actgent import BareAgent, RateLimiter, ModelRequest, Priority, RateLimited, RateLimitedModel, ScriptedLLM
 from actgent.errors import JournalFailed
 from actgent.journal.postgres import PartitionedJournal, rate_limit_leases
-from actgent.llm.governor import LimitLeaseClient
-from actgent.llm.governor.leased_limits import LeasedLimit
-from actgent.llm.governor.rate_limits import Cost
+from actgent.llm.rate_limiting import LimitLeaseClient
+from actgent.llm.rate_limiting.leased_limits import LeasedLimit
+from actgent.llm.rate_limiting.rate_limits import Cost
 from actgent.messages import Usage
 
 CLOCK = "extract(epoch FROM clock_timestamp())"
@@ -23,7 +23,7 @@ class Node:
     """A process, as far as its model calls are concerned."""
 
     def __init__(self, name, table, **limits):
-        self.governor, self.name = Governor(**limits), name
+        self.rate_limiter, self.name = RateLimiter(**limits), name
         self.lender = LimitLeaseClient(table)
         self.scope = trio.CancelScope()
         self.calls = []
@@ -32,13 +32,13 @@ class Node:
     async def live(self, talk, *, task_status):
         with self.scope:
             async with self.lender.running():
-                self.governor.share(self.lender, "provider")
+                self.rate_limiter.share(self.lender, "provider")
                 task_status.started()
                 await talk(self)
 
     async def call(self, session="", *, tokens=0, guess=0, seconds=0.5, **options):
         chat = ModelRequest(messages=(), session=session, max_tokens=guess, **options)
-        async with self.governor.admit(chat, model="m", size=0) as permit:
+        async with self.rate_limiter.admit(chat, model="m", size=0) as permit:
             self.calls.append((trio.current_time(), tokens))
             await trio.sleep(seconds)
             permit.report_usage(Usage(output_tokens=tokens or 1))
@@ -207,7 +207,7 @@ async def test_a_governor_has_its_limits_for_itself_again(virtual, autojump_cloc
     node, times = Node("n0", virtual, requests_per_minute=60, burst=1 / 60), []
 
     async def call():
-        async with node.governor.admit(ModelRequest(messages=()), model="m"):
+        async with node.rate_limiter.admit(ModelRequest(messages=()), model="m"):
             times.append(trio.current_time())
 
     async with trio.open_nursery() as nursery:
@@ -301,17 +301,17 @@ async def test_statements_that_meet_lend_each_unit_once(postgres_url):
 
 
 async def test_nodes_share_what_their_models_declare(open_cluster):
-    """By the name of the governor's door: what a node calls, others cannot."""
+    """By the name of the rate limiter's door: what a node calls, others cannot."""
     psycopg = pytest.importorskip("psycopg")
-    governor = Governor(requests_per_minute=600, tokens_per_minute=60_000)
-    clerk = BareAgent("clerk", llm=RateLimitedModel(ScriptedLLM(["yes"] * 3), governor))
+    rate_limiter = RateLimiter(requests_per_minute=600, tokens_per_minute=60_000)
+    clerk = BareAgent("clerk", llm=RateLimitedModel(ScriptedLLM(["yes"] * 3), rate_limiter))
     async with open_cluster() as cluster:
         async with cluster.node(clerk) as runtime, cluster.connect() as client:
             session = await client.agent("clerk").create_session("ada")
             for _ in range(3):
                 await session.chat("well?")
             await session.wait_idle()
-            (door,) = runtime.governors()
+            (door,) = runtime.rate_limiters()
             address, schema = cluster.journal.split("?schema=")
             with psycopg.connect(address) as database:
                 rows = database.execute(
@@ -325,8 +325,8 @@ async def test_nodes_share_what_their_models_declare(open_cluster):
 async def test_per_node_limit_is_logged_if_declared(caplog):
     """It is logged once with the name of the rate limiter. Limiters without a declared number are not logged."""
     lender = LimitLeaseClient(None)
-    own, plain = Governor(concurrency=4, requests_per_minute=60), Governor(requests_per_minute=60)
-    for governor in (own, plain, own):
-        governor.share(lender, "api.example.com")
+    own, plain = RateLimiter(concurrency=4, requests_per_minute=60), RateLimiter(requests_per_minute=60)
+    for rate_limiter in (own, plain, own):
+        rate_limiter.share(lender, "api.example.com")
     (said,) = [each.getMessage() for each in caplog.records]
-    assert said.startswith("Governor(concurrency=4) of api.example.com applies to each node of the cluster")
+    assert said.startswith("RateLimiter(concurrency=4) of api.example.com applies to each node of the cluster")

@@ -15,7 +15,6 @@ from actgent import (
     BareAgent,
     ConfigurationError,
     FallbackModel,
-    Governor,
     Limits,
     ModelError,
     ModelResponse,
@@ -23,6 +22,7 @@ from actgent import (
     NotAuthorized,
     ProviderUnavailable,
     RateLimitedModel,
+    RateLimiter,
     ScriptedLLM,
     SimpleAgent,
     StepsAgent,
@@ -183,13 +183,13 @@ async def test_model_without_streaming_delivers_one_token():
 
 
 async def test_they_are_models_wherever_one_is():
-    """In chains, behind governors, by role, for summaries, from builders and in evaluations."""
+    """In chains, behind rate limiters, by role, for summaries, from builders and in evaluations."""
 
     async def broken(messages):
         raise ProviderUnavailable("down")
 
     assert (await said(FallbackModel(broken, plain))).text == "Hello!"
-    assert (await said(RateLimitedModel(plain, Governor()))).text == "Hello!"
+    assert (await said(RateLimitedModel(plain, RateLimiter()))).text == "Hello!"
 
     async def summary(messages):
         return "They greeted each other."

@@ -133,7 +133,7 @@ def test_a_key_in_a_file_that_is_not_read(tmp_path, monkeypatch, line):
         ({"stream": "no"}, "stream= is True or False, not 'no'"),
         ({"extra_body": ["a"]}, "extra_body= is a dict, not a list"),
         ({"retry": 3}, "retry= takes Retry(...), not 3"),
-        ({"governor": 3}, "governor= takes Governor(...), not 3"),
+        ({"rate_limiter": 3}, "rate_limiter= takes RateLimiter(...), not 3"),
     ],
 )
 @pytest.mark.parametrize("client", [OpenAI, Anthropic])

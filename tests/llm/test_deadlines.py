@@ -8,7 +8,7 @@ import trio
 from actgent.errors import ModelTimeout, ProviderUnavailable, RateLimited
 from actgent.llm.base import LLM, ModelRequest, ModelResponse
 from actgent.llm.fallback import FallbackModel
-from actgent.llm.governor import Governor
+from actgent.llm.rate_limiting import RateLimiter
 from actgent.llm.retry import Retry
 from actgent.llm.scripted import ScriptedLLM
 from actgent.llm.wrappers import RateLimitedModel
@@ -58,10 +58,10 @@ async def test_a_pause_that_outlasts_the_deadline_is_not_begun(autojump_clock):
     assert trio.current_time() == begun + 3
 
 
-async def test_a_governor_rejects_calls_that_would_miss_their_deadline(autojump_clock):
+async def test_a_rate_limiter_rejects_calls_that_would_miss_their_deadline(autojump_clock):
     """Certainly too late: it says so at once."""
-    governor = Governor(requests_per_minute=1, burst=1.0)
-    model = RateLimitedModel(ScriptedLLM(["ok"], repeat=True), governor)
+    rate_limiter = RateLimiter(requests_per_minute=1, burst=1.0)
+    model = RateLimitedModel(ScriptedLLM(["ok"], repeat=True), rate_limiter)
     await model.complete(ModelRequest())
     begun = trio.current_time()
     with pytest.raises(RateLimited, match="leaves no room"):

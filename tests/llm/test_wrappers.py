@@ -2,7 +2,7 @@
 
 import pytest
 
-from actgent import CachedModel, Governor, ModelResponse, RateLimitedModel, RetryingModel, Usage
+from actgent import CachedModel, ModelResponse, RateLimitedModel, RateLimiter, RetryingModel, Usage
 from actgent.llm.base import LLM
 
 
@@ -13,7 +13,7 @@ class Told(LLM):
     closed = 0
 
     def __init__(self):
-        self.governor = Governor()
+        self.rate_limiter = RateLimiter()
 
     async def complete(self, chat, *, on_text=None):
         return ModelResponse(parts=())
@@ -32,20 +32,22 @@ class Told(LLM):
         return 3.0 if session == "s" else 0.0
 
     def rate_limiters(self):
-        return {"told": self.governor}
+        return {"told": self.rate_limiter}
 
     async def aclose(self):
         self.closed += 1
 
 
-@pytest.mark.parametrize("wrap", [CachedModel, RetryingModel, lambda llm: RateLimitedModel(llm, Governor())])
+@pytest.mark.parametrize(
+    "wrap", [CachedModel, RetryingModel, lambda llm: RateLimitedModel(llm, RateLimiter())]
+)
 async def test_a_model_round_another_says_what_that_one_says(wrap):
-    """Its bounds, its counting, its price, its governors; closing it closes the one in it."""
+    """Its bounds, its counting, its price, its rate limiters; closing it closes the one in it."""
     llm = wrap(inner := Told())
     said = (llm.name, llm.max_tokens, llm.context_window, llm.refuses_length, llm.dialect)
     assert said == ("told:model", 700, 9000, True, "told")
     assert (llm.counts_tokens, await llm.count_tokens(None), llm.price_of(Usage())) == (True, 42, 0.5)
-    assert llm.rate_limiters()["told"] is inner.governor
+    assert llm.rate_limiters()["told"] is inner.rate_limiter
     assert llm.traces_attempts
     await llm.aclose()
     assert inner.closed == 1

@@ -6,7 +6,7 @@ import time
 import pytest
 
 from actgent.errors import ActgentError
-from actgent.llm.governor.rate_limits import read_limits
+from actgent.llm.rate_limiting.rate_limits import read_limits
 from actgent.protocols.bare import Bare
 from actgent.protocols.plan.answers import parse_planning_answer, split_thoughts
 from actgent.protocols.react import ReAct

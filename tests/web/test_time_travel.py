@@ -221,7 +221,7 @@ async def test_schedules_and_budgets_are_limited_to_the_owner(served, ada):
     async with served.client("bob") as bob:
         for path in ("/v1/schedules", "/v1/budgets"):
             assert (await bob.get(path)).json() == {"items": [], "next": None}
-        assert (await bob.get("/v1/governors")).status_code == 200
+        assert (await bob.get("/v1/rate-limiters")).status_code == 200
 
 
 async def test_comparison_with_the_same_code_finds_no_difference(served, ada):

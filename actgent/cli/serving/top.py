@@ -137,8 +137,8 @@ async def _refresh(
 async def _read_server(remote: RemoteServer) -> Mapping[str, Any]:
     """Return statistics and provider limits of a server."""
     statistics = await remote.get("/statistics", totals="true")
-    limiters = (await remote.get("/governors"))["items"]
-    return {**statistics, "governors": limiters}
+    limiters = (await remote.get("/rate-limiters"))["items"]
+    return {**statistics, "rate_limiters": limiters}
 
 
 async def _read_journal(journal: Journal) -> Mapping[str, Any]:
@@ -177,8 +177,8 @@ def _render(now: _Reading, before: _Reading | None, width: int) -> RenderableTyp
         parts.append(Text("sessions: " + ", ".join(f"{n} {state}" for state, n in data["sessions"].items())))
     if data.get("agents"):
         parts.append(_agents(data["agents"], _rates(now, before), width))
-    if data.get("governors"):
-        parts.append(_governors(data["governors"], width))
+    if data.get("rate_limiters"):
+        parts.append(_render_rate_limiters(data["rate_limiters"], width))
     if data.get("latest"):
         parts.append(_latest(data["latest"], width))
     return Group(*parts)
@@ -205,7 +205,7 @@ def _agents(agents: Mapping[str, Any], rates: Mapping[str, float | None], width:
     return fit_table(rows, width, ("urgent", "memory", "turns/s", "spent", "running", "state", "people"))
 
 
-def _governors(limiters: Sequence[Mapping[str, Any]], width: int) -> Table:
+def _render_rate_limiters(limiters: Sequence[Mapping[str, Any]], width: int) -> Table:
     rows = [
         {
             "provider limit": Text(one_line(limiter["name"], 40)),

@@ -1,7 +1,7 @@
 """Base class of the clients of remote providers: the path from a chat to an answer, without any wire format.
 
         complete          one call with its retries
-          _attempt        one attempt, admitted by the governor
+          _attempt        one attempt, admitted by the rate limiter
           _bounded        one request with a timeout; only here library exceptions are converted to ours
             _exchange     sends the request through the provider's SDK (URLs, headers, authentication)
               _read       reads a stream event by event, or a complete body
@@ -38,8 +38,8 @@ from actgent.errors import (
     nearest,
 )
 from actgent.llm.base import LLM, ModelRequest, ModelResponse, OnText, ResponseFormat
-from actgent.llm.governor import Governor, Permit, rate_limit_key, shared_governor
-from actgent.llm.rate_limiter import RateLimiter
+from actgent.llm.rate_limiter_statistics import RateLimiterProtocol
+from actgent.llm.rate_limiting import Permit, RateLimiter, rate_limit_key, shared_rate_limiter
 from actgent.llm.retry import Retry
 from actgent.llm.spans import ModelWork
 from actgent.messages import Text, Usage
@@ -98,7 +98,7 @@ class RemoteOptions(TypedDict, total=False):
     """Maximum seconds of one attempt, streaming included; None has no limit. Default 120."""
     retry: Retry
     """Attempts and pauses of a call; if absent, the defaults of `Retry`."""
-    governor: Governor | None
+    rate_limiter: RateLimiter | None
     """Rate limiter of the attempts; None uses a rate limiter shared by all clients of the same base URL and key."""
     stream: bool | None
     """True streams every answer, False none; None streams if the caller passes `on_text`."""
@@ -201,8 +201,8 @@ class Remote(LLM):
         timeout = options.get("timeout", DEFAULT_TIMEOUT_SECONDS)
         self._timeout = math.inf if timeout is None else timeout
         self._retry = options.get("retry") or Retry()
-        self._governor = options.get("governor")
-        self._is_own_governor = self._governor is not None
+        self._rate_limiter = options.get("rate_limiter")
+        self._is_own_rate_limiter = self._rate_limiter is not None
         self._rate_limit_key = rate_limit_key(url, self._key)
         self._stream = options.get("stream")
         self._extra_body = dict(options.get("extra_body") or {})
@@ -349,7 +349,7 @@ class Remote(LLM):
             return answer
 
     async def _admit(self, call: "_Call", attempt: int) -> ModelResponse:
-        async with self.governor.admit(
+        async with self.rate_limiter.admit(
             call.chat, model=self.model, size=len(call.content), arrived=call.begun
         ) as permit:
             if call.chat.watch is not None:
@@ -564,19 +564,19 @@ class Remote(LLM):
     # --- address and limits ----------------------------------------------------------------------
 
     @property
-    def governor(self) -> Governor:
-        """Governor of the requests in this trio run: the configured one, or that of the base URL and key."""
-        if not self._is_own_governor or self._governor is None:
-            # Stored, since the shared governor only lives as long as a client refers to it.
-            self._governor = shared_governor(self._rate_limit_key)
-        return self._governor
+    def rate_limiter(self) -> RateLimiter:
+        """RateLimiter of the requests in this trio run: the configured one, or that of the base URL and key."""
+        if not self._is_own_rate_limiter or self._rate_limiter is None:
+            # Stored, since the shared rate limiter only lives as long as a client refers to it.
+            self._rate_limiter = shared_rate_limiter(self._rate_limit_key)
+        return self._rate_limiter
 
     def waited(self, session: str) -> float:
-        return self.governor.waited(session)
+        return self.rate_limiter.waited(session)
 
-    def rate_limiters(self) -> Mapping[str, RateLimiter]:
-        """Return the governor by the host and the last four characters of the hashed key."""
-        return {f"{self._host} {self._rate_limit_key[-4:]}": self.governor}
+    def rate_limiters(self) -> Mapping[str, RateLimiterProtocol]:
+        """Return the rate limiter by the host and the last four characters of the hashed key."""
+        return {f"{self._host} {self._rate_limit_key[-4:]}": self.rate_limiter}
 
     def _source(self) -> str:
         return f"{self.name}@{httpx2.URL(self.base_url).host}"
@@ -734,7 +734,7 @@ def _check_settings(options: Mapping[str, Any]) -> None:
     for name in ("extra_headers", "extra_body"):
         if not isinstance(options.get(name) or {}, Mapping):
             raise ConfigurationError(f"{name}= is a dict, not a {type(options[name]).__name__}")
-    for name, kind in (("retry", Retry), ("governor", Governor)):
+    for name, kind in (("retry", Retry), ("rate_limiter", RateLimiter)):
         if not isinstance(options.get(name), kind | None):
             raise ConfigurationError(f"{name}= takes {kind.__name__}(...), not {options[name]!r:.200}")
 

@@ -77,11 +77,13 @@ async def list_budgets(call: HTTPCall) -> Response:
     return JSON({"items": items, "next": encode_cursor(found[-1].place) if is_more else None})
 
 
-async def list_governors(call: HTTPCall) -> Response:
+async def list_rate_limiters(call: HTTPCall) -> Response:
     """List the rate limiters of model providers: concurrency windows, waiting calls, limits and pauses."""
     return JSON(
         {
-            "items": [attrs.asdict(governor) for governor in call.gateway.access.runtime.governors()],
+            "items": [
+                attrs.asdict(rate_limiter) for rate_limiter in call.gateway.access.runtime.rate_limiters()
+            ],
             "next": None,
         }
     )
@@ -208,5 +210,5 @@ ENDPOINTS = (
     Endpoint(verb="GET", path="/errors", answer=list_errors, scope="read"),
     Endpoint(verb="GET", path="/schedules", answer=list_all_schedules, scope="read", query=_LIST),
     Endpoint(verb="GET", path="/budgets", answer=list_budgets, scope="read", query=_LIST),
-    Endpoint(verb="GET", path="/governors", answer=list_governors, scope="read"),
+    Endpoint(verb="GET", path="/rate-limiters", answer=list_rate_limiters, scope="read"),
 )

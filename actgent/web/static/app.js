@@ -14,7 +14,7 @@ const PAGES = [
   { name: "Errors", letter: "e", load: async () => (await import("./pages/errors.js")).Errors },
   { name: "Schedules", letter: "t", load: async () => (await import("./pages/schedules.js")).Schedules },
   { name: "Budgets", letter: "b", load: async () => (await import("./pages/budgets.js")).Budgets },
-  { name: "Provider limits", place: "governors", letter: "l", load: async () => (await import("./pages/governors.js")).Governors },
+  { name: "Provider limits", place: "rate-limiters", letter: "l", load: async () => (await import("./pages/rate-limiters.js")).RateLimiters },
   { name: "Journal", letter: "j", scope: "journal", load: async () => (await import("./pages/journal.js")).Journal },
 ].map((page) => ({ place: page.name.toLowerCase(), ...page }));
 const SESSION = { place: "session", name: "Session", load: async () => (await import("./pages/session.js")).Session };

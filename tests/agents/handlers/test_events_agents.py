@@ -8,7 +8,7 @@ from actgent import (
     Approve,
     BareAgent,
     ConfigurationError,
-    Governor,
+    RateLimiter,
     InboxFull,
     Mode,
     Modes,
@@ -238,9 +238,9 @@ async def test_events_of_suspended_turns():
 
 async def test_events_explain_slow_model_calls(autojump_clock):
     """Events report provider limits, failed attempts, and the last attempt."""
-    governor = Governor(requests_per_minute=60, burst=1 / 60)
+    rate_limiter = RateLimiter(requests_per_minute=60, burst=1 / 60)
     async with open_runtime() as runtime, runtime.events() as events:
-        llm = RateLimitedModel(ScriptedLLM(["one", RateLimited("slow down", retry_after=2.0)]), governor)
+        llm = RateLimitedModel(ScriptedLLM(["one", RateLimited("slow down", retry_after=2.0)]), rate_limiter)
         agent = await runtime.start(BareAgent("a", llm=llm))
         session = await agent.create_session("ada")
         session.on_exception(print)

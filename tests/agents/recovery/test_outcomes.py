@@ -9,8 +9,8 @@ import trio
 from actgent import (
     BareAgent,
     Event,
-    Governor,
     RateLimitedModel,
+    RateLimiter,
     ReActAgent,
     Reply,
     Route,
@@ -210,9 +210,9 @@ async def test_failure_reasons_are_recorded():
 
 async def test_durations_of_model_calls_are_recorded(autojump_clock):
     """With the seconds of waiting for rate limits, on trio's clock."""
-    governor = Governor(requests_per_minute=60, burst=1 / 60)
+    rate_limiter = RateLimiter(requests_per_minute=60, burst=1 / 60)
     async with open_journal("memory:") as journal, open_runtime(journal=journal) as runtime:
-        llm = RateLimitedModel(ScriptedLLM(["hi"], repeat=True), governor)
+        llm = RateLimitedModel(ScriptedLLM(["hi"], repeat=True), rate_limiter)
         agent = await runtime.start(BareAgent("a", llm=llm))
         session = await agent.create_session("ada", session_id="s")
         for text in ("one", "two"):

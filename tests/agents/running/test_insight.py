@@ -12,7 +12,7 @@ from actgent import (
     BareAgent,
     ConfigurationError,
     FallbackModel,
-    Governor,
+    RateLimiter,
     Limits,
     OpenAI,
     Priority,
@@ -64,9 +64,9 @@ async def test_agent_status():
 
 async def test_provider_limits_are_listed_by_model(autojump_clock):
     """Each rate limiter is listed once with its waiting calls by priority. Keys appear only as a short digest."""
-    governor = Governor(requests_per_minute=60, burst=1 / 60)
+    rate_limiter = RateLimiter(requests_per_minute=60, burst=1 / 60)
     shared = {"base_url": "http://127.0.0.1:9", "api_key": "the-secret-key"}
-    llm = RateLimitedModel(ScriptedLLM(["ok"], repeat=True), governor)
+    llm = RateLimitedModel(ScriptedLLM(["ok"], repeat=True), rate_limiter)
     first, second = OpenAI("one", **shared), OpenAI("two", **shared)
     async with open_runtime() as runtime:
         agent = await runtime.start(BareAgent("a", llm=llm))
@@ -76,7 +76,7 @@ async def test_provider_limits_are_listed_by_model(autojump_clock):
         for session, priority in zip(sessions, ["normal", "normal", "high", "low"], strict=True):
             await session.chat("hello", priority=priority)
         await trio.testing.wait_all_tasks_blocked()
-        limiters = runtime.governors()
+        limiters = runtime.rate_limiters()
         for session in sessions:
             await session.wait_idle()
         await first.aclose()

@@ -6,10 +6,10 @@ from contextlib import asynccontextmanager
 from actgent import (
     ApprovalRequest,
     BareAgent,
-    Governor,
     Limits,
     ProviderUnavailable,
     RateLimitedModel,
+    RateLimiter,
     ScriptedLLM,
     ToolCall,
     ToolContext,
@@ -29,7 +29,7 @@ PAGES = {
     "errors": "#/errors",
     "schedules": "#/schedules",
     "budgets": "#/budgets",
-    "governors": "#/governors",
+    "rate_limiters": "#/rate-limiters",
     "journals": "#/journal",
     "journal": "#/journal/invoice-4711?agent=clerk&at=12",
 }
@@ -71,11 +71,11 @@ def clerk(chat):
 
 
 def agents():
-    governor = Governor(requests_per_minute=600, tokens_per_minute=200_000)
+    rate_limiter = RateLimiter(requests_per_minute=600, tokens_per_minute=200_000)
     return [
         BareAgent(
             "clerk",
-            llm=RateLimitedModel(ScriptedLLM(clerk, name="clerk-model"), governor),
+            llm=RateLimitedModel(ScriptedLLM(clerk, name="clerk-model"), rate_limiter),
             tools=[find_invoice, note, credit],
             role="a clerk",
             goal="keep the invoices right",

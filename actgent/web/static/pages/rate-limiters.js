@@ -6,12 +6,12 @@ import { Bar, Empty, Failed, Loading, count, counted, html, usePolled } from "..
 import uPlot from "../vendor/uplot.js";
 
 const EVERY = 2000;
-const KEPT = 300; // samples of a governor: ten minutes
-const samples = new Map(); // by governor: [times, windows, running, waiting], since the page was first seen
+const KEPT = 300; // samples of a rate limiter: ten minutes
+const samples = new Map(); // by rate limiter: [times, windows, running, waiting], since the page was first seen
 
-function keepSamples(governors) {
+function keepSamples(limiters) {
   const now = Date.now() / 1000;
-  for (const { name, total } of governors) {
+  for (const { name, total } of limiters) {
     const kept = samples.get(name) || [[], [], [], []];
     const values = [now, total.window, total.running, total.waiting];
     samples.set(name, kept.map((before, place) => [...before.slice(1 - KEPT), values[place]]));
@@ -26,7 +26,7 @@ function shownTimes({ data: [times] }) {
   return [Math.max(last - (KEPT * EVERY) / 1000, Math.min(times[0], last - 60)), last];
 }
 
-function Plot({ governor, data }) {
+function Plot({ limiter, data }) {
   const place = useRef(null);
   const plot = useRef(null);
   useEffect(() => {
@@ -60,7 +60,7 @@ function Plot({ governor, data }) {
       scheme.removeEventListener("change", recolored);
       plot.current.destroy();
     };
-  }, [governor]);
+  }, [limiter]);
   useEffect(() => plot.current.setData(data), [data]);
   const [, windows, running, waiting] = data.map((each) => each.at(-1));
   const words = `since ${new Date(data[0][0] * 1000).toLocaleTimeString()}: a window of ${Math.floor(windows)}, ${running} at the provider and ${waiting} waiting now`;
@@ -80,12 +80,12 @@ function stateOf({ total, models }) {
   return total.waiting ? ["warn", "slowed down"] : ["ok", "free"];
 }
 
-function GovernorPanel({ governor }) {
-  const { total, models } = governor;
-  const [kind, words] = stateOf(governor);
+function RateLimiterPanel({ limiter }) {
+  const { total, models } = limiter;
+  const [kind, words] = stateOf(limiter);
   const urgent = models.reduce((sum, each) => sum + (each.waiting.urgent || 0), 0);
-  return html`<section class="panel" aria-label=${governor.name}>
-    <h2>${governor.name} <span class="sp"></span><span class="tag ${kind}">${words}</span></h2>
+  return html`<section class="panel" aria-label=${limiter.name}>
+    <h2>${limiter.name} <span class="sp"></span><span class="tag ${kind}">${words}</span></h2>
     <div class="b stack"><dl class="kv">
       <dt>At the provider</dt><dd>${count(total.running)} of a window of ${count(Math.floor(total.window))}</dd>
       <dt>Wait for admission</dt><dd>${count(total.waiting)}${urgent ? ` (${urgent} urgent)` : ""}</dd>
@@ -93,22 +93,22 @@ function GovernorPanel({ governor }) {
       <dt>Waited, on average</dt><dd>${total.admitted ? (total.waited / total.admitted).toFixed(2) : "0"} s</dd>
       ${models.map((each) => html`<dt>${each.model}</dt><dd>${count(each.running)} of ${count(Math.floor(each.window))}</dd>`)}
     </dl>
-    <${Buckets} buckets=${governor.buckets} />
+    <${Buckets} buckets=${limiter.buckets} />
     ${models.map((each) => html`<${Buckets} buckets=${each.buckets} of=${` of ${each.model}`} />`)}
-    ${samples.has(governor.name) && html`<${Plot} governor=${governor.name} data=${samples.get(governor.name)} />`}
+    ${samples.has(limiter.name) && html`<${Plot} limiter=${limiter.name} data=${samples.get(limiter.name)} />`}
     </div></section>`;
 }
 
-export function Governors() {
-  const governors = usePolled(async (signal) => {
-    const found = await get("/governors", {}, { signal });
+export function RateLimiters() {
+  const limiters = usePolled(async (signal) => {
+    const found = await get("/rate-limiters", {}, { signal });
     keepSamples(found.items);
     return found;
   }, [], EVERY);
   return html`<link rel="stylesheet" href="static/vendor/uplot.css" />
-    <div class="head"><h1>Provider limits</h1>${governors.data && html`<p>${counted(governors.data.items.length, "key")}, which all agents share</p>`}</div>
-    ${governors.error && html`<${Failed} error=${governors.error} what="The list of provider limits" again=${governors.again} since=${governors.at} />`}
-    ${!governors.data && !governors.error && html`<${Loading} what="provider limits" />`}
-    ${governors.data?.items.length === 0 && html`<${Empty} title="No limits">Models of providers have them; those of a program's own do not.</${Empty}>`}
-    <div class="cards wide">${governors.data?.items.map((each) => html`<${GovernorPanel} key=${each.name} governor=${each} />`)}</div>`;
+    <div class="head"><h1>Provider limits</h1>${limiters.data && html`<p>${counted(limiters.data.items.length, "key")}, which all agents share</p>`}</div>
+    ${limiters.error && html`<${Failed} error=${limiters.error} what="The list of provider limits" again=${limiters.again} since=${limiters.at} />`}
+    ${!limiters.data && !limiters.error && html`<${Loading} what="provider limits" />`}
+    ${limiters.data?.items.length === 0 && html`<${Empty} title="No limits">Models of providers have them; those of a program's own do not.</${Empty}>`}
+    <div class="cards wide">${limiters.data?.items.map((each) => html`<${RateLimiterPanel} key=${each.name} limiter=${each} />`)}</div>`;
 }

@@ -1,8 +1,8 @@
-"""`Governor`: limits the rate and concurrency of calls to one provider, and decides their order.
+"""`RateLimiter`: limits the rate and concurrency of calls to one provider, and decides their order.
 
-Clients with the same address and key share a governor automatically. It needs no configuration: it raises the number of
+Clients with the same address and key share a rate limiter automatically. It needs no configuration: it raises the number of
 concurrent calls until the provider refuses one, reads limits from response headers, and applies a Retry-After to all waiting
-calls. Known limits can be configured: `Governor(requests_per_minute=500)`.
+calls. Known limits can be configured: `RateLimiter(requests_per_minute=500)`.
 
 Each attempt of a call asks for admission again, so a retry pause holds no slot. A waiting call is the parked task of its
 caller; it uses no connection, slot or timer. One of the waiting tasks is the *leader*: it sleeps until the next call can be
@@ -22,11 +22,11 @@ import trio
 
 from actgent.errors import ConfigurationError, ModelError, RateLimited, UsageError
 from actgent.llm.base import ModelRequest
-from actgent.llm.rate_limiter import (
+from actgent.llm.rate_limiter_statistics import (
     BucketStatistics,
-    GovernorStatistics,
     LimitLeaser,
     ModelStatistics,
+    RateLimiterCounters,
     RateLimiterStatistics,
 )
 from actgent.messages import NO_USAGE, Usage
@@ -47,10 +47,10 @@ _RECOVERY = 0.5
 _log = logger_of(__name__)
 
 
-class Governor:
+class RateLimiter:
     """Rate limiter for model calls: admits calls by priority, alternates between sessions, and adapts to the provider.
 
-    One governor serves one trio run at a time. A later run starts with fresh state.
+    One rate limiter serves one trio run at a time. A later run starts with fresh state.
     """
 
     def __init__(
@@ -95,9 +95,9 @@ class Governor:
         )
         _check_counts(concurrency=concurrency, first_window=first_window, capacity=capacity)
         if not 0 < burst <= 1:
-            raise ConfigurationError(f"Governor(burst=...) is a share above 0 and up to 1, not {burst!r}")
+            raise ConfigurationError(f"RateLimiter(burst=...) is a share above 0 and up to 1, not {burst!r}")
         if not (age_step >= 0 and max_pause >= 0):
-            raise ConfigurationError("Governor(age_step=..., max_pause=...) are seconds, at least 0")
+            raise ConfigurationError("RateLimiter(age_step=..., max_pause=...) are seconds, at least 0")
         self._limits = {"requests": requests_per_minute, "tokens": tokens_per_minute}
         self._burst, self._period = burst, period
         self._max_wait, self._capacity = max_wait, capacity
@@ -127,10 +127,10 @@ class Governor:
         """True if tokens are limited, so that callers must pass the request size."""
         return self._limits["tokens"] is not None
 
-    def statistics(self) -> GovernorStatistics:
+    def statistics(self) -> RateLimiterCounters:
         """Return the current counters."""
         models = self._admissions.models.values()
-        return GovernorStatistics(
+        return RateLimiterCounters(
             waiting=len(self._parked),
             running=self._admissions.running,
             window=min(
@@ -269,7 +269,7 @@ class Governor:
             return
         if self._parked or self._admissions.running:
             raise UsageError(
-                "a Governor serves one trio run at a time: create a separate Governor for the other run"
+                "a RateLimiter serves one trio run at a time: create a separate RateLimiter for the other run"
             )
         self._run, now = run, trio.current_time()
         buckets = [
@@ -307,7 +307,7 @@ class Governor:
         if self._admissions.concurrency != CONCURRENCY and not self._has_warned:
             self._has_warned = True
             _log.warning(
-                "Governor(concurrency=%d) of %s applies to each node of the cluster; requests_per_minute= and tokens_per_minute= "
+                "RateLimiter(concurrency=%d) of %s applies to each node of the cluster; requests_per_minute= and tokens_per_minute= "
                 "apply to all nodes together",
                 self._admissions.concurrency,
                 LogVariable(self._name or name),
@@ -342,7 +342,7 @@ class Governor:
 
     def __repr__(self) -> str:
         limits = [f"{kind}_per_minute={limit:g}" for kind, limit in self._limits.items() if limit is not None]
-        return f"Governor({', '.join(limits)})"
+        return f"RateLimiter({', '.join(limits)})"
 
 
 class Permit:
@@ -366,9 +366,9 @@ class Permit:
             self._state.predictor.learn(self._size, known)
 
 
-# --- the governor of a key --------------------------------------------------------------------
+# --- the rate limiter of a key --------------------------------------------------------------------
 
-_shared: trio.lowlevel.RunVar[WeakValueDictionary[str, Governor]] = trio.lowlevel.RunVar("governors")
+_shared: trio.lowlevel.RunVar[WeakValueDictionary[str, RateLimiter]] = trio.lowlevel.RunVar("rate_limiters")
 
 
 def rate_limit_key(address: str, key: str) -> str:
@@ -376,17 +376,17 @@ def rate_limit_key(address: str, key: str) -> str:
     return hashlib.sha256(f"{address}\0{key}".encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def shared_governor(key: str) -> Governor:
-    """Return the governor shared by all clients with this `rate_limit_key` in this trio run. It exists as long as a client."""
+def shared_rate_limiter(key: str) -> RateLimiter:
+    """Return the rate limiter shared by all clients with this `rate_limit_key` in this trio run. It exists as long as a client."""
     try:
-        governors = _shared.get()
+        rate_limiters = _shared.get()
     except LookupError:
-        governors = WeakValueDictionary()
-        _shared.set(governors)
-    governor = governors.get(key)
-    if governor is None:
-        governor = governors[key] = Governor()
-    return governor
+        rate_limiters = WeakValueDictionary()
+        _shared.set(rate_limiters)
+    rate_limiter = rate_limiters.get(key)
+    if rate_limiter is None:
+        rate_limiter = rate_limiters[key] = RateLimiter()
+    return rate_limiter
 
 
 # --- helpers -----------------------------------------------------------------------------
@@ -440,10 +440,10 @@ def _limit_error(text: str, model: str, *, retry_after: float | None = None) -> 
 def _check_positive(**numbers: float | None) -> None:
     for name, value in numbers.items():
         if value is not None and not 0 < value < math.inf:
-            raise ConfigurationError(f"Governor({name}=...) is a number above 0, not {value!r}")
+            raise ConfigurationError(f"RateLimiter({name}=...) is a number above 0, not {value!r}")
 
 
 def _check_counts(**numbers: int) -> None:
     for name, value in numbers.items():
         if type(value) is not int or value < 1:
-            raise ConfigurationError(f"Governor({name}=...) is a whole number, at least 1, not {value!r}")
+            raise ConfigurationError(f"RateLimiter({name}=...) is a whole number, at least 1, not {value!r}")

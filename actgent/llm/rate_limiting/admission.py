@@ -1,4 +1,4 @@
-"""Admission decisions of the governor, without a clock and without waiting.
+"""Admission decisions of the rate limiter, without a clock and without waiting.
 
 A call is admitted when the concurrency window of its model has room, no Retry-After is active, and every bucket holds the
 cost of the call. The configured buckets are common to all models. The buckets from response headers belong to one model, since
@@ -153,7 +153,7 @@ class AdmissionController:
     """All calls that share the limits of one provider."""
 
     buckets: Sequence[Limit]
-    """Configured limits of the governor."""
+    """Configured limits of the rate limiter."""
     window: int
     """Initial number of concurrent calls of a new model."""
     concurrency: int

@@ -5,8 +5,8 @@ from collections import Counter
 from hypothesis import given, strategies as st
 
 from actgent import Priority
-from actgent.llm.governor.call_queue import Call, CallQueue
-from actgent.llm.governor.rate_limits import Cost
+from actgent.llm.rate_limiting.call_queue import Call, CallQueue
+from actgent.llm.rate_limiting.rate_limits import Cost
 from actgent.support.fair_queue import Turns
 
 

@@ -4,9 +4,9 @@ import random
 
 import pytest
 
-from actgent.llm.governor.admission import AdmissionController
-from actgent.llm.governor.call_queue import Call
-from actgent.llm.governor.rate_limits import Cost
+from actgent.llm.rate_limiting.admission import AdmissionController
+from actgent.llm.rate_limiting.call_queue import Call
+from actgent.llm.rate_limiting.rate_limits import Cost
 from actgent.messages import Priority
 
 

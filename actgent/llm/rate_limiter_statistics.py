@@ -7,8 +7,8 @@ import attrs
 
 
 @attrs.frozen(kw_only=True)
-class GovernorStatistics:
-    """Counters of one governor at one moment."""
+class RateLimiterCounters:
+    """Counters of one rate limiter at one moment."""
 
     waiting: int
     """Number of attempts that wait for admission."""
@@ -59,11 +59,11 @@ class ModelStatistics:
 
 @attrs.frozen(kw_only=True)
 class RateLimiterStatistics:
-    """State of one governor with the models that it limits."""
+    """State of one rate limiter with the models that it limits."""
 
     name: str
     """Name of the rate limiter: the provider's host with four characters that identify the key, or the name of a model."""
-    total: GovernorStatistics
+    total: RateLimiterCounters
     """Counters over all models."""
     buckets: tuple[BucketStatistics, ...]
     """The limits that the program configured."""
@@ -81,8 +81,8 @@ class LimitLeaser(Protocol):
         """Stop leasing units to a share."""
 
 
-class RateLimiter(Protocol):
-    """A rate limiter that admits the calls of a model, such as `Governor`."""
+class RateLimiterProtocol(Protocol):
+    """A rate limiter that admits the calls of a model, such as `RateLimiter`."""
 
     def describe(self, name: str) -> RateLimiterStatistics:
         """Return the statistics of all models. `name` is the name in the result."""

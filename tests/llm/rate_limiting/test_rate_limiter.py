@@ -1,4 +1,4 @@
-"""The governor, mostly over HTTP with the real SDKs, at a provider that keeps its limits; the clock is virtual."""
+"""The rate limiter, mostly over HTTP with the real SDKs, at a provider that keeps its limits; the clock is virtual."""
 
 import random
 from contextlib import suppress
@@ -21,7 +21,7 @@ from actgent import (
 )
 from actgent.llm.base import ChatMessage, ModelResponse
 from actgent.llm.fallback import FallbackModel
-from actgent.llm.governor import Governor
+from actgent.llm.rate_limiting import RateLimiter
 from actgent.llm.retry import Retry
 from actgent.llm.wrappers import RateLimitedModel
 from actgent.messages import Text, Usage
@@ -92,9 +92,9 @@ async def test_500_sessions_use_the_granted_rate(autojump_clock):
             await model.complete(chat("s0", f"urgent {number}", priority=Priority.URGENT))
 
     limits = RateLimits(requests=400, tokens=200_000)
-    governor = Governor(requests_per_minute=400, tokens_per_minute=200_000)
+    rate_limiter = RateLimiter(requests_per_minute=400, tokens_per_minute=200_000)
     async with assert_no_leaks(), open_provider(watching, limits=limits) as provider:
-        model = client(provider, governor=governor)
+        model = client(provider, rate_limiter=rate_limiter)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(be_urgent, model, provider)
             ends = await crowd(model, sessions=500, calls=2)
@@ -105,7 +105,7 @@ async def test_500_sessions_use_the_granted_rate(autojump_clock):
     assert per_minute(ends, skip=0.1) >= 0.95 * 400
     assert len(waits) == 10
     assert max(waits) <= 2
-    assert (governor.statistics().waiting, governor.statistics().running) == (0, 0)
+    assert (rate_limiter.statistics().waiting, rate_limiter.statistics().running) == (0, 0)
 
 
 @pytest.mark.parametrize("dialect", CLIENTS)
@@ -121,7 +121,7 @@ async def test_tokens_bound_it_too(dialect, autojump_clock):
         return said
 
     async with open_provider(counting, limits=limits) as provider:
-        model = client(provider, dialect, governor=Governor(tokens_per_minute=30_000))
+        model = client(provider, dialect, rate_limiter=RateLimiter(tokens_per_minute=30_000))
         await crowd(model, sessions=50, calls=4)
         await model.aclose()
         statistics = provider.statistics()
@@ -211,20 +211,20 @@ async def test_a_very_long_retry_after_fails_its_call_alone(autojump_clock):
 
 async def test_waiting_call_holds_no_resources(autojump_clock):
     """A waiting call has no connection and no task. A retry waits without a slot as well."""
-    governor = Governor(concurrency=3)
+    rate_limiter = RateLimiter(concurrency=3)
     async with assert_no_leaks(), open_provider(answers((10, 10))) as provider:
-        model = client(provider, governor=governor)
+        model = client(provider, rate_limiter=rate_limiter)
         async with trio.open_nursery() as nursery:
             for number in range(50):
                 nursery.start_soon(model.complete, chat(f"s{number}"))
             await trio.sleep(5)
             tasks = len(nursery.child_tasks)
             assert provider.statistics().connections == 3
-            assert governor.statistics().waiting == 47
-            assert governor.statistics().running == 3
+            assert rate_limiter.statistics().waiting == 47
+            assert rate_limiter.statistics().running == 3
             assert tasks == 50
             nursery.cancel_scope.cancel()
-        assert (governor.statistics().waiting, governor.statistics().running) == (0, 0)
+        assert (rate_limiter.statistics().waiting, rate_limiter.statistics().running) == (0, 0)
         await model.aclose()
 
 
@@ -235,7 +235,7 @@ def test_cancelled_call_releases_the_limiter(seed, count):
 
     async def main():
         dice = random.Random(seed)
-        governor = Governor(requests_per_minute=60, tokens_per_minute=60_000, concurrency=dice.randint(1, 4))
+        rate_limiter = RateLimiter(requests_per_minute=60, tokens_per_minute=60_000, concurrency=dice.randint(1, 4))
         failures = [RateLimited("no", retry_after=dice.choice([None, 2.0])), "ok", "ok"]
 
         async def said(_):
@@ -245,7 +245,7 @@ def test_cancelled_call_releases_the_limiter(seed, count):
                 raise RateLimited("no", retry_after=what.retry_after)
             return what
 
-        model = RateLimitedModel(ScriptedLLM(said), governor)
+        model = RateLimitedModel(ScriptedLLM(said), rate_limiter)
 
         async def call(number):
             await trio.sleep(dice.choice([0, 0, 1, 5]))
@@ -257,14 +257,14 @@ def test_cancelled_call_releases_the_limiter(seed, count):
             async with trio.open_nursery() as nursery:
                 for number in range(count):
                     nursery.start_soon(call, number)
-            assert (governor.statistics().waiting, governor.statistics().running) == (0, 0)
+            assert (rate_limiter.statistics().waiting, rate_limiter.statistics().running) == (0, 0)
             failures[:] = ["ok"]
             assert (await model.complete(chat())).text == "ok"
-        lane = governor._admissions.state_of(model.name)
+        lane = rate_limiter._admissions.state_of(model.name)
         assert lane.queue.entries == 0
         await trio.sleep(80_000)
         now = trio.current_time()
-        buckets = governor._admissions.buckets
+        buckets = rate_limiter._admissions.buckets
         assert [bucket.fill(now) == bucket.capacity for bucket in buckets] == [True, True]
 
     trio.run(main, clock=MockClock(autojump_threshold=0))
@@ -272,8 +272,8 @@ def test_cancelled_call_releases_the_limiter(seed, count):
 
 async def test_reservations_of_cancelled_waiters_are_given_back(autojump_clock):
     """A hundred calls give up while they wait; the next one has the whole rate for itself."""
-    governor = Governor(requests_per_minute=60, burst=1 / 60)
-    model = RateLimitedModel(ScriptedLLM(lambda _: "ok"), governor)
+    rate_limiter = RateLimiter(requests_per_minute=60, burst=1 / 60)
+    model = RateLimitedModel(ScriptedLLM(lambda _: "ok"), rate_limiter)
     await model.complete(chat())
     async with trio.open_nursery() as nursery:
         for number in range(100):
@@ -290,7 +290,7 @@ async def test_a_session_with_many_calls_does_not_delay_another(autojump_clock):
     order = []
     model = RateLimitedModel(
         ScriptedLLM(lambda asked: order.append(asked.session) or "ok"),
-        Governor(requests_per_minute=60, burst=0.01),
+        RateLimiter(requests_per_minute=60, burst=0.01),
     )
     async with trio.open_nursery() as nursery:
         for _ in range(100):
@@ -306,8 +306,8 @@ async def test_a_session_with_many_calls_does_not_delay_another(autojump_clock):
 
 async def test_waiting_has_an_end(autojump_clock):
     """At once where it is certain, after `max_wait`, and at once where too many wait: a typed error that is not repeated."""
-    governor = Governor(requests_per_minute=1, burst=1.0, max_wait=100, capacity=2)
-    model = RateLimitedModel(ScriptedLLM(lambda _: "ok"), governor)
+    rate_limiter = RateLimiter(requests_per_minute=1, burst=1.0, max_wait=100, capacity=2)
+    model = RateLimitedModel(ScriptedLLM(lambda _: "ok"), rate_limiter)
     await model.complete(chat())
     begun = trio.current_time()
     with trio.move_on_after(30), pytest.raises(RateLimited, match=r"no room for another 60\.0 s") as caught:
@@ -332,13 +332,13 @@ async def test_waiting_has_an_end(autojump_clock):
 async def test_a_fallback_uses_the_next_model_if_the_wait_is_too_long(autojump_clock):
     """A first model with little patience, and a second one."""
     first = RateLimitedModel(
-        ScriptedLLM(lambda _: "first"), Governor(requests_per_minute=1, burst=1.0, max_wait=5)
+        ScriptedLLM(lambda _: "first"), RateLimiter(requests_per_minute=1, burst=1.0, max_wait=5)
     )
     model = FallbackModel(first, ScriptedLLM(lambda _: "second"))
     assert [(await model.complete(chat())).text for _ in range(3)] == ["first", "second", "second"]
 
 
-# --- whose governor -----------------------------------------------------------------------------
+# --- whose rate limiter -----------------------------------------------------------------------------
 
 
 async def test_clients_of_one_key_share_one():
@@ -349,11 +349,11 @@ async def test_clients_of_one_key_share_one():
         OpenAI("a", base_url="http://127.0.0.1:1/v1", api_key="secret-key-2"),
         OpenAI("a", base_url="http://127.0.0.1:2/v1", api_key="secret-key-1"),
     ]
-    assert first.governor is second.governor is first.governor
-    assert len({id(model.governor) for model in (first, *others)}) == 3
+    assert first.rate_limiter is second.rate_limiter is first.rate_limiter
+    assert len({id(model.rate_limiter) for model in (first, *others)}) == 3
     for model in (first, second, *others):
-        assert "secret" not in repr(model) + repr(model.governor) + repr(model.governor.statistics())
-        assert "secret" not in repr(vars(model.governor))
+        assert "secret" not in repr(model) + repr(model.rate_limiter) + repr(model.rate_limiter.statistics())
+        assert "secret" not in repr(vars(model.rate_limiter))
         await model.aclose()
 
 
@@ -364,26 +364,26 @@ async def test_models_of_one_key_wait_apart(autojump_clock):
         return ErrorStatus(429, retry_after=50) if request.model == "model-1" else "ok"
 
     async with open_provider(script) as provider:
-        large, governor = client(provider, retry=Retry(attempts=1)), Governor()
+        large, rate_limiter = client(provider, retry=Retry(attempts=1)), RateLimiter()
         small = OpenAI("small", base_url=provider.base_url, api_key="k")
         with pytest.raises(RateLimited):
             await large.complete(chat())
         begun = trio.current_time()
         await small.complete(chat())
         assert trio.current_time() - begun < 1
-        assert small.governor is large.governor is not governor
+        assert small.rate_limiter is large.rate_limiter is not rate_limiter
         await large.aclose()
         await small.aclose()
 
 
 def test_a_governor_has_fresh_state_in_each_run():
     """The clock of another trio run means nothing."""
-    governor = Governor(requests_per_minute=1, burst=1.0)
-    model = RateLimitedModel(ScriptedLLM(lambda _: "ok"), governor)
+    rate_limiter = RateLimiter(requests_per_minute=1, burst=1.0)
+    model = RateLimitedModel(ScriptedLLM(lambda _: "ok"), rate_limiter)
 
     async def main():
         await model.complete(chat())
-        return governor.statistics().admitted
+        return rate_limiter.statistics().admitted
 
     assert [trio.run(main) for _ in range(3)] == [1, 1, 1]
 
@@ -404,7 +404,7 @@ def test_a_governor_has_fresh_state_in_each_run():
 def test_numbers_that_make_no_sense_are_named(wrong):
     """The text says which argument it is."""
     with pytest.raises(ConfigurationError, match=next(iter(wrong))):
-        Governor(**wrong)
+        RateLimiter(**wrong)
 
 
 # --- owners ----------------------------------------------------------------------------------
@@ -414,13 +414,13 @@ def test_numbers_that_make_no_sense_are_named(wrong):
 @pytest.mark.parametrize("bound", [{"requests_per_minute": 60, "burst": 0.02}, {"concurrency": 2}])
 async def test_owners_share_what_a_provider_grants(sessions, bound, autojump_clock):
     """One owner with 20 sessions gets as many calls as one with a single session: Jain's index is 0.9."""
-    governor, calls = Governor(**bound), [0] * len(sessions)
+    rate_limiter, calls = RateLimiter(**bound), [0] * len(sessions)
     dice = random.Random(1)
 
     async def talk(owner, number):
         while True:
             asked = ModelRequest(session=f"{owner}/{number}", owner=str(owner))
-            async with governor.admit(asked, model="m"):
+            async with rate_limiter.admit(asked, model="m"):
                 await trio.sleep(dice.uniform(0.3, 0.6))
             calls[owner] += 1
 

@@ -6,13 +6,13 @@ import trio.testing
 
 from actgent import (
     BareAgent,
-    Governor,
     Limits,
     ModelTimeout,
     OpenAI,
     Priority,
     RateLimited,
     RateLimitedModel,
+    RateLimiter,
     ScriptedLLM,
 )
 from actgent.testing import RateLimits, open_provider
@@ -22,7 +22,7 @@ async def test_the_model_is_asked_in_the_name_of_its_session():
     """Session and priority of the message go with the call, for who admits it."""
     asked = []
     llm = RateLimitedModel(
-        ScriptedLLM(lambda chat: asked.append((chat.session, chat.priority)) or "ok"), Governor()
+        ScriptedLLM(lambda chat: asked.append((chat.session, chat.priority)) or "ok"), RateLimiter()
     )
     async with BareAgent("clerk", llm=llm) as agent:
         session = await agent.create_session("ada")
@@ -35,7 +35,7 @@ async def test_the_model_is_asked_in_the_name_of_its_session():
 
 async def test_a_timeout_reports_the_rate_limit_wait(autojump_clock):
     """Waiting for the provider's limits counts into the model's timeout, and the error tells it."""
-    slow = RateLimitedModel(ScriptedLLM(["ok"], repeat=True), Governor(requests_per_minute=4, burst=0.25))
+    slow = RateLimitedModel(ScriptedLLM(["ok"], repeat=True), RateLimiter(requests_per_minute=4, burst=0.25))
     async with (
         BareAgent("clerk", llm=slow, limits=Limits(model_timeout=20)) as agent,
         trio.open_nursery() as nursery,
@@ -47,12 +47,12 @@ async def test_a_timeout_reports_the_rate_limit_wait(autojump_clock):
             ModelTimeout, match=r"within 20 s: it still waited for the provider's rate limit, after 20\.0 s"
         ):
             await agent.run("three")
-    assert slow.governor.statistics().waiting == 0
+    assert slow.rate_limiter.statistics().waiting == 0
 
 
 async def test_a_wait_beyond_the_deadline_fails_immediately(autojump_clock):
     """Where the limits certainly leave no room before the model's timeout, the call fails at once."""
-    slow = RateLimitedModel(ScriptedLLM(["ok"], repeat=True), Governor(requests_per_minute=1, burst=1.0))
+    slow = RateLimitedModel(ScriptedLLM(["ok"], repeat=True), RateLimiter(requests_per_minute=1, burst=1.0))
     async with BareAgent("clerk", llm=slow, limits=Limits(model_timeout=20)) as agent:
         await agent.run("one")
         begun = trio.current_time()
@@ -62,17 +62,17 @@ async def test_a_wait_beyond_the_deadline_fails_immediately(autojump_clock):
 
 
 async def test_agents_with_one_key_share_its_limits(no_keys, autojump_clock):
-    """Two agents that name their models with the same key ask one governor, and nobody is refused."""
+    """Two agents that name their models with the same key ask one rate limiter, and nobody is refused."""
     async with open_provider(lambda _: "ok", limits=RateLimits(requests=30)) as provider:
         models = [OpenAI("m", base_url=provider.base_url, api_key="k") for _ in range(2)]
         agents = [BareAgent(f"a{number}", llm=model) for number, model in enumerate(models)]
         async with agents[0], agents[1]:
-            assert models[0].governor is models[1].governor
+            assert models[0].rate_limiter is models[1].rate_limiter
             async with trio.open_nursery() as nursery:
                 for number in range(60):
                     nursery.start_soon(agents[number % 2].run, "Hello.")
                     await trio.sleep(0.5)
-            assert models[0].governor.statistics().admitted == provider.statistics().requests
+            assert models[0].rate_limiter.statistics().admitted == provider.statistics().requests
         assert provider.statistics().refused <= 1
         for model in models:
             await model.aclose()

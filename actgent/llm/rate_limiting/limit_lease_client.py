@@ -8,7 +8,7 @@ from typing import Protocol
 import trio
 
 from actgent.errors import ActgentError
-from actgent.llm.rate_limiter import LimitLeaser
+from actgent.llm.rate_limiter_statistics import LimitLeaser
 from actgent.messages import new_secret
 from actgent.support.concurrency import plain_nursery
 from actgent.support.logs import LogVariable, logger_of
@@ -53,7 +53,7 @@ class _Lends(Protocol):
 
 
 class LimitLeaseClient(LimitLeaser):
-    """The leases of one process, for all governors that were added, until the `running` block ends."""
+    """The leases of one process, for all rate limiters that were added, until the `running` block ends."""
 
     def __init__(self, lends: _Lends) -> None:
         self._lends = lends
@@ -62,7 +62,7 @@ class LimitLeaseClient(LimitLeaser):
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None, None]:
-        """Request leases on demand inside this block. At its end each governor uses its limits locally again."""
+        """Request leases on demand inside this block. At its end each rate limiter uses its limits locally again."""
         try:
             async with plain_nursery() as self._nursery:
                 for share in self._shares:
