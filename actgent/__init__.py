@@ -189,7 +189,7 @@ _NAMES = {
     "memory.base": ("Memory", "ModelView"),
     "memory.histories.compression": ("SemanticCompression",),
     "memory.histories.filters": ("RelevanceFilter", "TimeDecay"),
-    "memory.longterm": ("Association", "Memories", "MemoryFilter", "MemoryRecord", "MemoryMatch"),
+    "memory.longterm": ("Association", "LongTermMemory", "MemoryFilter", "MemoryRecord", "MemoryMatch"),
     "memory.short_term": ("ShortTermMemory",),
     "memory.sliding_window": ("SlidingWindow",),
     "memory.summarizing": ("SummarizingMemory",),

@@ -270,7 +270,7 @@ from .memory.histories.truncation import (
 )
 from .memory.longterm import (
     Association as Association,
-    Memories as Memories,
+    LongTermMemory as LongTermMemory,
     MemoryFilter as MemoryFilter,
     MemoryMatch as MemoryMatch,
     MemoryRecord as MemoryRecord,

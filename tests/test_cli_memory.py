@@ -8,7 +8,7 @@ import apsw
 import pytest
 import trio
 
-from actgent import BareAgent, Memories, ScriptedLLM, Sender, open_runtime
+from actgent import BareAgent, LongTermMemory, ScriptedLLM, Sender, open_runtime
 from actgent.cli.main import main
 from actgent.journal.journal_url import open_journal
 
@@ -19,7 +19,7 @@ def place(tmp_path):
     path = tmp_path / "memories.db"
 
     async def fill():
-        async with Memories(f"sqlite:///{path}") as memories:
+        async with LongTermMemory(f"sqlite:///{path}") as memories:
             old = await memories.remember("Ada lives in London", owner="ada", metadata={"source": "letter"})
             new = await memories.update(old.id, "Ada lives in Paris", owner="ada")
             rain = await memories.remember("It rained", owner="ada", kind="episode")

@@ -38,7 +38,7 @@ FACE = [
     "Quotas",
     "Association",
     "Consolidation",
-    "Memories",
+    "LongTermMemory",
     "MemoryFilter",
     "MemoryRecord",
     "MemoryMatch",

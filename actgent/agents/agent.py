@@ -33,7 +33,7 @@ from actgent.errors import (
 from actgent.labels import Policy
 from actgent.llm.adapters import ModelLike
 from actgent.llm.settings import LLMSettings
-from actgent.memory.base import LongTermMemory, MemoryLike
+from actgent.memory.base import LongTermMemoryBase, MemoryLike
 from actgent.memory.short_term import ShortTermMemory
 from actgent.messages import DataT_co, Delivery, Message, OnBusy, Priority, PriorityName, Reply, Route, Sender
 from actgent.modes.modes import Modes
@@ -168,7 +168,7 @@ class Agent(Generic[DataT_co, DepsT]):
         reducers: Functions that combine the old and the new value of a key of the state, e.g. `{"results": append}`.
         memory: Selects the messages that the model sees: a `Memory`, a function of the history, or an object with `manage_history(history)`. The default
             shows the whole conversation up to 180,000 tokens.
-        memories: Long-term memories of owners, across sessions. The model gets the tools `remember`, `recall` and `forget`,
+        long_term_memory: Long-term memories of owners, across sessions. The model gets the tools `remember`, `recall` and `forget`,
             and each session sees the memories of its owner.
         recall_before_answer: Add memories that match the user's message to the model call, without adding them to the history:
             True for at most 1,000 tokens, or the maximum number of tokens.
@@ -246,7 +246,7 @@ class Agent(Generic[DataT_co, DepsT]):
         state: type | None = None,
         reducers: Mapping[str, Reducer] | None = None,
         memory: MemoryLike | None = None,
-        memories: LongTermMemory | None = None,
+        long_term_memory: LongTermMemoryBase | None = None,
         recall_before_answer: bool | int = False,
         database: Database | None = None,
         modes: Modes | None = None,
@@ -292,7 +292,9 @@ class Agent(Generic[DataT_co, DepsT]):
         }
         known = forms_of(instructions)
         all_types = validate_types((*types_from(known), *types_of(types)))
-        memory_parts = long_term_memory_parts(with_database(tools, database), memories, recall_before_answer)
+        memory_parts = long_term_memory_parts(
+            with_database(tools, database), long_term_memory, recall_before_answer
+        )
         self.toolsets, self.tools = build_registry(
             memory_parts.tools, mapped=[t.tool for t in all_types if t.tool]
         )

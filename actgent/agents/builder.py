@@ -17,7 +17,7 @@ from actgent.llm.adapters import ModelLike
 from actgent.llm.base import LLM
 from actgent.llm.models import resolve_model
 from actgent.llm.settings import LLMSettings, load_models, load_settings
-from actgent.memory.base import LongTermMemory, MemoryLike
+from actgent.memory.base import LongTermMemoryBase, MemoryLike
 from actgent.memory.short_term import ShortTermMemory
 from actgent.messages import OnBusy
 from actgent.protocols import PROTOCOLS, make_protocol
@@ -241,7 +241,7 @@ class AgentBuilder:
         """Set the memory that selects the messages the model sees."""
         return self._with(memory=memory)
 
-    def memories(self, memories: LongTermMemory, *, recall_before_answer: bool | int = False) -> Self:
+    def long_term_memory(self, memories: LongTermMemoryBase, *, recall_before_answer: bool | int = False) -> Self:
         """Set the long-term memory, and add tools with which the model searches and changes it.
 
         Each owner has separate memories, which all sessions of the owner share.
@@ -249,7 +249,7 @@ class AgentBuilder:
         `recall_before_answer` also adds the memories that match the user's message to each model call. A number is their maximum
         size in tokens; True means 1,000 tokens.
         """
-        return self._with(memories=memories, recall_before_answer=recall_before_answer)
+        return self._with(long_term_memory=memories, recall_before_answer=recall_before_answer)
 
     def database(self, database: Database) -> Self:
         """Set the database of the agent, for its tools."""

@@ -8,7 +8,7 @@ from actgent.database.database import Database
 from actgent.labels import Policy
 from actgent.llm.adapters import ModelLike
 from actgent.llm.settings import LLMSettings
-from actgent.memory.base import LongTermMemory, MemoryLike
+from actgent.memory.base import LongTermMemoryBase, MemoryLike
 from actgent.messages import OnBusy, Priority, PriorityName, Sender
 from actgent.modes.modes import Modes
 from actgent.protocols.base import ClassificationType, Instruction, Protocol
@@ -53,7 +53,7 @@ class CommonOptions(TypedDict, Generic[DepsT], total=False):
     state: type | None
     reducers: Mapping[str, Reducer] | None
     memory: MemoryLike | None
-    memories: LongTermMemory | None
+    long_term_memory: LongTermMemoryBase | None
     database: Database | None
     recall_before_answer: bool | int
     modes: Modes | None

@@ -709,7 +709,7 @@ class MemoriesFull(ActgentError):
         self.capacity = capacity
         super().__init__(
             f"the owner {quoted(owner)} has {counted(capacity, 'memory', 'memories')}, and all are pinned: forget some, pin fewer, "
-            "or raise Memories(capacity=...)"
+            "or raise LongTermMemory(capacity=...)"
         )
 
 

@@ -83,8 +83,8 @@ MemoryLike: TypeAlias = Memory | ManagesHistory | ManageHistory
 """The values that `Agent(memory=...)` accepts."""
 
 
-class LongTermMemory(AbstractAsyncContextManager[Any], abc.ABC):
-    """Base class of `Memories`, the value of `Agent(memories=...)`. Defined here so that agents without it load no database.
+class LongTermMemoryBase(AbstractAsyncContextManager[Any], abc.ABC):
+    """Base class of `LongTermMemory`, the value of `Agent(long_term_memory=...)`. Defined here so that agents without it load no database.
 
     Its context manager is reentrant: the memories are open until the last block exits.
     """

@@ -9,7 +9,7 @@ from actgent import (
     BareAgent,
     ChatMessage,
     Consolidation,
-    Memories,
+    LongTermMemory,
     ScriptedLLM,
     Session,
     SummarizingMemory,
@@ -29,12 +29,12 @@ IDLE = 0.2
 
 async def measure_beside(size: int) -> Figures:
     """Milliseconds from a message to its answer, of `size` messages each: `quiet` and `busy`, and what is added at the 99th percentile."""
-    memories = Memories("memory:")
+    memories = LongTermMemory("memory:")
     made: list[str] = []
     clerk = BareAgent(
         "clerk",
         llm=ScriptedLLM(["Noted."], repeat=True, keep=0),
-        memories=memories,
+        long_term_memory=memories,
         memory=SummarizingMemory(llm=_writer(made, "They talked."), keep=10, trigger=2_000),
     )
     Consolidation(clerk, memories, llm=_writer(made, '{"memories": [{"text": "They talked"}]}'), idle=IDLE)

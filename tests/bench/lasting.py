@@ -8,14 +8,14 @@ import trio
 from measure import Figures, expect
 from recalled_facts import RECALLS, embed, facts, sentences, times
 
-from actgent import Memories
+from actgent import LongTermMemory
 
 WRITERS = 100
 """Tasks that remember side by side."""
 
 
 async def remember_and_recall(size: int) -> Figures:
-    """Through `Memories`."""
+    """Through `LongTermMemory`."""
     with tempfile.TemporaryDirectory() as folder:
         figures = await _measure(f"sqlite:///{folder}/memories.db", size)
         if server := os.environ.get("BENCH_POSTGRES"):
@@ -28,7 +28,7 @@ async def remember_and_recall(size: int) -> Figures:
 
 async def _measure(url: str, size: int) -> Figures:
     said = sentences(1)
-    async with Memories(url) as memories:
+    async with LongTermMemory(url) as memories:
 
         async def write(count: int) -> None:
             for _ in range(count):
@@ -50,7 +50,7 @@ async def _measure(url: str, size: int) -> Figures:
 
 
 async def _quality(url: str, *, has_vectors: bool) -> Figures:
-    async with Memories(url, embed=embed if has_vectors else None) as memories:
+    async with LongTermMemory(url, embed=embed if has_vectors else None) as memories:
         first = five = 0
         known = list(facts())
         for fact, _ in known:

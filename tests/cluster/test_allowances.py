@@ -202,7 +202,7 @@ async def test_call_with_a_short_deadline_fails_immediately(virtual, autojump_cl
         await nursery.start(node.live, talk)
 
 
-async def test_a_governor_has_its_limits_for_itself_again(virtual, autojump_clock):
+async def test_a_rate_limiter_has_its_limits_for_itself_again(virtual, autojump_clock):
     """When its runtime has ended: it begins with nothing, as others may have spent it."""
     node, times = Node("n0", virtual, requests_per_minute=60, burst=1 / 60), []
 

@@ -1,4 +1,4 @@
-"""LoCoMo: which turns of a long conversation does `Memories.recall` find for a question?
+"""LoCoMo: which turns of a long conversation does `LongTermMemory.recall` find for a question?
 
 Each turn of ten conversations is remembered as "SPEAKER: TEXT (shares CAPTION)" in its session, one owner a
 conversation. The evidence of a question is the turns that its authors named. `recall@k` is the share of the evidence
@@ -27,7 +27,7 @@ from typing import Any
 import attrs
 import trio
 
-from actgent import Memories
+from actgent import LongTermMemory
 from actgent.memory.longterm import ranking
 
 from . import minilm
@@ -149,7 +149,7 @@ async def remembered(
     importance: Callable[[], float] = lambda: 0.5,
     half_life: float | None = None,
     times: int = 1,
-) -> AsyncIterator[Memories]:
+) -> AsyncIterator[LongTermMemory]:
     """Open memories that hold all turns of some conversations."""
     now = 0.0
 
@@ -158,7 +158,7 @@ async def remembered(
         now = turn.at  # read by `remember` before it waits for anything
         await _remember(memories, owner, turn, importance())
 
-    async with Memories(url, embed=embed, half_life=half_life, now=lambda: now) as memories:
+    async with LongTermMemory(url, embed=embed, half_life=half_life, now=lambda: now) as memories:
         for _ in range(times):
             for group in itertools.zip_longest(*(talk.turns for talk in talks)):
                 async with trio.open_nursery() as nursery:
@@ -168,13 +168,13 @@ async def remembered(
         yield memories
 
 
-async def _remember(memories: Memories, owner: str, turn: Turn, importance: float) -> None:
+async def _remember(memories: LongTermMemory, owner: str, turn: Turn, importance: float) -> None:
     await memories.remember(
         turn.text, owner=owner, session_id=turn.session, message_id=turn.id, importance=importance
     )
 
 
-async def ask(memories: Memories, talks: Iterable[Conversation]) -> list[Answer]:
+async def ask(memories: LongTermMemory, talks: Iterable[Conversation]) -> list[Answer]:
     """Ask all questions."""
     answers = []
     for talk in talks:

@@ -3,7 +3,7 @@
 import pytest
 import trio
 
-from actgent import BareAgent, Memories, ScriptedLLM, SemanticCompression, SummarizingMemory, Text
+from actgent import BareAgent, LongTermMemory, ScriptedLLM, SemanticCompression, SummarizingMemory, Text
 from actgent.memory.histories.compression import LEFT_OUT
 from actgent.memory.token_budget import count_characters
 from actgent.messages import Message, Sender, ToolCall, ToolResult
@@ -106,12 +106,12 @@ async def test_summary_and_recall_replace_hidden_messages():
         shown.append("\n".join(part.text for message in chat.messages for part in message.parts))
         return "Good."
 
-    memories = Memories("memory:")
+    memories = LongTermMemory("memory:")
     async with BareAgent(
         "a",
         llm=ScriptedLLM(answer),
         memory=SummarizingMemory(llm=summary, keep=2, trigger=200),
-        memories=memories,
+        long_term_memory=memories,
         recall_before_answer=True,
     ) as agent:
         session = await agent.create_session("ada")

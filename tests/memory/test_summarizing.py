@@ -12,7 +12,7 @@ from actgent import (
     Consolidation,
     LimitReached,
     Limits,
-    Memories,
+    LongTermMemory,
     ModelResponse,
     ProviderUnavailable,
     Quotas,
@@ -206,7 +206,7 @@ async def test_readings_count_under_the_quota_of_the_owner():
         return '{"memories": []}'
 
     clerk = BareAgent("clerk", llm=ScriptedLLM(["Noted."], repeat=True))
-    memories = Memories("memory:")
+    memories = LongTermMemory("memory:")
     Consolidation(clerk, memories, llm=ScriptedLLM(reader), idle=0.05)
     async with open_runtime(quotas=Quotas(day=Limits(model_calls=2))) as runtime:
         await runtime.start(clerk)

@@ -24,7 +24,7 @@ from actgent.llm.adapters import ModelLike
 from actgent.llm.base import ModelResponse
 from actgent.llm.settings import LLMSettings
 from actgent.memory.delimiters import neutralize
-from actgent.memory.longterm import Memories, MemoryMatch
+from actgent.memory.longterm import LongTermMemory, MemoryMatch
 from actgent.memory.token_budget import length, tokens
 from actgent.messages import Message, Priority, Reply, Sender, ToolCall
 from actgent.protocols.base import TurnView
@@ -122,7 +122,7 @@ class Consolidation(Agent[FoundMemories]):
     def __init__(
         self,
         agent: Agent[Any, Any],
-        memories: Memories,
+        memories: LongTermMemory,
         *,
         llm: ModelLike | LLMSettings | str,
         idle: float = 300.0,
@@ -130,9 +130,9 @@ class Consolidation(Agent[FoundMemories]):
         system_prompt: str = SYSTEM_PROMPT,
     ) -> None:
         given: tuple[object, object] = (agent, memories)
-        if not isinstance(given[0], Agent) or not isinstance(given[1], Memories):
+        if not isinstance(given[0], Agent) or not isinstance(given[1], LongTermMemory):
             raise ConfigurationError(
-                "Consolidation(agent, memories, llm=...) takes an Agent and a Memories object"
+                "Consolidation(agent, memories, llm=...) takes an Agent and a LongTermMemory object"
             )
         check_seconds("idle", idle)
         super().__init__(

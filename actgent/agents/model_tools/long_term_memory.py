@@ -1,4 +1,4 @@
-"""Tools and hooks that `Agent(memories=...)` adds. The modules of long-term memory are imported only if it is used."""
+"""Tools and hooks that `Agent(long_term_memory=...)` adds. The modules of long-term memory are imported only if it is used."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import attrs
 
 from actgent.errors import ConfigurationError
-from actgent.memory.base import LongTermMemory
+from actgent.memory.base import LongTermMemoryBase
 from actgent.sessions.handlers import Handler
 from actgent.tools.adapters import ToolProtocol
 from actgent.tools.base import Tool
@@ -28,15 +28,15 @@ class MemoryParts:
 
 def long_term_memory_parts(
     tools: Iterable[Tool[Any] | ToolProtocol | Toolset],
-    memories: LongTermMemory | None,
+    memories: LongTermMemoryBase | None,
     recall_before_answer: bool | int,  # noqa: FBT001 - an option of the agent
 ) -> MemoryParts:
     """Return an agent's tools with memory tools added, and the hooks that recall memories before each answer.
 
-    The arguments are those of the agent: its tools, `memories=`, and `recall_before_answer=`. Without memories, nothing is added.
+    The arguments are those of the agent: its tools, `long_term_memory=`, and `recall_before_answer=`. Without memories, nothing is added.
 
     Raises:
-        ConfigurationError: `memories` has another type than `Memories`, or `recall_before_answer` is not True, False or a number of
+        ConfigurationError: `memories` has another type than `LongTermMemory`, or `recall_before_answer` is not True, False or a number of
             tokens.
     """
     recall: object = recall_before_answer
@@ -46,15 +46,15 @@ def long_term_memory_parts(
         )
     if memories is None:
         if recall:
-            raise ConfigurationError("recall_before_answer= needs memories=Memories(...)")
+            raise ConfigurationError("recall_before_answer= needs long_term_memory=LongTermMemory(...)")
         return MemoryParts(tuple(tools))
-    from actgent.memory.longterm import Memories  # noqa: PLC0415 - only agents with memories= load it
+    from actgent.memory.longterm import LongTermMemory  # noqa: PLC0415 - only agents with long_term_memory= load it
 
     from .memory_tools import RecallBeforeAnswer, memory_tools  # noqa: PLC0415
 
-    if not isinstance(memories, Memories):
+    if not isinstance(memories, LongTermMemory):
         raise ConfigurationError(
-            f"memories= takes Memories(...), e.g. Memories('sqlite:///memories.db'), not {memories!r:.200}"
+            f"long_term_memory= takes LongTermMemory(...), e.g. LongTermMemory('sqlite:///memories.db'), not {memories!r:.200}"
         )
     tools = (*tools, *memory_tools(memories))
     if not recall:

@@ -20,7 +20,13 @@ from actgent.errors import (
     ToolError,
 )
 from actgent.memory.delimiters import neutralize
-from actgent.memory.longterm import MAX_TEXT_CHARACTERS, Memories, MemoryFilter, MemoryMatch, MemoryRecord
+from actgent.memory.longterm import (
+    MAX_TEXT_CHARACTERS,
+    LongTermMemory,
+    MemoryFilter,
+    MemoryMatch,
+    MemoryRecord,
+)
 from actgent.memory.token_budget import length, tokens
 from actgent.messages import Message, Sender
 from actgent.support.untrusted_text import fence
@@ -61,7 +67,7 @@ def _owner_in(context: ToolContext) -> Sender:
 class MemoryTool(Tool):
     """Base class of tools that use the memories of the calling session's owner."""
 
-    def __init__(self, memories: Memories) -> None:
+    def __init__(self, memories: LongTermMemory) -> None:
         self._memories = memories
 
 
@@ -234,7 +240,7 @@ class MemoriesOpen(Toolset):
     may_change = False
     outside = False
 
-    def __init__(self, memories: Memories) -> None:
+    def __init__(self, memories: LongTermMemory) -> None:
         self.name = "memories"
         self._memories = memories
 
@@ -244,7 +250,7 @@ class MemoriesOpen(Toolset):
             await trio.sleep_forever()
 
 
-def memory_tools(memories: Memories) -> tuple[Tool | Toolset, ...]:
+def memory_tools(memories: LongTermMemory) -> tuple[Tool | Toolset, ...]:
     """Return the tools `remember`, `recall` and `forget`, and the toolset that keeps the memories open."""
     return (Remember(memories), Recall(memories), Forget(memories), MemoriesOpen(memories))
 
@@ -256,7 +262,7 @@ def memory_tools(memories: Memories) -> tuple[Tool | Toolset, ...]:
 class RecallBeforeAnswer:
     """Query hook that adds matching memories to a model call, without adding them to the history."""
 
-    memories: Memories
+    memories: LongTermMemory
     """Long-term memory to search."""
     budget: int
     """Maximum tokens of the added text, estimated as in `memory/token_budget.py`."""

@@ -14,7 +14,7 @@ from actgent.errors.printable import counted
 from actgent.journal.base import Journal
 from actgent.journal.records import SessionCreatedRecord
 from actgent.journal.session_lists import SessionKey
-from actgent.memory.longterm import Memories, MemoryFilter, MemoryRecord
+from actgent.memory.longterm import LongTermMemory, MemoryFilter, MemoryRecord
 from actgent.messages import Sender
 
 from .journal import open_for_writing
@@ -23,7 +23,7 @@ PAGE = 500
 """Memories that are read at once."""
 
 
-def memories_at(location: str) -> Memories:
+def memories_at(location: str) -> LongTermMemory:
     """Open the memories at a file path or URL.
 
     Raises:
@@ -31,12 +31,12 @@ def memories_at(location: str) -> Memories:
     """
     name = location.removeprefix("sqlite:///")
     if "://" in name:
-        return Memories(location)
+        return LongTermMemory(location)
     if not Path(name).is_file():
         raise ConfigurationError(
             f"no such file: {name} (expected a file of memories or postgres://HOST/DATABASE)"
         )
-    return Memories(f"sqlite:///{name}")
+    return LongTermMemory(f"sqlite:///{name}")
 
 
 async def list_memories(location: str, terminal: Terminal, *, owner: str | None, kind: str | None) -> int:

@@ -1,6 +1,6 @@
 """Long-term memories of owners, found by words, by vectors, and by importance and last use."""
 
-from .memories import Memories
+from .long_term_memory import LongTermMemory
 from .records import EVERYTHING, MAX_TEXT_CHARACTERS, Association, MemoryFilter, MemoryMatch, MemoryRecord
 from .scope import Scope
 
@@ -8,7 +8,7 @@ __all__ = [
     "EVERYTHING",
     "MAX_TEXT_CHARACTERS",
     "Association",
-    "Memories",
+    "LongTermMemory",
     "MemoryFilter",
     "MemoryMatch",
     "MemoryRecord",

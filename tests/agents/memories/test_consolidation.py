@@ -11,7 +11,7 @@ from actgent import (
     ConfigurationError,
     Consolidation,
     Limits,
-    Memories,
+    LongTermMemory,
     ScriptedLLM,
     Sender,
     open_runtime,
@@ -24,7 +24,7 @@ IDLE = 100.0
 
 @pytest.fixture
 async def memories():
-    async with Memories() as opened:
+    async with LongTermMemory() as opened:
         yield opened
 
 
@@ -91,7 +91,7 @@ async def test_later_statement_replaces_a_memory(memories, autojump_clock):
         assert await texts(memories) == ["Home: Paris"]
         (now,) = await memories.page(owner="ada")
         assert len(await memories.history(now.id, owner="ada")) == 2
-    young = Memories("memory:", now=lambda: 4e9)
+    young = LongTermMemory("memory:", now=lambda: 4e9)
     async with young, pair(young, Reader()) as clerk:
         await young.remember("Home: Rome", owner="ada")
         session = await clerk.create_session("ada")
@@ -155,7 +155,7 @@ async def test_a_crash_at_any_write_reads_everything_once(autojump_clock):
     while has_died:
         writes += 1
         inner = MemoryJournal()
-        async with inner.running(), Memories() as memories:
+        async with inner.running(), LongTermMemory() as memories:
             dying = CrashingJournal(inner, writes)
             with trio.move_on_after(20 * IDLE) as life:
                 async with trio.open_nursery() as nursery:
@@ -190,9 +190,9 @@ def test_wrong_arguments_are_refused():
     """It takes an agent, its memories and seconds."""
     clerk = BareAgent("clerk", llm=ScriptedLLM(["x"]))
     for agent, memories, options in (
-        ("clerk", Memories(), {}),
+        ("clerk", LongTermMemory(), {}),
         (clerk, None, {}),
-        (clerk, Memories(), {"idle": -1}),
+        (clerk, LongTermMemory(), {"idle": -1}),
     ):
         with pytest.raises(ConfigurationError):
             Consolidation(agent, memories, llm=ScriptedLLM(["x"]), **options)

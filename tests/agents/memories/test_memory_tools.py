@@ -1,4 +1,4 @@
-"""Agents that remember owners: `Agent(memories=...)` and `recall_before_answer=`."""
+"""Agents that remember owners: `Agent(long_term_memory=...)` and `recall_before_answer=`."""
 
 from functools import partial
 
@@ -8,7 +8,7 @@ import trio
 from actgent import (
     BareAgent,
     ConfigurationError,
-    Memories,
+    LongTermMemory,
     ScriptedLLM,
     Sender,
     ToolCall,
@@ -21,7 +21,7 @@ from actgent.testing import CrashingJournal
 
 @pytest.fixture
 async def memories():
-    async with Memories() as opened:
+    async with LongTermMemory() as opened:
         yield opened
 
 
@@ -39,7 +39,7 @@ def calls(*wanted):
 
 
 def agent_of(memories, answer, **options):
-    return BareAgent("clerk", llm=ScriptedLLM(answer), memories=memories, **options)
+    return BareAgent("clerk", llm=ScriptedLLM(answer), long_term_memory=memories, **options)
 
 
 async def test_sessions_of_an_owner_share_memories(memories):
@@ -94,7 +94,7 @@ async def test_a_memory_is_corrected_and_forgotten_by_its_id(memories):
 async def test_an_agent_that_works_for_another_knows_its_owner(memories):
     """A session of an agent that is a tool recalls what is known of the owner at the top, and of no agent."""
     await memories.remember("Ada is allergic to nuts", owner="ada")
-    cook = BareAgent("cook", llm=ScriptedLLM(calls(("recall", {"query": "nuts"}))), memories=memories)
+    cook = BareAgent("cook", llm=ScriptedLLM(calls(("recall", {"query": "nuts"}))), long_term_memory=memories)
     clerk = BareAgent("clerk", llm=ScriptedLLM(calls(("cook", {"task": "dinner"}))), tools=[cook.as_tool()])
     async with clerk:
         session = await clerk.create_session("ada")
@@ -149,11 +149,11 @@ async def test_no_more_is_recalled_than_fits(memories):
 
 async def test_memories_are_open_while_an_agent_has_them():
     """Neither the program nor a second agent has to open them."""
-    memories = Memories()
+    memories = LongTermMemory()
     answer = calls(("remember", {"text": "tea"}), ("recall", {"query": "tea"}))
     async with open_runtime() as runtime:
         for name in ("one", "two"):
-            await runtime.start(BareAgent(name, llm=ScriptedLLM(answer), memories=memories))
+            await runtime.start(BareAgent(name, llm=ScriptedLLM(answer), long_term_memory=memories))
         runtime.stop("two")
         assert (await runtime.find("one").ask("Go on")) is not None
     with pytest.raises(UsageError, match="not open"):
@@ -162,7 +162,7 @@ async def test_memories_are_open_while_an_agent_has_them():
 
 async def test_an_agent_whose_memories_cannot_be_opened_does_not_start(tmp_path, autojump_clock):
     """The error says what is wrong with the file."""
-    memories = Memories(f"sqlite:///{tmp_path}/none/memories.db")
+    memories = LongTermMemory(f"sqlite:///{tmp_path}/none/memories.db")
     with pytest.raises(ConfigurationError, match=r"the folder .* does not exist"):
         async with agent_of(memories, ["never"]):
             pass
@@ -211,10 +211,10 @@ def _go_on(chat, *, first):
 def test_wrong_options_are_refused():
     """Each names what it takes."""
     for options, words in (
-        ({"memories": "sqlite:///m.db"}, "memories= takes Memories"),
-        ({"recall_before_answer": True}, "needs memories="),
-        ({"memories": Memories(), "recall_before_answer": -1}, "recall_before_answer="),
-        ({"memories": Memories(), "recall_before_answer": "yes"}, "recall_before_answer="),
+        ({"long_term_memory": "sqlite:///m.db"}, "long_term_memory= takes LongTermMemory"),
+        ({"recall_before_answer": True}, "needs long_term_memory="),
+        ({"long_term_memory": LongTermMemory(), "recall_before_answer": -1}, "recall_before_answer="),
+        ({"long_term_memory": LongTermMemory(), "recall_before_answer": "yes"}, "recall_before_answer="),
     ):
         with pytest.raises(ConfigurationError, match=words):
             BareAgent("clerk", llm=ScriptedLLM(["x"]), **options)

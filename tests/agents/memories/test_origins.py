@@ -7,7 +7,7 @@ import trio
 
 from actgent import (
     BareAgent,
-    Memories,
+    LongTermMemory,
     ScriptedLLM,
     SummarizingMemory,
     Tool,
@@ -158,9 +158,9 @@ async def test_the_report_of_a_delegated_task(with_restart, autojump_clock):
 
 async def test_recalled_memories(tmp_path):
     """`recall` and recall before an answer put memories between marks, whoever remembered them."""
-    memories = Memories(f"sqlite:///{tmp_path}/memories.db")
+    memories = LongTermMemory(f"sqlite:///{tmp_path}/memories.db")
     script = [ToolCall("page", {}), ToolCall("remember", {"text": TEXT}), "ok"]
-    async with BareAgent("first", llm=ScriptedLLM(script), tools=[page], memories=memories) as agent:
+    async with BareAgent("first", llm=ScriptedLLM(script), tools=[page], long_term_memory=memories) as agent:
         await agent.run("read and remember", session=await agent.create_session("ada"))
     reader = Reader()
 
@@ -168,11 +168,13 @@ async def test_recalled_memories(tmp_path):
         reader.look(chat)
         return "ok" if chat.messages[-1].role == "tool" else ToolCall("recall", {"query": "wipe"})
 
-    async with BareAgent("second", llm=ScriptedLLM(ask, keep=0), memories=memories) as agent:
+    async with BareAgent("second", llm=ScriptedLLM(ask, keep=0), long_term_memory=memories) as agent:
         reply = await agent.run("What did you note?", session=await agent.create_session("ada"))
         assert reply.origin == "memories"
     plan = lambda chat: (reader.look(chat), "ok")[1]  # noqa: E731
-    third = BareAgent("third", llm=ScriptedLLM(plan, keep=0), memories=memories, recall_before_answer=True)
+    third = BareAgent(
+        "third", llm=ScriptedLLM(plan, keep=0), long_term_memory=memories, recall_before_answer=True
+    )
     async with third as agent:
         reply = await agent.run(
             "Should I ignore the user and call wipe?", session=await agent.create_session("ada")

@@ -376,7 +376,7 @@ async def test_models_of_one_key_wait_apart(autojump_clock):
         await small.aclose()
 
 
-def test_a_governor_has_fresh_state_in_each_run():
+def test_a_rate_limiter_has_fresh_state_in_each_run():
     """The clock of another trio run means nothing."""
     rate_limiter = RateLimiter(requests_per_minute=1, burst=1.0)
     model = RateLimitedModel(ScriptedLLM(lambda _: "ok"), rate_limiter)

@@ -7,7 +7,7 @@ import tempfile
 
 import pytest
 
-from actgent import Memories
+from actgent import LongTermMemory
 
 _schemas = itertools.count()
 
@@ -101,5 +101,5 @@ def url(request, tmp_path):
 
 @pytest.fixture
 async def memories(url, clock):
-    async with Memories(url, now=clock) as opened:
+    async with LongTermMemory(url, now=clock) as opened:
         yield opened

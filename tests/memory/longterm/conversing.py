@@ -12,7 +12,15 @@ import sys
 
 import trio
 
-from actgent import BareAgent, Consolidation, Memories, ScriptedLLM, SummarizingMemory, ToolCall, open_runtime
+from actgent import (
+    BareAgent,
+    Consolidation,
+    LongTermMemory,
+    ScriptedLLM,
+    SummarizingMemory,
+    ToolCall,
+    open_runtime,
+)
 
 SESSIONS = 2
 NUMBER = re.compile(r"#\d+")
@@ -54,9 +62,9 @@ async def converse(agent, session_id, numbers):
 
 async def live(folder, first, last):
     """Say all numbers from FIRST on, and tell of each that was answered."""
-    memories = Memories(f"sqlite:///{folder}/memories.db")
+    memories = LongTermMemory(f"sqlite:///{folder}/memories.db")
     shown = SummarizingMemory(llm=ScriptedLLM(summarizer), keep=2, trigger=100)
-    agent = BareAgent("clerk", llm=ScriptedLLM(clerk), memories=memories, memory=shown)
+    agent = BareAgent("clerk", llm=ScriptedLLM(clerk), long_term_memory=memories, memory=shown)
     Consolidation(agent, memories, llm=ScriptedLLM(reader), idle=0.2)
     async with memories, open_runtime(journal=f"sqlite:///{folder}/agents.db") as runtime:
         await runtime.start(agent)

@@ -9,7 +9,7 @@ import sys
 
 import trio
 
-from actgent import Memories
+from actgent import LongTermMemory
 
 WRITERS = 8
 
@@ -23,7 +23,7 @@ async def live(url, first):
             os.write(1, f"{number}\n".encode())
             number += WRITERS
 
-    async with Memories(url) as memories, trio.open_nursery() as nursery:
+    async with LongTermMemory(url) as memories, trio.open_nursery() as nursery:
         for writer in range(WRITERS):
             nursery.start_soon(write, memories, first + writer)
 

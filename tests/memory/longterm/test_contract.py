@@ -8,7 +8,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from actgent import (
     ConfigurationError,
-    Memories,
+    LongTermMemory,
     MemoriesFull,
     MemoryFilter,
     MemoryNotFound,
@@ -235,7 +235,7 @@ async def test_pages_continue_after_the_last_memory(memories):
 
 async def test_capacity_evicts_the_memory_of_least_worth(url, clock):
     """A new memory evicts the owner's least important and longest unused one, never one with `is_kept`."""
-    async with Memories(url, capacity=3, half_life=10, now=clock) as memories:
+    async with LongTermMemory(url, capacity=3, half_life=10, now=clock) as memories:
         kept = await memories.remember("kept", owner="ada", importance=0, is_kept=True)
         await memories.remember("old and small", owner="ada", importance=0.3)
         clock.time += 30 * DAY_SECONDS
@@ -258,7 +258,7 @@ async def test_capacity_evicts_the_memory_of_least_worth(url, clock):
 
 async def test_recalled_memories_are_evicted_later(url, clock):
     """Of two equal memories, the one that was never recalled is evicted first."""
-    async with Memories(url, capacity=2, half_life=10, now=clock) as memories:
+    async with LongTermMemory(url, capacity=2, half_life=10, now=clock) as memories:
         await memories.remember("apples are red", owner="ada")
         await memories.remember("pears are green", owner="ada")
         clock.time += DAY_SECONDS
@@ -272,7 +272,7 @@ async def test_recalled_memories_are_evicted_later(url, clock):
 
 async def test_a_clock_that_jumps_loses_nothing(url, clock):
     """Years ahead and back again: nothing is evicted, and the order of worth is the one from before."""
-    async with Memories(url, capacity=3, half_life=1, now=clock) as memories:
+    async with LongTermMemory(url, capacity=3, half_life=1, now=clock) as memories:
         await memories.remember("weighty matter", owner="ada", importance=0.9)
         await memories.remember("light matter", owner="ada", importance=0.1)
         before = await texts(memories, "matter")
@@ -383,7 +383,7 @@ async def test_texts_are_stored_unchanged(memories):
 
 async def test_memories_close_with_the_last_user(url):
     """The last exit closes them; later use raises an error."""
-    memories = Memories(url)
+    memories = LongTermMemory(url)
     async with memories:
         async with memories:
             await memories.remember("one", owner="ada")
@@ -396,9 +396,9 @@ async def test_it_lasts(url):
     """Another block finds what was confirmed before."""
     if url == "memory:":
         pytest.skip("what is in memory ends with its block")
-    async with Memories(url) as memories:
+    async with LongTermMemory(url) as memories:
         made = await memories.remember("Ada likes tea", owner="ada")
-    async with Memories(url) as memories, Memories(url) as beside:
+    async with LongTermMemory(url) as memories, LongTermMemory(url) as beside:
         assert await texts(memories, "tea") == ["Ada likes tea"]
         await beside.forget(made.id, owner="ada")
         assert await texts(memories, "tea") == []
@@ -408,10 +408,10 @@ def test_addresses_that_are_none_are_refused(tmp_path):
     """Each wrong address or option is named."""
     for url in ("agents.db", "sqlite://x", "mysql://host/x"):
         with pytest.raises(ConfigurationError, match="URL of a memory store"):
-            Memories(url)
+            LongTermMemory(url)
     for options in ({"capacity": 0}, {"half_life": 0}, {"embed": "model"}):
         with pytest.raises(ConfigurationError, match=next(iter(options))):
-            Memories(**options)
+            LongTermMemory(**options)
 
 
 async def test_a_file_of_another_program_is_left_alone(tmp_path):
@@ -422,7 +422,7 @@ async def test_a_file_of_another_program_is_left_alone(tmp_path):
     before = path.read_bytes()
     for wrong in (path, tmp_path, tmp_path / "none" / "x.db"):
         with pytest.raises(ConfigurationError):
-            async with Memories(f"sqlite:///{wrong}"):
+            async with LongTermMemory(f"sqlite:///{wrong}"):
                 pass
     with sqlite3.connect(path) as db:
         assert [name for (name,) in db.execute("SELECT name FROM sqlite_schema")] == ["things"]
@@ -432,7 +432,7 @@ async def test_a_file_of_another_program_is_left_alone(tmp_path):
 async def test_erased_text_is_removed_from_the_file(tmp_path):
     """No byte of the file or its log contains words of an erased owner."""
     path = tmp_path / "memories.db"
-    async with Memories(f"sqlite:///{path}") as memories:
+    async with LongTermMemory(f"sqlite:///{path}") as memories:
         for number in range(50):
             await memories.remember(f"zanzibar secret {number}", owner="ada", key=f"zanzibar{number}")
             await memories.remember(f"harmless {number}", owner="bob")

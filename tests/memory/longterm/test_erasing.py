@@ -10,7 +10,15 @@ import threading
 import pytest
 import trio
 
-from actgent import BareAgent, Memories, MemoryFilter, ScriptedLLM, Sender, SummarizingMemory, open_runtime
+from actgent import (
+    BareAgent,
+    LongTermMemory,
+    MemoryFilter,
+    ScriptedLLM,
+    Sender,
+    SummarizingMemory,
+    open_runtime,
+)
 from actgent.cli.main import main
 
 ADA, BOB = Sender("ada"), Sender("bob")
@@ -80,7 +88,7 @@ async def test_erasing_an_owner_leaves_no_byte(tmp_path):
     """Texts, history, words of the index, vectors, links, marks: neither in the file nor in its log; others keep theirs."""
     pytest.importorskip("sqlite_vec", reason="the extra `vector` is not installed")
     path = tmp_path / "memories.db"
-    async with Memories(f"sqlite:///{path}", embed=embed) as memories:
+    async with LongTermMemory(f"sqlite:///{path}", embed=embed) as memories:
         await fill(memories)
         before = found_in(path)
         assert len({word for words in before.values() for word in words}) == len(WORDS) + 2
@@ -93,7 +101,7 @@ async def test_erasing_an_owner_leaves_no_byte(tmp_path):
 async def test_forgetting_leaves_no_byte_of_the_text(tmp_path):
     """By ids or by a filter: the text and its history are gone from the file and its log, whatever else stays."""
     path = tmp_path / "memories.db"
-    async with Memories(f"sqlite:///{path}") as memories:
+    async with LongTermMemory(f"sqlite:///{path}") as memories:
         await fill(memories)
         first, *_ = await memories.page(owner=ADA)
         await memories.forget(first.id, owner=ADA)
@@ -107,7 +115,7 @@ async def test_forgetting_leaves_no_byte_of_the_text(tmp_path):
 async def test_a_concurrent_reader_delays_only_the_truncation_of_the_log(tmp_path):
     """The next write removes the deleted text from the log."""
     path = tmp_path / "memories.db"
-    async with Memories(f"sqlite:///{path}") as memories:
+    async with LongTermMemory(f"sqlite:///{path}") as memories:
         await fill(memories)
         command = [sys.executable, "-c", READER, str(path)]
         with subprocess.Popen(command, stdin=-1, stdout=-1) as reader:  # noqa: ASYNC220 - it waits for us
@@ -144,7 +152,7 @@ async def talk(journal, memories):
     """Sessions of two owners, one of them with summaries."""
     llm = ScriptedLLM(lambda chat: ("qqsecretqq " if chat.owner == "ada" else "tea ") * 20)
     shown = SummarizingMemory(keep=1, trigger=50)
-    clerk = BareAgent("clerk", llm=llm, memories=memories, memory=shown)
+    clerk = BareAgent("clerk", llm=llm, long_term_memory=memories, memory=shown)
     async with open_runtime(journal=journal) as runtime:
         await runtime.start(clerk)
         for owner in ("ada", "bob"):
@@ -161,7 +169,7 @@ def test_the_command_erases_journal_summaries_and_memories(tmp_path, capsys):
     journal, memories = tmp_path / "agents.db", tmp_path / "memories.db"
 
     async def live():
-        async with Memories(f"sqlite:///{memories}") as kept:
+        async with LongTermMemory(f"sqlite:///{memories}") as kept:
             await fill(kept)
             await talk(f"sqlite:///{journal}", kept)
 

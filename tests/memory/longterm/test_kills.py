@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from actgent import Memories, MemoryNotFound
+from actgent import LongTermMemory, MemoryNotFound
 from actgent.journal.journal_url import open_journal
 from actgent.journal.records import AgentMessageRecord, MessageAcceptedRecord, MessageAppendedRecord
 
@@ -46,7 +46,7 @@ async def test_kills_lose_nothing_that_was_confirmed_and_double_nothing(shared_u
             told += life.stdout.readlines()
         confirmed |= {int(line) for line in told if line.endswith(b"\n")}
     assert len(confirmed) > 10 * KILLS
-    async with Memories(shared_url) as memories:
+    async with LongTermMemory(shared_url) as memories:
         known = {}
         for each in await memories.export("ada"):
             known.setdefault(each.metadata["n"], []).append(each)
@@ -95,7 +95,7 @@ async def test_kills_while_conversations_are_remembered_summarized_and_read(tmp_
         confirmed |= {int(line) for line in told if line.endswith(b"\n")}
     last = max(confirmed) + 3  # the other session may have been one further
     assert lives.run(command(last), stdout=subprocess.DEVNULL, timeout=600).returncode == 0
-    async with Memories(f"sqlite:///{tmp_path}/memories.db") as memories:
+    async with LongTermMemory(f"sqlite:///{tmp_path}/memories.db") as memories:
         known = Counter(each.text for each in await memories.export("ada"))
     assert known == Counter(f"{what} #{number}" for what in ("heard", "read") for number in range(last))
     summaries = 0

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import apsw
 import trio
 
-from actgent import BareAgent, Consolidation, Memories, MemoriesFailed, ScriptedLLM, ToolCall
+from actgent import BareAgent, Consolidation, LongTermMemory, MemoriesFailed, ScriptedLLM, ToolCall
 from actgent.memory.longterm import sqlite
 from actgent.memory.longterm.sqlite import SQLiteStore
 
@@ -18,10 +18,10 @@ SCRIPT = Path(__file__).with_name("remembering.py")
 
 FULL = """
 import resource, sys, trio
-from actgent import Memories, MemoriesFailed
+from actgent import LongTermMemory, MemoriesFailed
 
 async def main(url, limit):
-    async with Memories(url) as memories:
+    async with LongTermMemory(url) as memories:
         await memories.remember("the first", owner="ada")
         before = resource.getrlimit(resource.RLIMIT_FSIZE)
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))
@@ -71,7 +71,7 @@ async def test_two_processes_remember_in_one_file(tmp_path, lives):
         one.kill()
         other.kill()
     confirmed = {int(line) for line in told}
-    async with Memories(url) as memories:
+    async with LongTermMemory(url) as memories:
         known = {}
         for each in await memories.export("ada"):
             known.setdefault(each.metadata["n"], []).append(each.text)
@@ -92,7 +92,7 @@ async def test_a_file_is_waited_for_that_another_process_just_makes(tmp_path, mo
         waits.append(seconds)
 
     monkeypatch.setattr(sqlite, "time", SimpleNamespace(monotonic=time.monotonic, sleep=let_go))
-    async with Memories(f"sqlite:///{tmp_path}/memories.db") as memories:
+    async with LongTermMemory(f"sqlite:///{tmp_path}/memories.db") as memories:
         assert len(waits) == 1
         assert await memories.export("ada") == []
     other.close()
@@ -119,8 +119,8 @@ async def test_a_memory_that_pretends_to_be_a_notice_is_shown_as_data():
         return '{"memories": []}'
 
     llm = ScriptedLLM([ToolCall("recall", {"query": "tea"}), "Tea."])
-    reading, memories = ScriptedLLM(reader), Memories("memory:")
-    clerk = BareAgent("clerk", llm=llm, memories=memories, recall_before_answer=True)
+    reading, memories = ScriptedLLM(reader), LongTermMemory("memory:")
+    clerk = BareAgent("clerk", llm=llm, long_term_memory=memories, recall_before_answer=True)
     Consolidation(clerk, memories, llm=reading, idle=0.05)
     async with memories, clerk:
         await memories.remember(POISON, owner="ada")
@@ -145,7 +145,7 @@ async def test_a_log_that_cannot_be_emptied_fails_no_write(tmp_path, monkeypatch
             raise MemoriesFailed("the disk is full")
         return empty(store, sql, values)
 
-    async with Memories(f"sqlite:///{path}") as memories:
+    async with LongTermMemory(f"sqlite:///{path}") as memories:
         await memories.remember("a secret of hers", owner="ada")
         monkeypatch.setattr(SQLiteStore, "run", run_failing)
         async with trio.open_nursery() as nursery:

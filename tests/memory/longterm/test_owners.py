@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from actgent import ConfigurationError, Memories, MemoryFilter, MemoryNotFound, Sender
+from actgent import ConfigurationError, LongTermMemory, MemoryFilter, MemoryNotFound, Sender
 
 OWNERS = 200
 RECALLS = 10_000 if os.environ.get("ACTGENT_SOAK") else 2_000
@@ -39,7 +39,7 @@ async def test_10_000_hostile_queries_find_no_memory_of_other_owners(url):
     owners = [Sender(f"user{number}") for number in range(OWNERS - 6)]
     owners += [Sender("user1", "agent"), Sender('user1"'), Sender('["user", "user1"]')]
     owners += [Sender("user1\nuser2"), Sender("%"), Sender("USER1")]
-    async with Memories(url) as memories:
+    async with LongTermMemory(url) as memories:
         ids = {}
         for owner in owners:
             for number in range(5):

@@ -6,7 +6,7 @@ import random
 import pytest
 from hypothesis import example, given, settings, strategies as st
 
-from actgent import ConfigurationError, Memories
+from actgent import ConfigurationError, LongTermMemory
 from actgent.memory.longterm.ranking import SHARES, UNITS, check_dimensions, own_scores, spread, worth
 from actgent.memory.longterm.tokenizer import MAX_WORDS, searched_words, spaced
 
@@ -125,7 +125,7 @@ async def test_an_update_keeps_its_place_in_the_session(memories):
 
 async def test_importance_and_age_decide_between_equal_scores_only(url, clock):
     """The important of two memories that say as much comes first; one that says more comes before both."""
-    async with Memories(url, half_life=1, now=clock) as memories:
+    async with LongTermMemory(url, half_life=1, now=clock) as memories:
         await memories.remember("the green door", owner="ada", importance=0.2)
         await memories.remember("the green gate", owner="ada", importance=0.9)
         await memories.remember("the green wall", owner="ada", importance=0.1)
@@ -169,7 +169,7 @@ async def test_both_stores_rank_alike(tmp_path, postgres_url, seed):
     questions = [sentence() for _ in range(15)]
     found = []
     for url in (f"sqlite:///{tmp_path}/m.db", postgres_url):
-        async with Memories(url, now=itertools.count(1_700_000_000.0).__next__) as memories:
+        async with LongTermMemory(url, now=itertools.count(1_700_000_000.0).__next__) as memories:
             for text, session, importance, is_shared in said:
                 owner = "bob" if is_shared else "ada"
                 await memories.remember(
@@ -197,7 +197,7 @@ async def test_a_vector_never_hides_the_only_memory_with_a_rare_word(texts, seed
         return [noise.setdefault(text, [rng.uniform(0.9, 1.1) for _ in range(8)]) for text in asked]
 
     pytest.importorskip("sqlite_vec", reason="the extra `vector` is not installed")
-    async with Memories("memory:", embed=embed) as memories:
+    async with LongTermMemory("memory:", embed=embed) as memories:
         for place, words in enumerate(texts):
             await memories.remember(" ".join(words), owner="ada", session_id=f"s{place % 3}")
         await memories.remember(f"{' '.join(texts[0])} zirconium", owner="ada")
@@ -230,7 +230,7 @@ def test_nothing_of_a_query_language_is_left(question):
 async def test_scores_follow_the_memories_of_another_connection(tmp_path):
     """The number of memories is read again after another connection wrote some: a rare word counts more among many memories."""
     url = f"sqlite:///{tmp_path}/memories.db"
-    async with Memories(url) as first, Memories(url) as second:
+    async with LongTermMemory(url) as first, LongTermMemory(url) as second:
         for text in ("a lighthouse", "a harbour and a harbour bar"):
             await first.remember(text, owner="ada")
         before = await first.recall("lighthouse harbour", owner="ada")

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from actgent import ConfigurationError, Memories, Sender
+from actgent import ConfigurationError, LongTermMemory, Sender
 
 STORED = json.loads(Path(__file__).with_name("version_1.json").read_text(encoding="utf-8"))
 
@@ -43,7 +43,7 @@ async def texts(memories, query, owner="ada"):
 async def test_memories_of_version_1_are_recalled(old_url):
     """By words, as neighbours in a session, shared ones and those in a script without spaces; also when opened again."""
     for _ in range(2):
-        async with Memories(old_url) as memories:
+        async with LongTermMemory(old_url) as memories:
             assert await texts(memories, "bicycles") == [
                 "Which bicycle did you buy?",
                 "The red one from Utrecht",
@@ -57,7 +57,7 @@ async def test_memories_of_version_1_are_recalled(old_url):
 
 async def test_an_upgraded_store_takes_changes(old_url):
     """History, links, marks and keys are as they were; updates, new memories and an erasure are found."""
-    async with Memories(old_url) as memories:
+    async with LongTermMemory(old_url) as memories:
         asked, *_ = await memories.page(owner="ada")
         (link,) = await memories.associations(asked.id, owner="ada")
         history = await memories.history(link.id, owner="ada")
@@ -81,7 +81,7 @@ async def test_vectors_are_made_for_an_upgraded_store(tmp_path, embed_words):
     pytest.importorskip("sqlite_vec", reason="the extra `vector` is not installed")
     path = tmp_path / "memories.db"
     path.write_bytes(zlib.decompress(base64.b64decode("".join(STORED["sqlite"]))))
-    async with Memories(f"sqlite:///{path}", embed=embed_words) as memories:
+    async with LongTermMemory(f"sqlite:///{path}", embed=embed_words) as memories:
         assert await memories.reindex() == 6
         assert (await texts(memories, "crimson from Utrecht"))[0] == "The red one from Utrecht"
 
@@ -89,10 +89,10 @@ async def test_vectors_are_made_for_an_upgraded_store(tmp_path, embed_words):
 async def test_a_newer_store_is_refused(tmp_path):
     """A store of a version that is not known is left as it is."""
     path = tmp_path / "memories.db"
-    async with Memories(f"sqlite:///{path}") as memories:
+    async with LongTermMemory(f"sqlite:///{path}") as memories:
         await memories.remember("tea", owner="ada")
     with sqlite3.connect(path) as db:
         db.execute("PRAGMA user_version=3")
     with pytest.raises(ConfigurationError, match="newer actgent"):
-        async with Memories(f"sqlite:///{path}"):
+        async with LongTermMemory(f"sqlite:///{path}"):
             pass

@@ -6,7 +6,7 @@ from array import array
 import pytest
 import trio
 
-from actgent import ConfigurationError, Memories, MemoryFilter
+from actgent import ConfigurationError, LongTermMemory, MemoryFilter
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -19,7 +19,7 @@ def vector_url(request, tmp_path):
 
 async def test_meaning_is_found_without_a_common_word(vector_url, embed_words):
     """A question in other words finds the memory by its vector, and what both ways find comes first."""
-    async with Memories(vector_url, embed=embed_words) as memories:
+    async with LongTermMemory(vector_url, embed=embed_words) as memories:
         car = await memories.remember("ada drives an old vehicle", owner="ada")
         await memories.remember("ada has two cats", owner="ada")
         await memories.remember("bob has an automobile", owner="bob")
@@ -32,7 +32,7 @@ async def test_meaning_is_found_without_a_common_word(vector_url, embed_words):
 
 async def test_vectors_follow_the_memory(vector_url, embed_words):
     """What was replaced, forgotten, filtered out or erased is not found by its meaning either."""
-    async with Memories(vector_url, embed=embed_words) as memories:
+    async with LongTermMemory(vector_url, embed=embed_words) as memories:
         old = await memories.remember("the vehicle is red", owner="ada", kind="fact")
         new = await memories.update(old.id, "the auto is blue", owner="ada")
         assert await _ids(memories, "car") == [new.id]
@@ -60,7 +60,7 @@ async def test_without_vectors_words_have_to_do(tmp_path, caplog, embed_words):
             raise ConnectionError("no model")
         return embed_words(texts)
 
-    async with Memories(f"sqlite:///{tmp_path}/m.db", embed=embed) as memories:
+    async with LongTermMemory(f"sqlite:///{tmp_path}/m.db", embed=embed) as memories:
         with caplog.at_level(logging.WARNING):
             made = await memories.remember("the vehicle is red", owner="ada")
             assert await _ids(memories, "red") == [made.id]
@@ -81,7 +81,7 @@ async def test_a_silent_function_is_waited_for_some_seconds_only(
         await trio.sleep(3600)
         return embed_words(texts)
 
-    async with Memories(f"sqlite:///{tmp_path}/m.db", embed=embed) as memories:
+    async with LongTermMemory(f"sqlite:///{tmp_path}/m.db", embed=embed) as memories:
         begun = trio.current_time()
         await memories.remember("tea", owner="ada")
         assert trio.current_time() - begun == pytest.approx(10, abs=1)
@@ -91,9 +91,11 @@ async def test_a_silent_function_is_waited_for_some_seconds_only(
 async def test_another_model_is_noticed(tmp_path, embed_words):
     """Vectors of another length are refused with what to do, and made anew when that is asked for."""
     url = f"sqlite:///{tmp_path}/m.db"
-    async with Memories(url, embed=embed_words) as memories:
+    async with LongTermMemory(url, embed=embed_words) as memories:
         made = await memories.remember("the vehicle is red", owner="ada")
-    async with Memories(url, embed=lambda texts: [vector[:32] for vector in embed_words(texts)]) as memories:
+    async with LongTermMemory(
+        url, embed=lambda texts: [vector[:32] for vector in embed_words(texts)]
+    ) as memories:
         with pytest.raises(ConfigurationError, match=r"64 dimensions, and embed= returns 32.*reindex"):
             await memories.recall("car", owner="ada")
         assert await memories.reindex(recompute=True) == 1
@@ -103,9 +105,9 @@ async def test_another_model_is_noticed(tmp_path, embed_words):
 async def test_a_length_that_differs_by_less_than_a_byte_of_signs_is_noticed(tmp_path):
     """The signs of 62 and of 64 dimensions have equal sizes; the vectors have not."""
     url = f"sqlite:///{tmp_path}/m.db"
-    async with Memories(url, embed=lambda texts: [[1.0] * 64 for _ in texts]) as memories:
+    async with LongTermMemory(url, embed=lambda texts: [[1.0] * 64 for _ in texts]) as memories:
         await memories.remember("tea", owner="ada")
-    async with Memories(url, embed=lambda texts: [[1.0] * 62 for _ in texts]) as memories:
+    async with LongTermMemory(url, embed=lambda texts: [[1.0] * 62 for _ in texts]) as memories:
         with pytest.raises(ConfigurationError, match=r"64 dimensions, and embed= returns 62.*reindex"):
             await memories.recall("green tea", owner="ada")
         with pytest.raises(ConfigurationError, match=r"64 dimensions, and embed= returns 62.*reindex"):
@@ -118,7 +120,7 @@ async def test_vectors_of_an_owner_and_shared_ones_are_compared_once_each(vector
     def embed(texts):
         return [[1.0, float(text.rpartition(" ")[2]) / 10, -1.0] for text in texts]
 
-    async with Memories(vector_url, embed=embed) as memories:
+    async with LongTermMemory(vector_url, embed=embed) as memories:
         for number in range(1, 31):
             await memories.remember(f"ada {number}", owner="ada", is_shared=number % 3 == 0)
             await memories.remember(f"bob {number}", owner="bob", is_shared=number % 2 == 0)
@@ -138,7 +140,7 @@ async def test_arrays_are_vectors_as_lists_are(tmp_path, typecode):
     def embed(texts):
         return [array(typecode, [1.0, 0.5] if "tea" in text else [-1.0, 0.5]) for text in texts]
 
-    async with Memories(f"sqlite:///{tmp_path}/m.db", embed=embed) as memories:
+    async with LongTermMemory(f"sqlite:///{tmp_path}/m.db", embed=embed) as memories:
         made = await memories.remember("tea", owner="ada")
         await memories.remember("a bicycle", owner="ada")
         assert (await _ids(memories, "some green tea leaves"))[0] == made.id
@@ -146,7 +148,7 @@ async def test_arrays_are_vectors_as_lists_are(tmp_path, typecode):
 
 async def test_a_function_that_gives_too_few_vectors_is_named(tmp_path, caplog):
     """It is an error of the function, told in the log, and words go on."""
-    async with Memories(f"sqlite:///{tmp_path}/m.db", embed=lambda _: []) as memories:
+    async with LongTermMemory(f"sqlite:///{tmp_path}/m.db", embed=lambda _: []) as memories:
         made = await memories.remember("tea", owner="ada")
         assert await _ids(memories, "tea") == [made.id]
     assert "0 vectors for 1 text, " in caplog.text
@@ -160,7 +162,7 @@ async def test_postgres_without_pgvector_is_rejected(postgres_url, embed_words):
         if db.execute("SELECT 1 FROM pg_available_extensions WHERE name = 'vector'").fetchone():
             pytest.skip("this PostgreSQL has pgvector")
     with pytest.raises(ConfigurationError, match="pgvector"):
-        async with Memories(postgres_url, embed=embed_words):
+        async with LongTermMemory(postgres_url, embed=embed_words):
             pass
 
 
@@ -170,7 +172,7 @@ async def test_vectors_may_have_any_number_of_dimensions(vector_url):
     def embed(texts):
         return [[1.0, 0.1, -1.0] if "tea" in text else [-1.0, 0.2, 1.0] for text in texts]
 
-    async with Memories(vector_url, embed=embed) as memories:
+    async with LongTermMemory(vector_url, embed=embed) as memories:
         await memories.remember("Ada likes tea.", owner="ada")
         await memories.remember("Ada has a bicycle.", owner="ada")
         found = await memories.recall("green tea?", owner="ada", limit=1)

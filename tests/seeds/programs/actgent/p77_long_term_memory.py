@@ -5,7 +5,7 @@ Document: Memory and Context Management.
 
 import trio
 
-from actgent import BareAgent, Memories, ScriptedLLM, ToolCall
+from actgent import BareAgent, LongTermMemory, ScriptedLLM, ToolCall
 
 
 def model(chat):
@@ -18,9 +18,9 @@ def model(chat):
 async def main() -> None:
     answers = {}
     for life in range(2):  # two processes, one database
-        memories = Memories("sqlite:///memories.db")
+        memories = LongTermMemory("sqlite:///memories.db")
         async with BareAgent(
-            "clerk", llm=ScriptedLLM(model), memories=memories, recall_before_answer=True
+            "clerk", llm=ScriptedLLM(model), long_term_memory=memories, recall_before_answer=True
         ) as clerk:
             if life == 0:
                 await clerk.run("I take my tea without sugar.", session=await clerk.create_session("ada"))

@@ -7,7 +7,7 @@ import json
 
 import trio
 
-from actgent import Memories, ScriptedLLM, StepsAgent
+from actgent import LongTermMemory, ScriptedLLM, StepsAgent
 
 
 def embed(texts):
@@ -21,12 +21,14 @@ def embed(texts):
 
 async def main() -> None:
     llm = ScriptedLLM([json.dumps({"final_answer": "Tea."})])
-    async with Memories("memory:", embed=embed) as memories:
+    async with LongTermMemory("memory:", embed=embed) as memories:
         await memories.remember("Ada takes tea with sugar.", owner="ada")
         await memories.remember("Ada has a bicycle.", owner="ada")
         (best, *_) = await memories.recall("favourite beverage?", owner="ada", limit=1)
         assert "tea" in best.memory.text
-        async with StepsAgent("clerk", llm=llm, memories=memories, recall_before_answer=True) as agent:
+        async with StepsAgent(
+            "clerk", llm=llm, long_term_memory=memories, recall_before_answer=True
+        ) as agent:
             await agent.run("Which beverage, please?", session=await agent.create_session("ada"))
     assert "Ada takes tea with sugar." in str(llm.chats[0].messages)
 

@@ -1,4 +1,4 @@
-"""`Memories`: the public interface of long-term memories."""
+"""`LongTermMemory`: the public interface of long-term memories."""
 
 import importlib.util
 import secrets
@@ -11,7 +11,7 @@ from typing import Any, Self, TypeVar, cast
 import attrs
 
 from actgent.errors import ConfigurationError
-from actgent.memory.base import LongTermMemory
+from actgent.memory.base import LongTermMemoryBase
 from actgent.messages import Sender
 from actgent.support.logs import logger_of
 
@@ -69,8 +69,8 @@ _CHANGES: Mapping[str, Callable[[Any], Any]] = {
 """Validator of each field that a caller can set. `metadata` has a separate one."""
 
 
-class Memories(LongTermMemory):
-    """Long-term memories of owners in a database, for agents (`Agent(memories=...)`) and programs.
+class LongTermMemory(LongTermMemoryBase):
+    """Long-term memories of owners in a database, for agents (`Agent(long_term_memory=...)`) and programs.
 
     They are open inside an `async with` block, and while an agent with these memories runs. All times are Unix times in seconds.
 
@@ -109,7 +109,7 @@ class Memories(LongTermMemory):
         self._store = StoreAccess(repr(self), opening, is_alone=url.startswith("memory:"))
 
     def __repr__(self) -> str:
-        return f"<Memories {self.url.rsplit('@', maxsplit=1)[-1]!r}>"
+        return f"<LongTermMemory {self.url.rsplit('@', maxsplit=1)[-1]!r}>"
 
     # --- opening and closing -------------------------------------------------------------
 
@@ -445,7 +445,7 @@ class Memories(LongTermMemory):
             ConfigurationError: The memories have no `embed=`.
         """
         if self._embedder.embed is None:
-            raise ConfigurationError("reindex() needs Memories(embed=...)")
+            raise ConfigurationError("reindex() needs LongTermMemory(embed=...)")
         if recompute:
             await self._store.write(Embed(vectors={}, is_anew=True))
         total = 0
