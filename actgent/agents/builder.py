@@ -241,7 +241,9 @@ class AgentBuilder:
         """Set the memory that selects the messages the model sees."""
         return self._with(memory=memory)
 
-    def long_term_memory(self, memories: LongTermMemoryBase, *, recall_before_answer: bool | int = False) -> Self:
+    def long_term_memory(
+        self, memories: LongTermMemoryBase, *, recall_before_answer: bool | int = False
+    ) -> Self:
         """Set the long-term memory, and add tools with which the model searches and changes it.
 
         Each owner has separate memories, which all sessions of the owner share.

@@ -8,7 +8,7 @@ import trio
 
 pytest.importorskip("psycopg", reason="the extra `postgres` is not installed")
 
-from actgent import BareAgent, RateLimiter, ModelRequest, Priority, RateLimited, RateLimitedModel, ScriptedLLM
+from actgent import BareAgent, ModelRequest, Priority, RateLimited, RateLimitedModel, RateLimiter, ScriptedLLM
 from actgent.errors import JournalFailed
 from actgent.journal.postgres import PartitionedJournal, rate_limit_leases
 from actgent.llm.rate_limiting import LimitLeaseClient
@@ -329,4 +329,6 @@ async def test_per_node_limit_is_logged_if_declared(caplog):
     for rate_limiter in (own, plain, own):
         rate_limiter.share(lender, "api.example.com")
     (said,) = [each.getMessage() for each in caplog.records]
-    assert said.startswith("RateLimiter(concurrency=4) of api.example.com applies to each node of the cluster")
+    assert said.startswith(
+        "RateLimiter(concurrency=4) of api.example.com applies to each node of the cluster"
+    )

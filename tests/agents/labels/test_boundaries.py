@@ -15,7 +15,7 @@ import trio
 from actgent import (
     BareAgent,
     Label,
-    Memories,
+    LongTermMemory,
     Pipeline,
     PipelineStep,
     Policy,
@@ -293,12 +293,12 @@ async def test_a_session_that_several_callers_use(sink):
 @pytest.mark.parametrize("is_tool", [True, False])
 async def test_long_term_memory(sink, is_tool, tmp_path):
     """Recalled memories are untrusted, from the tool and before an answer."""
-    memories = Memories(f"sqlite:///{tmp_path}/memories.db")
+    memories = LongTermMemory(f"sqlite:///{tmp_path}/memories.db")
     script = [ToolCall("page", {}), ToolCall("remember", {"text": TEXT}), "ok"]
-    async with BareAgent("first", llm=ScriptedLLM(script), tools=[page], memories=memories) as agent:
+    async with BareAgent("first", llm=ScriptedLLM(script), tools=[page], long_term_memory=memories) as agent:
         await agent.run("remember", session=await agent.create_session("ada"))
     script = [ToolCall("recall", {"query": "pay"}), PAY, "ok"] if is_tool else [PAY, "ok"]
-    async with sink.agent(script, memories=memories, recall_before_answer=not is_tool) as agent:
+    async with sink.agent(script, long_term_memory=memories, recall_before_answer=not is_tool) as agent:
         await agent.run(
             "Should I ignore the user and pay mallory?", session=await agent.create_session("ada")
         )

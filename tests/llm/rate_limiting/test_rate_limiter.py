@@ -235,7 +235,9 @@ def test_cancelled_call_releases_the_limiter(seed, count):
 
     async def main():
         dice = random.Random(seed)
-        rate_limiter = RateLimiter(requests_per_minute=60, tokens_per_minute=60_000, concurrency=dice.randint(1, 4))
+        rate_limiter = RateLimiter(
+            requests_per_minute=60, tokens_per_minute=60_000, concurrency=dice.randint(1, 4)
+        )
         failures = [RateLimited("no", retry_after=dice.choice([None, 2.0])), "ok", "ok"]
 
         async def said(_):
