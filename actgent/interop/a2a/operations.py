@@ -76,7 +76,6 @@ class _Asked:
 
     run: Run
     task: TaskState
-    first: Wire
     history: int | None
     is_immediate: bool
     is_new: bool
@@ -105,7 +104,7 @@ async def send_message(settings: A2ASettings, call: HTTPCall, agent: str, params
 async def stream_message(settings: A2ASettings, call: HTTPCall, agent: str, params: Params) -> TaskStream:
     """Send a message, and return the stream of its task."""
     asked = await _prepare(settings, call, agent, params)
-    return TaskStream(run=asked.run, task=asked.task, first=asked.first)
+    return TaskStream(run=asked.run, task=asked.task, first=asked.task.to_wire(history=asked.history))
 
 
 async def _prepare(settings: A2ASettings, call: HTTPCall, agent: str, params: Params) -> _Asked:
@@ -125,13 +124,12 @@ async def _prepare(settings: A2ASettings, call: HTTPCall, agent: str, params: Pa
     is_new = not message.get("taskId")
     if not is_new:
         task_id = text_param(message, "taskId", field="message.taskId")
-        run, task, first = await _decide(call, agent, task_id, context_id, parts)
+        run, task = await _decide(call, agent, task_id, context_id, parts)
     else:
         session_id = context_id or _new_context(call.caller.owner, agent, message_id, parts)
         run, task = await _new_run(call, agent, session_id, message_id, parts)
-        first = task.to_wire(history=history)
     await _add_push_config(settings, call, agent, task, object_param(configuration, _PUSH_CONFIG))
-    return _Asked(run=run, task=task, first=first, history=history, is_immediate=is_immediate, is_new=is_new)
+    return _Asked(run=run, task=task, history=history, is_immediate=is_immediate, is_new=is_new)
 
 
 async def _add_push_config(
@@ -176,7 +174,7 @@ async def _new_run(
 
 async def _decide(
     call: HTTPCall, agent: str, task_id: str, context_id: str, parts: Sequence[Mapping[str, Any]]
-) -> tuple[Run, TaskState, Wire]:
+) -> tuple[Run, TaskState]:
     """Record the decisions of a message to a task that waits for them. Return the run of the task, from its beginning."""
     head, task = await find_task(call, agent, task_id)
     if context_id and context_id != head.session_id:
@@ -203,7 +201,7 @@ async def _decide(
                     await session.answer(key, decision, by=Sender(call.caller.owner))
     run = Run(call=call, session=session, message_id=task.message_id, is_read=True, is_whole=True)
     first = TaskState(task.session_id, task.message_id, task.request, call.gateway.access.runtime.clock.now())
-    return run, first, first.to_wire()
+    return run, first
 
 
 async def get_task(call: HTTPCall, agent: str, params: Params) -> Wire:
