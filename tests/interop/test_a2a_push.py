@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 import pytest
 import trio
 
-from actgent import Webhook, new_webhook_secret
+from actgent import JournalFailed, Webhook, new_webhook_secret
 from actgent.interop import A2AProtocol
 from actgent.interop.a2a import push_configs
 from tests.web.conftest import open_receiver, open_served
@@ -255,3 +255,19 @@ async def test_erased_session_has_no_configurations(tmp_path):
                         client, "ListTaskPushNotificationConfigs", {"taskId": again["id"]}
                     )
     assert receiver.got == []
+
+
+async def test_journal_that_cannot_remove_a_configuration_does_not_stop_deliveries(monkeypatch, caplog):
+    async def fail(*_):
+        raise JournalFailed("the disk is gone")
+
+    with open_receiver() as receiver:
+        async with open_pushing() as served, served.client() as client:
+            for number in range(2):
+                params = message("hello", f"m{number}")
+                params["configuration"] = {"taskPushNotificationConfig": config(receiver)}
+                await call_rpc(client, "SendMessage", params)
+                monkeypatch.setattr(push_configs.PushConfigs, "remove", fail)
+                await wait_until(lambda count=number: len(receiver.got) > count)
+            assert states_of(receiver) == ["COMPLETED", "COMPLETED"]
+    assert "cannot be removed from the journal: the disk is gone" in caplog.text

@@ -6,7 +6,7 @@ for clients' URLs permits (`Webhook(None, ...)`, `actgent serve --notify-session
 
 import hashlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -15,11 +15,12 @@ import attrs
 import orjson
 import trio
 
-from actgent.errors import AddressBlocked, ConfigurationError
+from actgent.errors import AddressBlocked, ConfigurationError, Fenced, JournalError
 from actgent.journal.base import Journal, SessionSummary
 from actgent.journal.feed import Written
 from actgent.journal.records import MessageEndRecord, Record, SessionClosedRecord, SuspensionRecord
 from actgent.journal.session_lists import SessionKey
+from actgent.support.logs import logger_of
 from actgent.support.strict_json import encode_json
 from actgent.web.gateway_context import GatewayContext
 from actgent.web.streaming.session_events import find_message
@@ -36,6 +37,7 @@ from .wire import Wire, object_param, text_param
 
 MAX_TEXT_CHARS = 4000
 """Maximum length of a token, of credentials and of an id."""
+_log = logger_of(__name__)
 _CURSORS = "a2a-push-cursors"
 _NOTIFIED = (SuspensionRecord, MessageEndRecord, SessionClosedRecord)
 
@@ -73,13 +75,20 @@ class PushOutbox(Outbox):
 
     async def _remove(self, key: SessionKey) -> None:
         await super()._remove(key)
-        await self.configs.remove(self.configs.of_session(key))
+        await self._drop(self.configs.of_session(key))
 
     async def _deliver_next(self, stream: DeliveryStream, notification: Notification) -> float | None:
         pause = await super()._deliver_next(stream, notification)
         if pause is None and isinstance(notification, _TaskNotification) and notification.is_last:
-            await self.configs.remove([notification.config])
+            await self._drop([notification.config])
         return pause
+
+    async def _drop(self, configs: Iterable[PushConfig]) -> None:
+        """Remove configurations that are no longer needed. One that stays in the journal is removed with its session."""
+        try:
+            await self.configs.remove(configs)
+        except (JournalError, Fenced) as error:
+            _log.warning("a push notification configuration cannot be removed from the journal: %s", error)
 
     async def _read_page(
         self, head: SessionSummary, after: int, _events: Sequence[str]
