@@ -5,7 +5,7 @@ import math
 import os
 import socket
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
@@ -17,7 +17,26 @@ from actgent.messages import new_secret
 from .feed import FeedReader, Written
 from .records import Record
 from .session_lists import ALL, Cursor, SessionFilter, SessionKey, State, state_of
-from .statistics import JournalStatistics
+
+
+@attrs.define(eq=False)
+class JournalStatistics:
+    """Counters since the journal was opened."""
+
+    commits: int = 0
+    """Number of transactions that wrote records."""
+    steps: int = 0
+    """Number of written steps; a transaction writes several."""
+    bytes: int = 0
+    """Bytes of the written records, as stored."""
+    erased: int = 0
+    """Number of sessions that `erase_trees` removed."""
+    failure: str = ""
+    """Class name of the error of the last transaction; empty if it succeeded."""
+    failed_at: float = 0.0
+    """Time of that failure on trio's clock, in seconds."""
+    on_commit: Callable[[float], object] | None = None
+    """Callback for the duration of each transaction in seconds; None for no callback."""
 
 
 @attrs.define(eq=False)

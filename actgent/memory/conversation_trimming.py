@@ -4,6 +4,7 @@ The messages that the running turn answers and the last round always stay. The n
 as long as other parts can be cut.
 """
 
+import operator
 import re
 from collections.abc import Callable, Collection, Sequence
 
@@ -12,7 +13,28 @@ import attrs
 from actgent.errors.printable import counted
 from actgent.messages import ChatMessage, Part, Text, ToolCall, ToolResult
 
-from .answer_shortening import shorten_answer
+MAX_TEXT_CHARACTERS = 1_000
+"""Maximum length of a shown text in characters. Longer arguments of a call are replaced as a whole."""
+
+
+def shorten_answer(answer: ChatMessage) -> ChatMessage:
+    """Return an answer with long texts and call arguments shortened. All calls are kept.
+
+    Returns the same object if nothing is long.
+    """
+    parts = tuple(map(_shorten_part, answer.parts))
+    return answer if all(map(operator.is_, parts, answer.parts)) else ChatMessage(answer.role, parts)
+
+
+def _shorten_part(part: Part) -> Part:
+    if isinstance(part, Text) and len(part.text) > MAX_TEXT_CHARACTERS:
+        return Text(
+            f"{part.text[:MAX_TEXT_CHARACTERS]}... ({len(part.text):,} characters in all, the rest is not shown)"
+        )
+    if isinstance(part, ToolCall) and (size := len(str(part.arguments))) > MAX_TEXT_CHARACTERS:
+        return attrs.evolve(part, arguments={"not_shown": f"{size:,} characters"})
+    return part
+
 
 PROTECTED_RESULTS = 5
 """Number of newest results of the running turn that are shortened last."""

@@ -20,13 +20,13 @@ from actgent.messages import (
 from actgent.support.fast_init import fast_constructor
 from actgent.support.untrusted_text import fence
 
-from .answer_shortening import shorten_answer
 from .base import Memory, ModelView
 from .conversation_trimming import (
     TEXT_RESULTS,
     Measure,
     TrimResult,
     deep_trim_size,
+    shorten_answer,
     starts_round,
     trim_conversation,
 )

@@ -30,12 +30,11 @@ from actgent.errors import (
     UsageError,
 )
 from actgent.errors.printable import counted
-from actgent.journal.base import Entry, SessionSummary, SessionTail, Snapshot, one_of
+from actgent.journal.base import Entry, JournalStatistics, SessionSummary, SessionTail, Snapshot, one_of
 from actgent.journal.encryption import check_readable, current_keys
 from actgent.journal.feed import FeedReader, Written
 from actgent.journal.records import Record
 from actgent.journal.session_lists import ALL, Cursor, SessionFilter, SessionKey, State, to_searchable
-from actgent.journal.statistics import JournalStatistics
 from actgent.support.logs import logger_of
 
 from .feed_publisher import FeedPublisher, written_steps
