@@ -281,6 +281,7 @@ def test_killed_server_loses_no_webhook(team, tmp_path, receiving):
         ),
         (("token", "new", "--name", "a", "--owner", "b", "--scope", "cht"), "did you mean 'chat'"),
         (("token", "revoke", "nobody"), "has no token"),
+        pytest.param(("watch", "s1", "--at", "gopher://x"), "--at takes http://HOST:PORT, ", id="scheme"),
     ],
 )
 def test_mistakes_are_named(team, tmp_path, arguments, said):

@@ -5,7 +5,7 @@ from functools import partial
 
 import trio
 
-from actgent import LLM, BareAgent, open_runtime
+from actgent import LLM, BareAgent, ScriptedLLM, open_runtime
 from actgent.journal.base import Entry
 from actgent.journal.journal_url import open_journal
 from actgent.journal.memory import MemoryJournal
@@ -61,6 +61,16 @@ async def test_session_with_an_id_belongs_to_its_creator(served):
     assert (first.status_code, again.status_code, plain.status_code) == (201, 201, 200)
     assert first.json() == again.json() == plain.json()
     assert (other.status_code, other.json()["type"]) == (409, "/errors/session-exists")
+
+
+async def test_unknown_mode_is_rejected_with_the_nearest(served):
+    await served.runtime.start(BareAgent("quiet", llm=ScriptedLLM([])))
+    async with served.client() as ada:
+        unknown = await ada.put("/v1/sessions/s1", json={"agent": "clerk", "mode": "acct"})
+        without = await ada.put("/v1/sessions/s1", json={"agent": "quiet", "mode": "act"})
+    assert (unknown.status_code, without.status_code) == (422, 422)
+    assert unknown.json()["detail"] == "the agent has no mode 'acct': did you mean 'act'?"
+    assert without.json()["detail"] == "the agent has no modes: leave out mode"
 
 
 async def test_session_is_read_until_it_is_erased(served):

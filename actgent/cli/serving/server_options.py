@@ -13,6 +13,7 @@ DEFAULT_URL = "http://127.0.0.1:8300"
 """URL of a server with default options."""
 _HOST_AND_PORT = re.compile(r"([A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5}")
 """Address without `http://`, as in `actgent serve --bind`."""
+_SCHEMES = ("http", "https", "postgres", "postgresql", "sqlite")
 TOKEN_VARIABLE = "ACTGENT_TOKEN"  # noqa: S105 - the name of a variable
 """Environment variable with the access token."""
 
@@ -29,7 +30,16 @@ class ServerOptions:
 
     @property
     def is_server(self) -> bool:
-        """True if `at` is the address of a server and not a journal."""
+        """True if `at` is the address of a server and not a journal.
+
+        Raises:
+            ConfigurationError: The address has a scheme of neither a server nor a journal.
+        """
+        scheme, separator, _ = self.at.partition("://")
+        if separator and scheme not in _SCHEMES:
+            raise ConfigurationError(
+                f"--at takes http://HOST:PORT, https://HOST, postgres://HOST/DATABASE or a journal file, not {scheme[:20]!r}://..."
+            )
         return self.at.startswith(("http://", "https://")) or _HOST_AND_PORT.fullmatch(self.at) is not None
 
     @property

@@ -7,7 +7,8 @@ from starlette.responses import Response
 from actgent.agents.session import Session, face_of
 from actgent.control.arguments import check_id
 from actgent.control.limits import Limits
-from actgent.errors import AddressBlocked, NotRunning, SessionClosed, SessionExists
+from actgent.errors import AddressBlocked, NotRunning, SessionClosed, SessionExists, nearest
+from actgent.errors.printable import quoted
 from actgent.journal.base import SessionSummary
 from actgent.messages import Sender
 from actgent.runtime.sessions.tree_close import close_below
@@ -190,8 +191,13 @@ def _owner_of(call: HTTPCall) -> str:
 def _check_mode(opener: Any, mode: str | None) -> None:
     """Raise `Problem` if the agent has no mode of this name."""
     modes = opener.running.core.modes
-    if mode is not None and (modes is None or mode not in modes):
-        raise Problem("invalid", "the agent has no mode of this name")
+    if mode is None:
+        return
+    if modes is None:
+        raise Problem("invalid", "the agent has no modes: leave out mode")
+    if mode not in modes:
+        remedy = nearest(mode, [each.name for each in modes])
+        raise Problem("invalid", f"the agent has no mode {quoted(mode, 40)}: {remedy}")
 
 
 async def _same(call: HTTPCall, session_id: str, owner: str, *, asker: str) -> SessionSummary:

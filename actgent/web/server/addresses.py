@@ -5,7 +5,7 @@ import ipaddress
 from actgent.errors import ConfigurationError
 
 
-def split_address(bind: str) -> tuple[str, int]:
+def split_address(bind: object) -> tuple[str, int]:
     """Split `HOST:PORT` into host and port. The brackets of an IPv6 host are removed.
 
     Raises:
