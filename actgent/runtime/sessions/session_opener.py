@@ -315,12 +315,10 @@ class SessionOpener:
 
     def find_loaded(self, session_id: str) -> SessionContext | None:
         """Return a session if it is in memory and open, without waiting; None otherwise."""
-        context, left = (
-            self.running.sessions.get(session_id),
-            self.running.lifecycle.eviction.find(session_id),
-        )
-        is_free = left is None and session_id not in self._pending_opens
-        return context if is_free and context is not None and not context.closed else None
+        context = self.running.sessions.get(session_id)
+        if context is None or context.closed or session_id in self._pending_opens:
+            return None
+        return context  # not about to leave: an eviction begins with closing the context
 
     async def _after_pause(self, face: object) -> SessionContext:
         """Return the session of a handle after a checkpoint; reload it if it was unloaded in the meantime."""
