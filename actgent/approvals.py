@@ -234,3 +234,16 @@ _WORDS: Mapping[type, str] = {
     Expire: "expired",
     Withdraw: "withdrawn",
 }
+
+
+def approval_id_of(approval: object) -> str:
+    """Return the id of an approval, which is given as an `Approval` or as its id.
+
+    Raises:
+        ConfigurationError: The value is neither an `Approval` nor a text.
+    """
+    if isinstance(approval, Approval):
+        return approval.id
+    if isinstance(approval, str):
+        return approval
+    raise ConfigurationError(f"an approval is one of session.approvals, or its id, not {approval!r:.200}")

@@ -97,6 +97,23 @@ async def test_a_session_is_not_accepted_in_place_of_its_id():
         assert await agent.open_session(session.id) is session
 
 
+async def test_values_that_are_no_approval_are_rejected():
+    async with clerk() as agent:
+        session = await agent.create_session("ada")
+        for value in (None, 3, [object()]):
+            with pytest.raises(
+                ConfigurationError, match=r"an approval is one of session.approvals, or its id"
+            ):
+                await session.answer(value, Approve())
+
+
+async def test_an_agent_class_is_not_spawned_as_an_actor():
+    """The runtime called the class for each restart, and each call failed in the background."""
+    async with open_runtime() as runtime:
+        with pytest.raises(ConfigurationError, match=r"write await runtime.start\(BareAgent\(\.\.\.\)\)"):
+            await runtime.spawn(BareAgent)
+
+
 @pytest.mark.parametrize("said", [5, ["rain"], True])
 async def test_invalid_result_of_a_query_function_is_reported(said):
     """The result is neither a text nor None. The message is answered without it."""

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import attrs
 import trio
 
-from actgent.approvals import Approval, Decision, session_of
+from actgent.approvals import Approval, Decision, approval_id_of, session_of
 from actgent.control.arguments import check_id, check_seconds
 from actgent.control.schedule import Schedule
 from actgent.errors import ApprovalMismatch, ApprovalNotFound, SessionClosed
@@ -423,7 +423,7 @@ class RemoteSession:
         """
         if isinstance(approval, Approval) and not approval.is_genuine:
             raise ApprovalMismatch(approval.id)
-        approval_id = approval if isinstance(approval, str) else approval.id
+        approval_id = approval_id_of(approval)
         if not session_of(approval_id):
             raise ApprovalNotFound(approval_id, self.id)
         is_call = isinstance(approval, Approval) and approval.for_caller

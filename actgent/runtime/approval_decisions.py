@@ -16,6 +16,7 @@ from actgent.approvals import (
     Expire,
     Reject,
     Respond,
+    approval_id_of,
     session_of,
 )
 from actgent.control.arguments import at_least_one
@@ -72,7 +73,7 @@ async def decide(
             f"a decision is Approve, Reject, Edit or Respond, not {decision!r:.200}: write {meant}"
         )
     ledger = context.ledger()
-    await ledger.wait_written(asked if isinstance(asked, str) else asked.id)
+    await ledger.wait_written(approval_id_of(asked))
     running.lifecycle.check_open(context)
     approval = ledger.find(asked, context.id)
     decision = _checked(running, approval, decision)
@@ -82,7 +83,7 @@ async def decide(
 
 def session_holding(context: SessionContext, asked: Approval | str) -> SessionContext:
     """Return the session that has an approval: the given session, or one of its loaded descendants."""
-    known = asked if isinstance(asked, str) else asked.id
+    known = approval_id_of(asked)
     session_id = session_of(known)
     below = [context]
     for each in below:

@@ -259,6 +259,9 @@ class Runtime(Introspection, Ratings, SessionMigration):
             UsageError: The runtime's block is closing or closed.
         """
         self._check_open()
+        if isinstance(factory, type) and hasattr(factory, "__actgent_start__"):
+            text = f"a runtime spawns actors, not the agent class {factory.__name__}"
+            raise ConfigurationError(f"{text}: write await runtime.start({factory.__name__}(...))")
         return await self._system.spawn(
             factory, name=name, children=children, grace=grace, concurrency=concurrency, line_of=line_of
         )
