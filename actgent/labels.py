@@ -96,6 +96,7 @@ def source_name(kind: str, name: str) -> str:
     return f"{kind}:{' '.join(neutral(name).replace(',', ' ').split())}"[:MAX_SOURCE_CHARS]
 
 
+Untrusted = Literal["show", "isolate"]
 Check = Literal["context", "arguments"]
 Violation = Literal["ask", "refuse"]
 
@@ -108,6 +109,8 @@ class Policy:
         ConfigurationError: An argument has an unknown value.
     """
 
+    untrusted: Untrusted = "show"
+    """`show`: the model reads untrusted results. `isolate`: it gets references to them, and the tool `extract`."""
     check: Check = "context"
     """Condition of a violation.
 
@@ -118,7 +121,7 @@ class Policy:
     """`ask`: a call with a violation waits for an approval. `refuse`: the call ends with an error that names the sources."""
 
     def __attrs_post_init__(self) -> None:
-        for name, kind in (("check", Check), ("violation", Violation)):
+        for name, kind in (("untrusted", Untrusted), ("check", Check), ("violation", Violation)):
             if getattr(self, name) not in get_args(kind):
                 known = " or ".join(map(repr, get_args(kind)))
                 raise ConfigurationError(f"Policy({name}=) takes {known}, not {getattr(self, name)!r:.100}")

@@ -82,7 +82,7 @@ from actgent.turns.guards import GuardedKind, Guards
 from actgent.turns.hooks import Hooks
 
 from .assembly import AgentDeps, AgentModels, build_actor, build_core, build_opener
-from .model_tools import long_term_memory_parts, with_database
+from .model_tools import long_term_memory_parts, with_database, with_extract
 from .narration import Narration, Verbose, writer_of
 from .options import AgentOptions, FormT, MessageOptions, ProcessOptions, RunOptions
 from .processing import ProcessResult, process_turn
@@ -292,6 +292,8 @@ class Agent(Generic[DataT_co, DepsT]):
         }
         known = forms_of(instructions)
         all_types = validate_types((*types_from(known), *types_of(types)))
+        policy = check_policy(policy)
+        tools = with_extract(tools, policy, recalls=bool(recall_before_answer))
         memory_parts = long_term_memory_parts(
             with_database(tools, database), long_term_memory, recall_before_answer
         )
@@ -300,7 +302,7 @@ class Agent(Generic[DataT_co, DepsT]):
         )
         self.database, self.modes = database, modes
         check_call_rule("approval", approval)
-        self.approval_rule, self.policy = approval, check_policy(policy)
+        self.approval_rule, self.policy = approval, policy
         self._complete_tools()
         self.profile = Profile(
             name=name,

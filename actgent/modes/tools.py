@@ -24,6 +24,7 @@ class SetMode(Tool):
     name = SET_MODE
     effect: Effect = "idempotent"
     sinks = ()  # the calls that a mode allows are checked
+    keeps_references = True
     exclusive = True
     inline = True
 

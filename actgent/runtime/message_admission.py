@@ -25,6 +25,7 @@ from actgent.support import span_names as names
 from actgent.support.logs import logger_of
 from actgent.support.tracing import Tracing
 from actgent.support.untrusted_text import join_origins
+from actgent.tools.call_sources import running_call
 from actgent.turns.guards import Guards
 
 from .session_waits import running_session, would_wait_for_itself
@@ -196,6 +197,9 @@ class MessageAdmission:
         asker = running_session()
         if asker is not None:
             sources = "" if asker is context else asker.conversation.sources
+            running = running_call.get()
+            if running is not None and running.owner is asker:
+                sources = join_origins(sources, running.given)
         else:
             sources = self._source_of_sender(context, message) if self._labels_senders else ""
         if not sources:

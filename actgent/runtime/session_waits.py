@@ -8,6 +8,8 @@ from actgent.actors.actor import running_actor, waiting_actor
 from actgent.actors.wait_graph import WaitNode, find_cycle, refuse_cycle, waiting
 from actgent.sessions.context import SessionContext
 from actgent.sessions.turn import Turn, TurnHost, is_inside, running_turn
+from actgent.support.untrusted_text import join_origins
+from actgent.tools.call_sources import running_call
 
 
 class _RemoteNode(WaitNode):
@@ -31,8 +33,17 @@ def running_session() -> SessionContext | None:
 def take_sources(target: SessionContext) -> None:
     """Add the untrusted sources of a session to those of the calling session, which has waited for its answer."""
     caller = running_session()
-    if caller is not None and caller is not target and target.conversation.sources:
-        caller.conversation.add_via(target.conversation.sources)
+    if caller is not None and caller is not target:
+        note_sources(caller, join_origins(target.conversation.sources, target.conversation.given))
+
+
+def note_sources(context: SessionContext, sources: str) -> None:
+    """Add untrusted sources to a session, or to its running call if the session withholds results."""
+    running = running_call.get()
+    if running is not None and running.owner is context:
+        running.add(sources)
+    else:
+        context.conversation.add_via(sources)
 
 
 def releasing_slot(target: SessionContext | None = None) -> AbstractContextManager[None]:

@@ -163,6 +163,8 @@ class SessionConversation:
     """Sources of all untrusted text in the conversation, such as `page, memories`; empty if there is none."""
     via: str = ""
     """Untrusted sources that influenced the conversation without being repeated in it; empty if there are none."""
+    given: str = ""
+    """Sources of withheld text in the answers of this process; the model has not read that text."""
     last_answer: AgentMessageRecord | None = None
     """Record of the model's last answer, if it was read from the journal. Its usage gives the size of the request."""
     _call_ids: set[str] | None = None
@@ -227,6 +229,10 @@ class SessionConversation:
     def add_origin(self, origin: str) -> None:
         """Note a source of untrusted text that the model sees outside of messages."""
         self.origin = join_origins(self.origin, origin)
+
+    def add_given(self, sources: str) -> None:
+        """Note the sources of withheld text that an answer has given to the user or the caller."""
+        self.given = join_origins(self.given, sources)
 
     def add_via(self, sources: str) -> None:
         """Note untrusted sources that influenced the conversation."""

@@ -5,7 +5,7 @@ import functools
 import inspect
 import types
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Generic, Literal
 
 import attrs
@@ -347,6 +347,8 @@ class Tool(abc.ABC, Generic[DepsT_contra]):
     origin: str = ""
     """Name of the toolset that provides the tool; empty if the tool was passed to the agent directly."""
 
+    keeps_references = False
+    """True if arguments keep references to withheld results: the tool stores them for the model, or resolves them itself."""
     is_gateway = False
     """True for the built-in `find_tools` and `call_tool`, which give access to deferred tools."""
     is_of_caller = False
@@ -382,6 +384,10 @@ class Tool(abc.ABC, Generic[DepsT_contra]):
             time_limits.set((TimeLimit(scope),))
             return await self.execute(checked, call_context)
         raise ToolTimeout(self.name, seconds)
+
+    def withheld_parts(self, arguments: Mapping[str, Any] | str, tools: Iterable["Tool"]) -> Sequence[str]:
+        """Return the parts of a withheld result that the model may refer to; they must not depend on the result."""
+        return ()
 
     @property
     def spec(self) -> ToolSpec:

@@ -16,6 +16,7 @@ A call is in one of these states. If the batch is stopped, its state determines 
 import types
 import typing
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from types import MappingProxyType, TracebackType
 from typing import Any
 
@@ -23,7 +24,7 @@ import attrs
 import orjson
 import trio
 
-from actgent.approvals import ApprovalRequest, Edit, Grant
+from actgent.approvals import ApprovalRequest, Approve, Edit, Grant
 from actgent.errors import (
     ActgentError,
     ApprovalRequired,
@@ -44,6 +45,7 @@ from actgent.support.untrusted_text import join_origins
 from actgent.support.user_code import convert_user_error, leaves
 
 from .base import DEFAULT_TIMEOUT_SECONDS, ApprovalRule, NestedToolCalls, Tool, ToolContext
+from .call_sources import CallSources, running_call
 from .caller_tools import AskCaller
 from .outputs.media import describe_media, has_media
 from .outputs.result_text import canonical_json, describe, fallback_text, to_text, truncate
@@ -86,23 +88,36 @@ class PolicyViolation:
     labels: Mapping[str, Label]
     """Label of each sink, by parameter; empty if the call has no arguments."""
     reason: str
-    """Parameters and sources, for the approver."""
+    """Parameters and sources, for the approver or, if the call is refused, for the model."""
+    is_refused: bool = False
+    """True if the policy refuses the call instead of asking an approver."""
+
+
+class _PolicyRefusal(ToolError):
+    """The policy refuses a call. The text has no untrusted words."""
 
 
 class PolicyRule(typing.Protocol):
     """Check of the labels of calls."""
 
     def __call__(self, call: ToolCall, tool: Tool, arguments: Mapping[str, Any]) -> PolicyViolation | None:
-        """Return the violation of a call with these arguments; None if it may run.
-
-        Raises:
-            ToolError: The call has a violation, and the policy refuses such calls.
-        """
+        """Return the violation of a call with these arguments; None if it may run."""
         ...
 
     def for_nested(self, sources: str) -> "PolicyRule":
         """Return the check of a nested call, whose outer call has read text of these sources."""
         ...
+
+
+class ResultIsolation(typing.Protocol):
+    """Interface to the withheld results of a session."""
+
+    is_nested: bool
+    """True for a call inside of another call, whose result the model does not get."""
+
+    def sources_of(self, call_id: str) -> str: ...
+    def withhold(self, index: int, call: ToolCall, tool: Tool | None, result: ToolResult) -> ToolResult: ...
+    def approve(self, call: ToolCall) -> None: ...
 
 
 class BatchTurn(typing.Protocol):
@@ -146,6 +161,10 @@ class Batch:
     """Returns the approval that a call needs in addition to the tool's own `approval`; None if it needs none."""
     policy: PolicyRule | None = attrs.field(default=None, kw_only=True)
     """Checks the labels of a call before it starts; None if the agent has no policy."""
+    isolation: ResultIsolation | None = attrs.field(default=None, kw_only=True)
+    """Withholds results with untrusted text; None if the model reads them."""
+    source_calls: Sequence[ToolCall] = attrs.field(default=(), kw_only=True)
+    """The calls with the references that the model wrote; empty if they are equal to `calls`."""
     grants: Mapping[str, Grant] = attrs.field(default=NO_GRANTS, kw_only=True)
     """Approvals of calls that may run, by call id."""
     timeout: float = attrs.field(default=DEFAULT_TIMEOUT_SECONDS, kw_only=True)
@@ -213,7 +232,7 @@ class Batch:
         if error is not None:
             self._finished[index] = _error_result(call, self._truncate(error))
             return
-        self._finished[index] = _success_result(call, self._truncate(content))
+        self._finished[index] = self._withhold(index, _success_result(call, self._truncate(content)))
 
     def reject_all(self, reason: str) -> None:
         """Reject all calls: the first result has the reason, the other results refer to it."""
@@ -341,8 +360,17 @@ class Batch:
                 result = mark_untrusted(
                     result, tool.origin
                 )  # the error quotes the schema, which is third-party text
-            self._finished[index] = result
+            self._finished[index] = (
+                result if isinstance(error, _PolicyRefusal) else self._withhold(index, result)
+            )
             return None
+
+    def _withhold(self, index: int, result: ToolResult) -> ToolResult:
+        """Return a result for the model, without untrusted text if it is isolated."""
+        if self.isolation is None:
+            return result
+        call = self.calls[index]
+        return self.isolation.withhold(index, call, self.registry.get(call.name), result)
 
     def _hold_for_approval(self, index: int, question: ApprovalRequired) -> None:
         """Record that a call awaits approval. Drop the traceback, which references this batch and its session."""
@@ -371,16 +399,33 @@ class Batch:
         refusal = None if self.check is None else self.check(call, tool)
         if refusal is not None:
             raise ToolError(refusal)
-        arguments = tool.argument_validator.validate(call.arguments)
-        violation = None
-        if self.policy is not None and call.id not in self.grants:
-            violation = self.policy(call, tool, arguments)
+        if self.isolation is None:
+            arguments = tool.argument_validator.validate(call.arguments)
+            violation = self._violation(call, tool, arguments)
+        else:  # the model must not learn from the order of checks if a withheld value fits the schema
+            violation = self._violation(call, tool, call.arguments)
+            arguments = {} if violation is not None else tool.argument_validator.validate(call.arguments)
         ask = self.required_approval(index) if tool.approval or self.ask is not None else None
         if tool.is_of_caller and ask is None:
             raise _with_labels(AskCaller(), violation)
         if ask is not None or violation is not None:
             raise _policy_question(tool, ask or ApprovalRequest(), violation)
         return tool, arguments
+
+    def _violation(
+        self, call: ToolCall, tool: Tool, arguments: Mapping[str, Any] | str
+    ) -> PolicyViolation | None:
+        """Return the violation for which a call needs an approval; None if it needs none.
+
+        Raises:
+            _PolicyRefusal: The policy refuses the call.
+        """
+        if self.policy is None or call.id in self.grants or isinstance(arguments, str):
+            return None
+        violation = self.policy(call, tool, arguments)
+        if violation is not None and violation.is_refused:
+            raise _PolicyRefusal(violation.reason)
+        return violation
 
     def required_approval(self, index: int) -> ApprovalRequest | None:
         """Return the approval that a call still needs; None if none. The first answer is kept until it is granted."""
@@ -417,11 +462,12 @@ class Batch:
             self.on_start(call)
         if tool.hooks:
             _call_hook(tool, "on_start", call)
+        active = active_trace.get()
+        run = self._run_and_convert if active is None else partial(self._run_traced, active)
+        if self.isolation is not None:
+            run = partial(self._run_isolated, run)
         try:
-            if (active := active_trace.get()) is None:
-                result = await self._run_and_convert(call, tool, arguments, call_context)
-            else:
-                result = await self._run_traced(active, call, tool, arguments, call_context)
+            result = await run(call, tool, arguments, call_context)
         except ApprovalRequired as question:
             self._hold_for_approval(index, question)
             return
@@ -430,7 +476,7 @@ class Batch:
         result = self._label(result, tool, call_context)
         if self.grants and isinstance(self.grants.get(call.id), Edit):
             result = attrs.evolve(result, content=_note_edited_arguments(result.content, arguments))
-        self._finished[index] = result
+        result = self._finished[index] = self._withhold(index, result)
         if self.on_finish is not None:
             self.on_finish(result)
         if tool.hooks:
@@ -441,8 +487,30 @@ class Batch:
         if origin := (tool.origin or tool.name) if tool.outside else call_context.origin:
             result = mark_untrusted(result, origin)
         if self.host is not None and (via := _sources_of_call(self.host, call_context)):
-            result = attrs.evolve(result, via=via)
+            result = attrs.evolve(result, via=join_origins(result.via, via))
         return result
+
+    async def _run_isolated(
+        self,
+        run: Callable[..., Awaitable[ToolResult]],
+        call: ToolCall,
+        tool: Tool,
+        arguments: dict[str, Any],
+        call_context: ToolContext,
+    ) -> ToolResult:
+        """Run a call, and collect the sources of its arguments and of the answers that it reads."""
+        isolation = self.isolation
+        assert isolation is not None  # noqa: S101 - checked by the caller
+        if isinstance(self.grants.get(call.id), Approve):
+            isolation.approve(call)
+        sources = CallSources(self.context._source, isolation.sources_of(call.id))  # noqa: SLF001 - the session of the call
+        token = running_call.set(sources)
+        try:
+            result = await run(call, tool, arguments, call_context)
+        finally:
+            running_call.reset(token)
+        found = join_origins(sources.given, sources.found)
+        return attrs.evolve(result, via=found) if found else result
 
     async def _run_traced(
         self,

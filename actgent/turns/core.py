@@ -61,6 +61,7 @@ from actgent.sessions.turn import Turn, checkpoint_of
 from actgent.support.fast_init import fast_constructor
 from actgent.support.user_code import convert_user_error
 
+from .calls.isolation import filled_reply
 from .calls.model_calls import ModelCaller
 from .calls.tool_calls import ToolCaller
 from .delivery_records import delivery_records, remote_reply_record
@@ -443,6 +444,13 @@ class AgentCore:
 
     async def reply(self, context: SessionContext, turn: Turn, deliveries: Sequence[Delivery]) -> None:
         """Record the deliveries of an answer, then call the session's handlers and route to other agents."""
+        policy = self.calling.policy
+        if policy is not None and policy.untrusted == "isolate":
+            registry = self.calling.registry
+            deliveries = [
+                filled_reply(context, registry, each) if isinstance(each, Reply) else each
+                for each in deliveries
+            ]
         if self.guards.answers:
             deliveries = [await self._apply_answer_guards(context, turn, each) for each in deliveries]
         if context.log is not None:

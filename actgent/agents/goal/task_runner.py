@@ -37,6 +37,7 @@ class TaskRunner(Tool):
     parameters = TASKS_SCHEMA
     effect: Effect = "idempotent"
     sinks = ()  # each nested call is checked
+    keeps_references = True
     exclusive = True
     calls_tools = True
     timeout = 3600.0

@@ -77,6 +77,7 @@ class ScheduleTask(SchedulingTool):
     }
     effect: Effect = "idempotent"
     sinks = ()  # the session keeps its label until the schedule fires
+    keeps_references = True
 
     async def act(self, session: Session, arguments: Mapping[str, Any], context: ToolContext) -> object:
         times = _times(arguments["when"])

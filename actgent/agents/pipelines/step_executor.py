@@ -18,6 +18,7 @@ from actgent.errors import ActgentError, Fenced, JournalError, ToolError
 from actgent.errors.safe_texts import model_error_text
 from actgent.journal.records import TaskOutcomeRecord, TurnOptions, task_message_id
 from actgent.runtime.delegation.task_delegation import Delegation
+from actgent.runtime.session_waits import note_sources
 from actgent.sessions.context import SessionContext
 from actgent.state.store import Store
 from actgent.tools.base import Effect, Tool, ToolContext
@@ -241,7 +242,7 @@ class _Run:
             deadline=math.inf if step.timeout is None else step.timeout,
             form=form,
         )
-        self.asker.conversation.add_via(answered.origin)  # later steps may get this output
+        note_sources(self.asker, answered.origin)  # later steps may get this output
         return answered
 
     def summary(self) -> str:

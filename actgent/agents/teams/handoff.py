@@ -98,6 +98,7 @@ class HandoffTool(Tool):
     }
     effect: Effect = "idempotent"
     sinks = ()  # the messages to the other agent carry the labels
+    keeps_references = True
 
     def __init__(self, agent: Receiver, name: str, description: str, *, has_history: bool) -> None:
         self.agent = agent
@@ -189,7 +190,6 @@ class AgentReceivers:
         elif note:
             prompt = f"You took this conversation over from {context.agent}. {note}"
         child.conversation.add_origin(origin)
-        child.conversation.add_via(context.conversation.via)
         with self._relay_deliveries(child, context, turn):
             try:
                 return await tool.agent.run(

@@ -35,7 +35,7 @@ from actgent.journal.records import (
 from actgent.journal.session_lists import SessionKey
 from actgent.messages import Message, Priority, Sender, Text, traceparent, valid_traceparent
 from actgent.runtime.agent_directory import Directory
-from actgent.runtime.session_waits import releasing_slot
+from actgent.runtime.session_waits import note_sources, releasing_slot
 from actgent.runtime.sessions.lifecycle import CLOSED_REASON
 from actgent.runtime.sessions.session_ids import choose_id, id_in_tree
 from actgent.runtime.sessions.session_opener import SessionOpener
@@ -148,7 +148,7 @@ class Delegation:
             answered = (
                 child if isinstance(child, TaskOutcomeRecord) else await self._wait(opener, child, asker)
             )
-            asker.conversation.add_via(answered.via)
+            note_sources(asker, answered.via)
             return answered
 
     async def _wait(

@@ -11,7 +11,7 @@ from actgent.journal.records import (
     Record,
     TaskOutcomeRecord,
 )
-from actgent.support.untrusted_text import fence
+from actgent.support.untrusted_text import fence, join_origins
 from actgent.tools.outputs.result_text import to_result_text
 
 from .tasks import Task
@@ -38,6 +38,7 @@ def outcome_of(
             via=via,
         )
     reply = task.future.answer()
+    origin = join_origins(origin, reply.origin)
     try:
         text = to_result_text(reply.text if reply.data is None else reply.data)
     except (TypeError, ValueError) as wrong:

@@ -28,6 +28,7 @@ def mark_untrusted(result: ToolResult, origin: str) -> ToolResult:
         origin=origin,
         mark=mark,
         media=tuple(map(_neutralize_name, result.media)) if result.media else (),
+        via=result.via,
     )
 
 

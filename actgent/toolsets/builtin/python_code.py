@@ -93,6 +93,7 @@ class PythonTool(Tool):
     outside = True  # the code may print untrusted text
     effect: Effect = "idempotent"  # a repetition uses the recorded results of its calls
     sinks = ()  # each nested call is checked
+    keeps_references = True
     description = _DESCRIPTION
     parameters: Mapping[str, Any] = {
         "type": "object",

@@ -80,7 +80,7 @@ class ApprovalRequests:
         asked = self._approvals(context, turn, batch)
         self._write(context, asked)
         turn.keep_results(batch.finished(), [batch.calls[place].id for place in batch.awaiting_approval])
-        context.conversation.open_calls = tuple(batch.calls)
+        context.conversation.open_calls = tuple(batch.source_calls or batch.calls)
         if context.log is not None:
             context.log.keep(batch.finished())
             await context.log.flush()

@@ -104,9 +104,11 @@ class NestedCalls:
         if turn.budget is not None and not has_begun:
             turn.budget.take_tool_calls(1, of=call.id, now=trio.current_time())
         batch = self.new_batch(self.context, turn, [call])
+        if batch.isolation is not None:
+            batch.isolation.is_nested = True
         if batch.policy is not None:
             batch.policy = batch.policy.for_nested(self.sources)
-        if (grant := self._grant(call)) is not None:
+        if (grant := self._grant(batch.calls[0])) is not None:
             batch.grants = {call.id: grant}
         if has_begun and tool.effect == "once":
             batch.set_result(0, None)
@@ -116,7 +118,7 @@ class NestedCalls:
             batch.on_stage = partial(self._begin, call)
         await batch.run()
         if (question := batch.awaiting_approval.get(0)) is not None:
-            raise self._question(call, question)
+            raise self._question(batch.calls[0], question)
         return self._keep(call, batch.results()[0])
 
     async def _begin(self, call: ToolCall, batch: Batch, places: Sequence[int]) -> None:

@@ -4,18 +4,20 @@ A sink is a parameter whose value needs a trusted source. The label of a call is
 it: the model may have obeyed any text in that request.
 """
 
+import functools
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import attrs
 
-from actgent.errors import ToolError
 from actgent.labels import Label, Policy, label_of
 from actgent.messages import Message, Text, ToolCall
 from actgent.sessions.context import SessionContext
 from actgent.tools.base import Tool
 from actgent.tools.execution import PolicyViolation
+
+from .isolation import Isolation
 
 _NOT_WORD = re.compile(r"\W+")
 _URL_NAME = re.compile(
@@ -32,6 +34,8 @@ class PolicyCheck:
 
     policy: Policy
     context: SessionContext
+    isolation: Isolation | None = None
+    """Withheld results of the session; None if the model reads all results."""
     nested_sources: str = ""
     """Sources of the results that the running outer call has read; empty for calls of the model."""
 
@@ -40,27 +44,41 @@ class PolicyCheck:
         return attrs.evolve(self, nested_sources=sources)
 
     def __call__(self, call: ToolCall, tool: Tool, arguments: Mapping[str, Any]) -> PolicyViolation | None:
-        """Return the violation of a call that is about to start; None if the call may run.
-
-        Raises:
-            ToolError: The call has a violation, and the policy refuses such calls.
-        """
+        """Return the violation of a call that is about to start; None if the call may run."""
         conversation = self.context.conversation
         label = label_of(conversation.origin, conversation.via, self.nested_sources)
-        if label.is_trusted:
+        if label.is_trusted and self.isolation is None:
             return None
         sinks = sinks_of(tool, arguments)
         if sinks is None:
             return None
-        if self.policy.check == "arguments":
-            said = _trusted_text(conversation.messages)
-            sinks = [name for name in sinks if not occurs(arguments[name], said)]
-            if not sinks:
-                return None
-        violation = PolicyViolation(dict.fromkeys(sinks, label), _reason(sinks, label))
-        if self.policy.violation == "refuse":
-            raise ToolError(f"refused: {violation.reason}. It did not run; {_REMEDY}.")
-        return violation
+        labels = {} if self.isolation is None else self._labels_of_values(self.isolation, call, sinks)
+        if not label.is_trusted and self._depends_on_context(sinks, arguments):
+            return self._violation(dict.fromkeys(sinks, label), label)
+        return self._violation(labels, functools.reduce(Label.__or__, labels.values())) if labels else None
+
+    def _labels_of_values(
+        self, isolation: Isolation, call: ToolCall, sinks: Sequence[str]
+    ) -> dict[str, Label]:
+        """Return the labels of the sinks whose values come from withheld results, and were not approved before."""
+        filled = isolation.unapproved(call)
+        return {name: label_of(filled[name]) for name in sinks if name in filled}
+
+    def _depends_on_context(self, sinks: Sequence[str], arguments: Mapping[str, Any]) -> bool:
+        """Return True if a call of the untrusted conversation is a violation."""
+        if self.policy.check == "context":
+            return True
+        said = _trusted_text(self.context.conversation.messages)
+        return not all(occurs(arguments[name], said) for name in sinks)
+
+    def _violation(self, labels: Mapping[str, Label], label: Label) -> PolicyViolation:
+        names = ", ".join(labels) or "this call"
+        reason = f"the model read untrusted text of {label} before it chose {names}"
+        if self.isolation is not None and self.context.conversation.label.is_trusted:
+            reason = f"untrusted text of {label} is the value of {names}"
+        if self.policy.violation == "ask":
+            return PolicyViolation(labels, reason)
+        return PolicyViolation(labels, f"refused: {reason}. It did not run; {_REMEDY}.", is_refused=True)
 
 
 def sinks_of(tool: Tool, arguments: Mapping[str, Any]) -> Sequence[str] | None:
@@ -93,10 +111,6 @@ def _has_url(schema: object) -> bool:
     if isinstance(schema, Mapping):
         return schema.get("format") in _URI_FORMATS or any(map(_has_url, schema.values()))
     return isinstance(schema, list) and any(map(_has_url, schema))
-
-
-def _reason(sinks: Sequence[str], label: Label) -> str:
-    return f"the model read untrusted text of {label} before it chose {', '.join(sinks) or 'this call'}"
 
 
 def _trusted_text(messages: Sequence[Message]) -> str:

@@ -35,6 +35,7 @@ from actgent.turns.dispatcher import Dispatcher
 from actgent.turns.observer import Observer
 
 from .approval_requests import ApprovalRequests
+from .isolation import Isolation
 from .nested_calls import NestedCalls
 from .policy_checks import PolicyCheck
 from .progress_publisher import ProgressPublisher
@@ -273,13 +274,24 @@ class ToolCaller:
             threads=self.threads,
         )
         grants = NO_GRANTS if context.approvals is None else grants_of(context.approvals, calls)
+        registry = (
+            with_caller_tools(self.registry, turn.options.tools) if turn.options.tools else self.registry
+        )
+        isolation, source_calls = None, calls
+        if self.policy is not None and self.policy.untrusted == "isolate":
+            isolation = Isolation(context, self.registry)
+            calls = [isolation.fill(call) for call in calls]
         batch = _make_batch(
             [edited(call, grants) for call in calls] if grants else calls,
-            self.registry if not turn.options.tools else with_caller_tools(self.registry, turn.options.tools),
+            registry,
             context=tool_context,
             check=partial(self._refusal, tool_context) if self.access else None,
             ask=None if self.approvals.rule is None else self.approvals.rule_for(tool_context),
-            policy=None if self.policy is None else PolicyCheck(policy=self.policy, context=context),
+            policy=None
+            if self.policy is None
+            else PolicyCheck(policy=self.policy, context=context, isolation=isolation),
+            isolation=isolation,
+            source_calls=() if isolation is None else source_calls,
             grants=grants,
             timeout=limits.tool_timeout,
             max_characters=limits.result_characters,
@@ -350,7 +362,7 @@ class ToolCaller:
         recorded so far.
         """
         results = batch.results()
-        in_text = tuple([call for call in batch.calls if not call.native])
+        in_text = tuple([call for call in batch.source_calls or batch.calls if not call.native])
         closing = message.caused(TOOLS, results, stage=stage, text_calls=in_text)
         context.conversation.append(closing)
         if context.log is not None and (is_over or turn.is_ending):
