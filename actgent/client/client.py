@@ -22,8 +22,8 @@ from .request_sender import RequestSender
 from .session_operations import SessionOperations, to_summary
 from .transport import RemoteRequest, Transport
 
-DEFAULT_PATIENCE_SECONDS = 30.0
-"""Default of `patience`: number of seconds for which a request is retried."""
+DEFAULT_RETRY_TIMEOUT_SECONDS = 30.0
+"""Default of `retry_timeout`: number of seconds for which a request is retried."""
 
 
 class Client(SessionOperations):
@@ -95,20 +95,20 @@ class Client(SessionOperations):
 
 @async_block()
 async def open_client(
-    transport: Transport, *, patience: float = DEFAULT_PATIENCE_SECONDS
+    transport: Transport, *, retry_timeout: float = DEFAULT_RETRY_TIMEOUT_SECONDS
 ) -> AsyncGenerator[Client, None]:
     """Open an `async with` block with a `Client` over a transport. Leaving the block closes the transport.
 
     Raises:
-        ConfigurationError: `patience` is not a number of seconds.
+        ConfigurationError: `retry_timeout` is not a number of seconds.
         OutsideTrio: The code runs on asyncio or without an event loop.
     """
     check_loop("connect()")
-    check_seconds("patience", patience)
+    check_seconds("retry_timeout", retry_timeout)
     raised: BaseException | None = None
     async with trio.open_nursery() as nursery:
         try:
-            yield Client(ServerLink(RequestSender(transport, patience), nursery))
+            yield Client(ServerLink(RequestSender(transport, retry_timeout), nursery))
         except BaseException as error:  # noqa: ASYNC103, BLE001 - raised again below, not wrapped into a group
             raised = error
         nursery.cancel_scope.cancel()
@@ -123,7 +123,7 @@ def connect(
     *,
     token: str | None = None,
     owner: str | None = None,
-    patience: float = DEFAULT_PATIENCE_SECONDS,
+    retry_timeout: float = DEFAULT_RETRY_TIMEOUT_SECONDS,
 ) -> AbstractAsyncContextManager[Client]:
     """Open an `async with` block with a `Client` of a gateway: `connect("http://127.0.0.1:8300", token=...)`.
 
@@ -134,10 +134,10 @@ def connect(
         url: Address of a gateway without `/v1`; or a list of addresses of one cluster, which are tried in turn.
         token: Token as `actgent token new` prints it.
         owner: Owner to act for, with a token that has the scope `impersonate:`; None acts for the token's owner.
-        patience: Seconds for which a request is retried while no server is reachable, or the server is full.
+        retry_timeout: Seconds for which a request is retried while no server is reachable, or the server is full.
 
     Raises:
-        ConfigurationError: An address, the token or `patience` is invalid.
+        ConfigurationError: An address, the token or `retry_timeout` is invalid.
         OutsideTrio: The code runs on asyncio or without an event loop; use `portal.connect` there.
     """
-    return open_client(HTTPTransport(url, token=token, owner=owner), patience=patience)
+    return open_client(HTTPTransport(url, token=token, owner=owner), retry_timeout=retry_timeout)

@@ -65,14 +65,14 @@ def _exists(path: Path) -> ConfigurationError:
 async def download(requests: RequestSender, request: RemoteRequest, file: BinaryIO) -> int:
     """Download the answer of a request into a file. Return the number of bytes written.
 
-    After a lost connection the download starts again from the first byte. It is retried for `requests.patience` seconds,
+    After a lost connection the download starts again from the first byte. It is retried for `requests.retry_timeout` seconds,
     counted from the last try that got further than all tries before.
 
     Raises:
         ServerUnreachable: No complete answer arrived in time.
         ActgentError: The server answered with an error.
     """
-    backoff, furthest, deadline = RetryBackoff(), 0, trio.current_time() + requests.patience
+    backoff, furthest, deadline = RetryBackoff(), 0, trio.current_time() + requests.retry_timeout
     broken = BrokenConnections(requests.transport, request)
     while True:
         target = _DownloadTarget(file)
@@ -91,7 +91,7 @@ async def download(requests: RequestSender, request: RemoteRequest, file: Binary
                 raise error_of(refused, request) from None
             failure, pause = refused, backoff.next_pause(refused.retry_after)
         if target.size > furthest:
-            furthest, deadline = target.size, trio.current_time() + requests.patience
+            furthest, deadline = target.size, trio.current_time() + requests.retry_timeout
         with trio.move_on_at(deadline):
             await broken.record(failure, begun=begun)
             await broken.wait_calm()

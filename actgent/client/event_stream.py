@@ -43,7 +43,7 @@ class ReconnectingStream:
     """Request that opens the stream."""
     cursor: int
     """Number of the last record that was delivered; the stream resumes after it."""
-    patience: float
+    retry_timeout: float
     """Seconds without a working connection after which `run` raises."""
     is_unnumbered: Callable[[StreamEvent], bool] = is_partial
     """Returns True for an event that has no record number and is delivered at once."""
@@ -57,7 +57,7 @@ class ReconnectingStream:
 
         Raises:
             InvalidCursor: The server's journal has fewer records than the cursor.
-            ServerUnreachable: No connection worked for `patience` seconds, or `MAX_BROKEN_CONNECTIONS` connections in a row broke.
+            ServerUnreachable: No connection worked for `retry_timeout` seconds, or `MAX_BROKEN_CONNECTIONS` connections in a row broke.
             ActgentError: The server answered with an error, for example `SessionNotFound` if the session was erased.
         """
         backoff, since = RetryBackoff(), trio.current_time()
@@ -80,11 +80,11 @@ class ReconnectingStream:
             if not backoff.tries:  # the connection delivered bytes
                 since, broken.count = trio.current_time(), 0
             reason = "the connection ended" if failure is None else str(failure)
-            with trio.move_on_at(since + self.patience):
+            with trio.move_on_at(since + self.retry_timeout):
                 if failure is not None:
                     await broken.record(failure, begun=begun)
                 await broken.wait_calm()
-            if trio.current_time() >= since + self.patience:
+            if trio.current_time() >= since + self.retry_timeout:
                 raise self.transport.lost(reason, was_sent=True)
             await self._pause(backoff, reason, minimum)
 

@@ -168,7 +168,7 @@ class EventSubscription:
             ActgentError: The stream failed for good.
         """
         if self._scope is not None:
-            with trio.move_on_after(self._link.requests.patience):
+            with trio.move_on_after(self._link.requests.retry_timeout):
                 await self._ready.wait()
         if self._error is not None and not isinstance(self._error, SessionNotFound):
             raise self._error
@@ -216,7 +216,7 @@ class EventSubscription:
             transport=self._link.requests.transport,
             request=attrs.evolve(self._request, wanted=self._event_names, along=CONTEXT_EVENTS),
             cursor=cursor,
-            patience=math.inf,
+            retry_timeout=math.inf,
             opened=self._ready,
         )
 

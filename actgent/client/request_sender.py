@@ -1,4 +1,4 @@
-"""Retries of requests after lost connections and temporary errors, within the client's patience and only if safe."""
+"""Retries of requests after lost connections and temporary errors, within the client's retry timeout and only if safe."""
 
 import random
 from collections.abc import Collection
@@ -16,7 +16,7 @@ MIN_PAUSE_SECONDS = 0.1
 MAX_PAUSE_SECONDS = 10.0
 """Shortest and longest pause in seconds between two tries. Each pause doubles the previous one, with 25 % random jitter."""
 MIN_REMAINING_SHARE = 0.1
-"""No further try starts when only this share of the patience remains."""
+"""No further try starts when only this share of the retry timeout remains."""
 HARD_LIMIT_FACTOR, HARD_LIMIT_EXTRA_SECONDS = 1.05, 0.05
 """Factor and seconds by which a try may exceed its time limit before it is cancelled."""
 MAX_BROKEN_CONNECTIONS = 3
@@ -124,7 +124,7 @@ class RequestSender:
     """Sends the requests of a client, and retries them while that is safe."""
 
     transport: Transport
-    patience: float
+    retry_timeout: float
     """Seconds for which a request is retried."""
 
     async def send(
@@ -164,17 +164,17 @@ class RequestSender:
             may_be_done: True means: an earlier request, sent in another way, may already have had this effect.
 
         Raises:
-            ServerUnreachable: No server answered within the patience, or it is unknown whether a server accepted the request,
+            ServerUnreachable: No server answered within the retry timeout, or it is unknown whether a server accepted the request,
                 or `MAX_BROKEN_CONNECTIONS` connections broke during the request.
             ActgentError: The server answered with an error.
         """
-        backoff, deadline = RetryBackoff(), trio.current_time() + self.patience
+        backoff, deadline = RetryBackoff(), trio.current_time() + self.retry_timeout
         broken = BrokenConnections(self.transport, request)
         error: ActgentError | None = None
         while True:
             remaining = deadline - trio.current_time()
             if (
-                error is not None and remaining <= self.patience * MIN_REMAINING_SHARE
+                error is not None and remaining <= self.retry_timeout * MIN_REMAINING_SHARE
             ):  # too little for another answer
                 raise error
             begun = trio.current_time()
@@ -204,7 +204,7 @@ class RequestSender:
                     await broken.record(lost, begun=begun)
                 pause = backoff.next_pause()
             remaining = deadline - trio.current_time()
-            if remaining <= self.patience * MIN_REMAINING_SHARE:
+            if remaining <= self.retry_timeout * MIN_REMAINING_SHARE:
                 raise error
             with trio.move_on_after(remaining):
                 await broken.wait_calm()

@@ -173,7 +173,7 @@ class RemoteSession:
 
         Raises:
             SessionNotFound: The server has no such session; raised at the start of the block if `after` is None.
-            ServerUnreachable: No server answered within the client's patience.
+            ServerUnreachable: No server answered within the client's retry timeout.
         """
         # The position is read before the block starts: it must not include records of what the block does.
         begin = after if after is not None else (await self.fetch())["records"]
@@ -557,7 +557,7 @@ class RemoteSession:
             transport=self.requests.transport,
             request=request,
             cursor=after,
-            patience=self.requests.patience,
+            retry_timeout=self.requests.retry_timeout,
             is_unnumbered=is_unnumbered,
             opened=trio.Event() if opened is None else opened,
         )

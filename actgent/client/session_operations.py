@@ -20,7 +20,7 @@ from .request_sender import RequestSender
 from .transport import Operation, RemoteRequest
 
 COMPARE_SECONDS = 60.0
-"""Seconds for which the client waits for the answer of a `compare` request, in addition to its patience."""
+"""Seconds for which the client waits for the answer of a `compare` request, in addition to its retry timeout."""
 
 
 @attrs.frozen(kw_only=True)

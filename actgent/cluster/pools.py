@@ -76,13 +76,13 @@ class PoolLinks:
         self._node, self._follow, self._key, self._now, self._nursery = node, follow, key, now, nursery
         self._known: dict[str, tuple[PoolDirectory, NodeTransport]] = {}
 
-    async def ask(self, pool: str, task: PoolTask, *, patience: float) -> PoolReport:
+    async def ask(self, pool: str, task: PoolTask, *, retry_timeout: float) -> PoolReport:
         """Run a task in another pool, and wait for its report. Retry until it is answered.
 
         Raises:
-            NotRunning: The pool has had no node for `patience` seconds.
+            NotRunning: The pool has had no node for `retry_timeout` seconds.
         """
-        until, pause = trio.current_time() + patience, FIRST_PAUSE_SECONDS
+        until, pause = trio.current_time() + retry_timeout, FIRST_PAUSE_SECONDS
         while True:
             try:
                 report = await self._try(pool, ASK, task)
@@ -91,11 +91,11 @@ class PoolLinks:
                     raise NotRunning(f"{task.agent}@{pool}", pool=pool) from None
             except (ConnectionLost, JournalError) as error:
                 _log.debug("pool %s is asked again: %s", LogVariable(pool), error)
-                until = trio.current_time() + patience
+                until = trio.current_time() + retry_timeout
             else:
                 if report.refused or report.answered is not None:
                     return report
-                until, pause = trio.current_time() + patience, 0.0
+                until, pause = trio.current_time() + retry_timeout, 0.0
             await trio.sleep(pause)
             pause = min(max(2 * pause, FIRST_PAUSE_SECONDS), LONGEST_PAUSE_SECONDS)
 

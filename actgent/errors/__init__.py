@@ -788,7 +788,7 @@ class ServerUnreachable(RemoteError):
         self.was_sent = was_sent
         """True if the server may have executed the request."""
         super().__init__(
-            f"the server cannot be reached ({reason}): check that it runs, and its address; patience= of connect() is "
+            f"the server cannot be reached ({reason}): check that it runs, and its address; retry_timeout= of connect() is "
             "the time that a client keeps trying"
         )
 

@@ -6,7 +6,7 @@ from types import TracebackType
 from typing import Any, Self, Unpack
 
 from actgent.client.agent import RemoteAgent
-from actgent.client.client import DEFAULT_PATIENCE_SECONDS, Client, connect
+from actgent.client.client import DEFAULT_RETRY_TIMEOUT_SECONDS, Client, connect
 from actgent.client.session import RemoteSession
 from actgent.control.limits import Limits
 from actgent.messages import Delivery, OnBusy, Priority, PriorityName, Sender
@@ -202,10 +202,12 @@ class PortalClient(Proxy):
         *,
         token: str,
         owner: str | None = None,
-        patience: float = DEFAULT_PATIENCE_SECONDS,
+        retry_timeout: float = DEFAULT_RETRY_TIMEOUT_SECONDS,
     ) -> None:
         super().__init__(portal)
-        self._block = HeldBlock(portal.thread, connect(url, token=token, owner=owner, patience=patience))
+        self._block = HeldBlock(
+            portal.thread, connect(url, token=token, owner=owner, retry_timeout=retry_timeout)
+        )
 
     def __enter__(self) -> Self:
         self.inner = self.wait(self._block.enter)

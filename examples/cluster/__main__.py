@@ -183,7 +183,7 @@ async def hold_conversations(folder: Path) -> bool:
     write_tokens(tokens, [known])
     async with open_node(NODES[0], tokens) as first, open_node(NODES[1], tokens) as second:
         urls = [await wait_started(NODES[0], first), await wait_started(NODES[1], second)]
-        async with connect(urls, token=token, patience=60) as client:
+        async with connect(urls, token=token, retry_timeout=60) as client:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(story.kill, NODES[0], first)
                 for name in story.talks:

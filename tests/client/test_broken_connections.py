@@ -97,9 +97,9 @@ async def read_observations(client):
 )
 @pytest.mark.parametrize("fail", [broken, broken_behind_the_gateway])
 async def test_three_broken_connections_end_a_request(autojump_clock, ask, operation, fail):
-    """The error names the request and says that it may have had its effect. The patience is not used up."""
+    """The error names the request and says that it may have had its effect. The retry timeout is not used up."""
     transport = Failing(fail)
-    async with open_client(transport, patience=1000) as client:
+    async with open_client(transport, retry_timeout=1000) as client:
         with pytest.raises(
             ServerUnreachable, match=f"3 connections broke during the request '{operation}'"
         ) as error:
@@ -119,7 +119,7 @@ async def test_slowly_ending_process_does_not_use_all_tries(autojump_clock, ask,
         return fail() if trio.current_time() < began + 1 else Refused("gone", "", status=410, fields={})
 
     transport = Failing(fail_then_refuse)
-    async with open_client(transport, patience=1000) as client:
+    async with open_client(transport, retry_timeout=1000) as client:
         with pytest.raises(RemoteError) as error:
             await ask(client)
     assert "connections broke" not in str(error.value)
@@ -138,7 +138,7 @@ async def test_the_last_try_waits_until_no_node_has_crashed_for_a_while(autojump
         return broken()
 
     transport = Failing(fail)
-    async with open_client(transport, patience=1000) as client:
+    async with open_client(transport, retry_timeout=1000) as client:
         with pytest.raises(RemoteError) as error:
             await ask(client)
     assert "connections broke" not in str(error.value)
@@ -147,8 +147,8 @@ async def test_the_last_try_waits_until_no_node_has_crashed_for_a_while(autojump
 
 
 @pytest.mark.parametrize("ask", [list_sessions, read_observations, "download"])
-async def test_the_wait_for_calm_ends_with_the_patience(autojump_clock, tmp_path, ask):
-    """In a cluster whose nodes crash all the time, no request waits longer than its patience."""
+async def test_the_wait_for_calm_ends_with_the_retry_timeout(autojump_clock, tmp_path, ask):
+    """In a cluster whose nodes crash all the time, no request waits longer than its retry timeout."""
 
     class NeverCalm(Failing):
         async def calm_seconds(self):
@@ -159,7 +159,7 @@ async def test_the_wait_for_calm_ends_with_the_patience(autojump_clock, tmp_path
         await client.export_session("s1", tmp_path / "s1.jsonl")
 
     transport, began = NeverCalm(broken), trio.current_time()
-    async with open_client(transport, patience=100) as client:
+    async with open_client(transport, retry_timeout=100) as client:
         with trio.fail_after(1000), pytest.raises(ServerUnreachable):
             await (export if ask == "download" else ask)(client)
     assert 80 <= trio.current_time() - began <= 110
@@ -176,7 +176,7 @@ async def test_a_comparison_that_crashes_its_server_ends_after_three_breaks(auto
             raise self.fail()
 
     transport = Working(broken)
-    async with open_client(transport, patience=1000) as client:
+    async with open_client(transport, retry_timeout=1000) as client:
         with pytest.raises(ServerUnreachable, match="3 connections broke during the request 'post_compare'"):
             await compare(client)
     assert transport.asked == ["post_compare"] * MAX_BROKEN_CONNECTIONS
@@ -193,7 +193,7 @@ async def test_a_long_poll_that_waited_when_its_connection_broke_is_sent_again(a
             raise Refused("gone", "", status=410, fields={}) if is_over else self.fail()
 
     transport = Polling(broken)
-    async with open_client(transport, patience=1000) as client:
+    async with open_client(transport, retry_timeout=1000) as client:
         agent = client.agent("clerk")
         with pytest.raises(RemoteError) as error:
             await agent.run("hello", session=agent._session_for_requests("s1"))
@@ -211,9 +211,9 @@ async def test_a_long_poll_that_waited_when_its_connection_broke_is_sent_again(a
     ids=["no server is up", "refused connection", "timeout", "unavailable"],
 )
 async def test_other_failures_do_not_count_as_broken_connections(autojump_clock, fail, is_up):
-    """The request is tried until the patience ends."""
+    """The request is tried until the retry timeout ends."""
     transport = Failing(fail, is_up=is_up)
-    async with open_client(transport, patience=100) as client:
+    async with open_client(transport, retry_timeout=100) as client:
         with pytest.raises(RemoteError) as error:
             await client.sessions()
     assert "connections broke" not in str(error.value)
@@ -277,7 +277,7 @@ async def test_server_that_closes_connections_gets_three_tries():
     """Its probes are answered, so the request counts as the cause of the broken connections."""
     async with (
         open_server(lambda: None) as server,
-        connect(server.url, token="act_x", patience=60) as client,
+        connect(server.url, token="act_x", retry_timeout=60) as client,
     ):
         with trio.fail_after(50), pytest.raises(ServerUnreachable, match="3 connections broke") as error:
             await client.agents()
@@ -291,7 +291,7 @@ async def test_cut_answer_is_not_a_broken_connection(cut):
     answers = [EMPTY[:cut]] * 5 + [EMPTY]
     async with (
         open_server(lambda: answers.pop(0)) as server,
-        connect(server.url, token="act_x", patience=60) as client,
+        connect(server.url, token="act_x", retry_timeout=60) as client,
     ):
         with trio.fail_after(50):
             assert await client.agents() == ()
@@ -310,7 +310,7 @@ async def test_proxy_without_a_server_is_retried():
     port = listener.socket.getsockname()[1]
     async with trio.open_nursery() as nursery:
         nursery.start_soon(trio.serve_listeners, close, [listener])
-        async with connect(f"http://127.0.0.1:{port}", token="act_x", patience=2) as client:
+        async with connect(f"http://127.0.0.1:{port}", token="act_x", retry_timeout=2) as client:
             with pytest.raises(ServerUnreachable) as error:
                 await client.agents()
         nursery.cancel_scope.cancel()
@@ -325,7 +325,7 @@ async def test_addresses_are_tried_in_turn():
     """
     async with open_server(lambda: None) as breaking, open_server(lambda: EMPTY) as answering:
         addresses = [await closed_address(), breaking.url, answering.url]
-        async with connect(addresses, token="act_x", patience=60) as client:
+        async with connect(addresses, token="act_x", retry_timeout=60) as client:
             with trio.fail_after(50):
                 assert await client.agents() == ()
                 assert (len(breaking.paths), len(answering.paths)) == (1, 1)
@@ -333,35 +333,35 @@ async def test_addresses_are_tried_in_turn():
         assert (len(breaking.paths), len(answering.paths)) == (1, 2)
 
 
-async def test_gateway_receives_the_remaining_patience():
-    """The request has the remaining patience, and states that the client counts broken connections."""
+async def test_gateway_receives_the_remaining_retry_timeout():
+    """The request has the remaining retry timeout, and states that the client counts broken connections."""
     async with (
         open_server(lambda: EMPTY) as server,
-        connect(server.url, token="act_x", patience=20) as client,
+        connect(server.url, token="act_x", retry_timeout=20) as client,
     ):
         await client.agents()
     lines = dict(line.split(": ", 1) for line in server.heads[0].split("\r\n")[1:])
-    assert 17 < float(lines["actgent-patience"]) <= 18
+    assert 17 < float(lines["actgent-retry-timeout"]) <= 18
     assert lines["actgent-counts-breaks"] == "0"
 
 
 async def test_error_states_whether_the_request_was_sent():
     """`was_sent` is False if each address refuses the connection, and True if an answer did not arrive in time."""
-    async with connect([await closed_address()] * 2, token="act_x", patience=0.3) as client:
+    async with connect([await closed_address()] * 2, token="act_x", retry_timeout=0.3) as client:
         with pytest.raises(ServerUnreachable) as error:
             await client.agents()
         assert not error.value.was_sent
     silent = EMPTY[:20]
     async with (
         open_server(lambda: silent) as server,
-        connect(server.url, token="act_x", patience=0.5) as client,
+        connect(server.url, token="act_x", retry_timeout=0.5) as client,
     ):
         with pytest.raises(ServerUnreachable) as error:
             await client.agents()
         assert error.value.was_sent
 
 
-# --- patience ----------------------------------------------------------------------------
+# --- retry timeout ----------------------------------------------------------------------------
 
 
 class Hanging(Failing):
@@ -380,16 +380,16 @@ FAILURES = {
 }
 
 
-@pytest.mark.parametrize("patience", [1, 5, 30, 300])
+@pytest.mark.parametrize("retry_timeout", [1, 5, 30, 300])
 @pytest.mark.parametrize("failure", FAILURES)
-async def test_request_ends_within_a_tenth_of_its_patience(autojump_clock, failure, patience):
+async def test_request_ends_within_a_tenth_of_its_retry_timeout(autojump_clock, failure, retry_timeout):
     """Measured with the virtual clock, whatever the server does."""
     transport = FAILURES[failure]
     began = trio.current_time()
-    async with open_client(transport, patience=patience) as client:
+    async with open_client(transport, retry_timeout=retry_timeout) as client:
         with pytest.raises((RemoteError, InboxFull)):
             await client.sessions()
-    assert 0.8 * patience <= trio.current_time() - began <= 1.1 * patience
+    assert 0.8 * retry_timeout <= trio.current_time() - began <= 1.1 * retry_timeout
 
 
 async def test_a_node_reports_for_how_long_no_node_has_crashed():

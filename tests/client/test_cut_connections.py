@@ -94,7 +94,7 @@ async def test_killed_server_loses_no_message(start, commands, tmp_path):  # noq
     token, heard = make_token(commands, tmp_path), Counted()
     process, url = await trio.to_thread.run_sync(start)
     port = int(url.rpartition(":")[2])
-    async with connect(url, token=token, patience=60) as client:
+    async with connect(url, token=token, retry_timeout=60) as client:
         agent = client.agent("clerk")
         session = await agent.create_session("ada", session_id="s1")
         session.on_conversation(heard.take)
@@ -144,12 +144,12 @@ async def test_slow_handler_delays_no_other_and_loses_nothing(serving):
     assert len(heard) == 60
 
 
-async def test_unreachable_server_raises_within_patience():
-    """The client retries within its patience. Then the error says that nothing was sent."""
+async def test_unreachable_server_raises_within_retry_timeout():
+    """The client retries within its retry timeout. Then the error says that nothing was sent."""
     (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
     port = listener.socket.getsockname()[1]
     await listener.aclose()
-    async with connect(f"http://127.0.0.1:{port}", token="act_x", patience=0.3) as client:
+    async with connect(f"http://127.0.0.1:{port}", token="act_x", retry_timeout=0.3) as client:
         with pytest.raises(ServerUnreachable) as error:
             await client.agents()
     assert not error.value.was_sent

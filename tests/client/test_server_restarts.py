@@ -79,7 +79,7 @@ async def talking(url, token):
     """Twenty sessions that talk; gives what they heard, and at the end all of them have said what they had to say."""
     came, over = trio.lowlevel.ParkingLot(), []
     everything = [Told(f"s{number:02}", came=came) for number in range(SESSIONS)]
-    async with connect(url, token=token, patience=120) as client:
+    async with connect(url, token=token, retry_timeout=120) as client:
         agent = client.agent("clerk")
         with trio.fail_after(300):
             async with trio.open_nursery() as nursery:

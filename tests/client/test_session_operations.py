@@ -88,7 +88,7 @@ async def test_fork_is_written_once_over_cut_connections():
     async with (
         open_all() as (served, client, _),
         open_relay(served.url, seed=3, cuts=5, longest=900) as relay,
-        served.connect(url=relay.url, patience=120) as cut,
+        served.connect(url=relay.url, retry_timeout=120) as cut,
     ):
         made = {(await cut.fork("s1")).session_id for _ in range(6)}
         assert len(made) == 6
@@ -163,7 +163,7 @@ async def test_export_is_complete_over_cut_connections(tmp_path):
         await client.export_session("s1", tmp_path / "whole")
         assert (tmp_path / "cut").read_bytes() == (tmp_path / "whole").read_bytes()
         token = served.token
-    async with connect("http://127.0.0.1:9", token=token, patience=0.2) as client:
+    async with connect("http://127.0.0.1:9", token=token, retry_timeout=0.2) as client:
         with pytest.raises(ServerUnreachable):
             await client.export_session("s1", tmp_path / "gone")
     assert sorted(each.name for each in tmp_path.iterdir()) == ["cut", "whole"]

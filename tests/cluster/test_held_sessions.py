@@ -7,7 +7,7 @@ import trio
 
 pytest.importorskip("psycopg", reason="the extra `postgres` is not installed")
 
-from actgent.client.http.http_request import BREAKS_HEADER, PATIENCE_HEADER
+from actgent.client.http.http_request import BREAKS_HEADER, RETRY_TIMEOUT_HEADER
 from actgent.journal.postgres import NodeRow, NodeTable
 from actgent.support.postgres_address import split_schema
 from actgent.web.server.request_relay import HOLD_SECONDS
@@ -30,7 +30,7 @@ async def get(url, path, headers):
 async def test_a_request_for_a_held_session_waits_as_its_client_retries(open_cluster, gateway):
     """A client that counts broken connections is asked to retry after a moment; for another one the gateway waits."""
     with trio.fail_after(PATIENCE):
-        async with open_pair(open_cluster) as pair, pair.cluster.connect(patience=PATIENCE) as client:
+        async with open_pair(open_cluster) as pair, pair.cluster.connect(retry_timeout=PATIENCE) as client:
             owner = pair.two if gateway == "of another node" else pair.one
             quarantine = owner.membership.node.quarantine
             session_id = pair.id_at(owner)
@@ -39,11 +39,11 @@ async def test_a_request_for_a_held_session_waits_as_its_client_retries(open_clu
             quarantine._withheld[session_id] = trio.Event()
             url, path = f"http://127.0.0.1:{pair.cluster.balancer.ports[0]}", f"/sessions/{session_id}"
             path += "?agent=clerk"
-            counting = {BREAKS_HEADER: "0", PATIENCE_HEADER: "30"}
+            counting = {BREAKS_HEADER: "0", RETRY_TIMEOUT_HEADER: "30"}
             status, problem, seconds = await get(url, path, counting)
             assert (status, problem["held"], problem["retry_after"]) == (503, True, 1)
             assert seconds < HOLD_SECONDS + SLACK
-            status, problem, seconds = await get(url, path, {PATIENCE_HEADER: "3"})
+            status, problem, seconds = await get(url, path, {RETRY_TIMEOUT_HEADER: "3"})
             assert (status, problem["held"]) == (503, True)
             assert 1.5 < seconds < 3 + SLACK
             async with trio.open_nursery() as nursery:

@@ -19,7 +19,7 @@ async def open_with_pending(open_cluster, model, *, deliveries):
     async with (
         open_cluster() as cluster,
         cluster.node(make_clerk(model), node="one") as one,
-        cluster.connect(patience=PATIENCE) as client,
+        cluster.connect(retry_timeout=PATIENCE) as client,
     ):
         while len(one.journal.owned) < one.journal.count:  # noqa: ASYNC110 - it is asked
             await trio.sleep(0.02)

@@ -245,9 +245,9 @@ async def test_a_task_that_is_stopped_before_it_arrives_never_begins():
         links = runtime.delegation.pools
         for _ in range(2):
             assert (await links.cancel(writers.pool, late)).answered.failed == "stopped"
-            assert (await links.ask(writers.pool, late, patience=5)).answered.failed == "stopped"
+            assert (await links.ask(writers.pool, late, retry_timeout=5)).answered.failed == "stopped"
         for _ in range(2):
-            assert (await links.ask(writers.pool, early, patience=5)).answered.text == "written: a poem"
+            assert (await links.ask(writers.pool, early, retry_timeout=5)).answered.text == "written: a poem"
             assert (await links.cancel(writers.pool, early)).answered.text == "written: a poem"
     assert calls == ["a poem"]
 
@@ -335,7 +335,7 @@ async def test_unknown_pool_or_agent_is_a_clear_error():
     """Cases: an agent that the pool does not host, a pool without nodes, and a process without a cluster."""
     async with open_pools() as (editors, writers), writers.node(writing()):
         painter = PoolAgent("painter", pool=writers.pool)
-        lost = PoolAgent("writer", pool="nobody-hosts-this", patience=0.5)
+        lost = PoolAgent("writer", pool="nobody-hosts-this", retry_timeout=0.5)
         async with node(editors, painter, lost):
             with pytest.raises(
                 RemoteError, match=r"no agent 'painter' runs in pool .*: its agents are 'writer'"
@@ -407,7 +407,7 @@ async def test_task_cannot_use_a_session_of_another_owner():
             task = PoolTask(session_id="hers", agent="writer", asker="p/a/s", owner="a@p", message=mine)
             for verb in (
                 runtime.delegation.pools.cancel(writers.pool, task),
-                runtime.delegation.pools.ask(writers.pool, task, patience=5),
+                runtime.delegation.pools.ask(writers.pool, task, retry_timeout=5),
             ):
                 assert "another session" in (await verb).refused
             session = await there.agents.agent("writer").open_session("hers", owner="eve")

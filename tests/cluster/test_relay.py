@@ -182,7 +182,7 @@ async def test_a_message_without_an_owner_is_acknowledged_and_answered_once_by_t
         async with (
             open_cluster() as cluster,
             cluster.node(make_clerk(models[0]), node="one") as one,
-            cluster.connect(patience=PATIENCE) as client,
+            cluster.connect(retry_timeout=PATIENCE) as client,
         ):
             while len(one.journal.owned) < one.journal.count:  # noqa: ASYNC110 - it is asked
                 await trio.sleep(0.02)

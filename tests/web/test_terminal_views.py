@@ -68,7 +68,7 @@ async def test_failed_webhooks_are_listed_and_redelivered(serving, receiving):
     status = [503]
     with receiving(lambda *_: status[0]) as receiver:
         webhook = Webhook(
-            receiver.url, secrets=[new_webhook_secret()], allow=["127.0.0.1"], pause=0.01, patience=0.01
+            receiver.url, secrets=[new_webhook_secret()], allow=["127.0.0.1"], pause=0.01, retry_timeout=0.01
         )
         async with serving(notify=[webhook]) as served, served.client() as ada, served.client("root") as root:
             at = {"token": served.tokens["root"]}, ("--at", served.gateway.url)

@@ -180,13 +180,13 @@ async def test_rejected_session_delays_no_other(serving, receiving):
 
 
 async def test_undelivered_notification_is_listed_as_failed(serving, receiving):
-    """After the patience, a notification is listed as failed, and the next one is sent."""
+    """After the retry timeout, a notification is listed as failed, and the next one is sent."""
 
     def behave(receiver, body):
         return 503 if body["data"]["text"] == "you said: bad" else 204
 
     with receiving(behave) as receiver:
-        async with told(serving, receiver, patience=0.05) as (served, ada):
+        async with told(serving, receiver, retry_timeout=0.05) as (served, ada):
             await say(ada, "s1", "bad")
             await say(ada, "s1", "good")
             await until(lambda: len(receiver.got) == 1)
@@ -204,7 +204,10 @@ async def test_failed_notifications_are_redelivered(serving, receiving):
         return 503 if body["data"]["session_id"] in down else 204
 
     with receiving(behave) as receiver:
-        async with told(serving, receiver, patience=0.05) as (served, ada), served.client("root") as root:
+        async with (
+            told(serving, receiver, retry_timeout=0.05) as (served, ada),
+            served.client("root") as root,
+        ):
             for session in sorted(down):
                 await say(ada, session, "hello")
             with trio.fail_after(30):
@@ -244,7 +247,7 @@ async def test_failed_notifications_are_redelivered_after_a_restart(serving, rec
     """The list stands in the journal; what is taken is not there after a further start either."""
     journal, status = f"sqlite:///{tmp_path}/j.db", [503]
     with receiving(lambda *_: status[0]) as receiver:
-        async with told(serving, receiver, patience=0.02, journal=journal) as (served, ada):
+        async with told(serving, receiver, retry_timeout=0.02, journal=journal) as (served, ada):
             await say(ada, "s1")
             with trio.fail_after(30):
                 while not await given_up(served):  # noqa: ASYNC110 - asked over HTTP
@@ -266,7 +269,7 @@ async def test_private_receiver_requires_allow(serving, receiving):
     """Without `allow`, no request reaches a receiver on loopback, also not by a redirect."""
     with receiving() as inner, receiving(lambda *_: (307, ("location", inner.url))) as outer:
         closed = hook(inner, allow=[])
-        async with told(serving, outer, closed, patience=0.02) as (served, ada):
+        async with told(serving, outer, closed, retry_timeout=0.02) as (served, ada):
             await say(ada, "s1")
             with trio.fail_after(30):
                 while len(failed := await given_up(served)) < 2:  # noqa: ASYNC110 - asked over HTTP

@@ -68,7 +68,7 @@ class PoolAgent(Agent[Any, Any]):
         capabilities: Abilities of the agent, as text.
         limits: Maximum `model_calls`, `tool_calls`, `tokens`, `cost` and `seconds` of one task. The default of each is half of
             the remaining budget of the calling session, if it has one.
-        patience: Maximum seconds to wait for a pool that has had no node yet.
+        retry_timeout: Maximum seconds to wait for a pool that has had no node yet.
         deadline: Seconds until a task is stopped whose caller sets no deadline.
         sessions: Maximum number of concurrent tasks.
         grace: Seconds to finish accepted messages when the agent stops.
@@ -86,14 +86,14 @@ class PoolAgent(Agent[Any, Any]):
         goal: str = "",
         capabilities: str = "",
         limits: Limits | None = None,
-        patience: float = 30.0,
+        retry_timeout: float = 30.0,
         deadline: float = TASK_DEADLINE_SECONDS,
         sessions: int = 100,
         grace: float = 10.0,
     ) -> None:
         if not pool or "/" in pool:
             raise ConfigurationError(f"pool= is the name of a pool of the cluster, not {pool!r:.100}")
-        check_each_seconds(patience=patience, deadline=deadline)
+        check_each_seconds(retry_timeout=retry_timeout, deadline=deadline)
         check_session_limits(limits)
         super().__init__(
             f"{name}@{pool}",
@@ -108,7 +108,7 @@ class PoolAgent(Agent[Any, Any]):
         self.agent, self.pool = name, pool
         self.granted = Limits() if limits is None else limits
         """Maximum limits of one task."""
-        self.patience, self.deadline = patience, deadline
+        self.retry_timeout, self.deadline = retry_timeout, deadline
         self._on_session.append(self._register_handler)
         self._receiver: _PoolReceiver
 
@@ -186,7 +186,7 @@ class _PoolReceiver:
         turn.blame = UNREACHABLE
         with releasing_slot():
             report = await self.pools.ask(
-                self.agent.pool, self._task(context, turn, task), patience=self.agent.patience
+                self.agent.pool, self._task(context, turn, task), retry_timeout=self.agent.retry_timeout
             )
         if report.refused:  # a rejected cancellation leaves the task stopped, like a failed task
             raise RemoteError(f"pool {self.agent.pool!r} refused a task: {report.refused}")

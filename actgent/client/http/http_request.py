@@ -57,7 +57,7 @@ EVENTS_ALONG_HEADER = "actgent-events-along"
 
 Without this header, all other events are sent.
 """
-PATIENCE_HEADER = "actgent-patience"
+RETRY_TIMEOUT_HEADER = "actgent-retry-timeout"
 """Request header: seconds for which the client waits until a node accepts the request."""
 BREAKS_HEADER = "actgent-counts-breaks"
 """Request header: number of connections that broke during this request. With it, a gateway reports a further break at once."""

@@ -20,8 +20,8 @@ from actgent.support.user_code import explained_text
 from .http_request import (
     EVENT_STREAM_TYPE,
     NO_CONTENT,
-    PATIENCE_HEADER,
     REPEATED_HEADER,
+    RETRY_TIMEOUT_HEADER,
     HTTPRequest,
     parse_problem,
     parse_response,
@@ -138,7 +138,7 @@ class HTTPTransport(Transport):
         timeout = httpx2.Timeout(ANSWER_SECONDS, connect=min(CONNECT_SECONDS, within), read=seconds)
         headers = request.headers
         if math.isfinite(within):
-            headers = {**headers, PATIENCE_HEADER: f"{within * GATEWAY_SHARE:.3f}"}
+            headers = {**headers, RETRY_TIMEOUT_HEADER: f"{within * GATEWAY_SHARE:.3f}"}
         _received_sizes.set([])
         try:
             async with self._client.stream(

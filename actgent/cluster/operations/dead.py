@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 import trio
 
-from actgent.client.client import DEFAULT_PATIENCE_SECONDS, open_client
+from actgent.client.client import DEFAULT_RETRY_TIMEOUT_SECONDS, open_client
 from actgent.client.http.http_request import parse_problem
 from actgent.client.problems import error_of
 from actgent.client.request_sender import RetryBackoff
@@ -110,7 +110,7 @@ async def _send_again(journal: str, pool: str, dead: DeadMessage) -> None:
     if request is None:
         raise ConfigurationError(f"the request {quoted(dead.message_id)} was dropped in the meantime")
     known = decode_pending(request)
-    backoff, until = RetryBackoff(), trio.current_time() + DEFAULT_PATIENCE_SECONDS
+    backoff, until = RetryBackoff(), trio.current_time() + DEFAULT_RETRY_TIMEOUT_SECONDS
     async with _open_transport(journal, pool, owner=known.caller) as transport:
         while True:
             try:

@@ -111,11 +111,11 @@ class Pools(typing.Protocol):
     pool: str
     """Name of the pool of this process."""
 
-    async def ask(self, pool: str, task: PoolTask, *, patience: float) -> PoolReport:
+    async def ask(self, pool: str, task: PoolTask, *, retry_timeout: float) -> PoolReport:
         """Send a task to an agent of another pool, and wait for its outcome. Retries after crashes on both sides.
 
         Raises:
-            NotRunning: No node of the pool appeared within `patience` seconds.
+            NotRunning: No node of the pool appeared within `retry_timeout` seconds.
         """
 
     async def cancel(self, pool: str, task: PoolTask) -> PoolReport:

@@ -1,7 +1,7 @@
 """Relaying of a gateway's requests to the cluster nodes that own the sessions.
 
 The gateway authenticates the caller, and sends the caller's identity with the request. A request is retried until the caller's
-patience ends. Reads are always safe to retry; a request with an effect is retried with the same id, which the gateway adds if
+retry timeout ends. Reads are always safe to retry; a request with an effect is retried with the same id, which the gateway adds if
 it has none. If a stream breaks, the client's stream ends too; the client reconnects with its last record number, and resumes at
 the current owner. A message for a session without an owner is stored for the next owner, and acknowledged.
 """
@@ -22,8 +22,8 @@ from actgent.client.http.http_request import (
     BREAKS_HEADER,
     EVENTS_ALONG_HEADER,
     EVENTS_HEADER,
-    PATIENCE_HEADER,
     REPEATED_HEADER,
+    RETRY_TIMEOUT_HEADER,
     HTTPRequest,
 )
 from actgent.client.request_sender import (
@@ -44,7 +44,7 @@ from actgent.web.routes.sessions import post_session
 from actgent.web.streaming.sse import unless_gone
 from actgent.web.tokens import SCOPES
 
-MAX_PATIENCE_SECONDS = 30.0
+MAX_RETRY_TIMEOUT_SECONDS = 30.0
 """Maximum time in seconds for which a request is retried until a node serves its session. Clients can request less."""
 WANTS_HEADERS = "actgent-headers"
 """Header of a relayed request that asks the node to send the headers of its answer."""
@@ -185,7 +185,7 @@ class Relay:
                 or (is_freeing(endpoint.verb, call.address) and self.is_draining(session_id))
             ):
                 return RelayedResponse(self, endpoint, call, None)
-            seconds = _patience_of(call)
+            seconds = _retry_timeout_of(call)
             is_counting = counts_breaks(call)
             await self.wait_released(session_id, min(seconds, HOLD_SECONDS) if is_counting else seconds)
         try:
@@ -227,7 +227,7 @@ class RelayedResponse(Response):
         self._wait = wait_of(call)
         self._may_be_done = False
         """True once a try may have had its effect."""
-        self._patience = _patience_of(call)
+        self._retry_timeout = _retry_timeout_of(call)
         """Seconds for which the request is retried."""
         self._breaks = _breaks_of(call)
         """Connections that broke before an answer began, including those that the client reports."""
@@ -306,10 +306,12 @@ class RelayedResponse(Response):
         """Relay the request, with retries, and send the answer to the client.
 
         Raises:
-            Problem: No node answered within the client's patience.
+            Problem: No node answered within the client's retry timeout.
         """
-        patience = min(self._patience, 2 * HOLD_SECONDS) if self._is_counted else self._patience
-        backoff, until = RetryBackoff(max_pause=MAX_PAUSE_SECONDS), trio.current_time() + patience
+        retry_timeout = (
+            min(self._retry_timeout, 2 * HOLD_SECONDS) if self._is_counted else self._retry_timeout
+        )
+        backoff, until = RetryBackoff(max_pause=MAX_PAUSE_SECONDS), trio.current_time() + retry_timeout
         seconds = wait + float(self._body.get("deadline", 0))
         while not await self._try(form, session_id, seconds, until, send):
             left = until - trio.current_time()
@@ -461,13 +463,17 @@ def _breaks_of(call: HTTPCall) -> int:
     return int(counted) if counted.isascii() and counted.isdigit() else 0
 
 
-def _patience_of(call: HTTPCall) -> float:
-    """Return the seconds for which a client waits until a node accepts its request; at most `MAX_PATIENCE_SECONDS`."""
+def _retry_timeout_of(call: HTTPCall) -> float:
+    """Return the seconds for which a client waits until a node accepts its request; at most `MAX_RETRY_TIMEOUT_SECONDS`."""
     try:
-        seconds = float(call.header(PATIENCE_HEADER) or MAX_PATIENCE_SECONDS)
+        seconds = float(call.header(RETRY_TIMEOUT_HEADER) or MAX_RETRY_TIMEOUT_SECONDS)
     except ValueError:
-        return MAX_PATIENCE_SECONDS
-    return min(max(seconds, 0.0), MAX_PATIENCE_SECONDS) if math.isfinite(seconds) else MAX_PATIENCE_SECONDS
+        return MAX_RETRY_TIMEOUT_SECONDS
+    return (
+        min(max(seconds, 0.0), MAX_RETRY_TIMEOUT_SECONDS)
+        if math.isfinite(seconds)
+        else MAX_RETRY_TIMEOUT_SECONDS
+    )
 
 
 @attrs.define

@@ -315,7 +315,7 @@ class Outbox:
         if attempt.problem:
             stream.began = stream.began if stream.attempts else trio.current_time()
             stream.attempts += 1
-            if not attempt.is_final and trio.current_time() - stream.began < webhook.patience:
+            if not attempt.is_final and trio.current_time() - stream.began < webhook.retry_timeout:
                 return self._pause_of(stream, attempt)
             self._record_failure(stream, notification, attempt)
         else:

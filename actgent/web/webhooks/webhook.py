@@ -108,7 +108,7 @@ class Webhook:
     """Timeout in seconds of one attempt, including the response."""
     pause: float = attrs.field(default=1.0, validator=_seconds, kw_only=True)
     """Seconds before the second attempt. Each further pause doubles, up to an hour, with jitter."""
-    patience: float = attrs.field(default=86_400.0, validator=_seconds, kw_only=True)
+    retry_timeout: float = attrs.field(default=86_400.0, validator=_seconds, kw_only=True)
     """Seconds after the first failed attempt for which a notification is retried. Then it is listed as failed."""
     receivers: AllowedReceivers = attrs.field(init=False, repr=False)
 

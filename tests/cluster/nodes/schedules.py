@@ -290,7 +290,7 @@ async def open_world(database, open_cluster, open_relay, lives, tokens):
         door = await enter(open_relay(port=crews[0].find_port))
         balanced = near.url, {"token": TOKEN}
         ways = balanced, balanced, (f"http://127.0.0.1:{door.port}", {"token": token})
-        clients = [await enter(connect(url, patience=PATIENCE, **options)) for url, options in ways]
+        clients = [await enter(connect(url, retry_timeout=PATIENCE, **options)) for url, options in ways]
         yield World(database, relay, lives, tuple(crews), door, ways, tuple(clients))
 
 

@@ -181,7 +181,7 @@ class Soak:
         """Visitors, evenly over the time."""
         visits = int(self.options.sessions * 1.25)
         async with (
-            connect(self.balancer.url, token=TOKEN, patience=PATIENCE) as client,
+            connect(self.balancer.url, token=TOKEN, retry_timeout=PATIENCE) as client,
             trio.open_nursery() as nursery,
         ):
             agent = client.agent("clerk")

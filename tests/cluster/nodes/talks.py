@@ -164,7 +164,7 @@ class Talks:
 async def talking(nodes, *, count=30, messages=10, pause=0.1):
     """A client in the middle of conversations for the block; then they are to end well, as it was said, and none is suspected."""
     talks = Talks()
-    async with nodes.cluster.connect(patience=PATIENCE) as client:
+    async with nodes.cluster.connect(retry_timeout=PATIENCE) as client:
         with trio.fail_after(2 * PATIENCE):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(talks.hold, client, count, messages, pause)

@@ -120,7 +120,7 @@ async def keep_alive(nodes):
 
 async def test_message_that_kills_each_node_is_dead_lettered(nodes):
     """Three nodes die of the message, two more with its session alone. Then it fails, and the session continues."""
-    async with nodes.cluster.connect(patience=PATIENCE) as client, trio.open_nursery() as nursery:
+    async with nodes.cluster.connect(retry_timeout=PATIENCE) as client, trio.open_nursery() as nursery:
         nursery.start_soon(keep_alive, nodes)
         with trio.fail_after(2 * PATIENCE):
             agent = client.agent("clerk")
@@ -142,7 +142,7 @@ async def test_message_that_kills_each_node_is_dead_lettered(nodes):
 async def test_of_two_in_a_tree_the_one_that_kills_each_node_is_buried(nodes):
     """Who asked it is tried together with it, has as many deaths, and goes on with the failure that it hears of."""
     nodes.options = ("asks",)
-    async with nodes.cluster.connect(patience=PATIENCE) as client, trio.open_nursery() as nursery:
+    async with nodes.cluster.connect(retry_timeout=PATIENCE) as client, trio.open_nursery() as nursery:
         nursery.start_soon(keep_alive, nodes)
         with trio.fail_after(2 * PATIENCE):
             agent = client.agent("clerk")
@@ -165,7 +165,7 @@ async def test_session_requested_during_a_kill_redelivers_nothing(nodes):
     of their stream.
     """
     await nodes.start("a")
-    async with nodes.cluster.connect(patience=PATIENCE) as client:
+    async with nodes.cluster.connect(retry_timeout=PATIENCE) as client:
         agent, told = client.agent("clerk"), []
         known = await agent.create_session("ada")
         known.on_conversation(lambda reply: told.append(reply.text))

@@ -224,7 +224,7 @@ async def check_a_node(cluster, node, command, place):
     line, token = [await read_line(node) for _ in range(2)]
     assert line.startswith(b"clerk at http://"), await trio.to_thread.run_sync(node.stderr.read)
     url = line.split(b" at ")[1].split(b"/v1;")[0].decode()
-    async with connect(url, token=token.split()[-1].decode(), patience=PATIENCE) as client:
+    async with connect(url, token=token.split()[-1].decode(), retry_timeout=PATIENCE) as client:
         session = await client.agent("clerk").create_session("ada")
         assert (await client.agent("clerk").run("6 * 7?", session=session)).text == "It is 42."
     while (seen := await command("status", "--json", *place)).returncode:
@@ -259,7 +259,7 @@ async def serving(commands, cluster, *words):
             line, token = [await read_line(process) for _ in range(2)]
             assert b" at http://" in line, process.stderr.read().decode()
             url = line.split(b" at ")[1].split(b"/v1;")[0].decode()
-            async with connect(url, token=token.split()[-1].decode(), patience=PATIENCE) as client:
+            async with connect(url, token=token.split()[-1].decode(), retry_timeout=PATIENCE) as client:
                 yield process, line, client
         finally:
             process.kill()

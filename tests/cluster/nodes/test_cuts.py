@@ -29,7 +29,7 @@ async def test_a_stream_resumes_when_the_connection_between_nodes_is_cut(open_cl
                     break
                 await trio.sleep(0.02)
             cluster.balancer.ports[:] = cluster.balancer.ports[:1]
-            async with cluster.connect(patience=PATIENCE) as client:
+            async with cluster.connect(retry_timeout=PATIENCE) as client:
                 session = await client.agent("clerk").create_session(
                     "ada", session_id=two.journal.new_session_id()
                 )
@@ -63,7 +63,7 @@ async def test_a_list_comes_from_another_node_when_a_gateway_is_cut_off(
             open_cluster() as cluster,
             cluster.node(make_clerk(Echo())),
             open_relay(port=cluster.balancer.port) as relay,
-            cluster.connect(url=f"http://127.0.0.1:{relay.port}", patience=PATIENCE) as client,
+            cluster.connect(url=f"http://127.0.0.1:{relay.port}", retry_timeout=PATIENCE) as client,
             trio.open_nursery() as nursery,
         ):
             session = await client.agent("clerk").create_session("ada")

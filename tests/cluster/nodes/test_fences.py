@@ -31,7 +31,7 @@ async def test_a_node_finds_out_that_others_own_its_sessions(open_cluster, monke
         async with (
             open_cluster() as cluster,
             cluster.node(make_clerk(model)) as runtime,
-            cluster.connect(patience=PATIENCE) as client,
+            cluster.connect(retry_timeout=PATIENCE) as client,
         ):
             session = await client.agent("clerk").create_session("ada")
             await session.chat("hold on")

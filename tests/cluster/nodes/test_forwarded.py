@@ -125,7 +125,7 @@ async def reaching(runtime):
     token, known = new_token("t", owner="ada", scopes=("chat", "approve"))
     async with (
         open_gateway(runtime, bind="127.0.0.1:0", tokens=[known], limits=LIMITS) as gateway,
-        connect(gateway.url, token=token, patience=PATIENCE) as client,
+        connect(gateway.url, token=token, retry_timeout=PATIENCE) as client,
     ):
         yield client.agent("clerk")
 

@@ -38,7 +38,7 @@ async def open_client(runtime, scopes=("chat", "approve"), owner="ada"):
     token, known = new_token("t", owner=owner, scopes=scopes)
     async with (
         open_gateway(runtime, bind="127.0.0.1:0", tokens=[known], limits=LIMITS) as gateway,
-        connect(gateway.url, token=token, patience=PATIENCE) as client,
+        connect(gateway.url, token=token, retry_timeout=PATIENCE) as client,
     ):
         yield client
 
@@ -102,7 +102,7 @@ async def test_observations_resume_after_a_move_without_an_error(pair, monkeypat
     monkeypatch.setattr("actgent.cluster.node.LEAVE_GRACE_SECONDS", 0.2)
     caplog.set_level("ERROR", "actgent")
     with trio.fail_after(PATIENCE):
-        async with pair.cluster.connect(patience=PATIENCE) as client:
+        async with pair.cluster.connect(retry_timeout=PATIENCE) as client:
             session = await client.agent("clerk").create_session("ada", session_id=pair.id_at(pair.one))
             async with session.observe(types=["FINAL_RESPONSE"], after=1) as observed:
                 for number in (1, 2):

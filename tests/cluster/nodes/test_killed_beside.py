@@ -151,7 +151,7 @@ async def test_each_call_has_its_effect_once_whose_owner_is_killed(nodes, when):
     with trio.fail_after(4 * PATIENCE):
         for _ in range(2):
             await nodes.start(next(names))
-        async with nodes.cluster.connect(patience=PATIENCE) as client:
+        async with nodes.cluster.connect(retry_timeout=PATIENCE) as client:
             clerk = client.agent("clerk")
             for case in CASES if when == "before" else BEHIND:
                 deaths = dead(nodes)

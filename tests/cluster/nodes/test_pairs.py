@@ -50,15 +50,15 @@ async def test_approvals_of_all_nodes_are_listed_by_each(pair):
 
 
 async def test_a_client_comes_again_to_a_session_whose_line_is_full(open_cluster):
-    """One without patience hears that it is full; one that has some says what it has to once there is room."""
+    """One without retry timeout hears that it is full; one that has some says what it has to once there is room."""
     model = Echo()
     agent = make_clerk(model, session_inbox=1)
     with trio.fail_after(PATIENCE):
         async with (
             open_cluster() as cluster,
             cluster.node(agent),
-            cluster.connect(patience=PATIENCE) as client,
-            cluster.connect(patience=5) as hasty,
+            cluster.connect(retry_timeout=PATIENCE) as client,
+            cluster.connect(retry_timeout=5) as hasty,
             trio.open_nursery() as nursery,
         ):
             session = await client.agent("clerk").create_session("ada")

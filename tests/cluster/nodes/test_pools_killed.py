@@ -150,7 +150,7 @@ class Talks:
 @asynccontextmanager
 async def talking(pools, nursery):
     """A client with sessions whose editors have asked the other pool; each may make nine model calls."""
-    async with pools.editors.connect(patience=PATIENCE) as client:
+    async with pools.editors.connect(retry_timeout=PATIENCE) as client:
         talks = Talks({}, {}, {})
         for name in NAMES:
             session = await client.agent("editor").create_session("ada", limits=Limits(model_calls=9))

@@ -104,7 +104,7 @@ async def test_long_turns_are_answered_soon_after_deaths(nodes, poison):
         while len(nodes.ports) < 2:  # noqa: ASYNC110 - processes start
             await trio.sleep(0.05)
         await nodes.settle(["a0", "b0"])
-        async with nodes.cluster.connect(patience=PATIENCE) as client:
+        async with nodes.cluster.connect(retry_timeout=PATIENCE) as client:
             agent = client.agent("clerk")
             sessions = [await agent.create_session("ada") for _ in range(TURNS)]
             killing = await agent.create_session("ada")

@@ -34,7 +34,7 @@ async def said_in(session):
 async def test_a_cluster_resumes_with_other_partitions(open_cluster):
     """It is refused while a node runs; then what was sent in the meantime is answered once, also to a client that stayed."""
     with trio.fail_after(PATIENCE):
-        async with open_cluster() as cluster, cluster.connect(patience=PATIENCE) as client:
+        async with open_cluster() as cluster, cluster.connect(retry_timeout=PATIENCE) as client:
             place, agent = (cluster.journal, cluster.pool), client.agent("clerk")
             async with cluster.node(BareAgent("clerk", llm=Echo()), node="web"):
                 sessions = [await agent.create_session("ada") for _ in range(8)]

@@ -56,8 +56,8 @@ async def test_a_session_whose_creation_is_relayed_again_belongs_to_its_creator(
     url, session_id = gateway_of_one(pair), pair.id_at(pair.two)
     with trio.fail_after(PATIENCE):
         async with (
-            pair.cluster.connect(url=url, patience=PATIENCE) as client,
-            pair.cluster.connect(url=url, patience=PATIENCE) as other,
+            pair.cluster.connect(url=url, retry_timeout=PATIENCE) as client,
+            pair.cluster.connect(url=url, retry_timeout=PATIENCE) as other,
         ):
             broken, heard = break_creation(), []
             session = await client.agent("clerk").create_session("ada", "hello", session_id=session_id)
@@ -87,7 +87,7 @@ async def test_a_stop_where_nothing_runs_is_not_sent(pair, monkeypatch):
         return relay(self, form, **given)
 
     with trio.fail_after(PATIENCE):
-        async with pair.cluster.connect(url=gateway_of_one(pair), patience=PATIENCE) as client:
+        async with pair.cluster.connect(url=gateway_of_one(pair), retry_timeout=PATIENCE) as client:
             session_id = pair.id_at(pair.two)
             session = await client.agent("clerk").create_session("ada", session_id=session_id)
             await session.chat("hello")

@@ -24,7 +24,7 @@ async def test_a_list_that_kills_its_node_kills_three(nodes):
     """Its sender gets an error and does not ask again; the fourth node answers other requests."""
     with trio.fail_after(2 * PATIENCE):
         await start_all(nodes)
-        async with nodes.cluster.connect(patience=PATIENCE) as client:
+        async with nodes.cluster.connect(retry_timeout=PATIENCE) as client:
             clerk = client.agent("clerk")
             session = await clerk.create_session("ada", session_id="s1")
             with pytest.raises(
@@ -52,7 +52,7 @@ async def test_a_read_that_kills_its_node_kills_three(nodes, read):
     """The fourth node answers for other sessions and reads them."""
     with trio.fail_after(3 * PATIENCE):
         await start_all(nodes)
-        async with nodes.cluster.connect(patience=PATIENCE) as client:
+        async with nodes.cluster.connect(retry_timeout=PATIENCE) as client:
             clerk = client.agent("clerk")
             session = await clerk.create_session("ada", session_id="kill-1")
             other = await clerk.create_session("ada", session_id="s1")
@@ -68,7 +68,7 @@ async def test_a_message_that_kills_its_node_before_it_is_accepted_kills_three(n
     """It is not stored for the next owner; sent again to a corrected node under its id, it is answered once."""
     with trio.fail_after(3 * PATIENCE):
         await start_all(nodes)
-        async with nodes.cluster.connect(patience=PATIENCE) as client:
+        async with nodes.cluster.connect(retry_timeout=PATIENCE) as client:
             clerk = client.agent("clerk")
             session, other = await clerk.create_session("ada"), await clerk.create_session("bob")
             with pytest.raises(

@@ -90,7 +90,7 @@ async def test_records_are_encrypted_in_a_cluster(open_cluster, monkeypatch):
     """Nodes with the keys go on with them; who has none reads nothing, and says no message again."""
     key = base64.b64encode(bytes(range(32))).decode()
     with trio.fail_after(PATIENCE):
-        async with open_cluster() as cluster, cluster.connect(patience=PATIENCE) as client:
+        async with open_cluster() as cluster, cluster.connect(retry_timeout=PATIENCE) as client:
             monkeypatch.setenv(VARIABLE, f"k1:{key}")
             async with cluster.node(BareAgent("clerk", llm=free())) as runtime:
                 session = await client.agent("clerk").create_session("ada")
@@ -122,7 +122,7 @@ async def test_a_node_ends_although_a_turn_of_it_does_not(open_cluster, monkeypa
     monkeypatch.setattr(runtimes, "LEAVE_GRACE_SECONDS", 0.5)
     hangs, answers = Held(), free()
     with trio.fail_after(PATIENCE):
-        async with open_cluster() as cluster, cluster.connect(patience=PATIENCE) as client:
+        async with open_cluster() as cluster, cluster.connect(retry_timeout=PATIENCE) as client:
             async with cluster.node(BareAgent("clerk", llm=hangs)):
                 session = await client.agent("clerk").create_session("ada")
                 await session.chat("hello", message_id="m1")

@@ -53,7 +53,7 @@ async def _cut(how, nodes, database):
 async def test_pending_work_survives_a_rolling_restart(nodes, database, how):
     """An approval, a schedule, a task, a mode, a budget and a partial answer: each continues exactly once."""
     await nodes.start("a")
-    async with nodes.cluster.connect(patience=PATIENCE) as client:
+    async with nodes.cluster.connect(retry_timeout=PATIENCE) as client:
         agent = client.agent("clerk")
         make = partial(agent.create_session, "ada")
         asked, scheduled, growing, giving = [await make() for _ in range(4)]

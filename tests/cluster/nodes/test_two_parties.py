@@ -48,7 +48,7 @@ async def test_of_several_decisions_one_counts_while_the_session_moves(pair):
         counted.setdefault(approval_id, []).append(decision)
 
     with trio.fail_after(PATIENCE):
-        async with pair.cluster.connect(patience=PATIENCE) as client:
+        async with pair.cluster.connect(retry_timeout=PATIENCE) as client:
             sessions = [await one.create_session("ada") for _ in range(SESSIONS)]
             waits = {}
             for session in sessions:
@@ -81,7 +81,7 @@ async def test_of_messages_of_one_id_one_is_answered_while_the_session_moves(pai
     """Said by three parties at once, each message is in the session once, and is answered once."""
     one, _ = pair.agents
     with trio.fail_after(PATIENCE):
-        async with pair.cluster.connect(patience=PATIENCE) as client:
+        async with pair.cluster.connect(retry_timeout=PATIENCE) as client:
             sessions = [await one.create_session("ada") for _ in range(SESSIONS)]
             parties = [each async for each in hold_all(pair, client, sessions)]
             async with trio.open_nursery() as nursery:
@@ -119,7 +119,7 @@ async def test_message_accepted_during_a_close_ends(pair, ends):
             await pair.two.delete_session(session.id, agent="clerk")
 
     with trio.fail_after(PATIENCE):
-        async with pair.cluster.connect(patience=PATIENCE) as client:
+        async with pair.cluster.connect(retry_timeout=PATIENCE) as client:
             sessions = [await one.create_session("ada") for _ in range(SESSIONS)]
             parties = [each async for each in hold_all(pair, client, sessions)]
             async with trio.open_nursery() as nursery:

@@ -20,7 +20,7 @@ async def test_a_stop_holds_when_its_node_is_killed(nodes):
         for name in ("one", "two"):
             await nodes.start(name)
         await nodes.settle(("one", "two"))
-        async with nodes.cluster.connect(patience=PATIENCE) as client:
+        async with nodes.cluster.connect(retry_timeout=PATIENCE) as client:
             clerk = client.agent("clerk")
             sessions = [await clerk.create_session("ada", session_id=f"s{number}") for number in range(8)]
             for session in sessions:
@@ -38,7 +38,7 @@ async def test_a_stop_holds_when_its_session_moves(pair):
     """Said by whoever holds the session, at a node or at a client."""
     one, two = pair.agents
     with trio.fail_after(PATIENCE):
-        async with pair.cluster.connect(patience=PATIENCE) as client:
+        async with pair.cluster.connect(retry_timeout=PATIENCE) as client:
             session = await one.create_session("ada")
             there = await client.agent("clerk").open_session(session.id)
             await session.interrupt(message_id="m1")

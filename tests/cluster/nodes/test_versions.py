@@ -102,7 +102,7 @@ async def talk(client, name):
 async def test_two_releases_run_in_one_cluster(releases):
     """All nodes write the old format until the upgrade is finished, which waits for the end of the last old node."""
     with trio.fail_after(PATIENCE):
-        async with releases() as there, there.cluster.connect(patience=PATIENCE) as client:
+        async with releases() as there, there.cluster.connect(retry_timeout=PATIENCE) as client:
             assert await there.start("old", OLD) == b"READY\n"
             assert await there.start("new", NEW) == b"READY\n"
             status = await there.served({"old", "new"})
@@ -128,7 +128,7 @@ async def test_two_releases_run_in_one_cluster(releases):
 async def test_an_old_node_that_hung_through_the_upgrade_takes_nothing(releases):
     """It wakes up as one that no partition is for, and leaves; what it had has another node."""
     with trio.fail_after(PATIENCE):
-        async with releases() as there, there.cluster.connect(patience=PATIENCE) as client:
+        async with releases() as there, there.cluster.connect(retry_timeout=PATIENCE) as client:
             await there.start("old", OLD)
             await there.served({"old"})
             await talk(client, "a")

@@ -12,7 +12,7 @@ async def test_an_agent_that_no_node_hosts_is_named_with_those_that_are_there(op
     """Whether it is asked for by its name, or has a session already."""
     clerk = make_clerk(Echo())
     with trio.fail_after(PATIENCE):
-        async with open_cluster() as cluster, cluster.connect(patience=5) as client:
+        async with open_cluster() as cluster, cluster.connect(retry_timeout=5) as client:
             async with cluster.node(clerk):
                 with pytest.raises(NotRunning, match=r"'clerks' is not running.*did you mean 'clerk'"):
                     await client.agent("clerks").create_session("ada")
@@ -27,7 +27,7 @@ async def test_request_to_a_cluster_without_nodes_was_not_sent(open_cluster):
     with trio.fail_after(PATIENCE):
         async with (
             open_cluster() as cluster,
-            cluster.connect(url="http://127.0.0.1:1", patience=0.2) as client,
+            cluster.connect(url="http://127.0.0.1:1", retry_timeout=0.2) as client,
         ):
             with pytest.raises(ServerUnreachable) as unreachable:
                 await client.agents()

@@ -14,7 +14,7 @@ PATIENCE = 120
 
 
 async def say_all(url, options, session_id, count):
-    async with connect(url, patience=PATIENCE, **json.loads(options)) as client:
+    async with connect(url, retry_timeout=PATIENCE, **json.loads(options)) as client:
         session = await client.agent("clerk").ensure_session("ada", session_id)
         for number in range(int(count)):
             await session.chat(f"{session_id}-{number}", message_id=f"m{number}")
