@@ -368,6 +368,7 @@ MISSING = {
 }
 """What a client does not have, and why."""
 LEFT_OUT = {
+    "label",
     "sender",
     "enhance_prompt",
     "model",
