@@ -1,6 +1,7 @@
 """A2A: configurations of push notifications over both bindings, and their deliveries."""
 
 import json
+import random
 from contextlib import asynccontextmanager
 
 import pytest
@@ -12,7 +13,7 @@ from actgent.interop.a2a import push_configs
 from tests.web.conftest import open_receiver, open_served
 
 from .conftest import make_agents
-from .test_a2a import call_rest, call_rpc, decide, message, reason_of, state_of, wait_until
+from .test_a2a import call_rest, call_rpc, decide, message, mutate, reason_of, state_of, wait_until
 
 SECRETS = [new_webhook_secret()]
 PUSH_PATHS = {
@@ -271,3 +272,30 @@ async def test_journal_that_cannot_remove_a_configuration_does_not_stop_deliveri
                 await wait_until(lambda count=number: len(receiver.got) > count)
             assert states_of(receiver) == ["COMPLETED", "COMPLETED"]
     assert "cannot be removed from the journal: the disk is gone" in caplog.text
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_mutated_configurations_are_never_a_server_error(seed):
+    chance = random.Random(seed)
+    async with open_pushing() as served, served.client() as client:
+        with open_receiver() as receiver:
+            task = (await call_rpc(client, "SendMessage", message("please pay")))["task"]
+            whole = {"taskId": task["id"], **config(receiver)}
+            headers = {"a2a-version": "1.0", "content-type": "application/json"}
+            for number in range(60):
+                method = chance.choice([*PUSH_PATHS, "SendMessage"])
+                params = whole
+                if method == "SendMessage":
+                    params = {
+                        **message("hello", f"m{number}"),
+                        "configuration": {"taskPushNotificationConfig": config(receiver)},
+                    }
+                body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": mutate(chance, params)}
+                sent = {"content": json.dumps(body), "headers": headers}
+                response = await client.post("/a2a/clerk", **sent)
+                assert response.status_code < 500, (body, response.text)
+                assert "result" in response.json() or "error" in response.json()
+                path = f"/a2a/clerk/v1/tasks/{task['id']}/pushNotificationConfigs"
+                sent["content"] = json.dumps(mutate(chance, whole))
+                response = await client.post(path, **sent)
+                assert response.status_code < 500, (sent["content"], response.text)
