@@ -7,7 +7,16 @@ import re
 import pytest
 import trio
 
-from actgent import BareAgent, ConfigurationError, Image, Instruction, ScriptedLLM, SimpleAgent, Text
+from actgent import (
+    BareAgent,
+    ConfigurationError,
+    GatewayLimits,
+    Image,
+    Instruction,
+    ScriptedLLM,
+    SimpleAgent,
+    Text,
+)
 from actgent.interop import PROTOCOLS, A2AProtocol
 from actgent.llm.base import ModelResponse
 from tests.web.conftest import open_served
@@ -266,6 +275,47 @@ async def test_running_task_is_returned_at_once_followed_and_cancelled(ask):
             again = (await ask(client, "SendMessage", params))["task"]
             assert again["id"] == task["id"]
             assert state_of(await ask(client, "CancelTask", {"id": task["id"]})) == "CANCELED"
+
+
+async def list_states(client):
+    """Return the states of all listed tasks."""
+    states, token = [], ""
+    while not states or token:
+        page = await call_rpc(client, "ListTasks", {"pageSize": 100, "pageToken": token})
+        states += [state_of(each) for each in page["tasks"]]
+        token = page["nextPageToken"]
+    return states
+
+
+async def test_aborted_streams_leave_their_tasks_running_and_nothing_else():
+    """200 clients disconnect after the first event. Each task completes, and no stream or trio task is left."""
+
+    async def abort(client, number):
+        sent = message("please add", f"m{number}")
+        path = "/a2a/clerk/v1/message:stream"
+        async with client.stream("POST", path, json=sent, headers=VERSION) as response:
+            async for line in response.aiter_lines():
+                if line.startswith("data:"):
+                    return
+
+    limits = GatewayLimits(grace=1, rate=1000, burst=1000)
+    async with open_served(agents=make_agents(), protocols=PROTOCOLS, limits=limits) as served:
+        async with served.client() as client:
+            await abort(client, "first")
+            await wait_until(lambda: not served.gateway.app.context.streams.open)
+        before = trio.lowlevel.current_statistics().tasks_living
+        async with served.client() as client:
+            with trio.fail_after(120):
+                for start in range(0, 200, 10):
+                    async with trio.open_nursery() as nursery:
+                        for number in range(start, start + 10):
+                            nursery.start_soon(abort, client, number)
+            await wait_until(lambda: not served.gateway.app.context.streams.open)
+            with trio.fail_after(60):
+                while await list_states(client) != ["COMPLETED"] * 200:  # noqa: ASYNC110 - as above
+                    await trio.sleep(0.05)
+        # Idle workers of the runtime stay, at most one for each of the 10 concurrent turns.
+        await wait_until(lambda: trio.lowlevel.current_statistics().tasks_living <= before + 10)
 
 
 async def test_repeated_message_is_the_same_task(served, ask):
