@@ -622,10 +622,10 @@ class JournalSlow(JournalFailed):
     The write continues in the background. It is committed before every later write, or not at all.
     """
 
-    def __init__(self, patience: float) -> None:
-        self.patience = patience
+    def __init__(self, timeout_seconds: float) -> None:
+        self.timeout_seconds = timeout_seconds
         super().__init__(
-            f"the journal's storage has not responded within {patience:g} s: check its disk or its server, and try again"
+            f"the journal's storage has not responded within {timeout_seconds:g} s: check its disk or its server, and try again"
         )
 
 

@@ -59,7 +59,7 @@ class Entry:
     """Name of the agent of the session."""
     records: tuple[Record, ...]
     """The records in order. They are numbered after the existing records of the session."""
-    patience: float | None = None
+    timeout_seconds: float | None = None
     """Timeout of `commit` in seconds; None waits without limit."""
     is_retried: bool = False
     """True if the journal retries the step itself after `commit` failed with `JournalFull` or `JournalFailed`.
@@ -246,7 +246,7 @@ class Journal(abc.ABC):
             SessionExists: The step creates a session, or belongs to the creation of a session, whose id is
                 taken.
             JournalFull: The disk is full. The caller may commit the step again, unless `is_retried` is set.
-            JournalFailed: The storage failed, or did not answer within the patience of the entry. The step is
+            JournalFailed: The storage failed, or did not answer within the timeout of the entry. The step is
                 written completely or not at all, before all later steps.
             JournalDamaged: The stored records of this session are damaged.
         """

@@ -115,26 +115,26 @@ class SessionLog:
             JournalError: The record could not be written, and the message is not accepted.
         """
         accepted = accepted_record(message, funding, options, baggage)
-        await self.write(*others, accepted, patience=message.deadline)
+        await self.write(*others, accepted, timeout_seconds=message.deadline)
 
     @trio.lowlevel.enable_ki_protection
-    async def write(self, *records: Record, patience: float | None = None) -> None:
+    async def write(self, *records: Record, timeout_seconds: float | None = None) -> None:
         """Write a batch with the collected records and the given ones. The records are durable on return.
 
         Raises:
-            JournalSlow: The write takes longer than `patience` seconds. The batch is written later, or not at all.
+            JournalSlow: The write takes longer than `timeout_seconds` seconds. The batch is written later, or not at all.
             JournalError: The batch could not be written. The collected records go into the next batch, the given
                 ones do not.
             SessionExists: The batch creates the session, and another session has the id. No record is written.
         """
         if self._opened is not None:
-            patience = await self._wait_opened(patience)
+            timeout_seconds = await self._wait_opened(timeout_seconds)
         self._flush_before()
         noted, self._pending = self._pending, []
         if is_first := _opens(noted):
             self._begin_opening()
         try:
-            await self._commit([*noted, *records], patience)
+            await self._commit([*noted, *records], timeout_seconds)
         except (JournalSlow, SessionMoved):
             raise
         except Exception:
@@ -169,20 +169,20 @@ class SessionLog:
         if not _opens(self._pending):
             self.flush_soon()
 
-    async def _wait_opened(self, patience: float | None = None) -> float | None:
-        """Wait until the batch that creates the session is finished. Return the remaining patience in seconds.
+    async def _wait_opened(self, timeout_seconds: float | None = None) -> float | None:
+        """Wait until the batch that creates the session is finished. Return the remaining time in seconds.
 
         Raises:
-            JournalSlow: The batch was not finished within `patience` seconds.
+            JournalSlow: The batch was not finished within `timeout_seconds` seconds.
         """
-        if patience is None:
+        if timeout_seconds is None:
             while self._opened is not None:
                 await self._opened.wait()
             return None
-        with trio.move_on_after(patience) as scope:
+        with trio.move_on_after(timeout_seconds) as scope:
             await self._wait_opened()
         if self._opened is not None:
-            raise JournalSlow(patience)
+            raise JournalSlow(timeout_seconds)
         return max(0.0, scope.deadline - trio.current_time())
 
     def tell(self, outcomes: Iterable[OutcomeRecord], checkpoint: TurnCheckpoint | None) -> None:
@@ -362,7 +362,7 @@ class SessionLog:
             self._find_moved(self.on_fenced)
 
     async def _commit(
-        self, records: Sequence[Record], patience: float | None = None, *, is_retried: bool = False
+        self, records: Sequence[Record], timeout_seconds: float | None = None, *, is_retried: bool = False
     ) -> None:
         self._steps = step = self._steps + 1
         is_written = False
@@ -371,7 +371,7 @@ class SessionLog:
         try:
             if not self.has_moved:
                 await self._journal.commit(
-                    self._entry(records, patience, is_retried=is_retried), epoch=self._epoch
+                    self._entry(records, timeout_seconds, is_retried=is_retried), epoch=self._epoch
                 )
                 is_written = True
         except SessionNotFound as error:
@@ -396,7 +396,7 @@ class SessionLog:
     def _entry(
         self,
         step: Sequence[Record],
-        patience: float | None = None,
+        timeout_seconds: float | None = None,
         *,
         is_retried: bool = False,
         is_urgent: bool = False,
@@ -407,7 +407,7 @@ class SessionLog:
             session_id=self.session_id,
             agent=self.agent,
             records=tuple(step),
-            patience=patience,
+            timeout_seconds=timeout_seconds,
             is_retried=is_retried,
             is_urgent=is_urgent,
             follows=not (

@@ -72,7 +72,8 @@ async def test_a_cancelled_leader_leaves_its_step_to_the_writer(tmp_path, make_w
         await writer.open()
         slow_disk.clear()
         step = attrs.evolve(
-            writer.entry(StateChangeRecord(changes={"n": 1})), patience=0.1 if how == "impatient" else None
+            writer.entry(StateChangeRecord(changes={"n": 1})),
+            timeout_seconds=0.1 if how == "impatient" else None,
         )
         async with trio.open_nursery() as nursery:
             with trio.move_on_after(math.inf if how == "impatient" else 0.1) as limit:

@@ -42,13 +42,13 @@ STOPS = {
 
 
 @asynccontextmanager
-async def clients(script, *, patience=60, **options):
+async def clients(script, *, timeout_seconds=60, **options):
     """A provider, and the real client of each SDK that talks to it."""
     import anthropic
     import openai
 
     async with open_provider(script, **options) as provider:
-        common = {"max_retries": 0, "timeout": patience}
+        common = {"max_retries": 0, "timeout": timeout_seconds}
         chat = openai.AsyncOpenAI(base_url=provider.base_url, api_key="sk-test", **common)
         messages = anthropic.AsyncAnthropic(base_url=provider.anthropic_url, api_key="sk-ant-test", **common)
         async with chat, messages:
@@ -535,7 +535,7 @@ async def test_silence_ends_by_the_clients_timeout(events):
     """Nothing comes, before the status or after some events, until the client gives up."""
     import openai
 
-    async with clients([Silence("text", events=events)], patience=0.2) as peer:
+    async with clients([Silence("text", events=events)], timeout_seconds=0.2) as peer:
         with pytest.raises(openai.APITimeoutError):
             await drained(await chat_of(peer.openai, stream=True))
 

@@ -218,7 +218,7 @@ class GroupedJournal(StoredJournal):
     async def commit(self, entry: Entry, *, epoch: int, durable: bool = True) -> None:
         step = encode_entry(entry)
         if durable or self._queue.must_wait(step.key) or self._may_be_second(step):
-            await self._wait_written(step, epoch, entry.patience, is_retried=entry.is_retried)
+            await self._wait_written(step, epoch, entry.timeout_seconds, is_retried=entry.is_retried)
         else:
             self._enqueue(make_queued(step, epoch))
             await trio.lowlevel.checkpoint()
@@ -503,14 +503,14 @@ class GroupedJournal(StoredJournal):
 
     @trio.lowlevel.enable_ki_protection
     async def _wait_written(
-        self, step: JournalStep, epoch: int, patience: float | None = None, *, is_retried: bool = False
+        self, step: JournalStep, epoch: int, timeout_seconds: float | None = None, *, is_retried: bool = False
     ) -> None:
         waiting = make_queued(step, epoch, is_retried=is_retried)
         if epoch != self._epoch or not epoch:
             self._check_step(step, epoch)
         self._queue.put(waiting)
-        if patience is not None:
-            waiting.patience, waiting.until = patience, trio.current_time() + patience
+        if timeout_seconds is not None:
+            waiting.timeout_seconds, waiting.until = timeout_seconds, trio.current_time() + timeout_seconds
             self._arrived.set()
         if (begun := self._request_write(waiting)) is not None:
             await self._lead(begun)
@@ -584,7 +584,7 @@ class GroupedJournal(StoredJournal):
         """Raise `JournalSlow` in callers whose timeout has expired. Their steps are still written."""
         begun = self._started
         if begun is not None and not begun.is_left and begun.leader is not None and begun.leader.until <= now:
-            begun.leader.error = JournalSlow(begun.leader.patience)
+            begun.leader.error = JournalSlow(begun.leader.timeout_seconds)
             self._stop_waiting(begun.work)
         self._queue.give_up(now)
 

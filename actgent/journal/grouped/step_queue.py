@@ -49,7 +49,7 @@ class QueuedStep:
     error: ActgentError | None = None
     task: trio.lowlevel.Task | None = None
     """The waiting task; None if no task waits."""
-    patience: float = math.inf
+    timeout_seconds: float = math.inf
     """Timeout of the waiting task in seconds."""
     until: float = math.inf
     """Deadline of the waiting task on trio's clock, in seconds."""
@@ -290,7 +290,7 @@ class StepQueue:
         """Raise `JournalSlow` in tasks whose timeout has expired. Their steps are still written."""
         for queued in self.unfinished():
             if queued.until <= now and queued.task is not None:
-                queued.error = JournalSlow(queued.patience)
+                queued.error = JournalSlow(queued.timeout_seconds)
                 queued.wake()
 
     def _answer(self, queued: QueuedStep) -> None:

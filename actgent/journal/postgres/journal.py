@@ -139,7 +139,7 @@ class PostgresJournal(GroupedJournal):
 
     async def _write(self, rows: Sequence[Row], heads: Sequence[Head], epoch: int) -> None:
         await self._clear_rested(heads)
-        await self._run_alone(self._insert, rows, heads, epoch, patience=WRITE_TIMEOUT_SECONDS)
+        await self._run_alone(self._insert, rows, heads, epoch, timeout_seconds=WRITE_TIMEOUT_SECONDS)
         self._is_new = False
 
     async def _clear_rested(self, heads: Sequence[Head]) -> None:
@@ -152,7 +152,7 @@ class PostgresJournal(GroupedJournal):
         now = max(head.updated_at for head in heads)
         count = 0
         with contextlib.suppress(JournalError, Fenced):
-            count = await self._run_alone(self._clear_active, now, patience=WRITE_TIMEOUT_SECONDS)
+            count = await self._run_alone(self._clear_active, now, timeout_seconds=WRITE_TIMEOUT_SECONDS)
         self._clear_due = trio.current_time() + (
             CLEAR_AGAIN_SECONDS if count < statements.CLEAR_BATCH else CLEAR_MORE_SECONDS
         )
@@ -186,7 +186,9 @@ class PostgresJournal(GroupedJournal):
         return await self._run_alone(self._select_snapshot, key)
 
     async def _keep_snapshot(self, key: SessionKey, snapshot: Snapshot, epoch: int) -> bool:
-        return await self._run(self._put_snapshot, key, snapshot, epoch, patience=WRITE_TIMEOUT_SECONDS)
+        return await self._run(
+            self._put_snapshot, key, snapshot, epoch, timeout_seconds=WRITE_TIMEOUT_SECONDS
+        )
 
     async def _drop_snapshots(self, key: SessionKey, epoch: int) -> None:
         await self._run(self._delete_snapshot, key, epoch)
@@ -274,20 +276,26 @@ class PostgresJournal(GroupedJournal):
     async def _erase(self, key: SessionKey, epoch: int) -> None:
         await self._run(self._delete, key, epoch)
 
-    async def _run(self, fn: Callable[..., T], *args: Any, patience: float = READ_TIMEOUT_SECONDS) -> T:
+    async def _run(
+        self, fn: Callable[..., T], *args: Any, timeout_seconds: float = READ_TIMEOUT_SECONDS
+    ) -> T:
         """Run `fn(connection, ...)` in the thread in one transaction.
 
         Repeat it if the server was away for a moment.
         """
-        return await self._run_alone(in_transaction, fn, *args, patience=patience)
+        return await self._run_alone(in_transaction, fn, *args, timeout_seconds=timeout_seconds)
 
     async def _ask(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:
         """Return the rows of one statement, in one round trip."""
         return await self._run_alone(self._select, sql, *values)
 
-    async def _run_alone(self, fn: Callable[..., T], *args: Any, patience: float = READ_TIMEOUT_SECONDS) -> T:
+    async def _run_alone(
+        self, fn: Callable[..., T], *args: Any, timeout_seconds: float = READ_TIMEOUT_SECONDS
+    ) -> T:
         """Run `fn(connection, ...)` like `_run`, but each statement is its own transaction."""
-        return await patiently(partial(self._run_once, fn, *args, patience=patience), self._is_lost)
+        return await patiently(
+            partial(self._run_once, fn, *args, timeout_seconds=timeout_seconds), self._is_lost
+        )
 
     def _is_lost(self, error: JournalFailed) -> bool:
         """True if a call failed because the server is away and may be repeated."""
@@ -295,14 +303,14 @@ class PostgresJournal(GroupedJournal):
         was_there = self._is_owner and isinstance(cause, _GONE) and not isinstance(cause, _REFUSED)
         return was_there or is_not_yet(error)
 
-    async def _run_once(self, fn: Callable[..., T], *args: Any, patience: float) -> T:
+    async def _run_once(self, fn: Callable[..., T], *args: Any, timeout_seconds: float) -> T:
         """Run a call with a timeout.
 
         Drop the connection after it, as a thread that waits for the server cannot be stopped otherwise.
         """
         if self._thread is None:
             raise JournalFailed("the journal's database is not connected")
-        with trio.move_on_after(patience):
+        with trio.move_on_after(timeout_seconds):
             try:
                 return await self._thread.run(self._connected, fn, *args)
             except trio.ClosedResourceError as error:
@@ -313,7 +321,7 @@ class PostgresJournal(GroupedJournal):
                 raise
         self._drop()
         raise JournalFailed(
-            f"the journal's database did not answer within {patience:g} s"
+            f"the journal's database did not answer within {timeout_seconds:g} s"
         ) from psycopg.OperationalError("no answer")
 
     def _drop(self) -> None:

@@ -367,7 +367,7 @@ class PartitionedJournal(PostgresJournal):
         await self._clear_rested(heads)
         fences = self._fences(head.session_id for head in heads)
         self._check_not_taken_again(fences)
-        await self._run_alone(self._insert_fenced, rows, heads, fences, patience=WRITE_TIMEOUT_SECONDS)
+        await self._run_alone(self._insert_fenced, rows, heads, fences, timeout_seconds=WRITE_TIMEOUT_SECONDS)
         self._is_new = False
 
     def _check_not_taken_again(self, fences: Mapping[int, int]) -> None:

@@ -97,7 +97,7 @@ class Model:
             self.early.add(number)
         with trio.move_on_after(self.chance.choice((0, 0.1, 100))):
             try:
-                await self.log.write(record, patience=self.chance.choice((None, 0.1)))
+                await self.log.write(record, timeout_seconds=self.chance.choice((None, 0.1)))
             except JournalSlow:
                 pass
             except (JournalFull, JournalFailed):
@@ -200,15 +200,15 @@ async def test_unserializable_record_is_rejected_while_the_session_opens():
         assert await numbers_of(journal) == [0, 1]
 
 
-async def test_patience_counts_from_the_call_where_the_session_just_opens(autojump_clock):
+async def test_timeout_of_write_includes_the_opening_of_the_session(autojump_clock):
     """Who waits for the step that opens it gives up in time, or has only the rest of their time for their own step."""
     async with opening() as (journal, log):
         begun = trio.current_time()
         with pytest.raises(JournalSlow, match="within 3 s"):
-            await log.write(StateChangeRecord(changes={"n": 1}), patience=3)
+            await log.write(StateChangeRecord(changes={"n": 1}), timeout_seconds=3)
         assert trio.current_time() - begun == pytest.approx(3)
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(partial(log.write, StateChangeRecord(changes={"n": 2}), patience=60))
+            nursery.start_soon(partial(log.write, StateChangeRecord(changes={"n": 2}), timeout_seconds=60))
             await trio.sleep(20)
             journal.gate.set()
         assert await numbers_of(journal) == [0, 2]

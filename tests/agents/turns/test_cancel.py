@@ -345,7 +345,7 @@ async def test_two_callers_stop_one_queued_message(first, second, with_journal, 
 
 
 async def test_a_cancelled_interrupt_still_ends_the_dropped_messages():
-    """Nobody's message is lost when the caller of interrupt() loses patience."""
+    """Nobody's message is lost when the caller of interrupt() gives up."""
     async with held("handler") as (session, _, stage, log):
         await session.chat("queued")
         with trio.move_on_after(0) as scope:

@@ -332,7 +332,7 @@ async def test_waiting_has_an_end(autojump_clock):
 
 
 async def test_a_fallback_uses_the_next_model_if_the_wait_is_too_long(autojump_clock):
-    """A first model with little patience, and a second one."""
+    """A first model with a short timeout, and a second one."""
     first = RateLimitedModel(
         ScriptedLLM(lambda _: "first"), RateLimiter(requests_per_minute=1, burst=1.0, max_wait=5)
     )
