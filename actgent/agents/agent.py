@@ -188,7 +188,7 @@ class Agent(Generic[DataT_co, DepsT]):
         message_bytes: Maximum bytes of one message with its pictures and files; larger messages raise `MessageTooLarge`.
         parallel_tools: True lets tool calls of one answer overlap, except calls of tools with `parallel=False`. False (the
             default): only calls of tools with `effect="pure"` overlap, all other calls run one after the other.
-        threads: Maximum number of sync tools that run at the same time.
+        max_threads: Maximum number of sync tools that run at the same time.
         handler_timeout: Maximum seconds of an async handler or hook.
         grace: Seconds to answer accepted messages at the end of the block.
         thread_grace: Seconds to wait for threads of sync tools after `grace`.
@@ -261,7 +261,7 @@ class Agent(Generic[DataT_co, DepsT]):
         inbox_bytes: int = DEFAULT_BYTES,
         message_bytes: int = DEFAULT_MESSAGE_BYTES,
         parallel_tools: bool = False,
-        threads: int = AGENT_THREADS,
+        max_threads: int = AGENT_THREADS,
         handler_timeout: float = 30.0,
         grace: float = 10.0,
         thread_grace: float = 5.0,
@@ -280,7 +280,7 @@ class Agent(Generic[DataT_co, DepsT]):
         self.on_busy = check_rule(on_busy)
         self._handler_timeout = handler_timeout
         self._parallel_tools = check_flag("parallel_tools", parallel_tools)
-        self._threads = at_least_one("threads", threads)
+        self._max_threads = at_least_one("max_threads", max_threads)
         self._bounds: dict[str, Any] = {
             "concurrency": at_least_one("sessions", sessions),
             "urgent_concurrency": at_least_one("urgent_sessions", urgent_sessions),
@@ -1120,9 +1120,9 @@ class Agent(Generic[DataT_co, DepsT]):
         if self._opener is not None:
             raise ConfigurationError(f"agent {self.name!r} runs already: one block at a time")
         async with AsyncExitStack() as block:
-            threads = max(RUNTIME_THREADS, self._threads)
+            max_threads = max(RUNTIME_THREADS, self._max_threads)
             runtime = await block.enter_async_context(
-                open_runtime(threads=threads, thread_grace=self._thread_grace)
+                open_runtime(max_threads=max_threads, thread_grace=self._thread_grace)
             )
             await runtime.start(self)
             self._block = block.pop_all()
@@ -1226,7 +1226,7 @@ class Agent(Generic[DataT_co, DepsT]):
             models=self._models.open(),
             tools=self.tools,
             given_tools=self._initial_tools(),
-            threads=self._threads,
+            threads=self._max_threads,
             parallel_tools=self._parallel_tools,
             approval=self.approval_rule,
             policy=self.policy,

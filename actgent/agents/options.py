@@ -68,7 +68,7 @@ class CommonOptions(TypedDict, Generic[DepsT], total=False):
     inbox_bytes: int
     message_bytes: int
     parallel_tools: bool
-    threads: int
+    max_threads: int
     handler_timeout: float
     grace: float
     thread_grace: float

@@ -661,7 +661,7 @@ async def open_runtime(
     retention: Retention | None = None,
     quotas: Quotas | None = None,
     supervision: Supervision | None = None,
-    threads: int = RUNTIME_THREADS,
+    max_threads: int = RUNTIME_THREADS,
     thread_grace: float = THREAD_GRACE_SECONDS,
     telemetry: Tracing | None = None,
     cluster: str | None = None,
@@ -686,7 +686,7 @@ async def open_runtime(
             erased after they end.
         quotas: Limits for all sessions of an owner per day or month, also across restarts.
         supervision: Restarts of agents and actors after failures; None uses the defaults.
-        threads: Maximum number of sync tools of all agents that run at the same time.
+        max_threads: Maximum number of sync tools of all agents that run at the same time.
         thread_grace: Seconds to wait for abandoned tool threads when the block exits.
         telemetry: Tracing and metrics, such as `Telemetry()` of the extra `otel`; None for none.
         cluster: Name of a cluster with a PostgreSQL journal. Each session is owned by one node at a time, and all nodes
@@ -711,7 +711,7 @@ async def open_runtime(
         retention=(retention, Retention), quotas=(quotas, Quotas), supervision=(supervision, Supervision)
     )
     _check_quotas(quotas, journal, is_cluster=cluster is not None)
-    tool_threads = Threads(at_least_one("threads", threads))
+    tool_threads = Threads(at_least_one("max_threads", max_threads))
     error: BaseException | None = None
     with tuned_gc(), open_watch() as watch, _ending(EventStream(telemetry)) as events:
         async with (

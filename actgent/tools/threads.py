@@ -338,8 +338,8 @@ class ThreadShare:
     def _busy(self) -> str:
         """Return which thread limit is exhausted, as text for an error."""
         if self.slots_used >= self.capacity:
-            return f"all {self.capacity} threads of its agent are busy (Agent(threads=...))"
-        return f"all {self._threads.capacity} threads of the runtime are busy (open_runtime(threads=...))"
+            return f"all {self.capacity} threads of its agent are busy (Agent(max_threads=...))"
+        return f"all {self._threads.capacity} threads of the runtime are busy (open_runtime(max_threads=...))"
 
     def _work(
         self, job: _Job, token: trio.lowlevel.TrioToken, fn: Callable[..., T], args: tuple[object, ...]

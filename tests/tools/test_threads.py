@@ -272,8 +272,8 @@ async def test_a_wait_for_a_thread_ends_in_time(hall, mock_clock):
         mock_clock.jump(MAX_WAIT_SECONDS)
         await trio.testing.wait_all_tasks_blocked()
         assert sorted(texts) == [
-            "no thread was free within 60 s, so the call did not run: all 1 threads of its agent are busy (Agent(threads=...))",
-            "no thread was free within 60 s, so the call did not run: all 2 threads of the runtime are busy (open_runtime(threads=...))",
+            "no thread was free within 60 s, so the call did not run: all 1 threads of its agent are busy (Agent(max_threads=...))",
+            "no thread was free within 60 s, so the call did not run: all 2 threads of the runtime are busy (open_runtime(max_threads=...))",
         ]
         hall.go.set()
     assert never == []  # the error tells it

@@ -172,7 +172,7 @@ def calling(*tools, **options):
         last = chat.messages[-1]
         return "answer" if last.role == "tool" else ToolCall(last.parts[-1].text, {})
 
-    return BareAgent("a", llm=ScriptedLLM(says), tools=tools, threads=1, **options)
+    return BareAgent("a", llm=ScriptedLLM(says), tools=tools, max_threads=1, **options)
 
 
 async def ask(agent, name):
@@ -271,7 +271,7 @@ async def test_an_agent_whose_tools_all_hang_stops_no_other(go):
     def says(name):
         return lambda chat: "end" if chat.messages[-1].role == "tool" else ToolCall(name, {})
 
-    async with open_runtime(threads=40) as runtime:
+    async with open_runtime(max_threads=40) as runtime:
         a = await runtime.start(BareAgent("a", llm=ScriptedLLM(says("hanging")), tools=[hanging, pay]))
         b = await runtime.start(BareAgent("b", llm=ScriptedLLM(says("pay")), tools=[pay]))
         sessions = [await a.create_session(f"u{number}", "go") for number in range(35)]
@@ -292,8 +292,8 @@ async def test_an_agent_whose_tools_all_hang_stops_no_other(go):
 @pytest.mark.parametrize("threads", [0, -1, 1.5, "four"])
 async def test_how_many_threads_is_a_number(threads):
     """Of an agent and of a runtime; the text names it."""
-    with pytest.raises(ConfigurationError, match="threads="):
-        BareAgent("a", llm=ScriptedLLM([]), threads=threads)
-    with pytest.raises(ConfigurationError, match="threads="):
-        async with open_runtime(threads=threads):
+    with pytest.raises(ConfigurationError, match="max_threads="):
+        BareAgent("a", llm=ScriptedLLM([]), max_threads=threads)
+    with pytest.raises(ConfigurationError, match="max_threads="):
+        async with open_runtime(max_threads=threads):
             pass
