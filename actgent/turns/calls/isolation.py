@@ -98,7 +98,11 @@ class Isolation:
     # --- results -----------------------------------------------------------------------------
 
     def withhold(self, index: int, call: ToolCall, tool: Tool | None, result: ToolResult) -> ToolResult:
-        """Return a result for the model without any untrusted text; store the untrusted text under the next reference."""
+        """Return a result for the model without any untrusted text; store the untrusted text under the next reference.
+
+        A tool of the program that calls other tools may store their results where a prompt shows them, as a goal does with its
+        tasks. So the session of such a call keeps the sources.
+        """
         sources = join_origins(join_origins(result.origin, result.via), self.sources_of(call.id))
         if not sources:
             return result
@@ -121,6 +125,7 @@ class Isolation:
             tool_name=result.tool_name,
             content=_announcement(number, call.name, parts),
             native=result.native,
+            via=sources if tool is not None and tool.calls_tools and not tool.outside else "",
         )
 
     def is_withheld(self, number: int) -> bool:

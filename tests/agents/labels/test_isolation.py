@@ -330,6 +330,30 @@ async def test_nested_calls(is_sink):
     program.assert_isolated()
 
 
+async def test_a_tool_that_may_show_nested_results_makes_the_session_untrusted():
+    """A goal stores results of nested calls in the state, which its prompts show, so later sinks need an approval."""
+
+    class Outer(Tool):
+        name, description, effect, calls_tools, exclusive, sinks = (
+            "outer",
+            "Run.",
+            "idempotent",
+            True,
+            True,
+            (),
+        )
+        parameters = {"type": "object", "properties": {}, "additionalProperties": False}  # noqa: RUF012
+
+        async def execute(self, arguments, context):
+            context.state.dispatch(("seen", (await context.tools.call("page", {})).content))
+            return "stored"
+
+    program = Program([ToolCall("outer", {}), ToolCall("pay", {"to": "bob"}), "ok"], Outer())
+    await program.run()
+    assert [labels for _, labels in program.asked] == [{"to": Label({"page"})}]
+    assert program.paid == []
+
+
 async def test_memories_are_withheld(tmp_path):
     """`recall` gives a reference; recall before the answer would show the text and is refused."""
     memories = LongTermMemory(f"sqlite:///{tmp_path}/memories.db")
