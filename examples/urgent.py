@@ -17,7 +17,7 @@ async def answer(chat: ModelRequest) -> str:
 
 
 async def main() -> None:
-    clerk = BareAgent("clerk", llm=ScriptedLLM(answer), inbox=3)
+    clerk = BareAgent("clerk", llm=ScriptedLLM(answer), inbox_capacity=3)
     async with clerk:
         session = await clerk.create_session("ada", "Write a report.")
         session.on_conversation(print)

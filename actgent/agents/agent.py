@@ -181,9 +181,9 @@ class Agent(Generic[DataT_co, DepsT]):
         urgent_sessions: Maximum number of additional sessions that are processed for URGENT messages.
         on_busy: Treatment of a message for a busy session: `queue` (wait), `collect` (answer it together with other waiting
             messages), `interrupt` (stop the running turn and go next) or `reject` (raise `SessionBusy`).
-        inbox: Maximum number of waiting messages.
-        session_inbox: Maximum number of waiting messages of one session.
-        urgent_inbox: Maximum number of waiting URGENT messages of one session.
+        inbox_capacity: Maximum number of waiting messages.
+        session_inbox_capacity: Maximum number of waiting messages of one session.
+        urgent_inbox_capacity: Maximum number of waiting URGENT messages of one session.
         inbox_bytes: Maximum bytes of all waiting messages. Waiting URGENT messages have a separate bound of the same size.
         message_bytes: Maximum bytes of one message with its pictures and files; larger messages raise `MessageTooLarge`.
         parallel_tools: True lets tool calls of one answer overlap, except calls of tools with `parallel=False`. False (the
@@ -255,9 +255,9 @@ class Agent(Generic[DataT_co, DepsT]):
         sessions: int = 100,
         urgent_sessions: int = 16,
         on_busy: OnBusy = "queue",
-        inbox: int = 1000,
-        session_inbox: int = 100,
-        urgent_inbox: int = 64,
+        inbox_capacity: int = 1000,
+        session_inbox_capacity: int = 100,
+        urgent_inbox_capacity: int = 64,
         inbox_bytes: int = DEFAULT_BYTES,
         message_bytes: int = DEFAULT_MESSAGE_BYTES,
         parallel_tools: bool = False,
@@ -284,9 +284,9 @@ class Agent(Generic[DataT_co, DepsT]):
         self._bounds: dict[str, Any] = {
             "concurrency": at_least_one("sessions", sessions),
             "urgent_concurrency": at_least_one("urgent_sessions", urgent_sessions),
-            "capacity": at_least_one("inbox", inbox),
-            "session_capacity": at_least_one("session_inbox", session_inbox),
-            "urgent_capacity": at_least_one("urgent_inbox", urgent_inbox),
+            "capacity": at_least_one("inbox_capacity", inbox_capacity),
+            "session_capacity": at_least_one("session_inbox_capacity", session_inbox_capacity),
+            "urgent_capacity": at_least_one("urgent_inbox_capacity", urgent_inbox_capacity),
             "capacity_bytes": at_least_one("inbox_bytes", inbox_bytes),
             "message_bytes": at_least_one("message_bytes", message_bytes),
         }

@@ -62,9 +62,9 @@ class CommonOptions(TypedDict, Generic[DepsT], total=False):
     sessions: int
     urgent_sessions: int
     on_busy: OnBusy
-    inbox: int
-    session_inbox: int
-    urgent_inbox: int
+    inbox_capacity: int
+    session_inbox_capacity: int
+    urgent_inbox_capacity: int
     inbox_bytes: int
     message_bytes: int
     parallel_tools: bool

@@ -60,7 +60,9 @@ class Judge:
 def make_judge(model: ModelLike | str) -> Judge:
     """Return a judge that calls this model; the caller starts its agent."""
     return Judge(
-        BareAgent("judge", llm=model, system_prompt=_PROMPT, output=Judgement, sessions=64, inbox=1000)
+        BareAgent(
+            "judge", llm=model, system_prompt=_PROMPT, output=Judgement, sessions=64, inbox_capacity=1000
+        )
     )
 
 

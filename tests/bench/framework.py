@@ -194,7 +194,7 @@ def add(a: int, b: int) -> int:
 
 def make_agent(llm: LLM, *, sessions: int = 100, **options: Any) -> BareAgent:
     """An agent with a prompt of one sentence and room for `sessions` at once."""
-    options = {"inbox": max(1000, 2 * sessions)} | options
+    options = {"inbox_capacity": max(1000, 2 * sessions)} | options
     return BareAgent("bench", role=SYSTEM, llm=llm, sessions=sessions, **options)
 
 
@@ -571,7 +571,7 @@ async def tree(count: int) -> Figures:
 async def urgent(count: int) -> Figures:
     model, latencies = Streams(), []
     with trio.CancelScope() as scope:
-        async with make_agent(model, sessions=200, inbox=12_000) as agent:
+        async with make_agent(model, sessions=200, inbox_capacity=12_000) as agent:
             sessions = [await agent.create_session("ada") for _ in range(200)]
             for number, session in itertools.product(range(51), sessions):
                 await session.chat(short(number))

@@ -24,7 +24,7 @@ def agents() -> list[BareAgent]:
     """One that answers at once, and one whose answers grow."""
     grows = ScriptedLLM(lambda _: "word " * PIECES, chunk=5, chunk_delay=BETWEEN)
     answers = ScriptedLLM(lambda _: "This is an answer of forty characters...", keep=1)
-    return [BareAgent("clerk", llm=answers, inbox=100_000), BareAgent("encoder", llm=grows)]
+    return [BareAgent("clerk", llm=answers, inbox_capacity=100_000), BareAgent("encoder", llm=grows)]
 
 
 async def fill(runtime: Runtime, count: int) -> None:

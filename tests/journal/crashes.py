@@ -155,7 +155,7 @@ class Work:
             llm=ScriptedLLM(self._answer, keep=0),
             tools=[pay, store, look],
             sessions=self.sessions,
-            inbox=self.sessions * self.messages,
+            inbox_capacity=self.sessions * self.messages,
         )
         agent.on_session(self._attach)
         return agent

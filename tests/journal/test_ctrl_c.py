@@ -179,7 +179,7 @@ def test_a_caller_of_the_storage_is_woken_once(press, tmp_path):
 
 async def live_shortly():
     """Two turns of one session and one beside, of an agent whose inbox has room for one."""
-    agent = BareAgent("clerk", llm=ScriptedLLM(["ok"], repeat=True), inbox=1)
+    agent = BareAgent("clerk", llm=ScriptedLLM(["ok"], repeat=True), inbox_capacity=1)
     async with open_runtime(journal="memory:") as runtime:
         await runtime.start(agent)
         session = await agent.create_session("ada", "hello")

@@ -315,7 +315,7 @@ def test_cancelled_sender_sends_no_message(slow):
 
     async def main():
         async with open_portal() as portal:
-            agent = await portal.start(BareAgent("clerk", llm=slow, session_inbox=1, grace=0.0))
+            agent = await portal.start(BareAgent("clerk", llm=slow, session_inbox_capacity=1, grace=0.0))
             session = await agent.create_session("ada", "Hello")
             assert await asyncio.to_thread(slow.begun.wait, 10)
             await session.chat("behind it")

@@ -166,7 +166,7 @@ async def test_full_inbox_is_429_at_once(serving):
     async def slow(chat):
         await trio.sleep_forever()
 
-    agent = BareAgent(name="slow", llm=ScriptedLLM(slow), session_inbox=1, grace=0)
+    agent = BareAgent(name="slow", llm=ScriptedLLM(slow), session_inbox_capacity=1, grace=0)
     async with serving(agents=[agent]) as served, served.client() as ada:
         await ada.put("/v1/sessions/s1", json={"agent": "slow"})
         answers = [await ada.post("/v1/sessions/s1/messages", json={"content": "x"}) for _ in range(3)]

@@ -37,7 +37,7 @@ async def test_not_ready_while_an_inbox_is_full(serving):
         await gate.wait()
         return "done"
 
-    full = BareAgent("clerk", llm=ScriptedLLM(answer), inbox=2)
+    full = BareAgent("clerk", llm=ScriptedLLM(answer), inbox_capacity=2)
     agents = [full, BareAgent("helper", llm=ScriptedLLM([]))]
     async with serving(agents=agents) as served, served.client() as ada:
         await ada.put("/v1/sessions/s1", json={"agent": "clerk"})

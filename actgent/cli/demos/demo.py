@@ -132,7 +132,9 @@ async def _ask_all(agent: Agent, terminal: Terminal, shutdown: Shutdown) -> bool
 
 async def _show_urgent_message(model: LLM, terminal: Terminal) -> bool:
     _print_title(terminal, 2, "An urgent message overtakes a full inbox")
-    clerk = BareAgent("clerk", llm=model, role="a clerk who answers in one sentence", inbox=_QUEUED_NOTES)
+    clerk = BareAgent(
+        "clerk", llm=model, role="a clerk who answers in one sentence", inbox_capacity=_QUEUED_NOTES
+    )
     async with clerk:
         session = await clerk.create_session("ada")
         watch = Stopwatch(terminal, session)

@@ -175,7 +175,7 @@ def _make_agent(number: int, model: LLM, *, sessions: int) -> Agent:
         role="a calculator that uses its tool",
         tools=TOOLS,
         sessions=sessions,
-        inbox=sessions,
+        inbox_capacity=sessions,
     )
 
 

@@ -38,7 +38,14 @@ def clerk(ran):
         last = chat.messages[-1]
         return ToolCall("pay", {}) if last.role != "tool" and last.parts[0].text == "pay" else "ok"
 
-    return BareAgent("clerk", llm=ScriptedLLM(says), tools=[pay], session_inbox=1, urgent_inbox=1, grace=0)
+    return BareAgent(
+        "clerk",
+        llm=ScriptedLLM(says),
+        tools=[pay],
+        session_inbox_capacity=1,
+        urgent_inbox_capacity=1,
+        grace=0,
+    )
 
 
 async def refuse(session, journal, how, rule):

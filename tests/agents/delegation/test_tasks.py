@@ -381,7 +381,7 @@ async def test_a_task_that_found_no_room_can_be_given_again(autojump_clock):
     """Under its own id, and then it is done and told; one that was cancelled stays cancelled."""
     async with MemoryJournal().running() as journal, open_runtime(journal=journal) as runtime:
         llm = ScriptedLLM(lambda chat: f"did {last_text(chat)}", delay=100)
-        worker = await runtime.start(BareAgent("worker", llm=llm, sessions=1, inbox=1))
+        worker = await runtime.start(BareAgent("worker", llm=llm, sessions=1, inbox_capacity=1))
         lead = await runtime.start(team()[0])
         for name in ("busy", "waiting"):
             await worker.create_session("eve", name)

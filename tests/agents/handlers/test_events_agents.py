@@ -281,7 +281,7 @@ async def test_events_of_rejected_messages():
         return "done"
 
     async with open_runtime() as runtime, runtime.events() as events:
-        agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(answer), session_inbox=1))
+        agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(answer), session_inbox_capacity=1))
         session = await agent.create_session("ada")
         await session.chat("1")
         await session.chat("2")

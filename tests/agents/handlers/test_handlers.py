@@ -276,7 +276,7 @@ async def test_background_task_of_a_handler_may_wait_for_the_turn(make, nursery)
 
 async def test_a_handler_may_chat_and_never_waits_for_room(make):
     """What it says comes next; a full inbox is an error at once, for it would wait for itself."""
-    agent, _ = make(lambda _: "ok", session_inbox=2)
+    agent, _ = make(lambda _: "ok", session_inbox_capacity=2)
     seen = []
     async with agent:
         session = await agent.create_session("ada", "hi")
@@ -342,7 +342,7 @@ async def test_a_tool_is_as_much_inside_as_a_handler(make, kind, others):
 
     used = {"async": asking, "thread": threaded, "task": nested}[kind]
     calls = [ToolCall(used.name, {}), *[ToolCall("other", {})] * others]
-    agent, _ = make(calls, "a", "b", tools=[used, other], session_inbox=1)
+    agent, _ = make(calls, "a", "b", tools=[used, other], session_inbox_capacity=1)
     async with agent:
         session = await agent.create_session("ada", "hi")
         with trio.fail_after(60):

@@ -27,7 +27,9 @@ def hear(session):
     return log
 
 
-@pytest.mark.parametrize("bound", ["sessions", "inbox", "session_inbox", "urgent_inbox"])
+@pytest.mark.parametrize(
+    "bound", ["sessions", "inbox_capacity", "session_inbox_capacity", "urgent_inbox_capacity"]
+)
 def test_a_bound_is_at_least_one(bound):
     """The text names the argument."""
     with pytest.raises(ConfigurationError, match=bound):
@@ -36,7 +38,7 @@ def test_a_bound_is_at_least_one(bound):
 
 async def test_chat_waits_for_room_and_then_gives_up(autojump_clock):
     """At its deadline, with the bound that was reached and the remedy in the text."""
-    async with BareAgent(name="a", llm=ScriptedLLM(never), session_inbox=2, grace=0) as agent:
+    async with BareAgent(name="a", llm=ScriptedLLM(never), session_inbox_capacity=2, grace=0) as agent:
         session = await agent.create_session("ada", "running")
         await session.chat("1")
         await session.chat("2")
@@ -51,7 +53,7 @@ async def test_chat_waits_for_room_and_then_gives_up(autojump_clock):
 
 async def test_the_inbox_of_an_agent_is_bounded_too(autojump_clock):
     """Over all sessions; one that waits comes in as soon as there is room."""
-    async with BareAgent(name="a", llm=ScriptedLLM(slow), inbox=3, sessions=1) as agent:
+    async with BareAgent(name="a", llm=ScriptedLLM(slow), inbox_capacity=3, sessions=1) as agent:
         sessions = [await agent.create_session("ada") for _ in range(5)]
         logs = [hear(session) for session in sessions]
         for number in range(4):
@@ -68,7 +70,9 @@ async def test_the_inbox_of_an_agent_is_bounded_too(autojump_clock):
 
 async def test_sixty_four_urgent_messages_wait_and_no_more(autojump_clock):
     """They have a bound of their own, and count for no other."""
-    async with BareAgent(name="a", llm=ScriptedLLM(slow), inbox=1, session_inbox=1) as agent:
+    async with BareAgent(
+        name="a", llm=ScriptedLLM(slow), inbox_capacity=1, session_inbox_capacity=1
+    ) as agent:
         session = await agent.create_session("ada", "x", session_id="s")
         log = hear(session)
         await session.chat("normal")
@@ -99,7 +103,7 @@ async def test_chat_from_inside_never_waits(where, autojump_clock):
         return "done"
 
     script = [ToolCall("more", {}), "first", "a", "b", "c"]
-    async with BareAgent(name="a", llm=ScriptedLLM(script), tools=[more], session_inbox=2) as agent:
+    async with BareAgent(name="a", llm=ScriptedLLM(script), tools=[more], session_inbox_capacity=2) as agent:
         session = await agent.create_session("ada")
         log = hear(session)
         if where == "handler":
@@ -127,7 +131,7 @@ async def test_a_full_inbox_does_not_block_the_session_that_drains_it(autojump_c
 
     async with (
         assert_no_leaks(),
-        BareAgent(name="a", llm=ScriptedLLM(answer), tools=[work], inbox=2, sessions=2) as agent,
+        BareAgent(name="a", llm=ScriptedLLM(answer), tools=[work], inbox_capacity=2, sessions=2) as agent,
         trio.open_nursery() as nursery,
     ):
         sessions = [await agent.create_session("ada") for _ in range(4)]
@@ -140,7 +144,7 @@ async def test_a_full_inbox_does_not_block_the_session_that_drains_it(autojump_c
 
 async def test_a_cancelled_chat_leaves_no_message(autojump_clock):
     """Neither a message nor a place, and the session comes to rest."""
-    async with BareAgent(name="a", llm=ScriptedLLM(slow), session_inbox=1) as agent:
+    async with BareAgent(name="a", llm=ScriptedLLM(slow), session_inbox_capacity=1) as agent:
         session = await agent.create_session("ada", "0")
         log = hear(session)
         await session.chat("1")
@@ -156,7 +160,7 @@ async def test_a_cancelled_chat_leaves_no_message(autojump_clock):
 
 async def test_a_run_without_room_leaves_no_session(autojump_clock):
     """Nor does a `tell` that found none."""
-    async with BareAgent(name="a", llm=ScriptedLLM(never), sessions=1, inbox=1, grace=0) as agent:
+    async with BareAgent(name="a", llm=ScriptedLLM(never), sessions=1, inbox_capacity=1, grace=0) as agent:
         session = await agent.create_session("ada", "running")
         await session.chat("queued")
         for attempt in (agent.run, agent.ref.tell):

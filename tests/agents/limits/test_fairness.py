@@ -246,7 +246,7 @@ async def test_suspended_turns_do_not_reduce_the_fair_share(autojump_clock):
 async def test_an_owner_that_fills_the_inbox_does_not_block_other_owners(autojump_clock):
     """Its capacity is shared, but places at the gate and turns inside go round: two of each, where 80 messages wait."""
     clerk = Clerk()
-    agent = BareAgent("a", llm=ScriptedLLM(clerk), sessions=1, inbox=4, session_inbox=4)
+    agent = BareAgent("a", llm=ScriptedLLM(clerk), sessions=1, inbox_capacity=4, session_inbox_capacity=4)
     async with agent, trio.open_nursery() as nursery:
         for _ in range(20):
             nursery.start_soon(lambda: say_on(agent, "ada", queue=4))

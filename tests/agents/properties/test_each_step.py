@@ -269,7 +269,7 @@ async def repeat(world, case):
 
 def start_agents():
     llm = ScriptedLLM(answer, chunk=3)
-    agent = BareAgent("a", llm=llm, tools=[look, pay], session_inbox=2, grace=1)
+    agent = BareAgent("a", llm=llm, tools=[look, pay], session_inbox_capacity=2, grace=1)
     worker = BareAgent("w", llm=ScriptedLLM(["42"], repeat=True))
     for each in (agent, worker):
         each.on_session(attach)

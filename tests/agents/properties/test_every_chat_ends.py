@@ -109,7 +109,7 @@ async def _talk(kind, script, *, chats, streams):
         tools=[add, slow, fail, create],
         instructions=instructions,
         limits=Limits(model_calls=8, tool_timeout=10),
-        session_inbox=3,
+        session_inbox_capacity=3,
     )
     heard, accepted = [], []
     async with agent:

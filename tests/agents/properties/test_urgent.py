@@ -140,9 +140,9 @@ async def live(plan, grace, side_by_side):
             llm=ScriptedLLM(answer),
             tools=[work, look, quick],
             sessions=side_by_side,
-            inbox=6,
-            session_inbox=3,
-            urgent_inbox=2,
+            inbox_capacity=6,
+            session_inbox_capacity=3,
+            urgent_inbox_capacity=2,
             grace=grace,
         )
         async with agent:

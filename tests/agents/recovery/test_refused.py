@@ -167,7 +167,7 @@ def start_agents(asked):
         )
 
     return [
-        BareAgent(name, llm=ScriptedLLM(answer, delay=10), tools=[pay], session_inbox=3, grace=0)
+        BareAgent(name, llm=ScriptedLLM(answer, delay=10), tools=[pay], session_inbox_capacity=3, grace=0)
         for name in "ab"
     ]
 

@@ -209,7 +209,7 @@ async def test_a_cancelled_scope_around_the_block_ends_it_at_once(autojump_clock
 
 async def test_a_sender_without_room_is_answered_or_refused_when_the_block_is_left(autojump_clock):
     """What it waited with is never lost, and takes nothing of its session along."""
-    agent = BareAgent(name="a", llm=ScriptedLLM(slow), session_inbox=3)
+    agent = BareAgent(name="a", llm=ScriptedLLM(slow), session_inbox_capacity=3)
     async with trio.open_nursery() as nursery, agent:
         session = await agent.create_session("ada")
         log = hear(session)
@@ -223,7 +223,7 @@ async def test_a_sender_without_room_is_answered_or_refused_when_the_block_is_le
 
 async def test_a_waiting_sender_gets_session_closed(autojump_clock):
     """Its message ends as stopped with the others, or it is refused; other sessions go on."""
-    agent = BareAgent(name="a", llm=ScriptedLLM(slow), sessions=1, inbox=3)
+    agent = BareAgent(name="a", llm=ScriptedLLM(slow), sessions=1, inbox_capacity=3)
     outcomes = []
 
     async def chat(session, text):

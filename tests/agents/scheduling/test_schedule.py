@@ -335,7 +335,7 @@ async def test_a_full_inbox_makes_it_wait_and_loses_nothing(autojump_clock):
         return "done"
 
     said = []
-    async with BareAgent("a", llm=ScriptedLLM(slow, keep=0), session_inbox=1) as agent:
+    async with BareAgent("a", llm=ScriptedLLM(slow, keep=0), session_inbox_capacity=1) as agent:
         session = await agent.create_session("ada")
         session.on_conversation(lambda _: said.append(round(trio.current_time())))
         for number in range(3):
@@ -354,7 +354,7 @@ async def test_a_full_inbox_of_the_agent_makes_all_wait(autojump_clock):
         return "done"
 
     done = []
-    agent = BareAgent("a", llm=ScriptedLLM(slow, keep=0), inbox=5, sessions=2)
+    agent = BareAgent("a", llm=ScriptedLLM(slow, keep=0), inbox_capacity=5, sessions=2)
     agent.on_session(lambda session: session.on_conversation(done.append) and None)
     async with agent:
         for _ in range(60):

@@ -33,7 +33,7 @@ async def test_description_is_answered_for_handlers_attached_later(make, listen)
 
 async def test_delayed_description_is_answered_for_handlers_attached_later(autojump_clock, listen):
     """If the inbox was full at first, the answer still begins after the caller could attach handlers."""
-    agent = BareAgent("busy", llm=ScriptedLLM(lambda _: "done", delay=1), inbox=1)
+    agent = BareAgent("busy", llm=ScriptedLLM(lambda _: "done", delay=1), inbox_capacity=1)
     async with agent:
         busy = await agent.create_session("ada")
         for _ in range(20):
@@ -118,7 +118,9 @@ async def test_session_with_a_failed_start_answers_accepted_messages(make, caplo
 
 async def test_run_rejected_by_a_full_inbox_removes_its_session(autojump_clock):
     """A new session is removed if its only message was rejected."""
-    agent = BareAgent("busy", llm=ScriptedLLM(lambda _: "x", delay=100), sessions=1, inbox=1, grace=0)
+    agent = BareAgent(
+        "busy", llm=ScriptedLLM(lambda _: "x", delay=100), sessions=1, inbox_capacity=1, grace=0
+    )
     async with agent:
         busy = await agent.create_session("ada", "one")
         await busy.chat("two")

@@ -64,7 +64,7 @@ async def test_message_rejected_by_a_full_inbox_never_runs(how, later, autojump_
     async with MemoryJournal().running() as journal:
         async with open_runtime(journal=journal) as runtime:
             agent = await runtime.start(
-                BareAgent("a", llm=ScriptedLLM(answer, delay=10), session_inbox=1, grace=0)
+                BareAgent("a", llm=ScriptedLLM(answer, delay=10), session_inbox_capacity=1, grace=0)
             )
             session = await fill(agent)
 
@@ -95,7 +95,7 @@ async def test_message_rejected_by_a_full_inbox_is_never_written(autojump_clock)
     """So no crash can restore it."""
     async with MemoryJournal().running() as journal, open_runtime(journal=journal) as runtime:
         agent = await runtime.start(
-            BareAgent("a", llm=ScriptedLLM(["ok"], repeat=True, delay=10), session_inbox=1, grace=0)
+            BareAgent("a", llm=ScriptedLLM(["ok"], repeat=True, delay=10), session_inbox_capacity=1, grace=0)
         )
         session = await fill(agent)
         assert await outcome_of(session.chat, "transfer", enqueue_timeout=1) == "InboxFull"
@@ -109,7 +109,9 @@ async def test_a_chat_that_is_cancelled_while_it_is_written_never_runs(autojump_
     """Whether it was written or not; its place is free again."""
     async with SlowJournal().running() as journal:
         async with open_runtime(journal=journal) as runtime:
-            agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(["ok"], repeat=True), session_inbox=1))
+            agent = await runtime.start(
+                BareAgent("a", llm=ScriptedLLM(["ok"], repeat=True), session_inbox_capacity=1)
+            )
             session = await agent.create_session("ada", session_id="ada")
             journal.is_slow = True
             with trio.move_on_after(0.5):
@@ -179,7 +181,7 @@ async def test_a_place_is_kept_for_what_is_being_written(autojump_clock):
     """However many are written side by side, the inbox holds no more than it may."""
     async with SlowJournal().running() as journal, open_runtime(journal=journal) as runtime:
         agent = await runtime.start(
-            BareAgent("a", llm=ScriptedLLM(["ok"], repeat=True, delay=100), session_inbox=5, grace=0)
+            BareAgent("a", llm=ScriptedLLM(["ok"], repeat=True, delay=100), session_inbox_capacity=5, grace=0)
         )
         session = await agent.create_session("ada", session_id="ada")
         await session.chat("running")
@@ -205,7 +207,7 @@ async def test_a_repetition_waits_for_the_first(first_is, journal, autojump_cloc
     """It takes its place where that does not get in, so what is confirmed is answered, once."""
     async with open_runtime(journal=journal) as runtime:
         agent = await runtime.start(
-            BareAgent("a", llm=ScriptedLLM(["ok"], repeat=True, delay=5), session_inbox=1)
+            BareAgent("a", llm=ScriptedLLM(["ok"], repeat=True, delay=5), session_inbox_capacity=1)
         )
         session = await fill(agent)
         confirmed = []
@@ -268,7 +270,7 @@ async def test_an_id_that_chat_returned_is_accepted_once(moment, journal, tmp_pa
 async def test_a_repetition_waits_no_longer_than_it_may(autojump_clock):
     """Its own deadline counts, and what the first took of it."""
     async with BareAgent(
-        "a", llm=ScriptedLLM(["ok"], repeat=True, delay=100), session_inbox=1, grace=0
+        "a", llm=ScriptedLLM(["ok"], repeat=True, delay=100), session_inbox_capacity=1, grace=0
     ) as agent:
         session = await fill(agent)
         async with trio.open_nursery() as nursery:
@@ -360,7 +362,7 @@ async def test_nothing_is_left_of_a_message_however_it_ends(end, journal, autoju
     """A hundred of them leave as much as none."""
     async with open_runtime(journal=journal) as runtime:
         agent = await runtime.start(
-            BareAgent("a", llm=ScriptedLLM(["ok"], repeat=True, delay=1), session_inbox=3, grace=1)
+            BareAgent("a", llm=ScriptedLLM(["ok"], repeat=True, delay=1), session_inbox_capacity=3, grace=1)
         )
         session = await agent.create_session("ada", on_busy="collect" if end == "answered" else None)
 

@@ -177,7 +177,7 @@ async def test_the_same_message_id_is_accepted_once(make, listen):
 
 async def test_a_message_id_rejected_by_a_full_inbox_may_be_repeated(autojump_clock, listen):
     """Only what was accepted counts as accepted."""
-    agent = BareAgent("busy", llm=ScriptedLLM(lambda _: "ok", delay=10), session_inbox=1)
+    agent = BareAgent("busy", llm=ScriptedLLM(lambda _: "ok", delay=10), session_inbox_capacity=1)
     async with agent:
         session = await agent.create_session("ada", "one")
         heard = listen(session)
@@ -192,7 +192,7 @@ async def test_a_message_id_rejected_by_a_full_inbox_may_be_repeated(autojump_cl
 
 async def test_chat_waits_for_room_until_its_deadline(autojump_clock):
     """A full inbox holds its senders back; the bound and the remedy stand in the error."""
-    agent = BareAgent("busy", llm=ScriptedLLM(lambda _: "ok", delay=10), session_inbox=1)
+    agent = BareAgent("busy", llm=ScriptedLLM(lambda _: "ok", delay=10), session_inbox_capacity=1)
     async with agent:
         session = await agent.create_session("ada", "one")
         await session.chat("two")
@@ -253,7 +253,7 @@ async def test_chat_and_tell_wait_for_room_for_the_enqueue_timeout(make, autojum
         await gate.wait()
         return "ok"
 
-    agent, _ = make(slow, inbox=1, sessions=1)
+    agent, _ = make(slow, inbox_capacity=1, sessions=1)
     async with agent:
         session = await agent.create_session("ada", "one")
         await trio.testing.wait_all_tasks_blocked()

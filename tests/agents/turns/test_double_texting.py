@@ -246,7 +246,7 @@ async def test_a_message_from_inside_never_waits(autojump_clock, listen, rule, w
 
 async def test_a_full_session_lets_an_interruption_wait_for_room(autojump_clock, listen):
     """Back-pressure is the same under each rule; once it is in it goes first."""
-    async with slow(session_inbox=1) as agent:
+    async with slow(session_inbox_capacity=1) as agent:
         session = await agent.create_session("ada", "a")
         heard = listen(session)
         await session.chat("b")
