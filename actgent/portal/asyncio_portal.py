@@ -17,6 +17,7 @@ from actgent.control.schedule import Schedule
 from actgent.errors import PortalClosed, UsageError
 from actgent.events import Observation
 from actgent.journal.base import SessionSummary
+from actgent.labels import Label
 from actgent.messages import (
     DataT_co,
     Delivery,
@@ -229,6 +230,10 @@ class AsyncPortalSession(AttachesHandlers, AsyncProxy, Generic[DataT_co]):
     async def handoff_agent(self) -> str:
         """Return the name of the agent that the session was handed off to; empty without a handoff."""
         return await self._read(lambda: self.inner.handoff_agent)
+
+    async def label(self) -> Label:
+        """Return the label of the next request to the model: the untrusted sources on which the conversation depends."""
+        return await self._read(lambda: self.inner.label)
 
     async def mode(self) -> str:
         """Return the session's current mode."""

@@ -16,6 +16,7 @@ from actgent.control.schedule import Schedule
 from actgent.errors import PortalClosed
 from actgent.events import Observation
 from actgent.journal.base import SessionSummary
+from actgent.labels import Label
 from actgent.messages import (
     DataT_co,
     Delivery,
@@ -236,6 +237,11 @@ class PortalSession(AttachesHandlers, Proxy, Generic[DataT_co]):
     def handoff_agent(self) -> str:
         """The name of the agent that the session was handed off to; empty without a handoff."""
         return self._read(lambda: self.inner.handoff_agent)
+
+    @property
+    def label(self) -> Label:
+        """Label of the next request to the model: the untrusted sources on which the conversation depends."""
+        return self._read(lambda: self.inner.label)
 
     @property
     def mode(self) -> str:

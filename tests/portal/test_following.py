@@ -23,6 +23,7 @@ from actgent import (
     tool,
 )
 from actgent.journal.records import AgentMessageRecord, MessageAcceptedRecord, MessageEndRecord
+from actgent.labels import TRUSTED
 from actgent.sessions.subscriptions import FollowedRecord
 
 ON_TRIO_ALONE = {
@@ -97,7 +98,7 @@ def test_created_message_is_received_once():
         session = agent.create_session("ada", session_id="s")
         message = session.create_message("Hello", priority="high", message_id="m")
         assert (message.id, message.session_id, message.text) == ("m", "s", "Hello")
-        assert session.history == ()
+        assert (session.history, session.label) == ((), TRUSTED)
         assert [agent.receive(message) for _ in range(2)] == ["m", "m"]
         session.wait_idle()
         assert [each.text for each in session.history] == ["Hello", "one"]
