@@ -173,7 +173,7 @@ def _announcement(number: int, tool: str, parts: Sequence[str]) -> str:
 def _value_of(kept: Mapping[str, Any], part: str | None) -> Any:
     """Return a withheld value or a part of it. A part that does not exist is an empty text.
 
-    An error would tell the model that the part does not exist.
+    An error would reveal to the model that the part does not exist.
     """
     value = kept["value"]
     try:
