@@ -13,6 +13,7 @@ from actgent.database.database import Database
 from actgent.definitions.instructions import AgentFolder, read_folder
 from actgent.definitions.tools_file import load_tools
 from actgent.errors import ConfigurationError, nearest
+from actgent.labels import Policy
 from actgent.llm.adapters import ModelLike
 from actgent.llm.base import LLM
 from actgent.llm.models import resolve_model
@@ -161,6 +162,8 @@ class AgentBuilder:
         builder = builder.limits(read.limits).handler_timeout(read.handler_timeout).on_busy(read.on_busy)
         if read.max_tokens is not None:
             builder = builder.memory(ShortTermMemory(read.max_tokens))
+        if read.policy is not None:
+            builder = builder.policy(read.policy)
         if read.strategy is not None:
             builder = builder.strategy(read.strategy)
         return builder if read.protocol is None else builder.protocol(read.protocol)
@@ -261,6 +264,10 @@ class AgentBuilder:
         """Set the limits of a turn. `bounds` change single limits and keep the others."""
         start = limits or self._options.get("limits") or Limits()
         return self._with(limits=attrs.evolve(start, **bounds))
+
+    def policy(self, policy: Policy | None) -> Self:
+        """Set the checks of tool calls that depend on untrusted text. None checks nothing."""
+        return self._with(policy=policy)
 
     def handler_timeout(self, seconds: float) -> Self:
         """Set the maximum seconds of an async handler or hook."""

@@ -24,6 +24,7 @@ import jsonschema_rs
 
 from actgent.control.limits import FORMS, Limits
 from actgent.errors import ConfigurationError, InvalidFile, InvalidFolder
+from actgent.labels import Check, Policy, Untrusted, Violation
 from actgent.llm import settings
 from actgent.messages import OnBusy
 from actgent.protocols import PROTOCOLS, make_protocol
@@ -69,6 +70,15 @@ BRAIN_SCHEMA: Mapping[str, Any] = {
         "on_busy": {"enum": list(get_args(OnBusy))},
         "limits": {"type": "object", "properties": FORMS, "additionalProperties": False},
         "memory": {"type": "object", "properties": {"max_tokens": _COUNT}, "additionalProperties": False},
+        "policy": {
+            "type": "object",
+            "properties": {
+                "untrusted": {"enum": list(get_args(Untrusted))},
+                "check": {"enum": list(get_args(Check))},
+                "violation": {"enum": list(get_args(Violation))},
+            },
+            "additionalProperties": False,
+        },
     },
     "additionalProperties": False,
 }
@@ -120,6 +130,8 @@ class AgentFolder:
     """Limits of one turn."""
     max_tokens: int | None = None
     """Maximum tokens of the conversation in a request; None is the default of the memory."""
+    policy: Policy | None = None
+    """Checks of tool calls that depend on untrusted text; None checks nothing."""
     tool_names: tuple[str, ...] | None = None
     """Names of the tools from `code` that the agent has; None is all of them."""
     code: Mapping[str, str] = attrs.field(factory=dict, repr=False)
@@ -201,6 +213,7 @@ class _Reading:
             on_busy=values.get("on_busy", "queue"),
             limits=Limits(**values.get("limits", {})),
             max_tokens=values.get("memory", {}).get("max_tokens"),
+            policy=Policy(**values["policy"]) if "policy" in values else None,
             tool_names=named,
             code=code,
             documents=documents,

@@ -25,6 +25,8 @@ role: a friendly assistant
 goal: answer questions, and greet whoever says hello
 capabilities: conversation, arithmetic
 protocol: {protocol}
+policy:
+  violation: ask             # calls with effects wait for an approval after a tool with untrusted=True
 # llm: openai:gpt-5.2        # or leave it to LLM_MODEL, or to --model
 ---
 Answer in one or two sentences.
@@ -38,12 +40,15 @@ schemaTemplate:
 Someone says hello, or introduces themselves.
 """
 _TOOLS = '''\
-"""The tools of this agent: each function with @tool is one."""
+"""The tools of this agent: each function with @tool is one.
+
+effect="pure": the tool changes nothing. untrusted=True: others write the text of its results, such as mails or pages.
+"""
 
 from actgent import tool
 
 
-@tool
+@tool(effect="pure")
 def add(a: float, b: float) -> float:
     """Add two numbers."""
     return a + b
