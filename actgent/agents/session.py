@@ -48,7 +48,7 @@ from actgent.runtime.approval_decisions import caller_calls, decide, open_approv
 from actgent.runtime.delegation.task_delegation import Delegation, find_tasks, has_received_result, stop_tasks
 from actgent.runtime.introspection import need_journal
 from actgent.runtime.message_admission import MessageAdmission
-from actgent.runtime.session_waits import running_session
+from actgent.runtime.session_waits import running_session, sources_of_caller
 from actgent.runtime.sessions.eviction import check_sendable
 from actgent.runtime.sessions.lifecycle import write_end
 from actgent.runtime.sessions.remote_sessions import RemoteSessions
@@ -1108,7 +1108,8 @@ async def schedule_in(session: Session, description: str, *, key: str | None, **
         schedule = parse_schedule(description, now=now, steady=steady, key=key, **times)
         is_soon = schedule.at - (steady if schedule.is_delay else now) < TREE_WINDOW_SECONDS
         fund = partial(_fund_later, running) if is_soon else lambda: None
-        return await set_schedule(context, schedule, running.propagation.take, fund)
+        via = sources_of_caller(context)
+        return await set_schedule(context, schedule, running.propagation.take, fund, via=via)
 
 
 def _fund_later(running: AgentActor) -> Funding | None:

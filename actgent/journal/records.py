@@ -568,6 +568,8 @@ class ScheduleRecord:
     """Metadata of the message, for programs."""
     request: str = ""
     """Digest of the client request that set the schedule under an idempotency key; empty otherwise."""
+    via: str = ""
+    """Untrusted sources of the session whose turn set this schedule in another session; empty if none."""
 
 
 @attrs.frozen(kw_only=True)

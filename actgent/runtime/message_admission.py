@@ -25,10 +25,9 @@ from actgent.support import span_names as names
 from actgent.support.logs import logger_of
 from actgent.support.tracing import Tracing
 from actgent.support.untrusted_text import join_origins
-from actgent.tools.call_sources import running_call
 from actgent.turns.guards import Guards
 
-from .session_waits import running_session, would_wait_for_itself
+from .session_waits import running_session, sources_of_caller, would_wait_for_itself
 from .sessions.lifecycle import SessionLifecycle, stop_if_requested
 from .turn_runner import URGENT_CAME
 
@@ -194,14 +193,9 @@ class MessageAdmission:
         These are the sources of the session whose turn sends the message. Under a policy, a sender other than the owner of the
         session is an untrusted source itself.
         """
-        asker = running_session()
-        if asker is not None:
-            sources = "" if asker is context else asker.conversation.sources
-            running = running_call.get()
-            if running is not None and running.owner is asker:
-                sources = join_origins(sources, running.given)
-        else:
-            sources = self._source_of_sender(context, message) if self._labels_senders else ""
+        sources = sources_of_caller(context)
+        if self._labels_senders and running_session() is None:
+            sources = self._source_of_sender(context, message)
         if not sources:
             return message
         return attrs.evolve(message, via=join_origins(message.via, sources))

@@ -30,6 +30,19 @@ def running_session() -> SessionContext | None:
     return context if isinstance(context, SessionContext) and context.turn is turn else None
 
 
+def sources_of_caller(target: SessionContext) -> str:
+    """Return the untrusted sources of the running turn for what it sends to a session; empty if there are none.
+
+    The target has its own sources already. Withheld values in the running call are not among them.
+    """
+    caller = running_session()
+    if caller is None:
+        return ""
+    running = running_call.get()
+    given = running.given if running is not None and running.owner is caller else ""
+    return given if caller is target else join_origins(caller.conversation.sources, given)
+
+
 def take_sources(target: SessionContext) -> None:
     """Add the untrusted sources of a session to those of the calling session, which has waited for its answer."""
     caller = running_session()

@@ -121,6 +121,7 @@ def _message(session_id: str, timer: ScheduleTimer) -> Message:
         priority=schedule.priority,
         metadata=schedule.metadata,
         traceparent=timer.traceparent,
+        via=timer.via,
     )
 
 

@@ -9,7 +9,7 @@ from actgent.journal.records import DECISION_TAGS, RECORD_TAGS
 from actgent.journal.sqlite.schema import MIGRATIONS as SQLITE
 from actgent.messages import MEDIA_TAGS, PART_TAGS
 
-DIGEST = "51cb8676d22172ca"
+DIGEST = "69969c16ca63c98d"
 """Digest of the tags and fields of all records, and the schema versions that have them."""
 VERSIONS = (11, 19)
 

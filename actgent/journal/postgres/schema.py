@@ -157,7 +157,7 @@ MIGRATIONS: Sequence[str] = (
     ALTER TABLE suspects ADD COLUMN records bigint NOT NULL DEFAULT 0, ADD COLUMN is_open boolean NOT NULL DEFAULT true,
         ADD COLUMN alone_at text NOT NULL DEFAULT '', ADD COLUMN shared integer NOT NULL DEFAULT 0;
     """,
-    # Results of tools and outcomes of tasks have a further field, `via`.
+    # Results of tools, outcomes of tasks and schedules have a further field, `via`.
     "SELECT 1",
 )
 """SQL scripts by schema version: script n migrates from version n to n + 1. A released script never changes.

@@ -90,7 +90,7 @@ MIGRATIONS: Sequence[str] = (
     "SELECT 1",
     # The record of a change of the state has a further field, `patches`.
     "SELECT 1",
-    # Results of tools and outcomes of tasks have a further field, `via`.
+    # Results of tools, outcomes of tasks and schedules have a further field, `via`.
     "SELECT 1",
 )
 """Scripts by schema version: migration n leads from version n to n + 1. An entry never changes after its release.

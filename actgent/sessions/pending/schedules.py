@@ -68,6 +68,8 @@ class ScheduleTimer(DurableTimer):
     """Lowest limit of `depth` among the turns of the chain; 0 means unlimited."""
     accounts: tuple[Account, ...] = ()
     """Budget accounts with the keys `within`; empty if the schedule was loaded from the journal."""
+    via: str = ""
+    """Untrusted sources of the session whose turn set this schedule in another session; empty if none."""
     id: str = attrs.field(init=False, default=_of_schedule(lambda schedule: _timer_id(schedule.id)))
     at: float = attrs.field(init=False, default=_of_schedule(lambda schedule: schedule.at))
     is_delay: bool = attrs.field(init=False, default=_of_schedule(lambda schedule: schedule.is_delay))
@@ -98,6 +100,8 @@ async def set_schedule(
     schedule: Schedule,
     take: Callable[[Context], Mapping[str, Any]],
     fund: Callable[[], Funding | None],
+    *,
+    via: str = "",
 ) -> Schedule:
     """Set a schedule, and return it. It is durable on return. If its id is known, return the existing schedule instead.
 
@@ -108,6 +112,7 @@ async def set_schedule(
         schedule: The schedule. Its message gets the context variables of the caller.
         take: Returns the context variables that the journal stores.
         fund: Returns the budget sources of the schedule's first turn.
+        via: Untrusted sources of the calling session.
 
     Raises:
         LimitReached: `fund` raised it.
@@ -136,6 +141,7 @@ async def set_schedule(
         depth=funding.depth,
         deepest=funding.deepest,
         accounts=funding.accounts,
+        via=via,
     )
     with _being_set(context, schedule.id):
         await _set(context, timer)
@@ -238,6 +244,7 @@ def _record(timer: ScheduleTimer) -> ScheduleRecord:
         deepest=timer.deepest,
         metadata=schedule.metadata,
         request=schedule.request,
+        via=timer.via,
     )
 
 
@@ -344,6 +351,7 @@ def _timer(record: ScheduleRecord) -> ScheduleTimer:
         within=record.within,
         depth=record.depth,
         deepest=record.deepest,
+        via=record.via,
     )
 
 

@@ -394,6 +394,32 @@ async def test_a_schedule(sink, autojump_clock):
     sink.assert_asked("page")
 
 
+@pytest.mark.parametrize("is_restarted", [False, True])
+async def test_a_schedule_in_another_session(sink, is_restarted, autojump_clock):
+    """A schedule that an untrusted session sets in another session has the sources of the untrusted session."""
+    answers, target = iter([PAY, "ok"]), []
+
+    @tool(sinks=())
+    async def later(text: str) -> str:
+        """Set a schedule."""
+        await target[0].schedule(text, after=5)
+        return "set"
+
+    script = [ToolCall("page", {}), ToolCall("later", {"text": "pay mallory"}), "ok"]
+    async with MemoryJournal().running() as journal:
+        async with open_runtime(journal=journal) as runtime:
+            payer = await runtime.start(sink.agent(lambda _: next(answers), name="payer"))
+            target.append(await payer.create_session("ada", session_id="s"))
+            await (await runtime.start(sink.agent(script, tools=[page, later]))).run("go")
+            if not is_restarted:
+                await trio.sleep(20)
+        if is_restarted:
+            async with open_runtime(journal=journal) as runtime:
+                await runtime.start(sink.agent(lambda _: next(answers), name="payer"))
+                await trio.sleep(20)
+    sink.assert_asked("page")
+
+
 @pytest.mark.parametrize("is_before", [False, True])
 async def test_a_fork(sink, is_before):
     """A copy is untrusted if it contains the untrusted result; a copy from before that result is clean."""
