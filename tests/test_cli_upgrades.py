@@ -38,7 +38,9 @@ async def leave(path, *, calls, waiting=1, name="shop"):
 
     with trio.CancelScope() as scope:
         async with open_runtime(journal=f"sqlite:///{path}") as runtime:
-            agent = await runtime.start(BareAgent(name, llm=ScriptedLLM(answer), tools=[put], sessions=1000))
+            agent = await runtime.start(
+                BareAgent(name, llm=ScriptedLLM(answer), tools=[put], max_concurrent_sessions=1000)
+            )
             for number in range(calls):
                 await agent.create_session("ada", "call", session_id=f"c{number}")
             for number in range(waiting):

@@ -419,7 +419,7 @@ async def test_a_thousand_interrupted_turns_are_one_record(told):
         await trio.sleep_forever()
 
     slow = ScriptedLLM([endless] * 1000 + ["now"] * 1000)
-    async with BareAgent("clerk", llm=slow, sessions=1000) as agent:
+    async with BareAgent("clerk", llm=slow, max_concurrent_sessions=1000) as agent:
         sessions = [await agent.create_session(f"u{number}", "hi") for number in range(1000)]
         await trio.testing.wait_all_tasks_blocked()
         for session in sessions:

@@ -177,8 +177,8 @@ class Agent(Generic[DataT_co, DepsT]):
         approval: Function of (call, tool, context) that returns True or an `ApprovalRequest` if an approver must decide on the call. Tools
             with `approval=True` always ask. The function has no effects.
         policy: Checks of tool calls that depend on untrusted text; see docs/guides/prompt-injection.md. None checks nothing.
-        sessions: Maximum number of sessions that are processed at the same time.
-        urgent_sessions: Maximum number of additional sessions that are processed for URGENT messages.
+        max_concurrent_sessions: Maximum number of sessions that are processed at the same time.
+        max_urgent_sessions: Maximum number of additional sessions that are processed for URGENT messages.
         on_busy: Treatment of a message for a busy session: `queue` (wait), `collect` (answer it together with other waiting
             messages), `interrupt` (stop the running turn and go next) or `reject` (raise `SessionBusy`).
         inbox_capacity: Maximum number of waiting messages.
@@ -252,8 +252,8 @@ class Agent(Generic[DataT_co, DepsT]):
         modes: Modes | None = None,
         approval: NeedsPerson | None = None,
         policy: Policy | None = None,
-        sessions: int = 100,
-        urgent_sessions: int = 16,
+        max_concurrent_sessions: int = 100,
+        max_urgent_sessions: int = 16,
         on_busy: OnBusy = "queue",
         inbox_capacity: int = 1000,
         session_inbox_capacity: int = 100,
@@ -282,8 +282,8 @@ class Agent(Generic[DataT_co, DepsT]):
         self._parallel_tools = check_flag("parallel_tools", parallel_tools)
         self._max_threads = at_least_one("max_threads", max_threads)
         self._bounds: dict[str, Any] = {
-            "concurrency": at_least_one("sessions", sessions),
-            "urgent_concurrency": at_least_one("urgent_sessions", urgent_sessions),
+            "concurrency": at_least_one("max_concurrent_sessions", max_concurrent_sessions),
+            "urgent_concurrency": at_least_one("max_urgent_sessions", max_urgent_sessions),
             "capacity": at_least_one("inbox_capacity", inbox_capacity),
             "session_capacity": at_least_one("session_inbox_capacity", session_inbox_capacity),
             "urgent_capacity": at_least_one("urgent_inbox_capacity", urgent_inbox_capacity),

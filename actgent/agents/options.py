@@ -59,8 +59,8 @@ class CommonOptions(TypedDict, Generic[DepsT], total=False):
     modes: Modes | None
     approval: NeedsPerson | None
     policy: Policy | None
-    sessions: int
-    urgent_sessions: int
+    max_concurrent_sessions: int
+    max_urgent_sessions: int
     on_busy: OnBusy
     inbox_capacity: int
     session_inbox_capacity: int

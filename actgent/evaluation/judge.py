@@ -61,7 +61,12 @@ def make_judge(model: ModelLike | str) -> Judge:
     """Return a judge that calls this model; the caller starts its agent."""
     return Judge(
         BareAgent(
-            "judge", llm=model, system_prompt=_PROMPT, output=Judgement, sessions=64, inbox_capacity=1000
+            "judge",
+            llm=model,
+            system_prompt=_PROMPT,
+            output=Judgement,
+            max_concurrent_sessions=64,
+            inbox_capacity=1000,
         )
     )
 

@@ -300,7 +300,9 @@ async def test_concurrent_actors_and_agents_ask_each_other(autojump_clock):
             last = chat.messages[-1].parts[-1]
             return f"found {last.content}" if isinstance(last, ToolResult) else [ToolCall("look_up", {})]
 
-        clerk = await runtime.start(BareAgent("clerk", llm=ScriptedLLM(answer), tools=[look_up], sessions=1))
+        clerk = await runtime.start(
+            BareAgent("clerk", llm=ScriptedLLM(answer), tools=[look_up], max_concurrent_sessions=1)
+        )
         desk = await runtime.spawn(Desk, name="desk", concurrency=2)
         asked: list[object] = []
         async with trio.open_nursery() as nursery:

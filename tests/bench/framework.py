@@ -195,7 +195,7 @@ def add(a: int, b: int) -> int:
 def make_agent(llm: LLM, *, sessions: int = 100, **options: Any) -> BareAgent:
     """An agent with a prompt of one sentence and room for `sessions` at once."""
     options = {"inbox_capacity": max(1000, 2 * sessions)} | options
-    return BareAgent("bench", role=SYSTEM, llm=llm, sessions=sessions, **options)
+    return BareAgent("bench", role=SYSTEM, llm=llm, max_concurrent_sessions=sessions, **options)
 
 
 # --- the workloads ------------------------------------------------------------------------

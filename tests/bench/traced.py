@@ -59,7 +59,7 @@ async def measure_telemetry(count: int) -> Figures:
 
 
 async def _turns(count: int, telemetry: Telemetry | None) -> float:
-    agent = BareAgent("bench", llm=Instant(), sessions=50)
+    agent = BareAgent("bench", llm=Instant(), max_concurrent_sessions=50)
     answers = 0
     async with open_runtime(telemetry=telemetry) as runtime:
         await runtime.start(agent)

@@ -123,7 +123,7 @@ async def talk_briefly(agent, session, name):
 async def test_slow_handler_delays_no_other_and_loses_nothing(serving):
     """The server disconnects a blocked handler. After it continues, it receives each answer once."""
     gate, heard = trio.Event(), []
-    long = BareAgent("clerk", llm=ScriptedLLM(["x" * 100_000], repeat=True), sessions=4)
+    long = BareAgent("clerk", llm=ScriptedLLM(["x" * 100_000], repeat=True), max_concurrent_sessions=4)
 
     async def slow(reply):
         await gate.wait()

@@ -154,7 +154,7 @@ class Work:
             AGENT,
             llm=ScriptedLLM(self._answer, keep=0),
             tools=[pay, store, look],
-            sessions=self.sessions,
+            max_concurrent_sessions=self.sessions,
             inbox_capacity=self.sessions * self.messages,
         )
         agent.on_session(self._attach)

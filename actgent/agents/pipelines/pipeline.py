@@ -63,7 +63,7 @@ class Pipeline(Agent[Any, Any]):
         tools: Tools of steps with a goal and without an agent.
         goal: Goal of the pipeline, for agents that have it as a tool.
         limits: Limits of a run, with all of its steps.
-        sessions: Maximum number of concurrent runs.
+        max_concurrent_sessions: Maximum number of concurrent runs.
         deps: Value that tools of the steps get as `ToolContext.deps`.
         grace: Seconds to finish accepted messages when the pipeline stops.
 
@@ -83,7 +83,7 @@ class Pipeline(Agent[Any, Any]):
         tools: Tools = (),
         goal: str = "",
         limits: Limits | None = None,
-        sessions: int = 100,
+        max_concurrent_sessions: int = 100,
         deps: Any = None,
         grace: float = 10.0,
     ) -> None:
@@ -108,7 +108,7 @@ class Pipeline(Agent[Any, Any]):
             tools=[RunSteps(self._graph, self._agents, stops=on_failure == "stop", answer=self._answer_data)],
             reducers={STEPS: merge, ROUNDS: merge},
             limits=limits,
-            sessions=sessions,
+            max_concurrent_sessions=max_concurrent_sessions,
             deps=deps,
             grace=grace,
         )

@@ -70,7 +70,7 @@ class PoolAgent(Agent[Any, Any]):
             the remaining budget of the calling session, if it has one.
         retry_timeout: Maximum seconds to wait for a pool that has had no node yet.
         deadline: Seconds until a task is stopped whose caller sets no deadline.
-        sessions: Maximum number of concurrent tasks.
+        max_concurrent_sessions: Maximum number of concurrent tasks.
         grace: Seconds to finish accepted messages when the agent stops.
 
     Raises:
@@ -88,7 +88,7 @@ class PoolAgent(Agent[Any, Any]):
         limits: Limits | None = None,
         retry_timeout: float = 30.0,
         deadline: float = TASK_DEADLINE_SECONDS,
-        sessions: int = 100,
+        max_concurrent_sessions: int = 100,
         grace: float = 10.0,
     ) -> None:
         if not pool or "/" in pool:
@@ -102,7 +102,7 @@ class PoolAgent(Agent[Any, Any]):
             goal=goal,
             capabilities=capabilities,
             protocol=_PoolProtocol(),
-            sessions=sessions,
+            max_concurrent_sessions=max_concurrent_sessions,
             grace=grace,
         )
         self.agent, self.pool = name, pool

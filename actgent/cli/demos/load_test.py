@@ -174,7 +174,7 @@ def _make_agent(number: int, model: LLM, *, sessions: int) -> Agent:
         llm=model,
         role="a calculator that uses its tool",
         tools=TOOLS,
-        sessions=sessions,
+        max_concurrent_sessions=sessions,
         inbox_capacity=sessions,
     )
 

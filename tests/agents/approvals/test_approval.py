@@ -471,7 +471,7 @@ async def test_exit_does_not_wait_for_approvals(listen, autojump_clock):
 
 async def test_a_suspended_session_holds_no_place():
     """More sessions wait for people than may run side by side, and another one is answered."""
-    desk = Desk(*[[PAY]] * 20, "hello", *["done"] * 20, sessions=2)
+    desk = Desk(*[[PAY]] * 20, "hello", *["done"] * 20, max_concurrent_sessions=2)
     async with desk.agent:
         sessions = [await desk.agent.create_session("ada", "pay 5") for _ in range(20)]
         for session in sessions:

@@ -16,7 +16,7 @@ async def test_an_agent_may_ask_itself_with_one_slot(autojump_clock):
         """Ask the same agent again."""
         return (await agent.run("deeper")).text
 
-    agent = BareAgent("a", llm=ScriptedLLM(script), tools=[deeper], sessions=1)
+    agent = BareAgent("a", llm=ScriptedLLM(script), tools=[deeper], max_concurrent_sessions=1)
     async with agent:
         with trio.fail_after(5):
             reply = await agent.run("go")
@@ -26,14 +26,14 @@ async def test_an_agent_may_ask_itself_with_one_slot(autojump_clock):
 
 async def test_agents_with_one_slot_each_may_ask_each_other(autojump_clock):
     """However many conversations wait for the same helper, all come to an end."""
-    helper = BareAgent("helper", llm=ScriptedLLM(lambda _: "help", delay=0.1), sessions=1)
+    helper = BareAgent("helper", llm=ScriptedLLM(lambda _: "help", delay=0.1), max_concurrent_sessions=1)
     boss = BareAgent(
         "boss",
         llm=ScriptedLLM(
             lambda chat: "done" if chat.messages[-1].role == "tool" else ToolCall("helper", {"task": "x"})
         ),
         tools=[helper.as_tool()],
-        sessions=1,
+        max_concurrent_sessions=1,
     )
     replies = []
     async with open_runtime() as runtime:
@@ -54,7 +54,9 @@ async def test_several_tools_of_one_turn_give_back_one_slot(autojump_clock):
     """Slots are counted right when calls of one answer wait side by side."""
     helper = BareAgent("helper", llm=ScriptedLLM(lambda _: "help", delay=1))
     calls = [ToolCall("helper", {"task": str(number)}) for number in range(3)]
-    boss = BareAgent("boss", llm=ScriptedLLM([calls, "done"]), tools=[helper.as_tool()], sessions=2)
+    boss = BareAgent(
+        "boss", llm=ScriptedLLM([calls, "done"]), tools=[helper.as_tool()], max_concurrent_sessions=2
+    )
     async with open_runtime() as runtime:
         await runtime.start(boss)
         session = await boss.create_session("ada", "go")
@@ -72,7 +74,7 @@ async def test_a_cancelled_wait_takes_the_slot_again(autojump_clock):
         "boss",
         llm=ScriptedLLM([ToolCall("helper", {"task": "x"}), "later"]),
         tools=[helper.as_tool()],
-        sessions=1,
+        max_concurrent_sessions=1,
     )
     async with open_runtime() as runtime:
         await runtime.start(boss)
@@ -123,7 +125,7 @@ async def test_background_task_of_a_tool_cannot_release_the_slot(autojump_clock)
         is_over = chat.messages[-1].role == "tool" or chat.messages[-1].parts[0].text == "y"
         return "done" if is_over else ToolCall("work", {})
 
-    agent = BareAgent("a", llm=ScriptedLLM(says), tools=[work], sessions=1)
+    agent = BareAgent("a", llm=ScriptedLLM(says), tools=[work], max_concurrent_sessions=1)
     async with trio.open_nursery() as program, agent:
         for number in range(5):
             await agent.create_session(f"u{number}", "go")

@@ -66,7 +66,7 @@ async def test_a_task_that_is_late_fails_wherever_it_is(autojump_clock, team, wh
 
     script = {"model": None, "tool": [ToolCall("wait", {})], "queue": None, "person": [ToolCall("dig", {})]}
     delay = {"model": 100, "queue": 100}.get(where, 0)
-    lead, worker, failures = team(script[where], delay=delay, tools=[wait, dig], sessions=1)
+    lead, worker, failures = team(script[where], delay=delay, tools=[wait, dig], max_concurrent_sessions=1)
     async with open_runtime() as runtime:
         for agent in (lead, worker):
             await runtime.start(agent)

@@ -381,7 +381,9 @@ async def test_a_task_that_found_no_room_can_be_given_again(autojump_clock):
     """Under its own id, and then it is done and told; one that was cancelled stays cancelled."""
     async with MemoryJournal().running() as journal, open_runtime(journal=journal) as runtime:
         llm = ScriptedLLM(lambda chat: f"did {last_text(chat)}", delay=100)
-        worker = await runtime.start(BareAgent("worker", llm=llm, sessions=1, inbox_capacity=1))
+        worker = await runtime.start(
+            BareAgent("worker", llm=llm, max_concurrent_sessions=1, inbox_capacity=1)
+        )
         lead = await runtime.start(team()[0])
         for name in ("busy", "waiting"):
             await worker.create_session("eve", name)
@@ -507,7 +509,7 @@ async def test_a_task_has_the_priority_that_the_model_gave_it(autojump_clock):
         said.append(last_text(chat))
         return "ok"
 
-    worker = BareAgent("worker", llm=ScriptedLLM(work, delay=1), sessions=1)
+    worker = BareAgent("worker", llm=ScriptedLLM(work, delay=1), max_concurrent_sessions=1)
     await ask_model(script, tools=delegation_tools(), others=[worker], between=30)
     assert (said[:2], set(said[2:4]), said[4:]) == (["first", "high"], {"none", "medium"}, ["low"])
 
@@ -754,7 +756,9 @@ async def test_task_that_had_not_started_runs_after_a_crash(autojump_clock, how)
         return "over"
 
     def agents(delay):
-        worker = BareAgent("worker", llm=ScriptedLLM(lambda _: "fine", delay=delay), sessions=1)
+        worker = BareAgent(
+            "worker", llm=ScriptedLLM(lambda _: "fine", delay=delay), max_concurrent_sessions=1
+        )
         if how == "as_tool":
             ask, tools = ToolCall("worker", {"task": "x"}), [worker.as_tool()]
         else:

@@ -62,7 +62,7 @@ async def test_a_circle_over_tools_is_named_at_its_last_ask(autojump_clock, how,
                 await session.chat("go on")
             return await waiting_by(how, found, number)(agents[following], session)
 
-        return BareAgent(f"a{number}", llm=ScriptedLLM(go_once), tools=[go], sessions=1)
+        return BareAgent(f"a{number}", llm=ScriptedLLM(go_once), tools=[go], max_concurrent_sessions=1)
 
     agents += map(agent_number, range(length))
     async with open_runtime() as runtime:
@@ -180,7 +180,10 @@ async def test_parallel_tools_of_one_turn_wait_side_by_side(autojump_clock):
     plain = BareAgent("plain", llm=ScriptedLLM(["fine"], delay=1))
     calls = [ToolCall("plain", {"task": "x"}), ToolCall("circular", {"task": "x"})]
     boss = BareAgent(
-        "boss", llm=ScriptedLLM([calls, "done"]), tools=[plain.as_tool(), circular.as_tool()], sessions=1
+        "boss",
+        llm=ScriptedLLM([calls, "done"]),
+        tools=[plain.as_tool(), circular.as_tool()],
+        max_concurrent_sessions=1,
     )
     async with boss:
         session = await boss.create_session("ada")

@@ -28,7 +28,7 @@ def hear(session):
 
 
 @pytest.mark.parametrize(
-    "bound", ["sessions", "inbox_capacity", "session_inbox_capacity", "urgent_inbox_capacity"]
+    "bound", ["max_concurrent_sessions", "inbox_capacity", "session_inbox_capacity", "urgent_inbox_capacity"]
 )
 def test_a_bound_is_at_least_one(bound):
     """The text names the argument."""
@@ -53,7 +53,9 @@ async def test_chat_waits_for_room_and_then_gives_up(autojump_clock):
 
 async def test_the_inbox_of_an_agent_is_bounded_too(autojump_clock):
     """Over all sessions; one that waits comes in as soon as there is room."""
-    async with BareAgent(name="a", llm=ScriptedLLM(slow), inbox_capacity=3, sessions=1) as agent:
+    async with BareAgent(
+        name="a", llm=ScriptedLLM(slow), inbox_capacity=3, max_concurrent_sessions=1
+    ) as agent:
         sessions = [await agent.create_session("ada") for _ in range(5)]
         logs = [hear(session) for session in sessions]
         for number in range(4):
@@ -131,7 +133,9 @@ async def test_a_full_inbox_does_not_block_the_session_that_drains_it(autojump_c
 
     async with (
         assert_no_leaks(),
-        BareAgent(name="a", llm=ScriptedLLM(answer), tools=[work], inbox_capacity=2, sessions=2) as agent,
+        BareAgent(
+            name="a", llm=ScriptedLLM(answer), tools=[work], inbox_capacity=2, max_concurrent_sessions=2
+        ) as agent,
         trio.open_nursery() as nursery,
     ):
         sessions = [await agent.create_session("ada") for _ in range(4)]
@@ -160,7 +164,9 @@ async def test_a_cancelled_chat_leaves_no_message(autojump_clock):
 
 async def test_a_run_without_room_leaves_no_session(autojump_clock):
     """Nor does a `tell` that found none."""
-    async with BareAgent(name="a", llm=ScriptedLLM(never), sessions=1, inbox_capacity=1, grace=0) as agent:
+    async with BareAgent(
+        name="a", llm=ScriptedLLM(never), max_concurrent_sessions=1, inbox_capacity=1, grace=0
+    ) as agent:
         session = await agent.create_session("ada", "running")
         await session.chat("queued")
         for attempt in (agent.run, agent.ref.tell):
@@ -213,7 +219,7 @@ async def test_the_turns_of_a_session_never_overlap(autojump_clock):
         await trio.sleep(0.1)
         busy[reply.text] = False
 
-    async with BareAgent(name="a", llm=ScriptedLLM(answer), sessions=7) as agent:
+    async with BareAgent(name="a", llm=ScriptedLLM(answer), max_concurrent_sessions=7) as agent:
         sessions = {f"s{number}": await agent.create_session("ada") for number in range(20)}
         for name, session in sessions.items():
             session.on_conversation(end)

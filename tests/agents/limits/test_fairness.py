@@ -60,9 +60,9 @@ async def serve(agent, seconds, *senders):
 
 @pytest.mark.parametrize("busy", [False, True])
 async def test_urgent_brings_at_most_so_many_more(busy, autojump_clock):
-    """Of 300 URGENT messages at once, `urgent_sessions` run beyond `sessions`, whether those are taken or not."""
+    """Of 300 URGENT messages at once, `max_urgent_sessions` run beyond `max_concurrent_sessions`, whether those are taken or not."""
     clerk = Clerk()
-    async with BareAgent("a", llm=ScriptedLLM(clerk, keep=0), sessions=10, grace=100) as agent:
+    async with BareAgent("a", llm=ScriptedLLM(clerk, keep=0), max_concurrent_sessions=10, grace=100) as agent:
         if busy:
             for number in range(10):
                 await agent.create_session(f"u{number}", "work")
@@ -76,9 +76,11 @@ async def test_urgent_brings_at_most_so_many_more(busy, autojump_clock):
 
 
 async def test_the_bound_of_urgent_turns_can_be_set(autojump_clock):
-    """`urgent_sessions=2` is two."""
+    """`max_urgent_sessions=2` is two."""
     clerk = Clerk()
-    async with BareAgent("a", llm=ScriptedLLM(clerk), sessions=1, urgent_sessions=2, grace=100) as agent:
+    async with BareAgent(
+        "a", llm=ScriptedLLM(clerk), max_concurrent_sessions=1, max_urgent_sessions=2, grace=100
+    ) as agent:
         for _ in range(9):
             await (await agent.create_session("ada")).chat("now", priority="URGENT")
     assert clerk.most == 3
@@ -92,7 +94,7 @@ async def test_normal_messages_get_a_fifth_of_all_turns(places, users, each, qui
     if quiet < places:
         pytest.skip("they want less than a fifth")
     clerk = Clerk()
-    agent = BareAgent("a", llm=ScriptedLLM(clerk, keep=0), sessions=places, grace=0)
+    agent = BareAgent("a", llm=ScriptedLLM(clerk, keep=0), max_concurrent_sessions=places, grace=0)
     loud = [(f"loud{user}", each, {"priority": "URGENT"}) for user in range(users)]
     await serve(agent, 100, *loud, *[(f"quiet{user}", 1, {}) for user in range(quiet)])
     share = sum(turns for owner, turns in clerk.turns.items() if owner.startswith("quiet"))
@@ -102,7 +104,7 @@ async def test_normal_messages_get_a_fifth_of_all_turns(places, users, each, qui
 async def test_normal_message_is_answered_despite_urgent_ones_of_others(autojump_clock):
     """A user with one message is answered promptly while four users mark all their messages URGENT."""
     clerk = Clerk()
-    agent = BareAgent("a", llm=ScriptedLLM(clerk, keep=0), sessions=4, grace=0)
+    agent = BareAgent("a", llm=ScriptedLLM(clerk, keep=0), max_concurrent_sessions=4, grace=0)
     times = []
 
     async def ask():
@@ -122,7 +124,7 @@ async def test_normal_message_is_answered_despite_urgent_ones_of_others(autojump
 async def test_urgent_messages_that_interrupt_others_leave_them_their_share(autojump_clock):
     """Sessions whose every normal message is interrupted by an URGENT one do not keep other users waiting."""
     clerk = Clerk()
-    agent = BareAgent("a", llm=ScriptedLLM(clerk, keep=0), sessions=4, grace=0)
+    agent = BareAgent("a", llm=ScriptedLLM(clerk, keep=0), max_concurrent_sessions=4, grace=0)
 
     async def interrupt(number):
         session = await agent.create_session(f"loud{number}")
@@ -147,7 +149,9 @@ async def test_urgent_messages_that_interrupt_others_leave_them_their_share(auto
 async def test_urgent_users_take_turns_too(autojump_clock):
     """One who fills all places with URGENT messages does not keep another's waiting."""
     clerk = Clerk()
-    agent = BareAgent("a", llm=ScriptedLLM(clerk, keep=0), sessions=2, urgent_sessions=2, grace=0)
+    agent = BareAgent(
+        "a", llm=ScriptedLLM(clerk, keep=0), max_concurrent_sessions=2, max_urgent_sessions=2, grace=0
+    )
     urgent = {"priority": "URGENT"}
     await serve(agent, 100, ("loud", 20, urgent), ("ada", 2, urgent), ("bob", 2, urgent))
     assert jain(list(clerk.turns.values())) >= 0.9
@@ -163,7 +167,7 @@ async def test_urgent_users_take_turns_too(autojump_clock):
 async def test_owners_share_the_places_of_an_agent(sessions, queue, autojump_clock):
     """However many sessions an owner has, each gets as many turns as any other who wants them: Jain's index is 0.9."""
     clerk = Clerk()
-    agent = BareAgent("a", llm=ScriptedLLM(clerk, keep=0), sessions=4, grace=0)
+    agent = BareAgent("a", llm=ScriptedLLM(clerk, keep=0), max_concurrent_sessions=4, grace=0)
     await serve(agent, 100, *[(f"owner{n}", each, {"queue": queue}) for n, each in enumerate(sessions)])
     assert jain([clerk.turns[f"owner{n}"] for n in range(len(sessions))]) >= 0.9
     assert clerk.turns.total() >= 4 * 95, "no place is left empty"
@@ -178,7 +182,7 @@ async def test_children_work_for_the_owner_of_their_root(autojump_clock):
         turns[chat.messages[-1].parts[0].text] += 1
         return "helped"
 
-    helper = BareAgent("helper", llm=ScriptedLLM(help_, keep=0), sessions=2, grace=0)
+    helper = BareAgent("helper", llm=ScriptedLLM(help_, keep=0), max_concurrent_sessions=2, grace=0)
 
     def boss(chat):
         last = chat.messages[-1]
@@ -220,7 +224,11 @@ async def test_suspended_turns_do_not_reduce_the_fair_share(autojump_clock):
         return "ok"
 
     agent = BareAgent(
-        "a", llm=ScriptedLLM(answer, keep=0), tools=[delete, helper.as_tool()], sessions=2, grace=0
+        "a",
+        llm=ScriptedLLM(answer, keep=0),
+        tools=[delete, helper.as_tool()],
+        max_concurrent_sessions=2,
+        grace=0,
     )
 
     @agent.on_session
@@ -246,7 +254,9 @@ async def test_suspended_turns_do_not_reduce_the_fair_share(autojump_clock):
 async def test_an_owner_that_fills_the_inbox_does_not_block_other_owners(autojump_clock):
     """Its capacity is shared, but places at the gate and turns inside go round: two of each, where 80 messages wait."""
     clerk = Clerk()
-    agent = BareAgent("a", llm=ScriptedLLM(clerk), sessions=1, inbox_capacity=4, session_inbox_capacity=4)
+    agent = BareAgent(
+        "a", llm=ScriptedLLM(clerk), max_concurrent_sessions=1, inbox_capacity=4, session_inbox_capacity=4
+    )
     async with agent, trio.open_nursery() as nursery:
         for _ in range(20):
             nursery.start_soon(lambda: say_on(agent, "ada", queue=4))

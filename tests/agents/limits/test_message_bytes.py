@@ -92,7 +92,7 @@ async def test_the_bytes_that_wait_for_an_agent_are_bounded(journal, autojump_cl
                 llm=ScriptedLLM(lambda _: "ok", keep=0, delay=10),
                 message_bytes=2000,
                 inbox_bytes=3000,
-                sessions=1,
+                max_concurrent_sessions=1,
             )
         )
         session = await agent.create_session("ada")
@@ -117,7 +117,7 @@ async def test_messages_of_a_journal_count_after_a_restart(tmp_path, autojump_cl
 
     def agent(delay):
         llm = ScriptedLLM(lambda _: "ok", keep=0, delay=delay)
-        return BareAgent("clerk", llm=llm, inbox_bytes=2000, sessions=1, grace=0)
+        return BareAgent("clerk", llm=llm, inbox_bytes=2000, max_concurrent_sessions=1, grace=0)
 
     async with open_runtime(journal=url) as runtime:
         made = await runtime.start(agent(1000))

@@ -88,7 +88,7 @@ async def test_evict_during_other_operations(open_node, id_in, how):
 async def test_eviction_releases_waiting_senders(open_node, id_in, until):
     """Senders that wait for a full inbox or for earlier turns continue in the other process."""
     async with open_node("one", take=[0, 1]) as one, open_node("two") as two, trio.open_nursery() as nursery:
-        agent = await one.start(stuck(inbox_capacity=2, sessions=1))
+        agent = await one.start(stuck(inbox_capacity=2, max_concurrent_sessions=1))
         other = await two.start(clerk())
         busy = await agent.create_session("ada", "busy", session_id=id_in(1))
         first = await agent.create_session("ada", session_id=id_in(0))

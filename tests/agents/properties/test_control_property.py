@@ -76,7 +76,7 @@ class World:
     def agents(self):
         """A lead, and a worker that it delegates to."""
         deadline = self.chance.choice([3, 30, 1e6])
-        options = {"limits": Limits(model_calls=8), "sessions": 3}
+        options = {"limits": Limits(model_calls=8), "max_concurrent_sessions": 3}
         return {
             "worker": BareAgent("worker", llm=self._model([]), tools=self._tools(), **options),
             "lead": BareAgent(

@@ -139,7 +139,7 @@ async def live(plan, grace, side_by_side):
             name="a",
             llm=ScriptedLLM(answer),
             tools=[work, look, quick],
-            sessions=side_by_side,
+            max_concurrent_sessions=side_by_side,
             inbox_capacity=6,
             session_inbox_capacity=3,
             urgent_inbox_capacity=2,
@@ -166,7 +166,7 @@ async def live(plan, grace, side_by_side):
 @pytest.mark.parametrize("busy", [1, 50])
 async def test_an_urgent_message_passes_a_full_inbox(busy, autojump_clock):
     """With a thousand messages queued it is the next to be answered, without a wait."""
-    async with BareAgent(name="a", llm=ScriptedLLM(answer), sessions=busy, grace=0) as agent:
+    async with BareAgent(name="a", llm=ScriptedLLM(answer), max_concurrent_sessions=busy, grace=0) as agent:
         sessions = [await agent.create_session("ada") for _ in range(100)]
         for number in range(1000):
             await sessions[number % 100].chat("slow", enqueue_timeout=100)

@@ -65,7 +65,7 @@ def agent_of(*tools):
     def answer(chat):
         return ToolCall("pay", {}) if tools and chat.messages[-1].role == "user" else "ok"
 
-    return BareAgent("tutor", llm=ScriptedLLM(answer, keep=0), tools=tools, sessions=5000)
+    return BareAgent("tutor", llm=ScriptedLLM(answer, keep=0), tools=tools, max_concurrent_sessions=5000)
 
 
 @tool(approval=True)

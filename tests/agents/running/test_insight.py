@@ -46,7 +46,13 @@ async def test_agent_status():
 
     async with open_runtime(journal="memory:") as runtime:
         busy = await runtime.start(
-            BareAgent("busy", llm=ScriptedLLM(answer), inbox_capacity=7, session_inbox_capacity=5, sessions=3)
+            BareAgent(
+                "busy",
+                llm=ScriptedLLM(answer),
+                inbox_capacity=7,
+                session_inbox_capacity=5,
+                max_concurrent_sessions=3,
+            )
         )
         asking = await runtime.start(BareAgent("asking", llm=ScriptedLLM([ToolCall("pay", {})]), tools=[pay]))
         session = await busy.create_session("ada")

@@ -71,7 +71,9 @@ async def test_an_agent_and_its_inbox(autojump_clock):
         return SECRET
 
     async with open_runtime() as runtime:
-        agent = await runtime.start(BareAgent("clerk", llm=ScriptedLLM(answer, keep=0), sessions=1))
+        agent = await runtime.start(
+            BareAgent("clerk", llm=ScriptedLLM(answer, keep=0), max_concurrent_sessions=1)
+        )
         running = agent._opener.running
         assert repr(running) == "<AgentActor clerk running, 0 sessions, 0 working, 0 messages queued>"
         for name in ("s1", "s2", "s3"):

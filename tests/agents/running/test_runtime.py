@@ -92,7 +92,7 @@ async def test_a_handler_that_hangs_does_not_silence_the_others(autojump_clock):
     """One second for all; sync handlers of every session are told even after it."""
     logs = []
     with trio.CancelScope() as scope:
-        async with BareAgent(name="a", llm=ScriptedLLM(never), sessions=1) as agent:
+        async with BareAgent(name="a", llm=ScriptedLLM(never), max_concurrent_sessions=1) as agent:
             for number in range(4):
                 session = await agent.create_session("ada")
                 logs.append(log := [])
@@ -115,7 +115,7 @@ async def test_a_handler_that_hangs_does_not_silence_the_others(autojump_clock):
 async def test_a_waiting_run_raises_when_the_agent_stops(autojump_clock):
     """It raises, whatever the handlers of its session do; running and queued alike."""
     errors = []
-    agent = BareAgent(name="a", llm=ScriptedLLM(never), sessions=1, grace=0)
+    agent = BareAgent(name="a", llm=ScriptedLLM(never), max_concurrent_sessions=1, grace=0)
 
     @agent.on_session
     def attach(session):
@@ -223,7 +223,7 @@ async def test_a_sender_without_room_is_answered_or_refused_when_the_block_is_le
 
 async def test_a_waiting_sender_gets_session_closed(autojump_clock):
     """Its message ends as stopped with the others, or it is refused; other sessions go on."""
-    agent = BareAgent(name="a", llm=ScriptedLLM(slow), sessions=1, inbox_capacity=3)
+    agent = BareAgent(name="a", llm=ScriptedLLM(slow), max_concurrent_sessions=1, inbox_capacity=3)
     outcomes = []
 
     async def chat(session, text):

@@ -354,7 +354,7 @@ async def test_a_full_inbox_of_the_agent_makes_all_wait(autojump_clock):
         return "done"
 
     done = []
-    agent = BareAgent("a", llm=ScriptedLLM(slow, keep=0), inbox_capacity=5, sessions=2)
+    agent = BareAgent("a", llm=ScriptedLLM(slow, keep=0), inbox_capacity=5, max_concurrent_sessions=2)
     agent.on_session(lambda session: session.on_conversation(done.append) and None)
     async with agent:
         for _ in range(60):

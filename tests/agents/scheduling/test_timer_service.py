@@ -147,7 +147,9 @@ async def test_schedules_use_at_most_half_of_an_inbox(autojump_clock):
             raise
 
     ended, turned_away, dice = [], [], random.Random(6)
-    async with BareAgent("a", llm=ScriptedLLM(answer, keep=0), inbox_capacity=50, sessions=20) as agent:
+    async with BareAgent(
+        "a", llm=ScriptedLLM(answer, keep=0), inbox_capacity=50, max_concurrent_sessions=20
+    ) as agent:
         handle(agent, Bell, call)
         callers = []
         for _ in range(400):

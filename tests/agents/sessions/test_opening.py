@@ -94,7 +94,9 @@ async def test_a_first_message_without_room_leaves_no_session(fails, journal, au
 
     async with open_runtime(journal=journal) as runtime:
         llm = ScriptedLLM(["ok"], repeat=True, delay=100)
-        agent = await runtime.start(BareAgent("a", llm=llm, inbox_capacity=1, sessions=1, grace=1000))
+        agent = await runtime.start(
+            BareAgent("a", llm=llm, inbox_capacity=1, max_concurrent_sessions=1, grace=1000)
+        )
         for name in ("x", "y"):
             await agent.create_session(name, "hello", session_id=name)
         if fails == "is refused":

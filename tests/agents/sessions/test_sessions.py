@@ -119,7 +119,11 @@ async def test_session_with_a_failed_start_answers_accepted_messages(make, caplo
 async def test_run_rejected_by_a_full_inbox_removes_its_session(autojump_clock):
     """A new session is removed if its only message was rejected."""
     agent = BareAgent(
-        "busy", llm=ScriptedLLM(lambda _: "x", delay=100), sessions=1, inbox_capacity=1, grace=0
+        "busy",
+        llm=ScriptedLLM(lambda _: "x", delay=100),
+        max_concurrent_sessions=1,
+        inbox_capacity=1,
+        grace=0,
     )
     async with agent:
         busy = await agent.create_session("ada", "one")

@@ -253,7 +253,7 @@ async def test_chat_and_tell_wait_for_room_for_the_enqueue_timeout(make, autojum
         await gate.wait()
         return "ok"
 
-    agent, _ = make(slow, inbox_capacity=1, sessions=1)
+    agent, _ = make(slow, inbox_capacity=1, max_concurrent_sessions=1)
     async with agent:
         session = await agent.create_session("ada", "one")
         await trio.testing.wait_all_tasks_blocked()

@@ -94,7 +94,7 @@ async def test_tools_see_the_variables_of_the_sender(name, journal):
     """However few turns run at a time, and whoever gives their slot to the next."""
     heard, sessions = {}, []
     async with open_runtime(journal=journal) as runtime:
-        agent = await runtime.start(agent_that(name, sessions=2))
+        agent = await runtime.start(agent_that(name, max_concurrent_sessions=2))
         for tenant in ("ada", "bob", "eve", "mallory", "zoe"):
             session = await agent.create_session(tenant)
             heard[tenant] = hear(session)
@@ -177,7 +177,7 @@ async def test_messages_that_are_dropped_fail_in_the_variables_of_their_senders(
 
 async def test_delegated_turns_run_with_the_sender_context(autojump_clock):
     """The turn of the child session and the report to its parent have the sender's context variables."""
-    worker = BareAgent("worker", llm=calls("read_file"), tools=TOOLS, sessions=1)
+    worker = BareAgent("worker", llm=calls("read_file"), tools=TOOLS, max_concurrent_sessions=1)
 
     @tool
     async def hand_on(context: ToolContext) -> str:

@@ -16,7 +16,7 @@ async def main() -> None:
         await release.wait()
         return chat.messages[-1].parts[0].text
 
-    async with BareAgent("clerk", llm=ScriptedLLM(model), sessions=1) as agent:
+    async with BareAgent("clerk", llm=ScriptedLLM(model), max_concurrent_sessions=1) as agent:
         letters = ["first", "low 1", "normal 1", "high 1", "low 2", "high 2", "normal 2"]
         for letter in letters:
             session = await agent.create_session(letter)

@@ -15,7 +15,7 @@ async def main() -> None:
         await release.wait()
         return f"re: {chat.messages[-1].parts[0].text}"
 
-    async with BareAgent("clerk", llm=ScriptedLLM(model), sessions=1) as agent:
+    async with BareAgent("clerk", llm=ScriptedLLM(model), max_concurrent_sessions=1) as agent:
         session = await agent.create_session("ada")
         session.on_conversation(lambda reply: answers.append(str(reply)))
         await agent.receive(session.create_message("one"))
