@@ -229,10 +229,13 @@ class Batch:
     def supply_result(self, index: int, *, content: str = "", error: str | None = None) -> None:
         """Set the content or the error of a call from outside, without running the call."""
         call = self.calls[index]
-        if error is not None:
-            self._finished[index] = _error_result(call, self._truncate(error))
+        if error is None:
+            self._finished[index] = self._withhold(index, _success_result(call, self._truncate(content)))
             return
-        self._finished[index] = self._withhold(index, _success_result(call, self._truncate(content)))
+        result = _error_result(call, self._truncate(error))
+        tool = self.registry.get(call.name)
+        is_rejection = tool is None or not tool.is_of_caller
+        self._finished[index] = result if is_rejection else self._withhold(index, result)
 
     def reject_all(self, reason: str) -> None:
         """Reject all calls: the first result has the reason, the other results refer to it."""

@@ -298,7 +298,7 @@ class ToolCaller:
             is_parallel=self.is_parallel,
             host=_make_host(self, context, turn),
         )
-        if (excess := excess_of(calls, limits)) is not None:
+        if (excess := excess_of(source_calls, limits)) is not None:
             batch.reject_all(excess)
         return batch
 

@@ -15,6 +15,7 @@ from actgent import (
     BareAgent,
     ConfigurationError,
     Label,
+    Limits,
     LongTermMemory,
     Policy,
     Reject,
@@ -165,6 +166,46 @@ async def test_errors_and_confirmations_are_withheld(kind):
     assert "withheld; use extract" in program.shown[-1]
     assert "Error" not in program.shown[-1]
     program.assert_isolated()
+
+
+async def test_an_error_of_the_caller_is_withheld():
+    """The caller's reason not to run a call may repeat a withheld value of the call."""
+    program = Program([READ, ToolCall("show", {"text": "@r1"}), "ok"])
+    async with program.agent as agent:
+        session = await agent.create_session("ada")
+        shown = {"type": "object", "properties": {"text": {"type": "string"}}}
+        await session.chat("go", tools=[{"name": "show", "description": "Show.", "parameters": shown}])
+        await session.wait_idle()
+        (call,) = session.caller_calls
+        assert call.arguments == {"text": TEXT}
+        await session.answer(call, Reject(f"cannot show {TEXT}"))
+        await session.wait_idle()
+    assert "[@r2: a result of show, withheld" in program.shown[-1]
+    program.assert_isolated()
+
+
+async def test_the_limit_of_arguments_counts_references():
+    """An error with the size of the arguments would show the length of a withheld value."""
+
+    @tool(effect="pure")
+    async def count(text: str) -> int:
+        """Count the characters."""
+        return len(text)
+
+    @tool(name="page", untrusted=True, effect="pure")
+    async def long_page() -> str:
+        """Read a page."""
+        return TEXT * 100
+
+    agent = BareAgent(
+        "clerk",
+        llm=ScriptedLLM([READ, ToolCall("count", {"text": "@r1"}), "@r2"]),
+        tools=[long_page, count],
+        policy=Policy(untrusted="isolate"),
+        limits=Limits(argument_bytes=1000),
+    )
+    async with agent:
+        assert (await agent.run("go")).text == str(len(TEXT) * 100)
 
 
 def _renamed(function, name):
