@@ -32,6 +32,7 @@ from actgent.journal.state_patches import StatePatcher
 from actgent.messages import Message, Sender
 from actgent.state.reducers import Reducer
 from actgent.state.store import StateCheck, StateRecord, Store
+from actgent.tools.call_sources import running_call
 
 from .conversation import SessionConversation
 from .handlers import Handlers
@@ -446,6 +447,9 @@ def _writer_for(context: SessionContext) -> Callable[[StateRecord], None]:
         found = known()
         if found is None:
             return
+        running = running_call.get()
+        if running is not None and running.owner is found and type(record) is StateChangeRecord:
+            running.note_stored(record.changes)
         if found.log is not None:
             if type(record) is StateChangeRecord:
                 record = patcher.patch(record, found.state.shared_values)

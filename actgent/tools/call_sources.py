@@ -1,5 +1,6 @@
 """Untrusted sources of the running tool call, under a policy that isolates untrusted text."""
 
+from collections.abc import Iterable
 from contextvars import ContextVar
 
 import attrs
@@ -17,10 +18,21 @@ class CallSources:
     """Sources of the arguments; messages that the call sends carry them."""
     found: str = ""
     """Sources of the sessions whose answers the call has read."""
+    outer: "CallSources | None" = None
+    """The call that made this call; None for calls of the model."""
+    has_stored: bool = False
+    """True if the call has changed the state of its session, which prompts and other tools may show."""
 
     def add(self, sources: str) -> None:
         """Note sources of an answer that the call has read."""
         self.found = join_origins(self.found, sources)
+
+    def note_stored(self, keys: Iterable[str]) -> None:
+        """Note that the call has changed keys of the session's state. Keys that begin with `_` are not shown to models."""
+        if not all(key.startswith("_") for key in keys):
+            self.has_stored = True
+            if self.outer is not None:
+                self.outer.note_stored(keys)
 
 
 running_call: ContextVar[CallSources | None] = ContextVar("running_call", default=None)

@@ -118,6 +118,7 @@ class ResultIsolation(typing.Protocol):
     def sources_of(self, call_id: str) -> str: ...
     def withhold(self, index: int, call: ToolCall, tool: Tool | None, result: ToolResult) -> ToolResult: ...
     def approve(self, call: ToolCall) -> None: ...
+    def note_stored(self, call_id: str) -> None: ...
 
 
 class BatchTurn(typing.Protocol):
@@ -506,12 +507,15 @@ class Batch:
         assert isolation is not None  # noqa: S101 - checked by the caller
         if isinstance(self.grants.get(call.id), Approve):
             isolation.approve(call)
-        sources = CallSources(self.context._source, isolation.sources_of(call.id))  # noqa: SLF001 - the session of the call
+        outer = running_call.get() if isolation.is_nested else None
+        sources = CallSources(self.context._source, isolation.sources_of(call.id), outer=outer)  # noqa: SLF001 - the session of the call
         token = running_call.set(sources)
         try:
             result = await run(call, tool, arguments, call_context)
         finally:
             running_call.reset(token)
+        if sources.has_stored:
+            isolation.note_stored(call.id)
         found = join_origins(sources.given, sources.found)
         return attrs.evolve(result, via=found) if found else result
 

@@ -38,6 +38,8 @@ class Isolation:
     """Sources of each filled argument, by call id and parameter."""
     is_nested: bool = attrs.field(default=False, init=False)
     """True for a call inside of another call, whose result the model does not get."""
+    storing: set[str] = attrs.field(factory=set, init=False)
+    """Ids of the calls that have changed the state of the session."""
     first: int = attrs.field(init=False)
     """Number of the last result that was withheld before this batch."""
 
@@ -100,8 +102,8 @@ class Isolation:
     def withhold(self, index: int, call: ToolCall, tool: Tool | None, result: ToolResult) -> ToolResult:
         """Return a result for the model without any untrusted text; store the untrusted text under the next reference.
 
-        A tool of the program that calls other tools may store their results where a prompt shows them, as a goal does with its
-        tasks. So the session of such a call keeps the sources.
+        A tool may store the text in the session's state, where a prompt or another tool shows it, as a goal does with the results
+        of its tasks. So the session of such a call keeps the sources.
         """
         sources = join_origins(join_origins(result.origin, result.via), self.sources_of(call.id))
         if not sources:
@@ -111,6 +113,7 @@ class Isolation:
         number = self.first + index + 1
         value = "\n".join(filter(None, (result.error and f"Error: {result.error}", result.content)))
         parts = () if tool is None else tool.withheld_parts(call.arguments, self.registry)
+        may_show = call.id in self.storing or (tool is not None and tool.calls_tools and not tool.outside)
         state = self.context.state
         state.dispatch(
             [
@@ -125,8 +128,12 @@ class Isolation:
             tool_name=result.tool_name,
             content=_announcement(number, call.name, parts),
             native=result.native,
-            via=sources if tool is not None and tool.calls_tools and not tool.outside else "",
+            via=sources if may_show else "",
         )
+
+    def note_stored(self, call_id: str) -> None:
+        """Note that a call has changed the state of the session."""
+        self.storing.add(call_id)
 
     def is_withheld(self, number: int) -> bool:
         """Return True if the session has a withheld result with this number."""

@@ -22,6 +22,7 @@ from actgent import (
     ScriptedLLM,
     Tool,
     ToolCall,
+    ToolContext,
     ToolError,
     delegation_tools,
     open_runtime,
@@ -392,6 +393,57 @@ async def test_a_tool_that_may_show_nested_results_makes_the_session_untrusted()
     program = Program([ToolCall("outer", {}), ToolCall("pay", {"to": "bob"}), "ok"], Outer())
     await program.run()
     assert [labels for _, labels in program.asked] == [{"to": Label({"page"})}]
+    assert program.paid == []
+
+
+@pytest.mark.parametrize("source", ["argument", "untrusted tool", "nested call"])
+async def test_a_tool_that_changes_the_state_makes_the_session_untrusted(source):
+    """A prompt or another tool may show a withheld value that a tool has stored, so later sinks need an approval."""
+
+    @tool(sinks=())
+    async def store(text: str, context: ToolContext) -> str:
+        """Store a text."""
+        context.state.dispatch(("note", text))
+        return "stored"
+
+    @tool(untrusted=True, sinks=())
+    async def fetch(context: ToolContext) -> str:
+        """Store a page."""
+        context.state.dispatch(("note", TEXT))
+        return "stored"
+
+    @tool(effect="pure")
+    async def show(context: ToolContext) -> str:
+        """Show the stored text."""
+        return context.state["note"]
+
+    class Code(Tool):
+        name, description, effect, calls_tools, exclusive, outside, sinks = (
+            "code",
+            "Run.",
+            "idempotent",
+            True,
+            True,
+            True,
+            (),
+        )
+        parameters = {"type": "object", "properties": {}, "additionalProperties": False}  # noqa: RUF012
+
+        async def execute(self, arguments, context):
+            text = (await context.tools.call("page", {})).content
+            await context.tools.call("store", {"text": text})
+            return "stored"
+
+    calls = {
+        "argument": [READ, ToolCall("store", {"text": "@r1"})],
+        "untrusted tool": [ToolCall("fetch", {})],
+        "nested call": [ToolCall("code", {})],
+    }[source]
+    script = [*calls, ToolCall("show", {}), ToolCall("pay", {"to": "bob"}), "ok"]
+    program = Program(script, store, fetch, show, Code())
+    await program.run()
+    assert len(program.asked) == 1
+    assert program.asked[0][1]["to"].sources
     assert program.paid == []
 
 
