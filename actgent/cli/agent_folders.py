@@ -7,7 +7,7 @@ from pathlib import Path
 from actgent.agents.agent import Agent
 from actgent.agents.builder import AgentBuilder
 from actgent.cli.demos.scripted_models import offline_model
-from actgent.definitions.instructions import BRAIN, read_folder
+from actgent.definitions.instructions import BRAIN, AgentFolder, read_folder
 from actgent.definitions.scaffold import new_folder
 from actgent.errors import ConfigurationError, InvalidFile, InvalidFolder, MissingKey
 from actgent.evaluation.case_files import SUFFIXES, TESTS, load_cases
@@ -16,6 +16,7 @@ from actgent.llm.settings import LLMSettings, load_settings
 
 from .agent_files import load_agents
 from .models import live_models
+from .policy_warnings import policy_warnings
 from .terminal import Terminal
 
 
@@ -37,16 +38,28 @@ def new(name: str, terminal: Terminal, *, protocol: str = "simple") -> int:
     return 0
 
 
-def check(folder: str, terminal: Terminal) -> int:
-    """Print a summary of an agent folder, or of each agent folder inside it.
+def check(target: str, terminal: Terminal) -> int:
+    """Print a summary of an agent folder, of each agent folder inside it, or of each agent in a Python file.
+
+    Only a Python file is run. Missing declarations against prompt injection are printed as warnings.
 
     Raises:
         InvalidFolder: One or more folders are invalid; `problems` lists all errors.
+        ConfigurationError: The Python file cannot be run or defines no agent.
     """
+    if target.partition(":")[0].endswith(".py") and not is_folder(target):
+        for agent in load_agents(target):
+            terminal.line(f"{target}: agent {agent.name!r} is fine (tools: {_tool_names(agent)})")
+            for each in policy_warnings(agent):
+                terminal.line(f"{target}: warning: {each}")
+        return 0
     problems = list[InvalidFile]()
-    for each in _agent_folders_in(folder) or [Path(folder)]:
+    for folder in _agent_folders_in(target) or [Path(target)]:
         try:
-            terminal.line(_describe_folder(str(each)))
+            read = read_folder(folder)
+            terminal.line(_describe_folder(str(folder), read))
+            if (warning := _missing_policy(read)) is not None:
+                terminal.line(f"{folder}: warning: {warning}")
         except InvalidFolder as error:
             problems += error.problems
     if problems:
@@ -54,9 +67,20 @@ def check(folder: str, terminal: Terminal) -> int:
     return 0
 
 
-def _describe_folder(folder: str) -> str:
+def _tool_names(agent: Agent) -> str:
+    return ", ".join(each.name for each in (*agent.tools, *agent.toolsets)) or "none"
+
+
+def _missing_policy(read: AgentFolder) -> str | None:
+    """Return a warning if a folder has toolsets with untrusted results and no policy; None if it needs no warning."""
+    toolsets = ", ".join((*read.documents, *read.servers))
+    if read.policy is not None or not toolsets:
+        return None
+    return f"agent {read.name!r} has no policy, and the model reads untrusted text of {toolsets}: write `policy: {{}}` into {BRAIN}"
+
+
+def _describe_folder(folder: str, read: AgentFolder) -> str:
     """Check one agent folder and return a line with its instructions, skills, cases, APIs and MCP servers."""
-    read = read_folder(folder)
     load_settings(read.llm).check_model()
     forms = ", ".join(instruction.name for instruction in read.instructions) or "none"
     skills = ", ".join(skill.name for skill in read.skills) or "none"

@@ -82,7 +82,7 @@ class FunctionTool(Tool[DepsT_contra], Generic[P, R, DepsT_contra]):
         hooks: ToolHooks | Sequence[ToolHooks] = (),
         process_output: Callable[[str], str] | None = None,
         outside: bool = False,
-        untrusted: bool = False,
+        untrusted: bool | None = None,
         sinks: Iterable[str] | None = None,
     ) -> None:
         inner = _unwrap_callable(func)
@@ -101,7 +101,9 @@ class FunctionTool(Tool[DepsT_contra], Generic[P, R, DepsT_contra]):
         self.approval = approval
         self.hooks = (hooks,) if isinstance(hooks, ToolHooks) else tuple(hooks)
         self.process_output = process_output
-        self.outside = outside or untrusted
+        self.outside = outside or bool(untrusted)
+        self.declares_source = outside or untrusted is not None
+        """True if `untrusted=` or `outside=` is given. If not, `actgent check` may ask for it."""
         self.sinks = sinks if sinks is None or isinstance(sinks, str) else tuple(sinks)  # type: ignore[assignment] # check_options rejects a text
         self.func = func
         self._is_async = _is_async(inner, name)
@@ -354,7 +356,7 @@ def tool(
     hooks: ToolHooks | Sequence[ToolHooks] = (),
     process_output: Callable[[str], str] | None = None,
     outside: bool = False,
-    untrusted: bool = False,
+    untrusted: bool | None = None,
     sinks: Iterable[str] | None = None,
 ) -> ToolDecorator: ...
 

@@ -126,15 +126,17 @@ def new(
 
 @app.command(group=AGENTS)
 def check(agent: str, /, *, journal: str | None = None) -> int:
-    """Check an agent folder without running it, and print all errors.
+    """Check an agent folder without running it, or a Python file by running it, and print all errors.
+
+    Agents that read untrusted text and have no policy, and tools that look like they need untrusted= or sinks=, are
+    printed as warnings. Warnings do not change the exit code.
 
     With --journal: report how unfinished sessions will resume with these agents after a deployment, e.g. calls whose
     tool was removed or now needs approval. The exit code is 1 if a session is affected. No model is called, and no tool
     runs.
 
     Args:
-        agent: Agent folder, its brain.md, or a folder of agent folders. With --journal also a Python file that
-            defines agents.
+        agent: Agent folder, its brain.md, a folder of agent folders, or a Python file that defines agents.
         journal: Journal to check: a file, or postgres://HOST/DATABASE. It is only read, and agents may be using it.
     """
     if journal is not None:
