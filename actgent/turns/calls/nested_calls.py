@@ -21,6 +21,7 @@ from actgent.sessions.context import SessionContext
 from actgent.sessions.turn import Turn
 from actgent.support.untrusted_text import join_origins
 from actgent.tools.base import Tool
+from actgent.tools.call_sources import running_call
 from actgent.tools.execution import Batch
 from actgent.tools.outputs.result_text import canonical_json
 from actgent.tools.registry import ToolRegistry
@@ -107,7 +108,7 @@ class NestedCalls:
         if batch.isolation is not None:
             batch.isolation.is_nested = True
         if batch.policy is not None:
-            batch.policy = batch.policy.for_nested(self.sources)
+            batch.policy = batch.policy.for_nested(join_origins(self.sources, self._sources_of_outer()))
         if (grant := self._grant(batch.calls[0])) is not None:
             batch.grants = {call.id: grant}
         if has_begun and tool.effect == "once":
@@ -120,6 +121,13 @@ class NestedCalls:
         if (question := batch.awaiting_approval.get(0)) is not None:
             raise self._question(batch.calls[0], question)
         return self._keep(call, batch.results()[0])
+
+    def _sources_of_outer(self) -> str:
+        """Return the sources of the outer call's arguments, and of the answers of agents that it has read, under isolation."""
+        running = running_call.get()
+        if running is None or running.owner is not self.context:
+            return ""
+        return join_origins(running.given, running.found)
 
     async def _begin(self, call: ToolCall, batch: Batch, places: Sequence[int]) -> None:
         """Record that a nested call with side effects starts, so that a restart knows it. The write is not cancellable."""

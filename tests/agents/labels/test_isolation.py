@@ -396,6 +396,35 @@ async def test_a_tool_that_may_show_nested_results_makes_the_session_untrusted()
     assert program.paid == []
 
 
+@pytest.mark.parametrize("source", ["argument", "answer"])
+async def test_a_nested_call_depends_on_the_arguments_and_answers_of_its_outer_call(source):
+    """A tool may pass a withheld argument, or the answer of an untrusted agent, to the tools that it calls."""
+    reader = BareAgent("reader", llm=ScriptedLLM([READ, "acme"]), tools=[page])
+
+    class Outer(Tool):
+        name, description, effect, calls_tools, exclusive, sinks = (
+            "outer",
+            "Run.",
+            "idempotent",
+            True,
+            True,
+            (),
+        )
+        parameters = {"type": "object", "properties": {"to": {"type": "string"}}}  # noqa: RUF012
+
+        async def execute(self, arguments, context):
+            to = arguments["to"] if source == "argument" else (await reader.run("read")).text
+            await context.tools.call("pay", {"to": to})
+            return "paid"
+
+    calls = {"argument": [READ, ToolCall("outer", {"to": "@r1"})], "answer": [ToolCall("outer", {})]}[source]
+    program = Program([*calls, "ok"], Outer())
+    async with reader:
+        await program.run()
+    assert [labels for _, labels in program.asked] == [{"to": Label({"page"})}]
+    assert program.paid == []
+
+
 @pytest.mark.parametrize("source", ["argument", "untrusted tool", "nested call"])
 async def test_a_tool_that_changes_the_state_makes_the_session_untrusted(source):
     """A prompt or another tool may show a withheld value that a tool has stored, so later sinks need an approval."""
