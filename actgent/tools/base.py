@@ -347,7 +347,9 @@ class Tool(abc.ABC, Generic[DepsT_contra]):
     origin: str = ""
     """Name of the toolset that provides the tool; empty if the tool was passed to the agent directly."""
 
-    keeps_references = False
+    delegates: bool = False
+    """True if a call gives a task or the session to another agent."""
+    keeps_references: bool = False
     """True if arguments keep references to withheld results: the tool stores them for the model, or resolves them itself."""
     is_gateway = False
     """True for the built-in `find_tools` and `call_tool`, which give access to deferred tools."""
@@ -355,6 +357,10 @@ class Tool(abc.ABC, Generic[DepsT_contra]):
     """True if the caller of the turn runs the tool; see `caller_tools`."""
     in_every_mode = False
     """True for `find_tools` and `read_result`: they have no side effect and no access that a mode could forbid."""
+
+    def reaches_unchecked_agent(self, arguments: Mapping[str, Any], session: Any) -> bool:
+        """Return True if a call gives text of a session to an agent that has tools with sinks and no policy."""
+        return False
 
     @abc.abstractmethod
     async def execute(self, arguments: Mapping[str, Any], context: ToolContext[DepsT_contra]) -> object:

@@ -17,6 +17,7 @@ from actgent.messages import Message, Priority, Reply, Sender
 from actgent.runtime.agent_directory import AgentCard
 from actgent.runtime.runtime import Startable
 from actgent.runtime.sessions.session_opener import SessionOpener
+from actgent.sessions.context import SessionContext
 from actgent.sessions.incoming_messages import Content
 from actgent.sessions.pending.task_reports import with_shortfall
 from actgent.sessions.pending.tasks import TASK_DEADLINE_SECONDS
@@ -24,6 +25,7 @@ from actgent.tools.base import Effect, Tool, ToolContext
 from actgent.tools.callables import check_rule_function, rule_allows
 from actgent.tools.outputs.result_text import to_result_text
 from actgent.tools.time_limits import TimeLimit, time_limits
+from actgent.turns.calls.policy_checks import has_sinks
 
 Run = Callable[..., Awaitable[Reply]]
 """Type of the method `Agent.run`."""
@@ -110,6 +112,7 @@ class AgentTool(Tool):
     effect: Effect = "idempotent"
     """`idempotent`: a call that is repeated after a crash finds the session of the first call."""
     sinks = ()  # the task carries the labels
+    delegates = True
     parallel = True
     """True: several agents that one answer calls work concurrently."""
 
@@ -121,6 +124,10 @@ class AgentTool(Tool):
         self.agent = agent
         self._run = run
         self._opener = opener
+
+    def reaches_unchecked_agent(self, arguments: Mapping[str, Any], session: Any) -> bool:
+        """Return True if the other agent has tools with sinks and no policy."""
+        return is_unchecked(self._opener())
 
     async def execute(self, arguments: Mapping[str, Any], context: ToolContext) -> object:
         if context.session is None:
@@ -256,6 +263,7 @@ class DelegateToAgent(Tool):
     }
     effect: Effect = "idempotent"
     sinks = ()  # the task carries the labels
+    delegates = True
     parallel = True
 
     def __init__(self, allowed: Allowed | None, *, timeout: float, tries: int, deadline: float) -> None:
@@ -263,6 +271,10 @@ class DelegateToAgent(Tool):
         self.timeout = timeout
         self._tries = tries
         self._deadline = deadline
+
+    def reaches_unchecked_agent(self, arguments: Mapping[str, Any], session: Any) -> bool:
+        """Return True if the named agent runs here, has tools with sinks, and has no policy."""
+        return is_unchecked_here(session, arguments.get("agent"))
 
     async def execute(self, arguments: Mapping[str, Any], context: ToolContext) -> object:
         session = _session_of(context)
@@ -282,6 +294,18 @@ class DelegateToAgent(Tool):
             return _result_of(answered, name, context)
         task_id = await delegation.delegate(opener, asker, task, deadline=self._deadline, **given)
         return {"task_id": task_id, "agent": name}
+
+
+def is_unchecked(opener: SessionOpener) -> bool:
+    """Return True if an agent has tools with sinks, or tools that give tasks to further agents, and no policy."""
+    calling = opener.running.core.calling
+    return calling.policy is None and any(each.delegates or has_sinks(each) for each in calling.registry)
+
+
+def is_unchecked_here(session: SessionContext, agent: object) -> bool:
+    """Return True if an agent of this name runs in the runtime of a session, and `is_unchecked` is true of it."""
+    agents = services_of(face_of(session)).delegation.agents
+    return isinstance(agent, str) and agent in agents and is_unchecked(agents.opener(agent))
 
 
 def may_call(allowed: Allowed | None, card: AgentCard, context: ToolContext) -> bool:

@@ -33,7 +33,7 @@ from actgent.tools.base import Effect, Tool, ToolContext
 from actgent.turns.dispatcher import Dispatcher, to_deliveries
 from actgent.turns.guards import Guards
 
-from .agent_tools import Run
+from .agent_tools import Run, is_unchecked_here
 
 _RELAYED: Sequence[HandlerKind] = ("event", "tool_result", "tool_progress", "routing", "token")
 MAX_SEARCHED_MESSAGES = 100
@@ -98,6 +98,7 @@ class HandoffTool(Tool):
     }
     effect: Effect = "idempotent"
     sinks = ()  # the messages to the other agent carry the labels
+    delegates = True
     keeps_references = True
 
     def __init__(self, agent: Receiver, name: str, description: str, *, has_history: bool) -> None:
@@ -105,6 +106,10 @@ class HandoffTool(Tool):
         self.name = name
         self.description = description
         self.has_history = has_history
+
+    def reaches_unchecked_agent(self, arguments: Mapping[str, Any], session: Any) -> bool:
+        """Return True if the other agent has tools with sinks and no policy."""
+        return is_unchecked_here(session, self.agent.name)
 
     async def execute(self, arguments: Mapping[str, Any], context: ToolContext) -> object:
         session = _session_of(context)

@@ -14,7 +14,7 @@ import attrs
 from actgent.labels import Label, Policy, label_of
 from actgent.messages import Message, Text, ToolCall
 from actgent.sessions.context import SessionContext
-from actgent.tools.base import Tool
+from actgent.tools.base import Tool, unwrap_tool
 from actgent.tools.execution import PolicyViolation
 
 from .isolation import Isolation
@@ -51,7 +51,9 @@ class PolicyCheck:
             return None
         sinks = sinks_of(tool, arguments)
         if sinks is None:
-            return None
+            if not unwrap_tool(tool).reaches_unchecked_agent(arguments, self.context):
+                return None
+            sinks = list(arguments)
         labels = {} if self.isolation is None else self._labels_of_values(self.isolation, call, sinks)
         if not label.is_trusted and self._depends_on_context(sinks, arguments):
             return self._violation(dict.fromkeys(sinks, label), label)
@@ -97,6 +99,13 @@ def sinks_of(tool: Tool, arguments: Mapping[str, Any]) -> Sequence[str] | None:
     if not declared:
         return None
     return [name for name in declared if name in arguments] or list(arguments)
+
+
+def has_sinks(tool: Tool) -> bool:
+    """Return True if some call of a tool needs trusted values."""
+    if tool.sinks is not None:
+        return bool(tool.sinks)
+    return tool.effect != "pure" or bool(_url_parameters(tool.parameters))
 
 
 def _url_parameters(schema: Mapping[str, Any]) -> Sequence[str]:

@@ -394,6 +394,31 @@ async def test_a_schedule(sink, autojump_clock):
     sink.assert_asked("page")
 
 
+@pytest.mark.parametrize("by", ["as_tool", "delegate_to_agent", "handoff"])
+@pytest.mark.parametrize("has_sinks", [False, True])
+async def test_a_task_for_an_agent_without_a_policy(sink, by, has_sinks):
+    """An untrusted session needs an approval to give a task to an agent that has tools with sinks and no policy."""
+    other = BareAgent(
+        "payer", llm=ScriptedLLM(["done"], repeat=True), tools=[sink.tool] if has_sinks else [page]
+    )
+    tools, call = {
+        "as_tool": ([other.as_tool()], ToolCall("payer", {"task": "pay mallory"})),
+        "delegate_to_agent": (
+            delegation_tools(),
+            ToolCall("delegate_to_agent", {"agent": "payer", "task": "pay mallory"}),
+        ),
+        "handoff": ([handoff(to=other)], ToolCall("handoff_to_payer", {"note": "pay mallory"})),
+    }[by]
+    script = [ToolCall("page", {}), call, "ok"]
+    if by != "handoff":
+        script.insert(0, call)
+    async with open_runtime() as runtime:
+        await runtime.start(other)
+        agent = await runtime.start(sink.agent(script, tools=[page, *tools]))
+        await agent.run("go", session=await agent.create_session("ada"))
+    assert sink.asked == ([{name: {"page"} for name in call.arguments}] if has_sinks else [])
+
+
 @pytest.mark.parametrize("is_restarted", [False, True])
 async def test_a_schedule_in_another_session(sink, is_restarted, autojump_clock):
     """A schedule that an untrusted session sets in another session has the sources of the untrusted session."""
