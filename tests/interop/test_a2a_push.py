@@ -2,6 +2,7 @@
 
 import json
 import random
+import threading
 from contextlib import asynccontextmanager
 
 import pytest
@@ -9,7 +10,7 @@ import trio
 
 from actgent import JournalFailed, Webhook, new_webhook_secret
 from actgent.interop import A2AProtocol
-from actgent.interop.a2a import push_configs
+from actgent.interop.a2a import push, push_configs
 from tests.web.conftest import open_receiver, open_served
 
 from .conftest import make_agents
@@ -255,6 +256,70 @@ async def test_erased_session_has_no_configurations(tmp_path):
                     listed = await call_rpc(
                         client, "ListTaskPushNotificationConfigs", {"taskId": again["id"]}
                     )
+    assert receiver.got == []
+
+
+@pytest.mark.parametrize("change", ["delete", "replace", "erase"])
+async def test_removed_configuration_gets_nothing_during_a_delivery(change):
+    """A configuration that is removed while an earlier receiver answers slowly gets no notification."""
+    is_open = threading.Event()
+
+    def answer_late(*_):
+        is_open.wait(20)
+        return 200
+
+    with open_receiver(answer_late) as slow, open_receiver() as second, open_receiver() as third:
+        async with open_pushing() as served, served.client() as client, served.client("root") as admin:
+            task = (await call_rpc(client, "SendMessage", message("please pay", contextId="c")))["task"]
+            known = {"taskId": task["id"]}
+            for config_id, receiver in (("a", slow), ("b", second)):
+                given = {**known, **config(receiver, config_id)}
+                await call_rpc(client, "CreateTaskPushNotificationConfig", given)
+            await call_rpc(client, "SendMessage", decide(task, {"approve": True}))
+            await wait_until(lambda: slow.tried)
+            if change == "delete":
+                await call_rpc(client, "DeleteTaskPushNotificationConfig", {**known, "id": "b"})
+            elif change == "replace":
+                given = {**known, **config(third, "b")}
+                await call_rpc(client, "CreateTaskPushNotificationConfig", given)
+            else:
+                assert (await admin.delete("/v1/sessions/c")).status_code == 204
+                await trio.sleep(0.2)  # until the outbox has read the erasure
+            is_open.set()
+            await wait_until(lambda: slow.got)
+            if change == "replace":
+                await wait_until(lambda: states_of(third) == ["COMPLETED"])
+            # A further task of the same receiver ends after all notifications of the first.
+            params = message("hello", "m9", contextId="other")
+            params["configuration"] = {"taskPushNotificationConfig": config(slow)}
+            sent = (await call_rpc(client, "SendMessage", params))["task"]
+            await wait_until(lambda: any(body["task"]["id"] == sent["id"] for _, body in slow.got))
+            await trio.sleep(0.1)
+    assert second.got == []
+
+
+async def test_later_session_with_the_id_of_an_erased_one_has_no_configurations(monkeypatch):
+    """The outbox may miss the erasure of a session, for example if it reads the feed too slowly."""
+
+    async def miss(*_):
+        await trio.lowlevel.checkpoint()
+
+    monkeypatch.setattr(push.PushOutbox, "_remove", miss)
+    with open_receiver() as receiver, open_receiver() as own:
+        async with open_pushing() as served, served.client() as client, served.client("root") as admin:
+            asked = message("please pay", contextId="c")
+            task = (await call_rpc(client, "SendMessage", asked))["task"]
+            given = {"taskId": task["id"], **config(receiver)}
+            await call_rpc(client, "CreateTaskPushNotificationConfig", given)
+            assert (await admin.delete("/v1/sessions/c")).status_code == 204
+            again = (await call_rpc(client, "SendMessage", asked))["task"]
+            assert again["id"] == task["id"]
+            listed = await call_rpc(client, "ListTaskPushNotificationConfigs", {"taskId": task["id"]})
+            assert listed["configs"] == []
+            given = {"taskId": task["id"], **config(own, "mine")}
+            await call_rpc(client, "CreateTaskPushNotificationConfig", given)
+            await call_rpc(client, "SendMessage", decide(again, {"approve": True}))
+            await wait_until(lambda: "COMPLETED" in states_of(own))
     assert receiver.got == []
 
 

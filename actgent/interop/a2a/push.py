@@ -78,6 +78,12 @@ class PushOutbox(Outbox):
         await self._drop(self.configs.of_session(key))
 
     async def _deliver_next(self, stream: DeliveryStream, notification: Notification) -> float | None:
+        if isinstance(notification, _TaskNotification):
+            known = self.configs.find(notification.config)
+            if known is None:  # removed after the page was read
+                return None
+            if known != notification.config:  # replaced: read the page again
+                return 0.0
         pause = await super()._deliver_next(stream, notification)
         if pause is None and isinstance(notification, _TaskNotification) and notification.is_last:
             await self._drop([notification.config])
@@ -111,6 +117,8 @@ class PushOutbox(Outbox):
         only = getattr(record, "message_id", None)
         for config in self.configs.of_session(head.key):
             message_id = config.message_id
+            if config.created_at != head.created_at:
+                continue
             if number <= config.after or only not in (None, message_id):
                 continue
             if message_id not in states:
@@ -221,6 +229,7 @@ async def read_config(
         agent=head.agent,
         session_id=head.session_id,
         message_id=message_id,
+        created_at=head.created_at,
         url=url,
         after=head.records,
         token=_header_text(params, "token", field),

@@ -32,6 +32,8 @@ class PushConfig:
     agent: str
     session_id: str
     message_id: str
+    created_at: float
+    """Unix time in seconds at which the session was created. A later session with the same id is another one."""
     url: str
     after: int
     """Number of the record after which updates of the task are sent."""
@@ -103,12 +105,20 @@ class PushConfigs:
                 self._by_session[key].pop(entry, None)
 
     def of_session(self, key: SessionKey) -> Sequence[PushConfig]:
-        """Return the configurations of the tasks of a session."""
+        """Return the configurations of the tasks of a session, and of erased sessions with its id."""
         return tuple(self._by_session.get(key, {}).values())
 
-    def of_task(self, key: SessionKey, message_id: str) -> Sequence[PushConfig]:
-        """Return the configurations of a task, in the order in which they were created."""
-        return tuple(each for each in self.of_session(key) if each.message_id == message_id)
+    def of_task(self, key: SessionKey, message_id: str, created_at: float) -> Sequence[PushConfig]:
+        """Return the configurations of a task of the session that was created then, in the order in which they were created."""
+        return tuple(
+            each
+            for each in self.of_session(key)
+            if each.message_id == message_id and each.created_at == created_at
+        )
+
+    def find(self, config: PushConfig) -> PushConfig | None:
+        """Return the configuration that has the id of this one now; None if it was removed."""
+        return self._by_session.get(config.key, {}).get(config.entry)
 
     async def add(self, config: PushConfig) -> None:
         """Store a configuration, or replace the one with the same id. The replaced one's `after` is kept.
@@ -117,12 +127,14 @@ class PushConfigs:
             Problem: The task or the session has too many configurations.
         """
         known = self._by_session.get(config.key, {})
-        if (former := known.get(config.entry)) is not None:
+        former = known.get(config.entry)
+        if former is not None and former.created_at == config.created_at:
             config = attrs.evolve(config, after=former.after)
             if config == former:
                 return
         elif (
-            len(known) >= MAX_PER_SESSION or len(self.of_task(config.key, config.message_id)) >= MAX_PER_TASK
+            len(known) >= MAX_PER_SESSION
+            or len(self.of_task(config.key, config.message_id, config.created_at)) >= MAX_PER_TASK
         ):
             raise Problem(
                 "invalid",

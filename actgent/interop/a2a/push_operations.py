@@ -53,4 +53,4 @@ async def _configs(
 ) -> tuple[PushConfig, ...]:
     outbox = await settings.push.needed(call.gateway)
     head, task = await find_task(call, agent, text_param(params, "taskId"))
-    return tuple(outbox.configs.of_task(head.key, task.message_id))
+    return tuple(outbox.configs.of_task(head.key, task.message_id, head.created_at))

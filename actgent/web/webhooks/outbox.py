@@ -260,6 +260,8 @@ class Outbox:
             return JOURNAL_RETRY_SECONDS
         has_more = last > stream.seen
         for notification in notifications:
+            if stream.is_over:  # the session was erased during a delivery
+                break
             if (pause := await self._deliver_next(stream, notification)) is not None:
                 return pause
         stream.seen = last if has_more else stream.known
