@@ -17,7 +17,7 @@ from actgent.actors.dead_letters import DeadLetter
 from actgent.actors.event_loop import check_loop, is_asyncio_running
 from actgent.actors.inbox import DEFAULT_BYTES, DEFAULT_MESSAGE_BYTES
 from actgent.approvals import Approval, Decision, session_of
-from actgent.control.arguments import at_least_one, check_flag, check_id, check_seconds
+from actgent.control.arguments import at_least_one, check_flag, check_id, check_known_id, check_seconds
 from actgent.control.limits import Limits
 from actgent.database.database import Database
 from actgent.errors import (
@@ -483,14 +483,14 @@ class Agent(Generic[DataT_co, DepsT]):
             deps: Dependencies of the session's tools from now on; None keeps those of the session.
 
         Raises:
-            ConfigurationError: The id is not a short printable text.
+            ConfigurationError: The id is not a text.
             SessionNotFound: The agent has no session with this id. A session of another agent with the same id does not count.
             WrongOwner: The session belongs to another owner. The class is a `SessionNotFound`, so a service can answer both
                 errors alike.
             SessionClosed: The session was closed.
             DepsMissing: The session was not resumed after a restart because its tools need deps. Pass `deps=` to resume it.
         """
-        check_id("session_id", session_id)
+        check_known_id("session_id", session_id)
         opener = await self._await_opener()
         try:
             context = await opener.open(session_id, owner=owner, deps=self._defaults.check_deps(deps))

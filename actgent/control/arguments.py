@@ -56,6 +56,16 @@ def check_id(name: str, value: object) -> None:
         )
 
 
+def check_known_id(name: str, value: object) -> None:
+    """Raise if the id of something that exists is not a text, e.g. if it is the object itself. Other texts are just not found.
+
+    Raises:
+        ConfigurationError: The id is not a text.
+    """
+    if not isinstance(value, str):
+        raise ConfigurationError(f"{name}= is an id, a text, not {value!r:.200}")
+
+
 def at_least_one(name: str, value: int) -> int:
     """Return `value` if it is a whole number of at least 1. `name` is the argument's name for the error.
 

@@ -20,7 +20,7 @@ from actgent.actors.ref import ActorRef, Address
 from actgent.actors.supervision import Supervision
 from actgent.actors.system import ActorSystem
 from actgent.approvals import Approval
-from actgent.control.arguments import at_least_one, check_id
+from actgent.control.arguments import at_least_one, check_known_id
 from actgent.control.clock import Clock
 from actgent.control.quotas import Quotas
 from actgent.errors import (
@@ -445,7 +445,7 @@ class Runtime(Introspection, Ratings, SessionMigration):
         An unknown session is ignored. `agent` is required if several agents have a session with this id.
 
         Raises:
-            ConfigurationError: The id is not a short printable text, or several agents have a session with this id and `agent`
+            ConfigurationError: The id is not a text, or several agents have a session with this id and `agent`
                 is missing.
             WouldDeadlock: The call is made by a handler or tool of the session.
             JournalError: The records could not be erased; repeat the call.
@@ -478,7 +478,7 @@ class Runtime(Introspection, Ratings, SessionMigration):
                     await journal.delete(key.session_id, agent=key.agent)
 
     async def _key_of(self, session_id: str, agent: str | None) -> SessionKey | None:
-        check_id("session_id", session_id)
+        check_known_id("session_id", session_id)
         if agent is not None:
             return SessionKey(agent, session_id)
         names = [running.name for running in self._agents()]
