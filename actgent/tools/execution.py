@@ -219,13 +219,26 @@ class Batch:
         if (call_context is None or call_context.cancelled_in_queue) and index not in self.maybe_started:
             return _error_result(call, _NOT_STARTED, status="cancelled")
         if tool is None or tool.effect == "once":
-            return _error_result(call, _UNKNOWN, status="outcome_unknown")
-        return _error_result(call, _STOPPED, status="cancelled")
+            return self._unknown_result(index)
+        return self._with_sources(index, _error_result(call, _STOPPED, status="cancelled"))
+
+    def _unknown_result(self, index: int) -> ToolResult:
+        return self._with_sources(index, _error_result(self.calls[index], _UNKNOWN, status="outcome_unknown"))
+
+    def _with_sources(self, index: int, result: ToolResult) -> ToolResult:
+        """Return the result of a stopped call with its sources, because the call may have stored untrusted text in the state."""
+        call = self.calls[index]
+        tool = self.registry.get(call.name)
+        if tool is None or tool.effect == "pure":
+            return result
+        via = (tool.origin or tool.name) if tool.outside else ""
+        if self.isolation is not None:
+            via = join_origins(via, self.isolation.sources_of(call.id))
+        return attrs.evolve(result, via=via) if via else result
 
     def set_result(self, index: int, result: ToolResult | None) -> None:
         """Set the result of a call that ran before a restart; None means that its outcome is unknown."""
-        call = self.calls[index]
-        self._finished[index] = result or _error_result(call, _UNKNOWN, status="outcome_unknown")
+        self._finished[index] = result or self._unknown_result(index)
 
     def supply_result(self, index: int, *, content: str = "", error: str | None = None) -> None:
         """Set the content or the error of a call from outside, without running the call."""

@@ -25,6 +25,7 @@ from actgent import (
     SummarizingMemory,
     Tool,
     ToolCall,
+    ToolContext,
     delegation_tools,
     handoff,
     open_runtime,
@@ -417,6 +418,33 @@ async def test_a_task_for_an_agent_without_a_policy(sink, by, has_sinks):
         agent = await runtime.start(sink.agent(script, tools=[page, *tools]))
         await agent.run("go", session=await agent.create_session("ada"))
     assert sink.asked == ([{name: {"page"} for name in call.arguments}] if has_sinks else [])
+
+
+@pytest.mark.parametrize("effect", ["once", "idempotent"])
+async def test_an_untrusted_tool_that_is_stopped(sink, effect):
+    """A stopped tool may have stored untrusted text in the state, where a later trusted tool reads it."""
+    has_stored = trio.Event()
+
+    @tool(untrusted=True, sinks=(), effect=effect)
+    async def fetch(context: ToolContext) -> str:
+        """Store a page."""
+        context.state.dispatch(("page", TEXT))
+        has_stored.set()
+        await trio.sleep_forever()
+
+    @tool(effect="pure")
+    async def show(context: ToolContext) -> str:
+        """Show the stored page."""
+        return context.state["page"]
+
+    script = [ToolCall("fetch", {}), ToolCall("show", {}), PAY, "ok"]
+    async with sink.agent(script, tools=[fetch, show]) as agent:
+        session = await agent.create_session("ada")
+        await session.chat("go")
+        await has_stored.wait()
+        await session.interrupt()
+        await agent.run("go on", session=session)
+    sink.assert_asked("fetch")
 
 
 @pytest.mark.parametrize("is_restarted", [False, True])
