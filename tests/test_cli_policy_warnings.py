@@ -35,6 +35,7 @@ PAY = named("pay", "to", "euros", effect="once")
         ([READ, named("lookup", "url", untrusted=False)], "read_mail", "lookup"),
         ([page_tool("read_page")], "read_page", "read_page"),
         ([StaticToolset("desk", [READ, PAY])], "read_mail", "pay"),
+        ([StaticToolset("desk", [READ, PAY]).prefixed("desk_")], "desk_read_mail", "desk_pay"),
         ([MCPServer(command="desk-server", name="desk")], "the toolset desk", "the toolset desk"),
     ],
 )
@@ -56,6 +57,7 @@ def test_agent_without_a_policy_is_reported(tools, source, sink):
         [PAY],
         [READ, named("pay", "to", effect="once", sinks=())],
         [StaticToolset("desk", [PAY])],
+        [READ, StaticToolset("desk", [named("sum_up", "amount", effect="once")]).with_effect("pure")],
     ],
 )
 def test_agent_without_source_or_sink_needs_no_policy(tools):

@@ -39,10 +39,9 @@ def policy_warnings(agent: Agent) -> list[str]:
     The tools of toolsets that are not connected are unknown. They count as untrusted, unless the toolset is declared trusted.
     """
     toolsets = [each for each in agent.toolsets if not static_tools(each)]
-    tools = [
-        unwrap_tool(each)
-        for each in (*agent.tools, *(tool for toolset in agent.toolsets for tool in static_tools(toolset)))
-    ]
+    tools = [*agent.tools]
+    for each in agent.toolsets:
+        tools += each.tools_from(static_tools(each))
     named = {each.name: each for each in tools}.values()
     warnings = list(_missing_declarations(named))
     if agent.policy is None and (reason := _needs_policy(named, toolsets)):
@@ -80,16 +79,18 @@ def _missing_declarations(tools: Iterable[Tool]) -> Iterator[str]:
 
 def _is_of_program(tool: Tool) -> bool:
     """Return True if the program defines the tool: the package declares its own tools."""
-    code = tool.func if isinstance(tool, FunctionTool) else type(tool)
+    inner = unwrap_tool(tool)
+    code = inner.func if isinstance(inner, FunctionTool) else type(inner)
     return not str(getattr(code, "__module__", "")).startswith("actgent.")
 
 
 def _declares_source(tool: Tool) -> bool:
     """Return True if the program says whether the tool returns untrusted text."""
-    if isinstance(tool, FunctionTool):
-        return tool.outside or tool.declares_source
-    above = type(tool).__mro__[: type(tool).__mro__.index(Tool)]
-    return "outside" in vars(tool) or any("outside" in vars(each) for each in above)
+    inner = unwrap_tool(tool)
+    if isinstance(inner, FunctionTool):
+        return tool.outside or inner.declares_source
+    above = type(inner).__mro__[: type(inner).__mro__.index(Tool)]
+    return tool.outside or "outside" in vars(inner) or any("outside" in vars(each) for each in above)
 
 
 def _looks_untrusted(tool: Tool) -> bool:

@@ -107,7 +107,7 @@ def replay(
 
 
 journals = App(
-    name="journal", help="Maintain a journal: check, recover, backup, export, import.", group=SESSIONS
+    name="journal", help="Maintain a journal: check, audit, recover, backup, export, import.", group=SESSIONS
 )
 app.command(journals)
 
@@ -122,6 +122,22 @@ def check_journal(journal: str, /) -> int:
     from actgent.cli.journals.journal import check as run_check  # noqa: PLC0415
 
     return run_check(journal, Terminal())
+
+
+@journals.command(name="audit")
+def audit_calls(journal: str, /, *, code: str | None = None) -> int:
+    """Find tool calls that depended on untrusted text and ran without a recorded approval.
+
+    The exit code is 1 if there are any. No model is called, and no tool runs.
+
+    Args:
+        journal: Journal to read: a file, or postgres://HOST/DATABASE. Agents may be using it.
+        code: Agents whose tools declare effects and sinks: agent folder, Python file, or FILE.py:NAME. Default: each
+            call counts whose tool has an effect, as the journal has no declarations.
+    """
+    from actgent.cli.journals.policy_audit import audit  # noqa: PLC0415 - the SDKs take two seconds
+
+    return run_command(lambda terminal, _: audit(journal, terminal, code=code))
 
 
 @journals.command(name="recover")
