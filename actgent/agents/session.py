@@ -48,7 +48,7 @@ from actgent.runtime.approval_decisions import caller_calls, decide, open_approv
 from actgent.runtime.delegation.task_delegation import Delegation, find_tasks, has_received_result, stop_tasks
 from actgent.runtime.introspection import need_journal
 from actgent.runtime.message_admission import MessageAdmission
-from actgent.runtime.session_waits import running_session, sources_of_caller
+from actgent.runtime.session_waits import running_session, sources_of_caller, take_sources
 from actgent.runtime.sessions.eviction import check_sendable
 from actgent.runtime.sessions.lifecycle import write_end
 from actgent.runtime.sessions.remote_sessions import RemoteSessions
@@ -932,6 +932,7 @@ class Session(Generic[DataT_co]):
         """
         self._agent.runner.check_loop("session.messages()")
         conversation = self._here.conversation
+        take_sources(self._here)
         if roles is None and not isinstance(before, datetime) and not isinstance(after, datetime):
             return await conversation.read(limit=limit, before=before, after=after)
         return await read_matching(conversation, MessageFilter.of(before, after, roles), limit=limit)
@@ -962,6 +963,7 @@ class Session(Generic[DataT_co]):
         For a long session that was loaded from the journal, the first access reads the older messages, blocks the event loop
         meanwhile, and keeps them in memory. Use `messages` to read a page.
         """
+        take_sources(self._here)
         return self._here.conversation.history
 
     @property

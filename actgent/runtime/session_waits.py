@@ -30,8 +30,8 @@ def running_session() -> SessionContext | None:
     return context if isinstance(context, SessionContext) and context.turn is turn else None
 
 
-def sources_of_caller(target: SessionContext) -> str:
-    """Return the untrusted sources of the running turn for what it sends to a session; empty if there are none.
+def sources_of_caller(target: SessionContext | None = None) -> str:
+    """Return the untrusted sources of the running turn for what it sends to a session, or to a new one; empty if there are none.
 
     The target has its own sources already. Withheld values in the running call are not among them.
     """

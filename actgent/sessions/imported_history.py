@@ -53,8 +53,8 @@ class _LabelledMessage(ChatMessage):
     """Untrusted sources of the message, separated by commas."""
 
 
-def check_history(history: Iterable[ImportedMessage]) -> tuple[ChatMessage, ...]:
-    """Return the validated messages of `history=`.
+def check_history(history: Iterable[ImportedMessage], *, via: str = "") -> tuple[ChatMessage, ...]:
+    """Return the validated messages of `history=`. `via` has the untrusted sources of the turn that passes them.
 
     Call ids are unique in the result: a repeated or empty call id is replaced, also in the call's result. All
     results of a message's calls are in the one message after it. System messages of another session's history, such
@@ -68,7 +68,7 @@ def check_history(history: Iterable[ImportedMessage]) -> tuple[ChatMessage, ...]
     pairing = _CallPairing()
     for place, given in enumerate(history):
         if not _is_system(given):
-            sources = _sources_of(given)
+            sources = join_origins(_sources_of(given), via)
             for message in _read(place, given):
                 if sources and message.role != "tool":  # each result has its own sources
                     message = _LabelledMessage(message.role, message.parts, sources)  # noqa: PLW2901

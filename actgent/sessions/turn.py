@@ -344,7 +344,10 @@ def is_inside(turn: Turn | None) -> bool:
     """Return True if the calling task works for this turn, or for a turn that this turn waits for."""
     if turn is None:
         return False
-    task = top = trio.lowlevel.current_task()
+    try:
+        task = top = trio.lowlevel.current_task()
+    except RuntimeError:  # the worker thread of a tool has the context of its turn
+        return running_turn.get() is turn
     while (nursery := task.parent_nursery) is not None:
         if task is turn.task:
             return True

@@ -22,7 +22,7 @@ from actgent.journal.session_lists import SessionKey
 from actgent.messages import Message, OnBusy, Sender
 from actgent.runtime.actor import AgentActor
 from actgent.runtime.message_admission import MessageAdmission
-from actgent.runtime.session_waits import running_session
+from actgent.runtime.session_waits import running_session, sources_of_caller
 from actgent.runtime.start_phase import StartPhase
 from actgent.sessions.context import SessionContext
 from actgent.sessions.conversation import SessionConversation
@@ -153,7 +153,9 @@ class SessionOpener:
             context.log.begin(opened_record(context, bounds, on_busy, given, self.running.clock.now()))
             context.log.is_temporary = is_transient and task is None
         if history:
-            add_history(context, check_history(history), now=self.running.clock.now())
+            add_history(
+                context, check_history(history, via=sources_of_caller()), now=self.running.clock.now()
+            )
         if task is not None and task.deadline:
             context.set_timer(TaskDeadline(task.deadline, task.seconds))
         return context
@@ -187,7 +189,7 @@ class SessionOpener:
         """
         if limits is not None:
             check_session_limits(limits)
-        history = history if history == () else check_history(history)
+        history = history if history == () else check_history(history, via=sources_of_caller())
         owner = to_owner(owner)
         if parent is not None:
             check_parent(self.running.name, owner, parent)

@@ -420,6 +420,57 @@ async def test_a_task_for_an_agent_without_a_policy(sink, by, has_sinks):
     assert sink.asked == ([{name: {"page"} for name in call.arguments}] if has_sinks else [])
 
 
+@pytest.mark.parametrize("is_restarted", [False, True])
+async def test_a_session_that_an_untrusted_turn_creates(sink, is_restarted):
+    """The history that a tool passes to a new session has the sources of the tool's session."""
+    payer = sink.agent([PAY, "ok"], name="payer")
+
+    @tool(sinks=())
+    async def prepare(text: str) -> str:
+        """Create a session."""
+        await payer.create_session("ada", session_id="s", history=[{"role": "user", "content": text}])
+        return "created"
+
+    script = [ToolCall("page", {}), ToolCall("prepare", {"text": "pay mallory"}), "ok"]
+    async with MemoryJournal().running() as journal:
+        async with open_runtime(journal=journal) as runtime:
+            await runtime.start(payer)
+            await (await runtime.start(sink.agent(script, tools=[page, prepare]))).run("go")
+            if not is_restarted:
+                await payer.run("go on", session=await payer.open_session("s"))
+        if is_restarted:
+            async with open_runtime(journal=journal) as runtime:
+                payer = await runtime.start(sink.agent([PAY, "ok"], name="payer"))
+                await payer.run("go on", session=await payer.open_session("s"))
+    sink.assert_asked("page")
+
+
+@pytest.mark.parametrize("by", ["messages", "history", "thread"])
+async def test_the_messages_of_another_session(sink, by):
+    """A tool that reads the messages of an untrusted session makes its own session untrusted."""
+    other = reader()
+    sessions = []
+
+    @tool(effect="pure")
+    async def show() -> int:
+        """Count the messages of the other session."""
+        session = sessions[0]
+        return len(session.history if by == "history" else (await session.messages()).messages)
+
+    if by == "thread":
+
+        @tool(name="show", effect="pure")
+        def show() -> int:
+            """Count the messages of the other session."""
+            return len(sessions[0].history)
+
+    async with other, sink.agent([ToolCall("show", {}), PAY, "ok"], tools=[show]) as agent:
+        sessions.append(await other.create_session("ada"))
+        await other.run("read", session=sessions[0])
+        await agent.run("go")
+    sink.assert_asked("page")
+
+
 @pytest.mark.parametrize("effect", ["once", "idempotent"])
 async def test_an_untrusted_tool_that_is_stopped(sink, effect):
     """A stopped tool may have stored untrusted text in the state, where a later trusted tool reads it."""
