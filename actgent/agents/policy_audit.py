@@ -26,6 +26,7 @@ from actgent.journal.records import (
 from actgent.labels import TRUSTED, Label, label_of
 from actgent.messages import Message, ToolCall, ToolResult
 from actgent.tools.base import Tool
+from actgent.tools.registry import CALL_TOOL
 from actgent.toolsets.toolset import static_tools
 from actgent.turns.calls.isolation import Isolation
 from actgent.turns.calls.policy_checks import sinks_of
@@ -170,8 +171,7 @@ class _Audit:
 
     def _check(self, call: ToolCall, start: _Start, result: ToolResult | None, *, is_started: bool) -> None:
         """Add a call that ran to the findings if a sink depends on untrusted text and no approval covers it."""
-        if self.agent is not None and self.agent.tools.has_toolsets:
-            call = self.agent.tools.resolve(call)
+        call = self._resolve(call)
         isolation = Isolation(_StoredState(start.state), _Lookup(self._tools))  # type: ignore[arg-type] # it only reads the state
         call = isolation.fill(call)
         if not is_started and not self._has_run(call, start, result):
@@ -202,6 +202,19 @@ class _Audit:
                 label=label,
             )
         )
+
+    def _resolve(self, call: ToolCall) -> ToolCall:
+        """Replace a call of `call_tool` by the call of the named tool; return other calls unchanged."""
+        arguments, gateway = call.arguments, self._tools.get(call.name)
+        if (
+            call.name != CALL_TOOL
+            or not (gateway is None or gateway.is_gateway)
+            or isinstance(arguments, str)
+        ):
+            return call
+        if not isinstance(name := arguments.get("name"), str):
+            return call
+        return attrs.evolve(call, name=name, arguments=arguments.get("arguments", {}))
 
     def _has_run(self, call: ToolCall, start: _Start, result: ToolResult | None) -> bool:
         """Return True if a result shows that a call ran whose start is not recorded, as its tool has no effect."""

@@ -202,8 +202,21 @@ async def test_call_through_call_tool_is_found():
     for name, expected in (("fetch", [("fetch", "eve")]), ("add", [])):
         arguments = {"name": name, "arguments": {"url" if name == "fetch" else "to": "eve"}}
         llm = ScriptedLLM([ToolCall("page", {}), ToolCall("call_tool", arguments), "ok"])
-        agent = BareAgent("clerk", llm=llm, tools=[page, send, Deferred(others)])
-        assert pairs(audit_session(await record(agent), agent)) == expected
+        ran, unstarted = (BareAgent("clerk", llm=llm, tools=[page, send, Deferred(others)]) for _ in range(2))
+        records = await record(ran)
+        for agent in (ran, unstarted):
+            assert pairs(audit_session(records, agent)) == expected
+
+
+async def test_approved_call_through_call_tool_is_not_found():
+    """The approval has the named tool and its arguments, also if the declarations are unknown."""
+    page, *_ = Desk().tools
+    sinks = StaticToolset("desk", [Desk().tools[2]])
+    script = [ToolCall("page", {}), ToolCall("call_tool", {"name": "pay", "arguments": {"to": "eve"}}), "ok"]
+    agent = BareAgent("clerk", llm=ScriptedLLM(script), tools=[page, Deferred(sinks)], policy=Policy())
+    records = await record(agent, decide=lambda _: Approve())
+    assert any(isinstance(each, CallsStartedRecord) for each in records)
+    assert audit_session(records, agent) == audit_session(records) == []
 
 
 async def test_decision_after_the_start_does_not_count():
@@ -270,8 +283,10 @@ async def test_tools_of_derived_toolsets_are_known():
     """A toolset may rename tools."""
     page, *_, others = Desk().tools
     llm = ScriptedLLM([ToolCall("page", {}), ToolCall("desk_fetch", {"url": "eve"}), "ok"])
-    agent = BareAgent("clerk", llm=llm, tools=[page, others.prefixed("desk_")])
-    assert pairs(audit_session(await record(agent), agent)) == [("desk_fetch", "eve")]
+    ran, unstarted = (BareAgent("clerk", llm=llm, tools=[page, others.prefixed("desk_")]) for _ in range(2))
+    records = await record(ran)
+    for agent in (ran, unstarted):
+        assert pairs(audit_session(records, agent)) == [("desk_fetch", "eve")]
 
 
 async def test_without_agents_each_effect_counts_as_a_sink():
