@@ -8,9 +8,12 @@ from contextlib import asynccontextmanager
 import pytest
 import trio
 
-from actgent import JournalFailed, Webhook, new_webhook_secret
+from actgent import JournalFailed, Sender, Webhook, new_webhook_secret
 from actgent.interop import A2AProtocol
 from actgent.interop.a2a import push, push_configs
+from actgent.journal.base import Entry
+from actgent.journal.memory import MemoryJournal
+from actgent.journal.records import SessionCreatedRecord
 from tests.web.conftest import open_receiver, open_served
 
 from .conftest import make_agents
@@ -337,6 +340,44 @@ async def test_journal_that_cannot_remove_a_configuration_does_not_stop_deliveri
                 await wait_until(lambda count=number: len(receiver.got) > count)
             assert states_of(receiver) == ["COMPLETED", "COMPLETED"]
     assert "cannot be removed from the journal: the disk is gone" in caplog.text
+
+
+@pytest.mark.parametrize("number", [0, 1], ids=["compaction", "change"])
+async def test_configuration_that_the_journal_refuses_is_not_used(monkeypatch, number):
+    """Other configurations stay stored, also if the refused write was the one that compacts them."""
+    monkeypatch.setattr(push_configs, "MAX_RECORDS", 1)
+
+    def make(config_id):
+        return push_configs.PushConfig(
+            id=config_id, agent="clerk", session_id="s", message_id="m", created_at=1.0, url="u", after=0
+        )
+
+    async with MemoryJournal().running() as journal:
+        await journal.acquire()
+        await journal.commit(
+            Entry(
+                session_id="s",
+                agent="clerk",
+                records=(SessionCreatedRecord(owner=Sender("ada"), agent="clerk", created_at=1.0),),
+            ),
+            epoch=journal.epoch_of("s"),
+        )
+        configs = await push_configs.PushConfigs.load(journal)
+        stored = [make(f"c{place}") for place in range(2 + number)]
+        for config in stored:
+            await configs.add(config)
+
+        async def refuse(*_, **__):
+            raise JournalFailed("the disk is full")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(journal, "commit", refuse)
+            with pytest.raises(JournalFailed):
+                await configs.add(make("refused"))
+        assert configs.of_session(stored[0].key) == tuple(stored)
+        await configs.add(make("last"))
+        loaded = await push_configs.PushConfigs.load(journal)
+        assert loaded.of_session(stored[0].key) == (*stored, make("last"))
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -141,7 +141,14 @@ class PushConfigs:
                 f"a task has at most {MAX_PER_TASK} push notification configurations, and a context {MAX_PER_SESSION}",
             )
         self._by_session.setdefault(config.key, {})[config.entry] = config
-        await self._write({config.entry: attrs.asdict(config)})
+        try:
+            await self._write({config.entry: attrs.asdict(config)})
+        except BaseException:  # the client gets an error, so nothing may be sent
+            if self.find(config) is config:
+                self._by_session[config.key].pop(config.entry)
+                if former is not None:
+                    self._by_session[config.key][config.entry] = former
+            raise
 
     async def remove(self, configs: Iterable[PushConfig]) -> None:
         """Remove configurations; unknown ones are ignored."""
@@ -166,7 +173,11 @@ class PushConfigs:
         }
         # A due date far in the future keeps retention from deleting the session.
         opened = SessionCreatedRecord(owner=Sender(_NAME), agent=WEBHOOKS, created_at=0.0)
-        await self._commit([opened, StateChangeRecord(changes=whole), NextTimerRecord(at=_NEVER)])
+        try:
+            await self._commit([opened, StateChangeRecord(changes=whole), NextTimerRecord(at=_NEVER)])
+        except BaseException:
+            self._written = MAX_RECORDS  # the next write begins another session with all configurations
+            raise
         await self.journal.delete(former, agent=WEBHOOKS)
 
     async def _commit(self, records: Iterable[Any]) -> None:
