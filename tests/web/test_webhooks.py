@@ -422,6 +422,31 @@ async def test_recreated_session_is_sent_to_webhooks_again(serving, receiving):
     assert len({headers["webhook-id"] for headers, _ in receiver.got}) == 2
 
 
+async def test_erased_session_sends_no_rest_of_a_page(serving, receiving):
+    """A session that is erased while the receiver answers slowly sends no later notification."""
+    gates, tries = (threading.Event(), threading.Event()), []
+
+    def answer_late(*_):
+        number = len(tries)
+        tries.append(number)
+        gates[min(number, 1)].wait(20)
+        return 503 if number == 0 else 200
+
+    with receiving(answer_late) as receiver:
+        async with told(serving, receiver) as (served, ada), served.client("root") as root:
+            await say(ada, "s1")
+            await until(lambda: len(tries) == 1)
+            await say(ada, "s1", "again")
+            gates[0].set()
+            await until(lambda: len(tries) == 2)  # the page now has both replies
+            assert (await root.delete("/v1/sessions/s1")).status_code == 204
+            await trio.sleep(0.2)  # until the outbox has read the erasure
+            gates[1].set()
+            await say(ada, "s2")
+            await until(lambda: len(receiver.got) == 2)
+    assert [body["data"]["session_id"] for body in receiver.bodies()] == ["s1", "s2"]
+
+
 async def test_webhook_queue_overflow_loses_no_reply(serving, receiving, monkeypatch):
     """If the queues and the feed overflow, the journal is read, and each reply is sent in order."""
     monkeypatch.setattr("actgent.web.webhooks.outbox.MAX_STREAMS", 4)
