@@ -3,7 +3,16 @@
 import pytest
 import trio
 
-from actgent import BareAgent, GatewayLimits, Reply, ScriptedLLM, ServerUnreachable, Token, connect
+from actgent import (
+    BareAgent,
+    GatewayLimits,
+    Reply,
+    ScriptedLLM,
+    ServerUnreachable,
+    Token,
+    UsageError,
+    connect,
+)
 
 from .relays import open_relay
 from .servers import make_token, start  # noqa: F401 - a fixture
@@ -153,3 +162,11 @@ async def test_unreachable_server_raises_within_retry_timeout():
         with pytest.raises(ServerUnreachable) as error:
             await client.agents()
     assert not error.value.was_sent
+
+
+async def test_closed_client_names_the_remedy():
+    """A call after the block of `connect` is a wrong use, not an unreachable server."""
+    async with connect("http://127.0.0.1:9", token="act_x", retry_timeout=60) as client:
+        pass
+    with pytest.raises(UsageError, match=r"inside its block `async with connect"):
+        await client.agents()

@@ -12,7 +12,7 @@ import orjson
 import trio
 
 from actgent.client.transport import ConnectionLost, Events, RemoteRequest, StreamEvent, Transport
-from actgent.errors import ConfigurationError
+from actgent.errors import ConfigurationError, UsageError
 from actgent.llm.http import EventTooLarge
 from actgent.support.http_environment import reading_environment
 from actgent.support.user_code import explained_text
@@ -132,7 +132,12 @@ class HTTPTransport(Transport):
 
         `seconds` is the read timeout, `within` the time in which a node has to accept the request. If the connection is lost,
         the next request goes to the next gateway.
+
+        Raises:
+            UsageError: The client is closed.
         """
+        if self._client.is_closed:
+            raise UsageError("the client is closed: use it inside its block `async with connect(...)`")
         index = self._current
         url = f"{self._bases[index]}{request.path}" + (f"?{request.query}" if request.query else "")
         timeout = httpx2.Timeout(ANSWER_SECONDS, connect=min(CONNECT_SECONDS, within), read=seconds)

@@ -148,9 +148,12 @@ class Talks:
 
 
 @asynccontextmanager
-async def talking(pools, nursery):
-    """A client with sessions whose editors have asked the other pool; each may make nine model calls."""
-    async with pools.editors.connect(retry_timeout=PATIENCE) as client:
+async def talking(pools):
+    """A client with sessions whose editors have asked the other pool; each may make nine model calls.
+
+    The client stays open until each `chat()` has returned, since one may be retried after its answer has arrived.
+    """
+    async with pools.editors.connect(retry_timeout=PATIENCE) as client, trio.open_nursery() as nursery:
         talks = Talks({}, {}, {})
         for name in NAMES:
             session = await client.agent("editor").create_session("ada", limits=Limits(model_calls=9))
@@ -174,7 +177,7 @@ def _hear_failure(heard, over, failure):
 
 async def test_a_node_that_asked_is_killed_while_another_pool_works(pools):
     """Another one asks for the same: the writer is not asked twice, each is answered once, and what was left over comes back."""
-    async with trio.open_nursery() as nursery, talking(pools, nursery) as talks:
+    async with talking(pools) as talks:
         with trio.fail_after(2 * PATIENCE):
             await pools.called(*(f"writer {name}" for name in NAMES))
             pools.kill("e1")
@@ -188,7 +191,7 @@ async def test_a_node_that_asked_is_killed_while_another_pool_works(pools):
 
 async def test_a_node_that_answers_is_killed_while_it_works(pools):
     """Another one goes on: each is answered once, and each model call that was made is paid once."""
-    async with trio.open_nursery() as nursery, talking(pools, nursery) as talks:
+    async with talking(pools) as talks:
         with trio.fail_after(2 * PATIENCE):
             await pools.called(*(f"writer {name}" for name in NAMES))
             pools.kill("w1")
@@ -202,7 +205,7 @@ async def test_a_node_that_answers_is_killed_while_it_works(pools):
 
 async def test_interrupt_after_a_kill_cancels_the_task_in_the_other_pool(pools):
     """Some cancellations do not find a node of the other pool at first."""
-    async with trio.open_nursery() as nursery, talking(pools, nursery) as talks:
+    async with talking(pools) as talks:
         with trio.fail_after(2 * PATIENCE):
             await pools.called(*(f"writer {name}" for name in NAMES))
             pools.kill("e1")
@@ -218,7 +221,7 @@ async def test_interrupt_after_a_kill_cancels_the_task_in_the_other_pool(pools):
 async def test_nodes_of_both_pools_are_killed_again_and_again(pools):
     """At whatever moments: each is answered once, the writer's answer is one and the same, and no budget is passed."""
     pools.open_gate()
-    async with trio.open_nursery() as nursery, talking(pools, nursery) as talks:
+    async with talking(pools) as talks:
         with trio.fail_after(3 * PATIENCE):
             for number, (victim, cluster) in enumerate(
                 (("e1", pools.editors), ("w1", pools.writers), ("e2", pools.editors), ("w2", pools.writers))

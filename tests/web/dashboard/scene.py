@@ -29,7 +29,7 @@ PAGES = {
     "errors": "#/errors",
     "schedules": "#/schedules",
     "budgets": "#/budgets",
-    "rate_limiters": "#/rate-limiters",
+    "rate-limiters": "#/rate-limiters",
     "journals": "#/journal",
     "journal": "#/journal/invoice-4711?agent=clerk&at=12",
 }

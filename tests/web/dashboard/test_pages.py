@@ -67,7 +67,7 @@ async def test_budgets_are_sorted_by_remaining_share(shown):
 
 async def test_provider_limits_are_drawn_live(shown):
     """Windows and buckets have their figures, and what goes on is drawn and said."""
-    screen = await shown("rate_limiters")
+    screen = await shown("rate-limiters")
     assert "0 of a window of 100" in await screen.run("document.querySelector('main dl').innerText")
     await screen.until("document.querySelector('.plot canvas')")
     drawn = """(() => { const c = document.querySelector(".plot canvas");
@@ -152,7 +152,7 @@ async def test_expired_key_keeps_the_input(shown):
     screen.tab.complaints.clear()  # the browser logs each 401
 
 
-@pytest.mark.parametrize("place", ["errors", "schedules", "budgets", "rate_limiters", "journal"])
+@pytest.mark.parametrize("place", ["errors", "schedules", "budgets", "rate-limiters", "journal"])
 async def test_unreachable_server_keeps_the_page(serving, screen, place):
     """A page keeps what it shows, says that it is old, and comes back by itself or when asked."""
     async with serving() as served:

@@ -39,7 +39,7 @@ async def measured(screen, path):
 def test_tour_page_shows_each_picture():
     """The page shows what is kept, says in words what is on it, and all of it is small."""
     shown = re.findall(
-        r"!\[([^\]]+)\]\(pictures/(\w+)\.webp\)",
+        r"!\[([^\]]+)\]\(pictures/([\w-]+)\.webp\)",
         (ROOT / "docs/guides/dashboard.md").read_text(encoding="utf-8"),
     )
     kept = {path.stem: path.stat().st_size for path in KEPT.iterdir()}

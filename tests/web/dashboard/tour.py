@@ -15,12 +15,12 @@ PICTURES = {
     "approvals": (PHONE, "dark"),
     "errors": (WIDE, "light"),
     "budgets": (WIDE, "light"),
-    "rate_limiters": (PHONE, "light"),
+    "rate-limiters": (PHONE, "light"),
     "journal": (WIDE, "dark"),
 }
 """The pages of the scene, by name: how large their pictures are, and in which theme."""
 READY = {
-    "rate_limiters": "document.querySelector('.plot canvas')",
+    "rate-limiters": "document.querySelector('.plot canvas')",
     "session": "document.querySelectorAll('.turn').length === 2",
 }
 
