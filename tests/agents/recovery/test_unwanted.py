@@ -196,7 +196,7 @@ async def test_a_message_that_waits_for_a_place_is_stopped_by_its_id(autojump_cl
 
     life = Life(SlowJournal())
     with trio.fail_after(1000):
-        await life.run(deed, sessions=1)
+        await life.run(deed, max_concurrent_sessions=1)
     assert life.asked == ["first", "text 2", "again", "last"]
     assert life.failed == [("interrupted", "m1"), ("interrupted", "m4")]
 

@@ -50,6 +50,8 @@ class Networks:
             ip("-n", self.name(place), "link", "set", "lo", "up")
         hub = ("-n", self.name("hub"))
         ip(*hub, "addr", "add", f"{HUB}/32", "dev", "lo")
+        # A new network does not forward; without that the two nodes never reach each other.
+        ip("netns", "exec", self.name("hub"), "sh", "-c", "echo 1 > /proc/sys/net/ipv4/ip_forward")
         for number, place in enumerate("ab", 1):
             there = ("-n", self.name(place))
             ip(
