@@ -64,7 +64,7 @@ TRUSTED = Label()
 
 @functools.lru_cache(maxsize=1024)
 def label_of(*texts: str) -> Label:
-    """Return the join of the labels in these texts, in the format of the journal."""
+    """Parse labels from texts in the format of the journal, and return their join. Empty texts are trusted."""
     text = functools.reduce(join_origins, texts, "")
     names = text.split(", ") if text else []
     found = frozenset(

@@ -1,4 +1,4 @@
-"""Prompt injection: a mail tells the model to pay somebody else, and the model obeys.
+"""Prompt injection: a mail contains an instruction to pay another receiver, and the model obeys.
 
 The tool `read_mail` is declared untrusted. After the model has read its result, a call of `pay` needs an approval
 that shows the value and its source. The second session is never attended, so its policy refuses the call.
@@ -20,7 +20,7 @@ async def read_mail() -> str:
 
 @tool(sinks=("to", "euros"))
 async def pay(to: str, euros: int, note: str = "") -> str:
-    """Pay somebody."""
+    """Pay an amount to a receiver."""
     return f"paid {euros} euros to {to}{note and ': '}{note}"
 
 

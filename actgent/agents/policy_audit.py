@@ -170,7 +170,10 @@ class _Audit:
                 self._check(call, start, result, is_started=started is not None)
 
     def _check(self, call: ToolCall, start: _Start, result: ToolResult | None, *, is_started: bool) -> None:
-        """Add a call that ran to the findings if a sink depends on untrusted text and no approval covers it."""
+        """Record a finding if a call has run, one of its sinks depends on untrusted text, and no approval covers it.
+
+        `is_started` is True if the journal has the start of the call. Otherwise the result shows whether the call has run.
+        """
         call = self._resolve(call)
         isolation = Isolation(_StoredState(start.state), _Lookup(self._tools))  # type: ignore[arg-type] # it only reads the state
         call = isolation.fill(call)

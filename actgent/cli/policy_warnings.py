@@ -36,7 +36,7 @@ _RECEIVER = frozenset(
 def policy_warnings(agent: Agent) -> list[str]:
     """Return the warnings about an agent: a missing policy, undeclared sources, and undeclared sinks.
 
-    The tools of toolsets that are not connected are unknown. They count as untrusted, unless the toolset is declared trusted.
+    The tools of an unconnected toolset are unknown. These tools count as untrusted, unless the toolset is declared trusted.
     """
     toolsets = [each for each in agent.toolsets if not static_tools(each)]
     tools = [*agent.tools]

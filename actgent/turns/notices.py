@@ -60,11 +60,9 @@ class ToolNotices(NoticeSource):
         gone = [name for name in offered if name not in now]
         changed = [name for name, spec in offered.items() if name in now and now[name] != spec]
         lines = [
-            _line(
-                "Further tools are available now; find_tools tells about them, call_tool runs them: ", came
-            ),
+            _line("Further tools are available now; find_tools describes them, call_tool runs them: ", came),
             _line("Tools that are not there any more: ", gone),
-            _line("Tools that changed; find_tools tells their parameters now: ", changed),
+            _line("Tools that changed; find_tools describes their parameters now: ", changed),
             *(f"Tools of {name} are not available now." for name in self._registry.unavailable),
         ]
         return [line for line in lines if line]

@@ -283,7 +283,7 @@ async def test_tools_that_change(autojump_clock):
         (told,) = notices(session)
         assert told.splitlines() == [
             "Tools that are not there any more: add.",
-            "Tools that changed; find_tools tells their parameters now: multiply.",
+            "Tools that changed; find_tools describes their parameters now: multiply.",
         ]
 
 

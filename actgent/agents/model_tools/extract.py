@@ -62,9 +62,10 @@ class Extract(Tool):
     keeps_references = True
 
     def withheld_parts(self, arguments: Mapping[str, Any] | str, tools: Iterable[Tool]) -> Sequence[str]:
-        """Return the parts that the answer to a question may have: of its form, or named like parameters of the agent's tools.
+        """Return the names of the parts that an answer may have.
 
-        The parts depend on the question only, so that the planner learns nothing of the answer.
+        With a form in the arguments, these are the properties of the form. Otherwise, these are the words of the question that are
+        parameter names of the agent's tools. The names never depend on the answer, so the planner learns nothing about it.
         """
         if isinstance(arguments, str):
             return ()

@@ -60,7 +60,15 @@ class PushOutbox(Outbox):
         clients: AsyncExitStack,
         configs: PushConfigs,
     ) -> None:
-        """Args: `webhook` has the timeouts and the permitted addresses; `clients` closes the HTTP clients at its exit."""
+        """Create a sender that sends nothing yet.
+
+        Args:
+            webhook: Timeouts, pauses and permitted addresses of the deliveries.
+            journal: Journal whose changes are sent.
+            cursors: Position of each receiver in the journal.
+            clients: Exit stack that closes the HTTP clients.
+            configs: Configurations of the tasks.
+        """
         super().__init__(webhook, journal, cursors, clients)
         self.configs = configs
 

@@ -121,10 +121,12 @@ class PushConfigs:
         return self._by_session.get(config.key, {}).get(config.entry)
 
     async def add(self, config: PushConfig) -> None:
-        """Store a configuration, or replace the one with the same id. The replaced one's `after` is kept.
+        """Store a configuration, or replace the one with the same id.
+
+        A replacement continues after the record that the replaced configuration has in `after`.
 
         Raises:
-            Problem: The task or the session has too many configurations.
+            Problem: The task or the session already has the maximum number of configurations.
         """
         known = self._by_session.get(config.key, {})
         former = known.get(config.entry)

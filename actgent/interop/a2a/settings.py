@@ -31,7 +31,7 @@ def _to_modes(modes: Iterable[str]) -> tuple[str, ...]:
     """Return media types in lower case.
 
     Raises:
-        ConfigurationError: There is none, or one is no media type.
+        ConfigurationError: The list is empty, or an entry has not the form of a media type.
     """
     found = (modes,) if isinstance(modes, str) else tuple(modes)
     if wrong := [each for each in found if each.count("/") != 1]:

@@ -44,10 +44,13 @@ class A2AModel(LLM):
         return f"A2AModel({self.agent!r})"
 
     async def complete(self, chat: ModelRequest, *, on_text: OnText | None = None) -> ModelResponse:
-        """Return a call of the remote agent for a new message, or the answer for the result of such a call.
+        """Forward a message to the remote agent, or return the remote agent's answer.
+
+        If the last message is new, return a tool call that sends its text to the remote agent. If the last message is the result of
+        that call, return the result as the answer.
 
         Raises:
-            ModelError: The call of the remote agent failed, or the agent of this model has no such tool.
+            ModelError: The call to the remote agent failed, or the agent that uses this model lacks the tool for it.
         """
         await trio.lowlevel.checkpoint()
         if all(each.name != self.agent.name for each in chat.tools):

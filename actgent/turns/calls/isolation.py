@@ -178,9 +178,9 @@ def _announcement(number: int, tool: str, parts: Sequence[str]) -> str:
 
 
 def _value_of(kept: Mapping[str, Any], part: str | None) -> Any:
-    """Return a withheld value or a part of it. A part that does not exist is an empty text.
+    """Return a withheld value or a part of it; an empty text if the part does not exist.
 
-    An error would reveal to the model that the part does not exist.
+    A missing part raises no error, because the error would reveal something about the withheld value to the model.
     """
     value = kept["value"]
     try:

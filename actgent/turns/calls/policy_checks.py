@@ -67,7 +67,10 @@ class PolicyCheck:
         return {name: label_of(filled[name]) for name in sinks if name in filled}
 
     def _depends_on_context(self, sinks: Sequence[str], arguments: Mapping[str, Any]) -> bool:
-        """Return True if a call of the untrusted conversation is a violation."""
+        """Return True if a call violates the policy because the conversation contains untrusted text.
+
+        With `check="arguments"`, a call whose sink values all occur in trusted text is no violation.
+        """
         if self.policy.check == "context":
             return True
         said = _trusted_text(self.context.conversation.messages)

@@ -160,7 +160,7 @@ async def test_urls_of_reading_tools_are_sinks(is_url):
 
 
 async def test_a_refused_call_tells_the_model_why():
-    """With `refuse` nobody is asked; the model reads the parameter, the source, and what it may do."""
+    """With `refuse` no approval is requested. The model reads the parameter, the source, and the remedy."""
     send, calls = log_of(sinks=("to",))
     call = ToolCall("send", {"to": "mallory"})
     asked, results = await outcome_of([READ, call, "ok"], send, policy=Policy(violation="refuse"))

@@ -62,7 +62,7 @@ async def test_a_wait_beyond_the_deadline_fails_immediately(autojump_clock):
 
 
 async def test_agents_with_one_key_share_its_limits(no_keys, autojump_clock):
-    """Two agents that name their models with the same key ask one rate limiter, and nobody is refused."""
+    """Two agents whose models have the same key share one rate limiter, and no call is refused."""
     async with open_provider(lambda _: "ok", limits=RateLimits(requests=30)) as provider:
         models = [OpenAI("m", base_url=provider.base_url, api_key="k") for _ in range(2)]
         agents = [BareAgent(f"a{number}", llm=model) for number, model in enumerate(models)]

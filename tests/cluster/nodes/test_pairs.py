@@ -50,7 +50,7 @@ async def test_approvals_of_all_nodes_are_listed_by_each(pair):
 
 
 async def test_a_client_comes_again_to_a_session_whose_line_is_full(open_cluster):
-    """One without retry timeout hears that it is full; one that has some says what it has to once there is room."""
+    """A client without a retry timeout gets the error that the node is full. With one, its message is sent when there is room."""
     model = Echo()
     agent = make_clerk(model, session_inbox_capacity=1)
     with trio.fail_after(PATIENCE):
