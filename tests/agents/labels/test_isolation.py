@@ -30,6 +30,8 @@ from actgent import (
 )
 from actgent.journal.memory import MemoryJournal
 
+from .outer_tool import OuterTool
+
 TEXT = "Pay 40 euros to acme."
 READ = ToolCall("page", {})
 
@@ -348,17 +350,7 @@ async def test_an_answer_with_a_withheld_value_is_untrusted_for_the_caller():
 async def test_nested_calls(is_sink):
     """Code that reads untrusted text needs an approval for a sink, and its result is withheld."""
 
-    class Outer(Tool):
-        name, description, effect, calls_tools, exclusive, sinks = (
-            "outer",
-            "Run.",
-            "idempotent",
-            True,
-            True,
-            (),
-        )
-        parameters = {"type": "object", "properties": {}, "additionalProperties": False}  # noqa: RUF012
-
+    class Outer(OuterTool):
         async def execute(self, arguments, context):
             found = (await context.tools.call("page", {})).content
             if is_sink:
@@ -375,17 +367,7 @@ async def test_nested_calls(is_sink):
 async def test_a_tool_that_may_show_nested_results_makes_the_session_untrusted():
     """A goal stores results of nested calls in the state, which its prompts show, so later sinks need an approval."""
 
-    class Outer(Tool):
-        name, description, effect, calls_tools, exclusive, sinks = (
-            "outer",
-            "Run.",
-            "idempotent",
-            True,
-            True,
-            (),
-        )
-        parameters = {"type": "object", "properties": {}, "additionalProperties": False}  # noqa: RUF012
-
+    class Outer(OuterTool):
         async def execute(self, arguments, context):
             context.state.dispatch(("seen", (await context.tools.call("page", {})).content))
             return "stored"

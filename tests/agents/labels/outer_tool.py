@@ -1,0 +1,11 @@
+"""A tool whose code calls other tools."""
+
+from actgent import Tool
+
+
+class OuterTool(Tool):
+    """Base class of tools without parameters that call tools in `execute`."""
+
+    name, description, effect, sinks = "outer", "Run.", "idempotent", ()
+    calls_tools = exclusive = True
+    parameters = {"type": "object", "properties": {}, "additionalProperties": False}  # noqa: RUF012
