@@ -176,7 +176,8 @@ class Agent(Generic[DataT_co, DepsT]):
         modes: Modes with their tools, and the rules for switching; None allows all tools at any time.
         approval: Function of (call, tool, context) that returns True or an `ApprovalRequest` if an approver must decide on the call. Tools
             with `approval=True` always ask. The function has no effects.
-        policy: Checks of tool calls that depend on untrusted text; see docs/guides/prompt-injection.md. None checks nothing.
+        policy: Checks of tool calls that depend on untrusted text; see docs/guides/prompt-injection.md. None uses the policy of
+            the runtime, if it has one.
         max_concurrent_sessions: Maximum number of sessions that are processed at the same time.
         max_urgent_sessions: Maximum number of additional sessions that are processed for URGENT messages.
         on_busy: Treatment of a message for a busy session: `queue` (wait), `collect` (answer it together with other waiting
@@ -1229,7 +1230,7 @@ class Agent(Generic[DataT_co, DepsT]):
             threads=self._max_threads,
             parallel_tools=self._parallel_tools,
             approval=self.approval_rule,
-            policy=self.policy,
+            policy=runtime.policy if self.policy is None else self.policy,
             access=(*([] if self.modes is None else [self.modes.refusal]), *self._access_rules()),
             modes=self.modes,
             hooks=self._hooks,

@@ -12,6 +12,7 @@ from actgent.control.quotas import Quotas
 from actgent.errors.printable import shown
 from actgent.journal.base import Journal
 from actgent.journal.wrappers import Redact
+from actgent.labels import Policy
 from actgent.runtime.retention import Retention
 from actgent.runtime.runtime import THREAD_GRACE_SECONDS, Durability, Runtime, open_runtime
 from actgent.support.misuse_hints import OF_RUNTIMES
@@ -101,6 +102,7 @@ def open_portal(
     retention: Retention | None = None,
     quotas: Quotas | None = None,
     supervision: Supervision | None = None,
+    policy: Policy | None = None,
     max_threads: int = RUNTIME_THREADS,
     thread_grace: float = THREAD_GRACE_SECONDS,
     telemetry: Tracing | None = None,
@@ -131,6 +133,7 @@ def open_portal(
         retention=retention,
         quotas=quotas,
         supervision=supervision,
+        policy=policy,
         max_threads=max_threads,
         thread_grace=thread_grace,
         telemetry=telemetry,

@@ -42,6 +42,7 @@ from actgent.journal.journal_url import open_journal
 from actgent.journal.records import Record
 from actgent.journal.session_lists import Cursor, SessionKey, State
 from actgent.journal.wrappers import AsyncCommitJournal, Redact, RedactedJournal, check_redact
+from actgent.labels import Policy
 from actgent.messages import Sender
 from actgent.sessions.budget_accounts import BudgetAccounts
 from actgent.sessions.context import SessionContext, host_of
@@ -107,12 +108,15 @@ class Runtime(Introspection, Ratings, SessionMigration):
         propagation: Propagation,
         retention: Retention,
         quotas: Quotas | None = None,
+        policy: Policy | None = None,
         is_redacted: bool = False,
         membership: Membership | None = None,
     ) -> None:
         self.stream = events
         self.membership = membership
         """Membership of this process in a cluster; None without a cluster."""
+        self.policy = policy
+        """Policy of agents that have no other; None if calls of these agents are not checked."""
         self.watch = watch
         self.is_redacted = is_redacted
         """True if the journal redacts texts. Then log records contain no error texts either."""
@@ -639,6 +643,19 @@ def _check_kinds(**given: tuple[object, type]) -> None:
             raise ConfigurationError(f"{name}= takes {kind.__name__}(...), not {value!r:.200}")
 
 
+def _check_policy(policy: Policy | None) -> None:
+    """Raise if the policy needs a tool that agents without a policy do not have.
+
+    Raises:
+        ConfigurationError: The policy isolates untrusted text.
+    """
+    if policy is not None and policy.untrusted == "isolate":
+        raise ConfigurationError(
+            'open_runtime(policy=) takes a policy with untrusted="show": isolation adds the tool extract to an agent, so pass '
+            'Policy(untrusted="isolate") to each agent'
+        )
+
+
 def _check_quotas(quotas: Quotas | None, journal: str | Journal | None, *, is_cluster: bool) -> None:
     """Raise if quotas cannot be counted, because several processes own the journal.
 
@@ -661,6 +678,7 @@ async def open_runtime(
     retention: Retention | None = None,
     quotas: Quotas | None = None,
     supervision: Supervision | None = None,
+    policy: Policy | None = None,
     max_threads: int = RUNTIME_THREADS,
     thread_grace: float = THREAD_GRACE_SECONDS,
     telemetry: Tracing | None = None,
@@ -686,6 +704,7 @@ async def open_runtime(
             erased after they end.
         quotas: Limits for all sessions of an owner per day or month, also across restarts.
         supervision: Restarts of agents and actors after failures; None uses the defaults.
+        policy: Checks of tool calls of all agents without a policy; see docs/guides/prompt-injection.md. None checks nothing.
         max_threads: Maximum number of sync tools of all agents that run at the same time.
         thread_grace: Seconds to wait for abandoned tool threads when the block exits.
         telemetry: Tracing and metrics, such as `Telemetry()` of the extra `otel`; None for none.
@@ -708,8 +727,12 @@ async def open_runtime(
     propagation = propagation_of(context)
     check_tracing(telemetry)
     _check_kinds(
-        retention=(retention, Retention), quotas=(quotas, Quotas), supervision=(supervision, Supervision)
+        retention=(retention, Retention),
+        quotas=(quotas, Quotas),
+        supervision=(supervision, Supervision),
+        policy=(policy, Policy),
     )
+    _check_policy(policy)
     _check_quotas(quotas, journal, is_cluster=cluster is not None)
     tool_threads = Threads(at_least_one("max_threads", max_threads))
     error: BaseException | None = None
@@ -730,6 +753,7 @@ async def open_runtime(
                 propagation=propagation,
                 retention=retention or Retention(),
                 quotas=quotas,
+                policy=policy,
                 is_redacted=redact is not None,
                 membership=membership,
             )
