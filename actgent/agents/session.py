@@ -445,8 +445,6 @@ class Session(Generic[DataT_co]):
                 context, message, once=message_id is not None, options=options
             )
         except SessionMoved as moved:
-            if not label.is_trusted:  # requests to other processes carry no label
-                raise
             await self._elsewhere(moved, sender=sender).chat(
                 message.parts,
                 priority=message.priority,
@@ -454,6 +452,7 @@ class Session(Generic[DataT_co]):
                 enqueue_timeout=enqueue_timeout,
                 on_busy=on_busy,
                 metadata=metadata,
+                label=label,
                 **({} if tools is None else {"tools": tools}),
             )
         return MessageId(message.id)

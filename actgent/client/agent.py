@@ -30,9 +30,11 @@ from actgent.messages import (
     PriorityName,
     Reply,
     Sender,
+    ToolResult,
     message_failure,
     new_secret,
 )
+from actgent.runtime.session_waits import take_remote_sources
 from actgent.sessions.incoming_messages import Content
 from actgent.tools.caller_tools import CallerTools
 
@@ -245,7 +247,9 @@ class RemoteAgent:
             raise suspended(status.get("waits_for"))
         outcome = status["outcome"]
         if outcome["failed"] is None:
-            return to_reply(outcome)
+            reply = to_reply(outcome)
+            take_remote_sources(reply.label)
+            return reply
         error = outcome["error"] or {}
         raise failure_error(error.get("class", ""), error.get("words", ""), outcome["failed"])
 
@@ -434,6 +438,8 @@ class _TurnStream:
                     continue
                 self._begin(event)
                 for delivery in decoder.decode(event) if self._belongs_to_turn(event) else ():
+                    if isinstance(delivery, Reply | ToolResult):
+                        take_remote_sources(delivery.label)
                     await put(delivery)
                 if self._is_last(event):
                     self.is_over = True

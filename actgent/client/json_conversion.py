@@ -13,6 +13,7 @@ from actgent.approvals import Approval
 from actgent.control.schedule import Schedule
 from actgent.errors.printable import counted
 from actgent.journal.records import REFUSED
+from actgent.labels import Label, text_of
 from actgent.messages import (
     NO_METADATA,
     NO_USAGE,
@@ -79,7 +80,18 @@ def to_approval(data: JSONObject) -> Approval:
         again=data.get("again", True),
         created_at=to_seconds(data["created_at"]),
         deadline=to_seconds(data["deadline"], math.inf),
+        sources=_to_sources(data),
     )
+
+
+def _to_sources(data: JSONObject) -> Mapping[str, str] | None:
+    """Return the untrusted sources of each sink in the JSON of an approval, in the format of the journal; None if it has none."""
+    return {name: text_of(Label(names)) for name, names in data.get("labels", {}).items()} or None
+
+
+def _to_via(data: JSONObject) -> str:
+    """Return the untrusted sources in the JSON of a message, result or reply, in the format of the journal."""
+    return text_of(Label(data.get("sources", ())))
 
 
 def to_caller_call(data: JSONObject, *, agent: str, session_id: str) -> Approval:
@@ -95,6 +107,7 @@ def to_caller_call(data: JSONObject, *, agent: str, session_id: str) -> Approval
         again=False,
         deadline=to_seconds(data["deadline"], math.inf),
         for_caller=True,
+        sources=_to_sources(data),
     )
 
 
@@ -107,6 +120,7 @@ def to_result(data: JSONObject) -> ToolResult:
         status=data["status"],
         content=data["content"],
         error=data["error"],
+        via=_to_via(data),
     )
 
 
@@ -138,6 +152,7 @@ def to_reply(outcome: JSONObject) -> Reply:
         message_type=outcome.get("message_type"),
         reasoning=outcome.get("reasoning"),
         usage=to_usage(outcome.get("usage")),
+        via=_to_via(outcome),
     )
 
 
@@ -152,6 +167,7 @@ def to_message(session_id: str, data: JSONObject) -> Message:
         correlation_id=data.get("turn"),
         created_at=to_seconds(data.get("at")),
         metadata=data.get("metadata") or NO_METADATA,
+        via=_to_via(data),
     )
 
 

@@ -13,6 +13,7 @@ from actgent.approvals import Approval, Decision, approval_id_of, session_of
 from actgent.control.arguments import check_id, check_seconds
 from actgent.control.schedule import Schedule
 from actgent.errors import ApprovalMismatch, ApprovalNotFound, SessionClosed
+from actgent.labels import TRUSTED, Label, check_label, text_of
 from actgent.messages import (
     NO_METADATA,
     Message,
@@ -25,6 +26,7 @@ from actgent.messages import (
     checked_metadata,
     new_secret,
 )
+from actgent.runtime.session_waits import take_remote_sources
 from actgent.sessions.context import Status
 from actgent.sessions.conversation import MessagePage
 from actgent.sessions.handlers import Handler, HandlerKind
@@ -218,6 +220,7 @@ class RemoteSession:
         on_busy: OnBusy | None = None,
         metadata: Mapping[str, Any] | None = None,
         tools: CallerTools | None = None,
+        label: Label = TRUSTED,
     ) -> str:
         """Send a message, and return its id as soon as the server has recorded it. The handlers receive its results.
 
@@ -239,6 +242,7 @@ class RemoteSession:
             on_busy=on_busy,
             metadata=metadata,
             tools=tools,
+            label=label,
         )
         return str(sent["message_id"])
 
@@ -453,6 +457,14 @@ class RemoteSession:
         status: Status = known.get("status") or known["state"]
         return status
 
+    async def label(self) -> Label:
+        """Return the label of the next request to the model: the untrusted sources on which the conversation depends.
+
+        Raises:
+            SessionClosed: The session was closed.
+        """
+        return Label((await self._fetch_open())["sources"])
+
     async def usage(self) -> Usage:
         """Return the usage of the session's model calls.
 
@@ -513,6 +525,8 @@ class RemoteSession:
         request = self.request("get_messages", query={k: v for k, v in query.items() if v is not None})
         page = await self.requests.send(request)
         found = tuple(to_message(self.id, each) for each in page["items"])
+        for each in found:
+            take_remote_sources(each.label)
         return MessagePage(found, page["first"], page["total"], page["last"])
 
     async def history(self) -> tuple[Message, ...]:
@@ -584,6 +598,7 @@ class RemoteSession:
         on_busy: OnBusy | None = None,
         metadata: Mapping[str, Any] | None = None,
         tools: CallerTools | None = None,
+        label: Label = TRUSTED,
         wait: float = 0,
         unless_suspended: bool = False,
     ) -> Mapping[str, Any]:
@@ -606,7 +621,7 @@ class RemoteSession:
         if unless_suspended:
             body["unless_suspended"] = True
         await self._subscription.wait_open()
-        request = attrs.evolve(self.request("say", body=body), wait=wait)
+        request = attrs.evolve(self.request("say", body=body), wait=wait, sources=text_of(check_label(label)))
         sent: Mapping[str, Any] = await self.requests.send(request)
         return sent
 

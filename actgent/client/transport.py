@@ -79,6 +79,8 @@ class RemoteRequest:
     """Seconds for which the server may delay the answer until there is a result; 0 asks for an answer at once."""
     owner: str = ""
     """Owner to act for; only the transport between cluster nodes uses it. Empty acts for the client's own owner."""
+    sources: str = ""
+    """Untrusted sources of the request, separated by commas, in addition to those of the running turn."""
     wanted: AbstractSet[str] = frozenset()
     """Names of the events that the server sends at once; other events wait for the next of these. Empty means all events."""
     breaks: int = 0

@@ -195,7 +195,7 @@ class MessageAdmission:
         """
         sources = sources_of_caller(context)
         if self._labels_senders and running_session() is None:
-            sources = self._source_of_sender(context, message)
+            sources = join_origins(sources, self._source_of_sender(context, message))
         if not sources:
             return message
         return attrs.evolve(message, via=join_origins(message.via, sources))

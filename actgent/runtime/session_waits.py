@@ -2,10 +2,12 @@
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import ContextVar
 from weakref import WeakValueDictionary
 
 from actgent.actors.actor import running_actor, waiting_actor
 from actgent.actors.wait_graph import WaitNode, find_cycle, refuse_cycle, waiting
+from actgent.labels import Label, text_of
 from actgent.sessions.context import SessionContext
 from actgent.sessions.turn import Turn, TurnHost, is_inside, running_turn
 from actgent.support.untrusted_text import join_origins
@@ -19,6 +21,8 @@ class _RemoteNode(WaitNode):
 _remote_nodes: WeakValueDictionary[str, _RemoteNode] = WeakValueDictionary()
 """Name of a remote session -> its wait-graph node, while the remote session waits for a session here."""
 _NOTHING_LENT = nullcontext()
+sources_of_request: ContextVar[str] = ContextVar("sources_of_request", default="")
+"""Untrusted sources that the client of an HTTP request named; empty for other work."""
 
 
 def running_session() -> SessionContext | None:
@@ -33,11 +37,12 @@ def running_session() -> SessionContext | None:
 def sources_of_caller(target: SessionContext | None = None) -> str:
     """Return the untrusted sources of the running turn for what it sends to a session, or to a new one; empty if there are none.
 
-    The target has its own sources already. Withheld values in the running call are not among them.
+    The target has its own sources already. Withheld values in the running call are not among them. A request of an HTTP client
+    has the sources that the client named, which are those of a turn in another process.
     """
     caller = running_session()
     if caller is None:
-        return ""
+        return sources_of_request.get()
     running = running_call.get()
     given = running.given if running is not None and running.owner is caller else ""
     return given if caller is target else join_origins(caller.conversation.sources, given)
@@ -48,6 +53,12 @@ def take_sources(target: SessionContext) -> None:
     caller = running_session()
     if caller is not None and caller is not target:
         note_sources(caller, join_origins(target.conversation.sources, target.conversation.given))
+
+
+def take_remote_sources(label: Label) -> None:
+    """Add the untrusted sources of an answer or a message from another process to those of the calling session."""
+    if not label.is_trusted and (caller := running_session()) is not None:
+        note_sources(caller, text_of(label))
 
 
 def note_sources(context: SessionContext, sources: str) -> None:

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from typing import Any
-from urllib.parse import quote, unquote_to_bytes
+from urllib.parse import quote, unquote, unquote_to_bytes
 
 import attrs
 import trio
@@ -18,8 +18,11 @@ from starlette.routing import Route as Path, Router
 from starlette.types import Receive, Scope as ASGIScope, Send
 
 from actgent.actors.event_loop import check_loop
+from actgent.client.http.http_request import SOURCES_HEADER
 from actgent.errors import Fenced, SessionMoved
+from actgent.labels import label_of, text_of
 from actgent.messages import new_id, traceparent, valid_traceparent
+from actgent.runtime.session_waits import sources_of_request
 from actgent.support.logs import LogVariable, logger_of
 
 from .gateway_context import GatewayContext
@@ -234,7 +237,7 @@ class Application:
 
     async def call(self, endpoint: Endpoint, caller: Caller, request: HTTPRequest) -> Response:
         """Parse an authenticated request, call its endpoint, and return the endpoint's response."""
-        continue_trace(request.headers)
+        take_context_headers(request.headers)
         search = request.scope["query_string"].decode("latin-1")
         call = HTTPCall(
             gateway=self.context,
@@ -395,7 +398,7 @@ async def _preflight(scope: ASGIScope, receive: Receive, send: Send) -> None:
     """Answer the CORS preflight request of an allowed origin."""
     headers = {
         "access-control-allow-methods": "GET, HEAD, POST, PUT, DELETE",
-        "access-control-allow-headers": "authorization, content-type, idempotency-key, last-event-id, prefer, traceparent, actgent-events, a2a-version, a2a-extensions",
+        "access-control-allow-headers": "authorization, content-type, idempotency-key, last-event-id, prefer, traceparent, actgent-sources, actgent-events, a2a-version, a2a-extensions",
         "access-control-max-age": "600",
     }
     await Response(status_code=204, headers=headers)(scope, receive, send)
@@ -478,11 +481,16 @@ def decode_segments(segments: Mapping[str, str]) -> dict[str, str]:
     return {name: decode_segment(value) for name, value in segments.items()}
 
 
-def continue_trace(headers: Mapping[str, str]) -> None:
-    """Continue the caller's trace in the current task, from the `traceparent` header. An invalid header is ignored."""
+def take_context_headers(headers: Mapping[str, str]) -> None:
+    """Set the caller's trace and untrusted sources in the current task, from `traceparent` and `actgent-sources`.
+
+    An invalid `traceparent` is ignored. A source without a usable name counts as an unknown untrusted source.
+    """
     parent = valid_traceparent(headers.get("traceparent"))
     if parent is not None:
         traceparent.set(parent)
+    if given := headers.get(SOURCES_HEADER):
+        sources_of_request.set(text_of(label_of(", ".join(unquote(given).split(",")))))
 
 
 def decode_segment(segment: str) -> str:

@@ -354,7 +354,6 @@ MISSING = {
         "hand_back": "not asked for over HTTP",
         "handoff_agent": "the same",
         "message_trace": "GET /sessions/{id}/observations?turn= has them",
-        "label": "a reply has its sources: origin and via",
         "is_durable": "a session behind a server always is",
         "mode_changes": "the session's state has them",
         "on_busy": "what it was made with",
@@ -368,7 +367,6 @@ MISSING = {
 }
 """What a client does not have, and why."""
 LEFT_OUT = {
-    "label",
     "sender",
     "enhance_prompt",
     "model",

@@ -9,7 +9,9 @@ import orjson
 
 from actgent.client.transport import ConnectionLost, Operation, Refused, RemoteRequest
 from actgent.messages import traceparent
+from actgent.runtime.session_waits import sources_of_caller
 from actgent.support.tracing import active_trace
+from actgent.support.untrusted_text import join_origins
 
 PATHS: Mapping[Operation, tuple[str, str]] = {
     "answer_call": ("POST", "/sessions/{session}/calls/{part}"),
@@ -61,9 +63,12 @@ RETRY_TIMEOUT_HEADER = "actgent-retry-timeout"
 """Request header: seconds for which the client waits until a node accepts the request."""
 BREAKS_HEADER = "actgent-counts-breaks"
 """Request header: number of connections that broke during this request. With it, a gateway reports a further break at once."""
+SOURCES_HEADER = "actgent-sources"
+"""Request header: untrusted sources of the request, separated by commas and percent-encoded. A server adds them to its messages."""
 NO_CONTENT = 204
 _AGENT_IN_REQUEST = ("put_session", "post_session", "list_sessions", "get_approvals")
 """Operations whose body or query already names the agent, so `to_http` adds no `agent` parameter."""
+_SAFE_IN_SOURCES = ",: "
 _CREATED, _FIRST_ERROR = 201, 400
 _KINDS_BY_STATUS = {502: "unavailable", 503: "unavailable", 504: "unavailable", 429: "too-many-requests"}
 """Problem kinds by HTTP status, for error answers of proxies, which have no problem document."""
@@ -109,6 +114,8 @@ def to_http(request: RemoteRequest, *, accept: str = "application/json") -> HTTP
     body = None if verb in ("GET", "DELETE") else orjson.dumps(dict(request.body or {}))
     if body is not None:
         headers["content-type"] = "application/json"
+        if sources := join_origins(request.sources, sources_of_caller()):
+            headers[SOURCES_HEADER] = quote(sources, safe=_SAFE_IN_SOURCES)
     full_path = path.format(session=quote(request.session_id, safe=""), part=quote(request.part, safe=""))
     return HTTPRequest(verb=verb, path=full_path, query=urlencode(query), headers=headers, body=body)
 

@@ -23,6 +23,7 @@ from actgent.journal.records import (
     RatingRecord,
     Record,
 )
+from actgent.labels import Label
 from actgent.messages import File, Medium, Message, Part, Text, ToolCall, ToolResult, Usage
 from actgent.runtime.agent_directory import AgentCard
 from actgent.runtime.introspection import AgentStatistics
@@ -77,6 +78,7 @@ def _open_session_fields(session: Session) -> dict[str, Any]:
     return {
         "status": shown_status(session),
         "description": session.description,
+        "sources": sorted(context.conversation.label.sources),
         "mode": mode_of(session),
         "on_busy": session.on_busy,
         "usage": of_usage(session.usage),
@@ -140,7 +142,19 @@ def of_approval(approval: Approval) -> dict[str, Any]:
         "again": approval.again,
         "created_at": to_date(approval.created_at),
         "deadline": to_date(approval.deadline),
+        **of_labels(approval),
     }
+
+
+def of_labels(approval: Approval) -> dict[str, Any]:
+    """Return the field `labels` of an approval: the untrusted sources of each sink; no field if all are trusted."""
+    labels = {name: sorted(label.sources) for name, label in approval.labels.items()}
+    return {"labels": labels} if labels else {}
+
+
+def of_label(label: Label) -> dict[str, Any]:
+    """Return the field `sources` of a message, result or reply; no field if it is trusted."""
+    return {} if label.is_trusted else {"sources": sorted(label.sources)}
 
 
 def of_caller_call(approval: Approval) -> dict[str, Any]:
@@ -151,6 +165,7 @@ def of_caller_call(approval: Approval) -> dict[str, Any]:
         "tool": approval.tool_name,
         "arguments": dict(approval.arguments),
         "deadline": to_date(approval.deadline),
+        **of_labels(approval),
     }
 
 
@@ -297,6 +312,7 @@ def of_result(
         "error": None if error is None else error[:most],
         "origin": result.origin or None,
         "media": [of_medium(each, ids) for each in result.media],
+        **of_label(result.label),
     }
 
 
@@ -327,4 +343,5 @@ def of_message(message: Message, ids: MediaIds = NO_IDS, *, shows_foreign: bool 
         "metadata": dict(message.metadata),
         "priority": message.priority.name.lower(),
         "on_busy": message.on_busy,
+        **of_label(message.label),
     }

@@ -24,6 +24,7 @@ from actgent.client.http.http_request import (
     EVENTS_HEADER,
     REPEATED_HEADER,
     RETRY_TIMEOUT_HEADER,
+    SOURCES_HEADER,
     HTTPRequest,
 )
 from actgent.client.request_sender import (
@@ -67,6 +68,7 @@ _RELAYED_REQUEST_HEADERS = (
     "if-none-match",
     "last-event-id",
     "traceparent",
+    SOURCES_HEADER,
     EVENTS_HEADER,
     EVENTS_ALONG_HEADER,
 )

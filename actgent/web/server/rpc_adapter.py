@@ -22,12 +22,12 @@ from actgent.web.app import (
     PREFIX,
     by_path,
     check_scope,
-    continue_trace,
     decode_segments,
     log_and_convert,
     no_address,
     not_allowed,
     problem_response,
+    take_context_headers,
 )
 from actgent.web.gateway_context import GatewayContext
 from actgent.web.gateway_limits import GatewayLimits
@@ -121,7 +121,7 @@ class RelayApplication:
         answer.route = PREFIX + endpoint.path
         caller = NOBODY if endpoint.scope is None else _caller(request.owner, request.scopes)
         check_scope(endpoint, caller)
-        continue_trace(request.headers)
+        take_context_headers(request.headers)
         call = HTTPCall(
             gateway=self.context,
             caller=caller,

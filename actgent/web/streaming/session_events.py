@@ -48,6 +48,7 @@ from actgent.web.routes.views import (
     of_approval,
     of_call,
     of_caller_call,
+    of_label,
     of_message,
     of_rating,
     of_result,
@@ -132,7 +133,9 @@ class EventEncoder:
             return self._rows_of_delivered(record)
         if type(record) is OutcomeRecord:
             self._encoded.add(record.id)
-        elif type(record) is CallFinishedRecord:
+            name, data = _delivery_row(record)
+            return [(name, {**data, **self._label_of_answer()})]
+        if type(record) is CallFinishedRecord:
             self._encoded.add(record.result.call_id)
             return [("result", self._result(record.result, media_ids(number, record)))]
         row = _ROWS.get(type(record))
@@ -158,7 +161,10 @@ class EventEncoder:
             return []
         self._encoded.add(answer.id)
         no_data = {"data": None, "message_type": None, "reasoning": None}
-        return [("reply", {"id": answer.id, "text": answer.text, **no_data})]
+        return [("reply", {"id": answer.id, "text": answer.text, **no_data, **of_label(answer.label)})]
+
+    def _label_of_answer(self) -> Data:
+        return {} if self._answer is None else of_label(self._answer.label)
 
 
 def _time_of(record: Record) -> float:
@@ -178,6 +184,7 @@ def _answer_row(record: AgentMessageRecord) -> tuple[str, Data]:
         "usage": of_usage(record.usage),
         "seconds": record.seconds,
         "cut": message.cut,
+        **of_label(message.label),
     }
     return "answer", data
 
@@ -340,6 +347,8 @@ class MessageProgress:
     """Approvals and calls of the caller's tools, by id."""
     _waits_for: tuple[str, ...] = ()
     """Ids of the undecided approvals and calls that the turn is suspended for."""
+    _label: Data = attrs.field(factory=dict)
+    """Field `sources` of the last answer; empty if the answer is trusted."""
 
     def apply(self, number: int, record: Record) -> None:
         """Update the status from a record. A record that was applied before is ignored."""
@@ -402,6 +411,7 @@ class MessageProgress:
         self.usage += record.usage
         if record.message.sender.kind == "assistant":
             self.reply = {"id": record.message.id, "text": record.message.text}
+            self._label = of_label(record.message.label)
 
     def _wait_for(self, ids: tuple[str, ...]) -> None:
         self._waits_for = ids
@@ -418,6 +428,7 @@ class MessageProgress:
                 "usage": of_usage(self.usage),
                 "failed": self.ended.failed,
                 "error": _ended_row(self.ended)[1]["error"],
+                **self._label,
             }
         return {
             "message_id": self.message_id,
