@@ -18,6 +18,7 @@ from actgent.runtime.introspection import fork_session
 from actgent.web.problems import Problem, missing
 from actgent.web.streaming.sse import StreamedFile, unless_gone
 
+from .chat import CONTENT, to_content
 from .endpoints import JSON, Endpoint, HTTPCall
 from .idempotency import asker_of, check_asker, first_record, fork_id, key_of
 from .schemas import AGENT, ID, IDEMPOTENCY, LIMIT, NUMBER
@@ -173,7 +174,8 @@ async def post_fork(call: HTTPCall) -> Response:
     if is_open or "message" in body:
         session = await access.session(call.caller, made.session_id, made.agent)
         if "message" in body:
-            await session.chat(body["message"], message_id=f"{made.session_id}/{key}" if key else None)
+            message_id = f"{made.session_id}/{key}" if key else None
+            await session.chat(to_content(body["message"]), message_id=message_id)
         made = await access.head(call.caller, made.session_id, made.agent)
     return JSON(of_head(made), status_code=201, headers={"location": f"/v1/sessions/{made.session_id}"})
 
@@ -250,12 +252,13 @@ ENDPOINTS = (
         scope="chat",
         query=_ONE,
         headers=IDEMPOTENCY,
+        has_parts=True,
         body={
             "type": "object",
             "properties": {
                 "at": {"type": "integer", "minimum": 1},
                 "session_id": ID,
-                "message": {"type": "string", "minLength": 1},
+                "message": CONTENT,
             },
             "additionalProperties": False,
         },

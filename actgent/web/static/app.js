@@ -18,9 +18,11 @@ const PAGES = [
   { name: "Journal", letter: "j", scope: "journal", load: async () => (await import("./pages/journal.js")).Journal },
 ].map((page) => ({ place: page.name.toLowerCase(), ...page }));
 const SESSION = { place: "session", name: "Session", load: async () => (await import("./pages/session.js")).Session };
+const NEW = { place: "new", name: "New session", load: async () => (await import("./pages/new-session.js")).NewSession };
 const KEYS = [
   ["/", "find sessions by the beginning of the id, or by owner:ada state:suspended agent:clerk"],
   ...PAGES.map((page) => [`g ${page.letter}`, page.name]),
+  ["n", "new session"],
   ["j, k, Enter", "down, up, open (list of sessions)"],
   ["a, e, w, r", "approve, edit, answer, reject (pending approval)"],
   ["[, ], F", "previous record, next record, fork (journal)"],
@@ -80,7 +82,10 @@ function useKeys(onHelp) {
       const page = before === "g" && PAGES.find((each) => each.letter === event.key);
       if (document.querySelector("dialog[open]")) return;
       if (page) location.hash = `#/${page.place}`;
-      else if (event.key === "?") onHelp();
+      else if (event.key === "n" && may("chat")) {
+        event.preventDefault(); // otherwise the key is typed into the field of the new page
+        location.hash = "#/new";
+      } else if (event.key === "?") onHelp();
       else if (event.key === "/") {
         event.preventDefault();
         const boxes = [...document.querySelectorAll("form[role=search] input")];
@@ -151,7 +156,7 @@ function Frame({ onOut }) {
   };
   const listed = PAGES.find((each) => each.place === at.parts[0]) || PAGES[1];
   useEffect(() => document.querySelector("nav [aria-current]")?.scrollIntoView({ block: "nearest", inline: "nearest" }), [listed]);
-  const page = listed.place === "sessions" && at.parts[1] ? SESSION : listed;
+  const page = at.parts[0] === NEW.place ? NEW : listed.place === "sessions" && at.parts[1] ? SESSION : listed;
   const find = (event) => {
     event.preventDefault();
     location.hash = `#/sessions?q=${encodeURIComponent(new FormData(event.target).get("q"))}`;

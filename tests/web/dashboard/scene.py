@@ -24,6 +24,7 @@ from actgent.web.tokens import new_token
 PAGES = {
     "agents": "#/agents",
     "sessions": "#/sessions",
+    "new": "#/new?agent=clerk",
     "session": "#/sessions/invoice-4711?agent=clerk",
     "approvals": "#/approvals",
     "errors": "#/errors",

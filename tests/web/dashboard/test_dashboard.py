@@ -192,10 +192,10 @@ async def test_gateway_without_a_dashboard(serving):
 
 
 def test_static_files_are_small():
-    """All of it takes less than 150 KB packed, and less than 3,000 lines of ours."""
+    """All of it takes less than 150 KB packed, and less than 5,000 lines of ours."""
     assert sum(len(gzip.compress(path.read_bytes())) for path in SERVED) < 150_000
     ours = [path for path in SERVED if path.suffix == ".js" and path.parent.name != "vendor"]
-    assert sum(len(path.read_text(encoding="utf-8").splitlines()) for path in ours) < 3_000
+    assert sum(len(path.read_text(encoding="utf-8").splitlines()) for path in ours) < 5_000
 
 
 async def test_first_page_is_small(serving, screen):

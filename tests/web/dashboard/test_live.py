@@ -38,13 +38,13 @@ async def test_rows_keep_their_position(serving, screen):
             "document.querySelectorAll('tbody tr')[2].innerText.includes('waits for an approval')"
         )
         assert await screen.run(ROWS) == "s3,s2,s1"
-        await screen.until("document.querySelector('.head button').textContent === 'Newest first'")
+        await screen.until("document.querySelector('.head button.fresh').textContent === 'Newest first'")
         await make(served, "s4", "hello")
-        await screen.until("document.querySelector('.head button').textContent === 'Show 1 new'")
+        await screen.until("document.querySelector('.head button.fresh').textContent === 'Show 1 new'")
         assert await screen.run(ROWS) == "s3,s2,s1"
-        await screen.run("document.querySelector('.head button').click()")
+        await screen.run("document.querySelector('.head button.fresh').click()")
         await screen.until(f"{ROWS} === 's4,s1,s3,s2'")
-        assert await screen.run("document.querySelector('.head button')") is None
+        assert await screen.run("document.querySelector('.head button.fresh')") is None
 
 
 async def test_idle_page_sends_no_requests(serving, screen):

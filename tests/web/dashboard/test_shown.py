@@ -113,7 +113,7 @@ async def test_figures_and_errors_are_readable(serving, screen):
 @pytest.mark.parametrize(("name", "has"), [("watcher", False), ("root", True)])
 async def test_controls_of_other_scopes_are_absent(serving, screen, name, has):
     """A key that only reads sees no control that it may not use; one that may, sees them."""
-    controls = ("Send", "Interrupt", "Close", "Journal", "Approve", "Reject", "Good answer", "Remove")
+    controls = ("Send", "Stop", "Close", "Journal", "Approve", "Reject", "Good answer", "Remove")
     labels = "[...document.querySelectorAll('main [aria-label]')].map(each => each.getAttribute('aria-label')).join()"
     async with serving(agents=agents()) as served:
         await say(served, "s1", "hello")

@@ -1,49 +1,19 @@
 // One session: its turns with partial answers, its cost, and controls to send, interrupt and decide.
 
+import { Component } from "../vendor/preact.js";
 import { useEffect, useLayoutEffect, useRef, useState } from "../vendor/hooks.js";
-import { ask, follow, get, may, path } from "../api.js";
+import { ask, get, may, path } from "../api.js";
 import { Ago, Empty, Failed, Live, Loading, Tag, count, counted, html, journalLink, lasted, money, sessionLink, usePolled } from "../parts.js";
-import { whileSeen } from "../live.js";
+import { Markdown } from "../markdown.js";
 import { Decision } from "./approvals.js";
+import { MessageBox, contentOf, filesOf, useFiles, useRequestId } from "./compose.js";
 import { Feedback } from "./feedback.js";
+import { useStory } from "./feed.js";
 import { Media } from "./media.js";
-import { emptyStory, tell } from "./story.js";
 
 const NEAR = 120; // pixels below the end of the page that still count as its end
-const TAIL = 400; // records that are read at first; earlier ones come when asked for
-
-function useStory(id, agent, records) {
-  const [view, setView] = useState({ story: null, link: { live: false }, first: 0 });
-  const [back, setBack] = useState(TAIL);
-  useEffect(() => {
-    if (records === undefined) return undefined;
-    const first = Math.max(0, records - back);
-    const abort = new AbortController();
-    const story = emptyStory();
-    let link = { live: false };
-    let frame = 0;
-    const show = () => {
-      frame ||= requestAnimationFrame(() => {
-        frame = 0;
-        setView({ story, link, first });
-      });
-    };
-    let seen = first;
-    const hears = (event) => {
-      if (event.id !== undefined) seen = Number(event.id);
-      tell(story, event);
-      show();
-    };
-    const read = ({ signal }) => follow(path("sessions", id, "events"), { query: { agent }, after: seen, signal, onEvent: hears, onState: (state) => ((link = state), show()) });
-    whileSeen(abort.signal, read);
-    show();
-    return () => {
-      abort.abort();
-      cancelAnimationFrame(frame);
-    };
-  }, [id, agent, records === undefined, back]);
-  return { ...view, earlier: () => setBack((now) => now * 4) };
-}
+const BLOCK = 20; // turns that are rendered together, and only if one of them has changed
+const MINUTE = 60000; // after this time unchanged turns are rendered again, because they show their age
 
 function Call({ part, session }) {
   const { call, result } = part;
@@ -51,17 +21,64 @@ function Call({ part, session }) {
   return html`<details class="call">
     <summary><span class="tag ${kind}">${word}</span><b class="mono">${call.name}</b><span class="mono short">${JSON.stringify(call.arguments)}</span></summary>
     <pre tabindex="0">${JSON.stringify(call.arguments, null, 2)}</pre>
+    ${result?.origin && html`<p class="source">Untrusted text from ${result.origin}</p>`}
     ${result && html`<pre tabindex="0">${result.error ? `${result.error}\n` : ""}${result.content}${result.truncated ? "\n… (more in the journal)" : ""}</pre>`}
   </details>
+  ${part.progress && !result && html`<${Progress} progress=${part.progress} />`}
   ${result?.media?.length > 0 && html`<${Media} media=${result.media} session=${session} who=${call.name} />`}`;
+}
+
+// Progress of a running tool: `done` of `total`, and its text.
+function Progress({ progress: { done, total, text } }) {
+  return html`<p class="progress dim" role="status">${total > 0 && html`<progress value=${done} max=${total} aria-label="Progress of the tool"></progress> `}${[total > 0 ? `${count(done)} of ${count(total)}` : done != null ? count(done) : "", text].filter(Boolean).join(" · ")}</p>`;
+}
+
+// Sends another text in place of a message: to a copy of the session that ends before the message.
+function Edit({ part, session, onClose }) {
+  const [state, setState] = useState({ busy: false, error: null, isLoaded: part.media.length === 0 });
+  const files = useFiles();
+  const keyOf = useRequestId();
+  useEffect(() => {
+    if (!part.media.length) return;
+    filesOf(part.media, session).then(
+      (found) => (files.add(found), setState((now) => ({ ...now, isLoaded: true }))),
+      (error) => setState({ busy: false, error, isLoaded: false }),
+    );
+  }, []);
+  const send = async (event) => {
+    event.preventDefault();
+    const text = new FormData(event.target).get("text");
+    setState({ ...state, busy: true, error: null });
+    try {
+      const body = { at: part.record - 1, message: await contentOf(text, files.files) };
+      location.hash = sessionLink(await ask("POST", path("sessions", session.id, "fork"), { query: { agent: session.agent }, body, headers: { "idempotency-key": keyOf(body) } }));
+    } catch (error) {
+      setState({ ...state, busy: false, error });
+    }
+  };
+  const keys = (event) => event.key === "Escape" && onClose();
+  return html`<form class="stack tight" aria-label="Edit and resend" onSubmit=${send} onKeyDown=${keys}>
+    ${state.error && html`<p class="err" role="alert">It was not sent: ${state.error.message}</p>`}
+    <${MessageBox} files=${files} label="Edited message" text=${part.text} rows=${Math.min(12, part.text.split("\n").length + 1)} focus=${true} />
+    <p class="dim">The edited message goes to a copy of the session as it was before this message. This session does not change.</p>
+    <div class="row"><button class="btn main" disabled=${state.busy || !state.isLoaded}>Send to a copy</button><button class="btn" type="button" onClick=${onClose}>Cancel</button></div>
+  </form>`;
+}
+
+function Said({ part, session }) {
+  const [edits, setEdits] = useState(false);
+  if (edits) return html`<${Edit} part=${part} session=${session} onClose=${() => setEdits(false)} />`;
+  const isEditable = may("chat") && part.by === "user" && part.record > 1 && !session.parent;
+  return html`${part.text && html`<p>${part.text}</p>`}<${Media} media=${part.media} session=${session} who=${part.who} />
+    ${isEditable && html`<button class="link edit" onClick=${() => setEdits(true)}>Edit and resend</button>`}`;
 }
 
 function Part({ part, session, onDone }) {
   const { agent } = session;
   const who = part.kind === "said" ? part.who : agent;
   const body = {
-    said: () => html`${part.text && html`<p>${part.text}</p>`}<${Media} media=${part.media} session=${session} who=${part.who} />`,
-    answer: () => html`<p>${part.text}${part.cut ? " … (cut)" : ""}</p>`,
+    said: () => html`<${Said} part=${part} session=${session} />`,
+    answer: () => html`<${Markdown} text=${part.text} />${part.cut ? html`<p class="dim">(cut)</p>` : ""}`,
     call: () => html`<${Call} part=${part} session=${session} />`,
     data: () => html`<details class="call"><summary><b class="mono">${part.name}</b></summary><pre tabindex="0">${JSON.stringify(part.data, null, 2)}</pre></details>`,
     approval: () =>
@@ -84,8 +101,37 @@ function Turn({ turn, session, growing, onDone, number }) {
       ${seconds !== null && html`<span>${lasted(seconds * 1000)}</span>`}</div>
     ${turn.parts.map((part, place) => html`<${Part} key=${place} part=${part} session=${session} onDone=${onDone} />`)}
     ${OVER.includes(turn.phase) && html`<${Feedback} turn=${turn} session=${session} />`}
-    ${growing && html`<div class="msg"><b>${session.agent}</b><p>${growing.text}<span class="caret"></span></p></div>`}
+    ${growing && html`<div class="msg"><b>${session.agent}</b><div><${Markdown} text=${growing.text} /><span class="caret"></span></div></div>`}
   </article>`;
+}
+
+// Renders its children again only if `stamp` has changed.
+class Block extends Component {
+  shouldComponentUpdate(next) {
+    return next.stamp !== this.props.stamp;
+  }
+
+  render({ draw }) {
+    return html`<div class="block">${draw()}</div>`;
+  }
+}
+
+// Turns in blocks. The browser skips layout and painting of blocks that are not on the screen.
+function Turns({ story, isWhole, session, onDone }) {
+  const { turns } = story;
+  const anchor = useRef(turns[0].id); // blocks are counted from this turn, so that earlier pages do not shift them
+  const blocks = [];
+  let begin = 0;
+  for (let end = story.byId.get(anchor.current).number % BLOCK || BLOCK; begin < turns.length; end += BLOCK) {
+    blocks.push([begin, Math.min(end, turns.length)]);
+    begin = end;
+  }
+  const draw = (begin, end) => () =>
+    turns.slice(begin, end).map((turn) => html`<${Turn} key=${turn.id} number=${isWhole ? turn.number + 1 : ""} turn=${turn} session=${session} growing=${story.growing?.turn === turn.id && story.growing} onDone=${onDone} />`);
+  return blocks.map(([begin, end]) => {
+    const stamp = [isWhole, Math.floor(Date.now() / MINUTE), end, ...turns.slice(begin, end).map((turn) => turn.version), story.growing?.turn === turns[end - 1].id].join();
+    return html`<${Block} key=${turns[begin].id} stamp=${stamp} draw=${draw(begin, end)} />`;
+  });
 }
 
 // The state of the program. Names that begin with an underscore belong to actgent.
@@ -108,28 +154,28 @@ function Timeline({ turn }) {
 function Say({ id, agent, closed }) {
   const [state, setState] = useState({ busy: false, error: null });
   const box = useRef(null);
-  const pending = useRef(null); // the same words are sent again under the same id, so they are said once
+  const files = useFiles();
+  const idOf = useRequestId();
+  const sent = useRef(0); // messages that were accepted: an equal text after them is another message
   const send = async (event) => {
     event.preventDefault();
     const form = new FormData(event.target);
-    const body = { content: form.get("text"), priority: form.get("priority"), on_busy: form.get("on_busy") };
-    const words = JSON.stringify(body);
-    if (pending.current?.words !== words) pending.current = { words, id: crypto.randomUUID() };
     setState({ busy: true, error: null });
     try {
-      await ask("POST", path("sessions", id, "messages"), { query: { agent }, body: { ...body, message_id: pending.current.id } });
-      pending.current = null;
+      const body = { content: await contentOf(form.get("text"), files.files), priority: form.get("priority"), on_busy: form.get("on_busy") };
+      await ask("POST", path("sessions", id, "messages"), { query: { agent }, body: { ...body, message_id: idOf({ ...body, sent: sent.current }) } });
+      sent.current += 1;
       box.current.value = "";
+      files.clear();
       setState({ busy: false, error: null });
     } catch (error) {
       setState({ busy: false, error });
     }
   };
-  const keys = (event) => event.key === "Enter" && (event.ctrlKey || event.metaKey) && event.target.form.requestSubmit();
   if (closed) return html`<p class="empty">This session is closed.</p>`;
   return html`<form class="say" onSubmit=${send}>
     ${state.error && html`<p class="err" role="alert">It was not sent: ${state.error.message}</p>`}
-    <textarea name="text" rows="2" required aria-label="Message" placeholder="Message to ${agent}" ref=${box} onKeyDown=${keys}></textarea>
+    <${MessageBox} files=${files} label="Message" placeholder="Message to ${agent}" box=${box} />
     <div class="row">
       <select name="priority" aria-label="Priority"><option value="normal">Normal</option><option value="urgent">Urgent: stops the running turn</option><option value="high">High</option><option value="low">Low</option></select>
       <select name="on_busy" aria-label="During a running turn"><option value="queue">is queued</option><option value="interrupt">interrupts</option><option value="collect">is answered with others</option></select>
@@ -138,6 +184,31 @@ function Say({ id, agent, closed }) {
   </form>`;
 }
 
+// Loads earlier events when their button comes near the window, and keeps what is shown in its place.
+function Earlier({ begin, earlier, error }) {
+  const box = useRef(null);
+  const load = async () => {
+    const main = document.querySelector("main");
+    const first = main.querySelector(".turn");
+    const before = first?.getBoundingClientRect().top;
+    await earlier();
+    requestAnimationFrame(() =>
+      requestAnimationFrame(() => {
+        const moved = first?.isConnected ? first.getBoundingClientRect().top - before : 0;
+        if (main.scrollTop < 2 && moved > 0) main.scrollTop += moved; // browsers keep the place themselves unless at the top
+      }),
+    );
+  };
+  useEffect(() => {
+    const observer = new IntersectionObserver((found) => found.some((each) => each.isIntersecting) && load(), { root: document.querySelector("main"), rootMargin: "400px 0px 0px" });
+    observer.observe(box.current);
+    return () => observer.disconnect();
+  }, [begin]);
+  return html`<button class="btn wide" ref=${box} onClick=${load}>${error ? `Earlier turns could not be loaded (${error.message}). Try again` : `Show earlier (${counted(begin, "record")} before)`}</button>`;
+}
+
+const STOPPABLE = ["working", "waiting", "suspended", "queued"];
+
 export function Session({ id, agent }) {
   const head = usePolled((signal) => get(path("sessions", id), { agent }, { signal }), [id, agent], { on: ({ name, data }) => name === "head" && data.id === id });
   const [first, setFirst] = useState(undefined);
@@ -145,7 +216,7 @@ export function Session({ id, agent }) {
   useEffect(() => {
     if (head.data && first === undefined) setFirst(head.data.records);
   }, [head.data]);
-  const { story, link, first: begin, earlier } = useStory(id, head.data?.agent, first);
+  const { story, link, first: begin, earlier, error: missed } = useStory(id, head.data?.agent, first);
   const end = useRef(null);
   const isAtEnd = useRef(true); // of what was said: then what is new is followed
   useEffect(() => {
@@ -178,20 +249,21 @@ export function Session({ id, agent }) {
   const close = () => confirm(`Close session ${id}? Its running turn is stopped.`) && act("POST", path("sessions", id, "close"), {})();
   const status = story?.closed ? "closed" : about.status || about.state;
   const isTold = story?.turns.length > 0;
-  return html`<div class="head"><h1 class="mono">${id}</h1><p>${about.agent} for ${about.owner}</p>
+  const stop = act("POST", path("sessions", id, "interrupt"), { reason: "by a person" });
+  return html`<div class="head fixed"><h1 class="mono">${id}</h1><p>${about.agent} for ${about.owner}</p>
       <span class="sp"></span><div class="row"><${Tag} state=${status} />
       <${Live} live=${link.live} again=${link.again} words=${story?.closed ? "ended" : undefined} />
       ${may("journal") && html`<a class="btn" href=${journalLink(about)}>Journal</a>`}
-      ${status !== "closed" && may("chat") && html`<button class="btn" onClick=${act("POST", path("sessions", id, "interrupt"), { reason: "by a person" })}>Interrupt</button>
-      <button class="btn bad" onClick=${close}>Close</button>`}</div></div>
+      ${STOPPABLE.includes(status) && may("chat") && html`<button class="btn bad" onClick=${stop}>Stop</button>`}
+      ${status !== "closed" && may("chat") && html`<button class="btn" onClick=${close}>Close</button>`}</div></div>
     ${failure && html`<p class="err" role="alert">${failure.message}</p>`}
     ${head.error && html`<${Failed} error=${head.error} what="The session" again=${head.again} since=${head.at} />`}
     ${link.stale && html`<p class="err" role="alert">An older copy of the journal was restored: <a href="" onClick=${() => location.reload()}>load again</a>.</p>`}
     <div class="two"><section class="panel" aria-label="Conversation">
-      ${begin > 0 && html`<button class="btn wide" onClick=${earlier}>Show earlier (${counted(begin, "record")} before)</button>`}
+      ${begin > 0 && isTold && html`<${Earlier} begin=${begin} earlier=${earlier} error=${missed} />`}
       <div class="chat" role=${isTold ? "feed" : "status"} aria-label="Turns">
         ${isTold
-          ? story.turns.map((turn, place) => html`<${Turn} key=${turn.id} number=${begin > 0 ? "" : place + 1} turn=${turn} session=${about} growing=${story.growing?.turn === turn.id && story.growing} onDone=${head.again} />`)
+          ? html`<${Turns} story=${story} isWhole=${begin === 0} session=${about} onDone=${head.again} />`
           : link.live || story?.closed ? html`<${Empty} title="No messages yet">${may("chat") ? "Send a message below." : "Messages appear here."}</${Empty}>` : html`<${Loading} what="messages" />`}
       </div>
       <div class="end" ref=${end}></div>

@@ -1,7 +1,7 @@
 // The list of sessions, filtered and paged by the server. New rows wait behind a button, so visible rows never move.
 
 import { useEffect, useRef, useState } from "../vendor/hooks.js";
-import { get } from "../api.js";
+import { get, may } from "../api.js";
 import { hear } from "../live.js";
 import { Ago, Empty, Failed, Loading, Pages, Tag, count, html, sessionLink, usePolled } from "../parts.js";
 
@@ -112,7 +112,7 @@ export function Sessions({ query, now }) {
   const { rows } = list;
   const selected = useArrows(rows || []);
   return html`<div class="head"><h1>Sessions</h1>${query.q && html`<p>that fit <b class="mono">${query.q}</b> · <a href="#/sessions">all</a></p>`}
-      <span class="sp"></span>${(list.fresh > 0 || list.isOld) && html`<button class="btn" onClick=${list.begin}>${FRESH[list.fresh] || `Show ${list.fresh} new`}</button>`}</div>
+      <span class="sp"></span>${(list.fresh > 0 || list.isOld) && html`<button class="btn fresh" onClick=${list.begin}>${FRESH[list.fresh] || `Show ${list.fresh} new`}</button>`}${may("chat") && html`<a class="btn main" href="#/new${agent && `?agent=${encodeURIComponent(agent)}`}">New session</a>`}</div>
     <div class="filters">
       <form class="narrow" role="search" aria-label="Find sessions" onSubmit=${find}><input name="q" aria-label="Find sessions" placeholder="an id, owner:ada" defaultValue=${query.q || ""} /></form>
       <div class="seg" role="group" aria-label="State">

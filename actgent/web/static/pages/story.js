@@ -1,20 +1,22 @@
 // Groups the events of a session into turns: messages, tool calls, approval decisions, and their times.
 
-export const emptyStory = () => ({ turns: [], state: {}, closed: false, growing: null, calls: {} });
+export const emptyStory = () => ({ turns: [], byId: new Map(), state: {}, closed: false, growing: null, calls: {} });
 
+// `version` grows with each change of the turn, so that unchanged turns are not rendered again.
 function turnOf(story, id, at) {
-  let turn = story.turns.find((each) => each.id === id);
+  let turn = story.byId.get(id);
   if (!turn) {
-    turn = { id, at, parts: [], phase: "waiting", calls: 0, tokens: 0, cost: 0, spans: [], ratings: {} };
+    turn = { id, at, number: story.turns.length, version: 0, parts: [], phase: "waiting", calls: 0, tokens: 0, cost: 0, spans: [], ratings: {} };
     story.turns.push(turn);
+    story.byId.set(id, turn);
   }
   return turn;
 }
 
 const APPLY = {
-  message(story, data) {
+  message(story, data, _, record) {
     const turn = turnOf(story, data.message_id, data.at);
-    turn.parts.push({ kind: "said", who: data.sender.name, by: data.sender.kind, text: data.text, priority: data.priority, media: mediaOf(data.parts) });
+    turn.parts.push({ kind: "said", record, who: data.sender.name, by: data.sender.kind, text: data.text, priority: data.priority, media: mediaOf(data.parts) });
     turn.accepted = data.at;
   },
   turn(story, data, turn) {
@@ -74,10 +76,14 @@ const APPLY = {
     if (data.failed) turn.parts.push({ kind: "failed", failed: data.failed, words: data.error?.words || data.error?.class || "" });
   },
   feedback(story, data) {
-    const turn = story.turns.find((each) => each.id === data.message_id);
+    const turn = story.byId.get(data.message_id);
     if (turn) turn.ratings[data.by] = data;
   },
   closed: (story) => Object.assign(story, { closed: true }),
+  progress(story, data) {
+    const part = story.calls[data.call_id];
+    if (part) part.progress = data;
+  },
   token: grow,
   growing: grow,
 };
@@ -103,5 +109,7 @@ const lastEnd = (turn) => Math.max(Date.parse(turn.began), ...turn.spans.map((ea
 export function tell(story, event) {
   const { data } = event;
   const turn = data.turn ? turnOf(story, data.turn, data.at) : story.turns.at(-1);
-  if (turn || TURNLESS.includes(event.name)) APPLY[event.name]?.(story, data, turn);
+  if (!turn && !TURNLESS.includes(event.name)) return;
+  APPLY[event.name]?.(story, data, turn, event.id === undefined ? undefined : Number(event.id));
+  for (const each of [turn, story.byId.get(data.message_id)]) if (each) each.version += 1;
 }
