@@ -29,7 +29,7 @@ from actgent.tools.base import Tool
 from actgent.tools.registry import CALL_TOOL
 from actgent.toolsets.toolset import static_tools
 from actgent.turns.calls.isolation import Isolation
-from actgent.turns.calls.policy_checks import sinks_of
+from actgent.turns.calls.policy_checks import is_quoted, sinks_of, texts_of_owner
 
 
 @attrs.frozen(kw_only=True)
@@ -99,6 +99,8 @@ class _Start:
     """Keys of the session's state, for references to withheld results."""
     decided: Mapping[str, Decision]
     """Decisions until then, by approval id."""
+    texts: Sequence[str]
+    """Texts of the owner until then."""
 
 
 @attrs.define
@@ -117,6 +119,7 @@ class _Audit:
     _state: dict[str, Any] = attrs.field(factory=dict, init=False)
     _approvals: dict[str, Approval] = attrs.field(factory=dict, init=False)
     _decided: dict[str, Decision] = attrs.field(factory=dict, init=False)
+    _texts: tuple[str, ...] = attrs.field(default=(), init=False)
     _started: dict[str, _Start] = attrs.field(factory=dict, init=False)
     """First start of each call with an effect, by call id."""
     _finished: dict[str, tuple[_Start, ToolResult]] = attrs.field(factory=dict, init=False)
@@ -133,7 +136,9 @@ class _Audit:
             case MessageAcceptedRecord(message=message):
                 self._accepted[message.id] = message
             case MessageAppendedRecord(message_id=message_id) if message_id in self._accepted:
-                self.label |= self._accepted[message_id].label
+                message = self._accepted[message_id]
+                self.label |= message.label
+                self._texts += tuple(texts_of_owner(message))
             case AgentMessageRecord():
                 self._add_message(number, record)
             case CallsStartedRecord(call_ids=ids):
@@ -149,7 +154,7 @@ class _Audit:
                 self._decided = {**self._decided, approval_id: decision}
 
     def _now(self, number: int) -> _Start:
-        return _Start(number, self.label, self._state, self._decided)
+        return _Start(number, self.label, self._state, self._decided, self._texts)
 
     def _add_message(self, number: int, record: AgentMessageRecord) -> None:
         message = record.with_text_calls()
@@ -190,6 +195,8 @@ class _Audit:
             labels = {name: label_of(withheld[name]) for name in sinks if name in withheld}
             if not labels:
                 return
+        elif tool is not None and tool.effect == "pure" and self._are_quoted(sinks, arguments, start):
+            return
         if self._is_granted(call, start):
             return
         label = start.label
@@ -205,6 +212,12 @@ class _Audit:
                 label=label,
             )
         )
+
+    @staticmethod
+    def _are_quoted(sinks: Iterable[str], arguments: Mapping[str, Any], start: _Start) -> bool:
+        """Return True if the owner has written the values of all sinks before the call started."""
+        names = tuple(sinks)
+        return bool(names) and all(is_quoted(arguments[name], start.texts) for name in names)
 
     def _resolve(self, call: ToolCall) -> ToolCall:
         """Replace a call of `call_tool` by the call of the named tool; return other calls unchanged."""

@@ -6,7 +6,7 @@ it: the model may have obeyed any text in that request.
 
 import functools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -24,6 +24,8 @@ _URL_NAME = re.compile(
     r"(?:(?:^|[_.-])(?:url|uri|href|endpoint|webhook|URL|URI|Url|Uri)|(?<=[a-z])(?:URL|URI|Url|Uri))s?$"
 )
 """Usual names of parameters with URLs, for schemas without a format."""
+_QUOTE = r"""\s"'`<>()\[\]{}"""
+"""Characters around a value in a text, as content of a character class."""
 _URI_FORMATS = ("uri", "uri-reference", "iri", "iri-reference")
 _REMEDY = "use values that the user gave, or ask the user to make this call"
 
@@ -55,7 +57,7 @@ class PolicyCheck:
                 return None
             sinks = list(arguments)
         labels = {} if self.isolation is None else self._labels_of_values(self.isolation, call, sinks)
-        if not label.is_trusted and self._depends_on_context(sinks, arguments):
+        if not label.is_trusted and self._depends_on_context(tool, sinks, arguments):
             return self._violation(dict.fromkeys(sinks, label), label)
         return self._violation(labels, functools.reduce(Label.__or__, labels.values())) if labels else None
 
@@ -66,11 +68,18 @@ class PolicyCheck:
         filled = isolation.unapproved(call)
         return {name: label_of(filled[name]) for name in sinks if name in filled}
 
-    def _depends_on_context(self, sinks: Sequence[str], arguments: Mapping[str, Any]) -> bool:
+    def _depends_on_context(self, tool: Tool, sinks: Sequence[str], arguments: Mapping[str, Any]) -> bool:
         """Return True if a call violates the policy because the conversation contains untrusted text.
 
-        With `check="arguments"`, a call whose sink values all occur in trusted text is no violation.
+        A call of a `pure` tool with sink values that the owner wrote is no violation: it changes nothing, and sends nothing out
+        but these values. With `check="arguments"`, a call whose sink values all occur in trusted text is no violation.
         """
+        if tool.effect == "pure" and sinks:
+            texts = [
+                text for each in _held(self.context.conversation.messages) for text in texts_of_owner(each)
+            ]
+            if all(is_quoted(arguments[name], texts) for name in sinks):
+                return False
         if self.policy.check == "context":
             return True
         said = _trusted_text(self.context.conversation.messages)
@@ -125,13 +134,37 @@ def _has_url(schema: object) -> bool:
     return isinstance(schema, list) and any(map(_has_url, schema))
 
 
+def _held(messages: Sequence[Message]) -> Sequence[Message]:
+    """Return the messages that are in memory."""
+    return messages[getattr(messages, "missing", 0) :]
+
+
+def texts_of_owner(message: Message) -> Sequence[str]:
+    """Return the texts of a message that the owner of the session wrote; empty for other messages."""
+    if message.sender.kind != "user" or message.origin or message.via:
+        return ()
+    return [part.text for part in message.parts if isinstance(part, Text)]
+
+
+def is_quoted(value: object, texts: Iterable[str]) -> bool:
+    """Return True if a value is a text that occurs literally in one of the texts, between spaces, quotes or brackets.
+
+    A list is quoted if it is not empty and all of its items are quoted. Punctuation at the end of a sentence may follow the value. A part of an address is not quoted, so it cannot carry data.
+    """
+    if isinstance(value, list):
+        texts = tuple(texts)
+        return bool(value) and all(is_quoted(each, texts) for each in value)
+    if not isinstance(value, str) or not value.strip():
+        return False
+    found = re.compile(f"(?<![^{_QUOTE}]){re.escape(value)}(?=[.,;:!?]*(?:[{_QUOTE}]|$))")
+    return any(found.search(text) for text in texts)
+
+
 def _trusted_text(messages: Sequence[Message]) -> str:
     """Return the words of all trusted user messages and tool results in memory, in a normal form."""
-    held = messages[getattr(messages, "missing", 0) :]
-    texts = []
-    for message in held:
-        if message.sender.kind == "user" and not (message.origin or message.via):
-            texts += [part.text for part in message.parts if isinstance(part, Text)]
+    texts: list[str] = []
+    for message in _held(messages):
+        texts += texts_of_owner(message)
         texts += [each.content for each in message.tool_results if not (each.origin or each.via)]
     return _normal_form(" ".join(texts))
 

@@ -159,6 +159,57 @@ async def test_urls_of_reading_tools_are_sinks(is_url):
     assert (len(asked), len(fetched)) == ((1, 0) if is_url else (0, 1))
 
 
+@pytest.mark.parametrize(
+    ("effect", "url", "is_asked"),
+    [
+        ("pure", "www.bob.example", False),
+        ("pure", "https://bob.example/a?b=1", False),
+        ("pure", ["www.bob.example", "https://bob.example/a?b=1"], False),
+        ("pure", "https://bob.example/a", True),
+        ("pure", "www.bob.example/secret", True),
+        ("pure", "bob.example", True),
+        ("pure", ["www.bob.example", "www.mallory.example"], True),
+        ("pure", [], True),
+        ("pure", 7, True),
+        ("pure", " ", True),
+        ("idempotent", "www.bob.example", True),
+        ("once", "www.bob.example", True),
+    ],
+    ids=str,
+)
+async def test_a_read_of_an_address_that_the_owner_wrote_runs(effect, url, is_asked):
+    """It has no effect, and carries nothing out but the words of the owner. A part of an address, or a longer one, may carry data."""
+    text = "Read www.bob.example, then (https://bob.example/a?b=1), 7 times."
+    fetched = []
+
+    @tool(effect=effect, sinks=("url",))
+    async def fetch(url: str | int | list[str]) -> str:
+        """Fetch a page."""
+        fetched.append(url)
+        return "fetched"
+
+    asked, _ = await outcome_of([READ, ToolCall("fetch", {"url": url}), "ok"], fetch, text=text)
+    assert (len(asked), len(fetched)) == ((1, 0) if is_asked else (0, 1))
+
+
+async def test_an_address_from_another_sender_is_no_address_of_the_owner():
+    """A labelled message is not text of the owner."""
+    fetched = []
+
+    @tool(effect="pure", sinks=("url",))
+    async def fetch(url: str) -> str:
+        """Fetch a page."""
+        fetched.append(url)
+        return "fetched"
+
+    llm = ScriptedLLM([ToolCall("fetch", {"url": "www.bob.example"}), "ok"], keep=0)
+    async with BareAgent("clerk", llm=llm, tools=[fetch], policy=Policy(violation="refuse")) as agent:
+        session = await agent.create_session("ada")
+        await session.chat("Read www.bob.example", label=Label({"mail:bob"}))
+        await session.wait_idle()
+    assert fetched == []
+
+
 async def test_a_refused_call_tells_the_model_why():
     """With `refuse` no approval is requested. The model reads the parameter, the source, and the remedy."""
     send, calls = log_of(sinks=("to",))

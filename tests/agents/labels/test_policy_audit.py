@@ -145,6 +145,13 @@ async def test_all_planted_violations_are_found_and_no_others():
     assert min(planted, approved) >= 100
 
 
+@pytest.mark.parametrize("url", ["bob", "carol"])
+async def test_a_read_of_an_address_that_the_owner_wrote_is_not_found(url):
+    """The message is "send hello to bob". Only a read of another address needs an approval."""
+    agent = Desk().agent([ToolCall("page", {}), ToolCall("fetch", {"url": url}), "ok"])
+    assert pairs(audit_session(await record(agent), agent)) == ([] if url == "bob" else [("fetch", "carol")])
+
+
 async def test_each_lost_decision_is_found():
     """If the decision about one call is missing from the journal, exactly that call is found."""
     script = [[ToolCall("page", {})]]
