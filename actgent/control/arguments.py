@@ -67,7 +67,7 @@ def check_known_id(name: str, value: object) -> None:
 
 
 def at_least_one(name: str, value: int) -> int:
-    """Return `value` if it is a whole number of at least 1. `name` is the argument's name for the error.
+    """Return `value` if it is a whole number of at least 1. `name` is the argument's name in the error.
 
     Raises:
         ConfigurationError: The value is not a whole number of at least 1.
@@ -78,7 +78,7 @@ def at_least_one(name: str, value: int) -> int:
 
 
 def check_flag(name: str, value: object) -> bool:
-    """Return `value` if it is True or False. `name` is the argument's name for the error.
+    """Return `value` if it is a bool. `name` is the argument's name in the error.
 
     Raises:
         ConfigurationError: The value is not True or False.

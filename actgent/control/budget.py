@@ -28,7 +28,7 @@ from actgent.support.fast_init import fast_init
 ANSWER_TOKENS = 4096
 """Assumed maximum length of an answer in tokens if no setting limits it."""
 MIN_ANSWER_TOKENS = 16
-"""Minimum room for an answer in tokens. Some providers reject a smaller limit."""
+"""Minimum answer length in tokens for which a model call is made. Some providers reject a smaller limit."""
 IN_WORDS = {
     "model_calls": "model calls",
     "tool_calls": "tool calls",
@@ -44,7 +44,7 @@ Price = Callable[[int, int], float]
 @fast_init
 @attrs.frozen(kw_only=True)
 class Amounts:
-    """Amounts of usage, reserved or spent."""
+    """Usage, reserved or spent: numbers of calls, tokens, cost and working time."""
 
     model_calls: int = 0
     tool_calls: int = 0
@@ -113,18 +113,18 @@ class AccountLog(typing.Protocol):
     """Receiver of usage records, such as the journal of a session."""
 
     def add(self, record: UsageRecord | DownstreamUsageRecord, /) -> object:
-        """Add a record to the session's next journal step."""
+        """Add a usage record to the session's next journal step."""
 
     async def flush(self) -> None:
-        """Write added records; return when they are durable."""
+        """Write the added records, and return when they are durable."""
 
     def flush_soon(self) -> None:
-        """Write added records soon, without waiting."""
+        """Start writing the added records, without waiting until they are durable."""
 
 
 @attrs.define(eq=False)
 class Account:
-    """Limits and usage of one turn or session. All turns that work for it share the account."""
+    """Limits and usage of one turn or session. Turns that work on its behalf share the account."""
 
     key: AccountKey
     limits: Mapping[str, float]
@@ -151,11 +151,11 @@ class Account:
 
     @property
     def is_busy(self) -> bool:
-        """True if running calls may return part of their reservations."""
+        """True if a call is running, so that part of its reservation may be returned."""
         return self._calls > 0
 
     def reached(self, name: str, *, estimated: float = 0) -> LimitReached:
-        """Return the error for a reached limit. `estimated` is the minimum amount of the refused call."""
+        """Return the error for reaching the limit `name`. `estimated` is the minimum amount of the refused call."""
         return LimitReached(
             f"{IN_WORDS[name]} of a turn and all that it leads to" if self.key.tree else IN_WORDS[name],
             self.limits[name],
@@ -226,7 +226,7 @@ class Account:
             waiting.unpark_all()
 
     async def wait_settled(self) -> None:
-        """Wait until a running call has ended."""
+        """Wait until a running call has ended and its reservation was released."""
         if self._waiting is None:
             self._waiting = trio.lowlevel.ParkingLot()
         await self._waiting.park()
@@ -279,14 +279,14 @@ def _affordable(prompt: int, answer: int, price: Price, dollars: float) -> int:
 
 @attrs.frozen
 class Allowance:
-    """Room for the answer of one model call."""
+    """Permitted length of the answer of one model call."""
 
     answer: int
     """Maximum answer length in tokens."""
     account: Account | None = None
     """Account whose limit shortens the answer; None if no limit does."""
     why: str = ""
-    """Name of that limit."""
+    """Name of the limit that shortens the answer; empty if no limit does."""
 
 
 @attrs.define(eq=False)
@@ -298,20 +298,20 @@ class Budget:
     clocked: tuple[Account, ...] = ()
     """Accounts that count this turn's seconds. Accounts of a turn that waits for this one count them already."""
     cut: LimitReached | None = None
-    """Limit that shortened the last answer; None if no limit did."""
+    """Reached limit that shortened the last answer; None if no limit did."""
     _reserving: dict[int, tuple[Account, ...]] = attrs.field(factory=dict)
-    """Accounts that hold the reservation of each running call, by `id()` of the reserved amounts. Accounts can join later."""
+    """Accounts that hold a reservation, by `id()` of the reserved amounts. Accounts that joined later hold none."""
     _since: float = math.nan
     """Time by trio's clock up to which seconds are counted; NaN while the clock is stopped."""
 
     @property
     def own(self) -> Account:
-        """Account of the turn."""
+        """Account that counts only this turn."""
         return self.accounts[0]
 
     @property
     def left(self) -> Mapping[str, float]:
-        """Minimum rest of each limit over all accounts."""
+        """Remaining amount of each limit by name: the minimum over all accounts."""
         found: dict[str, float] = {}
         for account in self.accounts:
             for name, amount in account.left.items():
@@ -325,11 +325,11 @@ class Budget:
 
     @property
     def trees(self) -> tuple[Account, ...]:
-        """Accounts of the turn tree: the turn and the work that it causes."""
+        """Accounts of the turn trees that this turn belongs to. A tree is a turn and the work that it causes."""
         return tuple(account for account in self.accounts if account.key.tree)
 
     def bounds(self, *names: str) -> bool:
-        """Return True if an account limits one of these amounts."""
+        """Return True if an account has a limit with one of these names."""
         return any(name in account.limits for account in self.accounts for name in names)
 
     # --- model calls -----------------------------------------------------------------------
@@ -365,7 +365,7 @@ class Budget:
             self._note(account, amounts)
 
     def settle(self, reserved: Amounts, taken: Amounts, *, now: float) -> None:
-        """Count the usage of a call and record the difference to its reservation, before the answer takes effect."""
+        """Replace the reservation of a call by its usage, and record the difference, before the answer takes effect."""
         self._take(taken, now, written=reserved)
         for account in self._reserving.pop(id(reserved), ()):
             account.release(reserved)
@@ -385,7 +385,7 @@ class Budget:
     # --- what others are granted -----------------------------------------------------------
 
     def room(self, name: str) -> float:
-        """Return the minimum rest of one limit over all accounts; `math.inf` without a limit."""
+        """Return the remaining amount of one limit: the minimum over all accounts; `math.inf` without a limit."""
         return min(
             (account.left[account.field(name)] for account in self.accounts if name in account.limits),
             default=math.inf,
@@ -408,7 +408,10 @@ class Budget:
                 await account.log.flush()
 
     def give_back(self, amounts: Amounts, *, now: float) -> None:
-        """Return the unused part of a grant. A negative amount counts additional usage."""
+        """Return the unused part of an amount that was granted to another process.
+
+        A negative amount counts additional usage.
+        """
         if amounts != NOTHING:
             self._take(NOTHING - amounts, now)
 
@@ -429,7 +432,7 @@ class Budget:
         self._since = math.nan
 
     def tick(self, now: float) -> None:
-        """Count the seconds since the last count."""
+        """Count the working time since the last count."""
         if now > self._since:
             self._take(NOTHING, now)
 
@@ -454,7 +457,7 @@ class Budget:
 
 
 def gather(own: Account, session: Sequence[Account], asker: Sequence[Account]) -> Budget:
-    """Return the budget of a turn: the turn's account, its session's accounts and those of the asking turn, each once."""
+    """Return the budget of a turn: its account, the accounts of its session and of the calling turn, each once."""
     found = tuple(dict.fromkeys((own, *session, *asker)))
     return Budget(found, clocked=tuple(account for account in found if account not in asker))
 
@@ -466,8 +469,8 @@ class Funding:
     limits: Mapping[str, float] | None = None
     """Limits set by the sender; None uses the limits of the agent."""
     accounts: tuple[Account, ...] = ()
-    """Accounts of the asking turn."""
+    """Accounts of the turn that sent the message."""
     depth: int = 0
-    """Number of asking turns above this one."""
+    """Number of calling turns above the sending turn."""
     deepest: int = 0
-    """Maximum depth; 0 uses the limits of the agent."""
+    """Maximum number of nested calls between agents; 0 uses the limits of the agent."""

@@ -21,9 +21,9 @@ class Clock:
         self._opened_at = time.time()
         self._opened = self._elapsed()
         self._ahead = 0.0
-        """Sum of the detected adjustments in seconds."""
+        """Sum of all detected adjustments of the wall clock in seconds."""
         self._correction = 0.0
-        """Seconds that are added to the machine's clock."""
+        """Seconds that are added to the machine's clock to get the corrected time."""
         self.may_be_set = self._is_system
         """True if the wall clock can be adjusted while the process runs."""
 

@@ -18,7 +18,7 @@ TIMER_TOLERANCE_SECONDS = 0.001
 STILL_DUE_SECONDS = 1.0
 """Delay before a session is popped again that is still due after its timers fired."""
 MIN_COMPACT_ENTRIES = 1000
-"""Minimum number of heap entries before outdated entries are removed."""
+"""Number of heap entries below which outdated entries are not removed."""
 
 
 @attrs.frozen(eq=False)
@@ -30,9 +30,9 @@ class DurableTimer:
     """
 
     id: str
-    """Unique in the session."""
+    """Id of the timer, unique in the session."""
     at: float
-    """Time as Unix time in seconds."""
+    """Time at which the timer fires, as Unix time in seconds."""
     is_delay: bool = False
     """True for a delay, which follows `Clock.steady` and ignores adjustments of the wall clock."""
 
@@ -80,7 +80,7 @@ class DueIndex:
         """Called with the time of each entry that is added to the heap."""
         self._at: dict[str, float] = {}
         self._heap: list[tuple[float, str]] = []
-        """Entries that differ from `_at` are outdated and skipped."""
+        """Heap of (time, session id). An entry whose time differs from `_at` is outdated and skipped."""
         self._popped: set[str] = set()
 
     def __len__(self) -> int:
@@ -108,7 +108,7 @@ class DueIndex:
         self._rebuild()
 
     def forget(self, is_left: Callable[[str], bool]) -> None:
-        """Remove the sessions that another process owns now."""
+        """Remove the sessions for which `is_left` returns True, because another process owns them now."""
         self._at = {session_id: at for session_id, at in self._at.items() if not is_left(session_id)}
         self._rebuild()
 

@@ -101,8 +101,9 @@ class Limits:
     depth: int = _bound(8, _Count(1))
     """Maximum depth of a chain of agents that ask each other."""
     max_repeated_calls: int = _bound(3, _Count(1))
-    """Maximum number of consecutive calls of one tool with equal arguments, and of rounds of a cycle of two to eight calls
-    with equal results (at least two rounds). A call that ends the process also counts."""
+    """Maximum number of consecutive calls of one tool with equal arguments. It is also the maximum number of rounds
+    (at least two) of a cycle of two to eight calls with equal results. A call that ends the process also counts.
+    """
     answer_calls: int = _bound(64, _Count(1))
     """Maximum number of tool calls in one answer. If there are more, no call runs and the model gets an error."""
     argument_bytes: int = _bound(1_000_000, _Count(1))
@@ -157,7 +158,7 @@ class Limits:
 
     @cached_property
     def shared(self) -> Mapping[str, float]:
-        """Shared limits that are set, by name."""
+        """Values of the shared limits that are set, by name."""
         return {name: bound for name in SHARED if (bound := getattr(self, name)) is not None}
 
 

@@ -9,11 +9,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from actgent.messages import Message, ToolCall, ToolResult
 
 PERIODS = range(2, 9)
-"""Numbers of calls in a detectable cycle. A longer cycle ends at the limit of model calls."""
+"""Numbers of calls that a detectable cycle can have. A longer cycle ends at the limit of model calls."""
 MIN_ROUNDS = 2
-"""Minimum number of rounds of a cycle."""
+"""Minimum number of repetitions that count as a cycle."""
 MIN_CALLS = min(PERIODS) * MIN_ROUNDS
-"""Minimum number of calls of a cycle."""
+"""Minimum number of calls in a detectable cycle."""
 
 
 def is_same(call: ToolCall, last: ToolCall | None) -> bool:
@@ -65,7 +65,7 @@ def _results_of(calls: Sequence[ToolCall], record: Sequence[Message]) -> Mapping
 
 
 def _agree(results: Mapping[str, ToolResult], one: ToolCall, other: ToolCall) -> bool:
-    """Return True if the results of two calls are equal, or one result is unknown."""
+    """Return True if two calls have equal results, or the result of one of them is unknown."""
     first, second = results.get(one.id), results.get(other.id)
     if first is None or second is None:
         return True

@@ -15,7 +15,9 @@ from actgent.messages import NO_METADATA, Priority, checked_metadata
 from .cron import next_time, zone_of
 
 PAST_TOLERANCE_SECONDS = 60.0
-"""Maximum age of a date when it is set. Such a schedule fires at once; an older date is an error."""
+"""Maximum age in seconds of a date when it is set. A date within this tolerance fires at once; an older date is an
+error.
+"""
 LAST_DATE = 253_402_214_400.0
 """Unix time of 9999-12-31, the last date that `datetime` supports."""
 
@@ -98,7 +100,7 @@ def parse_schedule(
 
 
 def _id_of(key: str) -> str:
-    """Return a short id of a key. It is short because models copy ids."""
+    """Return a short id derived from a key. It is short because models copy ids."""
     return hashlib.blake2b(key.encode("utf-8", "surrogatepass"), digest_size=6).hexdigest()
 
 

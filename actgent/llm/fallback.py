@@ -122,7 +122,7 @@ def _each(given: ModelLike | str | Iterable[ModelLike | str]) -> Iterable[ModelL
 
 
 async def _in_its_share(model: LLM, chat: ModelRequest, shares: int, on_text: OnText | None) -> ModelResponse:
-    """Ask one model within its share of the remaining time: the time until the deadline, divided by `shares`.
+    """Call one model within its share of the remaining time: the time until the deadline, divided by `shares`.
 
     Raises:
         ModelTimeout: The share passed before the answer was complete and before any text was streamed.

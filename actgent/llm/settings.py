@@ -43,7 +43,7 @@ _VARIABLES: Mapping[str, tuple[str, Callable[[str], Any], str]] = {
     "max_tokens": ("LLM_MAX_TOKENS", int, "a whole number from 1"),
     "temperature": ("LLM_TEMPERATURE", float, "a number from 0"),
 }
-"""By setting: its environment variable, the function that parses the variable, and the expected value for the error."""
+"""Environment variable of each setting, the function that parses its value, and the expected value for the error."""
 SCHEMA: Mapping[str, Any] = {
     "type": ["string", "object"],
     "minLength": 1,

@@ -62,7 +62,7 @@ class ModelWork(TracedWork):
         super().__init__(active, f"{names.CHAT} {asked}", attributes, kind="client")
         self._begun = time.monotonic()
         self.is_shell = False
-        """True if calls inside this span have spans that report usage. Reporting it here would count it twice."""
+        """True if nested spans already report the usage of this call. Reporting it here would count it twice."""
         if (outer := _model_work.get()) is not None:
             outer.is_shell = True
 
@@ -128,7 +128,7 @@ async def complete_as_span(llm: LLM, chat: ModelRequest, *, on_text: OnText | No
 
 
 def _written(messages: Sequence[ChatMessage]) -> str:
-    """Encode messages in the JSON format of OpenTelemetry's GenAI conventions."""
+    """Return messages in the JSON format of OpenTelemetry's GenAI conventions."""
     encoded = [{"role": each.role, "parts": [_part(part) for part in each.parts]} for each in messages]
     return orjson.dumps(encoded, default=str).decode()
 

@@ -165,9 +165,9 @@ def _count_up(on_text: OnText, number: int) -> OnText:
 # --- stored answers ---------------------------------------------------------------------
 
 _IDS = frozenset(("id", "call_id", "provider_id"))
-"""Fields with ids that differ in each session. They only connect a call with its result."""
+"""Names of request fields that hold an id. Ids differ in each session and only connect a call with its result."""
 _OURS = re.compile(r"\b[0-9a-f]{12}-[0-9a-f]{8,}\b")
-"""An id made by `new_id` inside a text, such as the id of a tool call."""
+"""Pattern of an id that `new_id` created, within a text."""
 
 
 class CachedModel(WrappingModel):

@@ -102,7 +102,7 @@ _CALL_FORMATS = (
         ),
     ),
 )
-"""Rows of opening token, closing token, and pattern of the call in between."""
+"""Formats of tool calls with special tokens: opening token, closing token, and pattern of the call in between."""
 _LIST_TOKENS = (_DEEPSEEK.format("s\u2581begin"), _DEEPSEEK.format("s\u2581end"))
 _CALL_TOKENS = (*(opening for opening, _, _ in _CALL_FORMATS), _LIST_TOKENS[0])
 
@@ -153,7 +153,7 @@ def _call_entries(value: Any) -> list[Any]:
 
 
 def _has_stray_arguments(value: Any, calls: Sequence[ToolCall]) -> bool:
-    """Return True if the message object around encoded calls has further members that may be arguments of the calls."""
+    """Return True if the object around encoded calls has other members that may be arguments of the calls."""
     if not isinstance(value, dict):
         return False
     known = _MESSAGE_KEYS | {"content"} if isinstance(value.get("content"), str) else _MESSAGE_KEYS
@@ -291,7 +291,7 @@ def _without_repeated_name(value: dict[str, Any], kind: ClassificationType) -> d
 
 
 def _second_type(content: Any, kind: ClassificationType) -> str | None:
-    """Return an error text if the content of a typed answer names another type, else None."""
+    """Return an error text if the `messageType` in an answer's content names another type, else None."""
     inner = content.get(MESSAGE_TYPE) if isinstance(content, dict) else None
     if inner is None or inner == kind.name:
         return None
@@ -299,7 +299,7 @@ def _second_type(content: Any, kind: ClassificationType) -> str | None:
 
 
 def _second_value(kind: ClassificationType, content: Any, value: Mapping[str, Any]) -> str | None:
-    """Return an error text if a member of the content has a different value outside of the content, else None."""
+    """Return an error text if the content and the object around it give a member two values, else None."""
     if kind.tool is None or not isinstance(content, dict) or describes_whole_answer(kind.schema):
         return None
     known = content.keys() | (member_names(kind.schema) or frozenset())
@@ -360,7 +360,7 @@ def missing_type_error(kinds: Sequence[ClassificationType]) -> ParseError:
 
 
 def _may_be(kind: ClassificationType, content: Any) -> bool:
-    """Return True if data without a type name may be meant as this type, even if it does not fit the schema."""
+    """Return True if an untyped answer may be meant as this type, even if it does not fit the schema."""
     if not kind.schema or not isinstance(content, dict) or not content:
         return True
     names = member_names(kind.schema)

@@ -12,7 +12,7 @@ from .partial_answers import PartialAnswer, follow_prose
 from .prompts import WHO
 
 _MAY_BE_JSON = frozenset('{["`n<')
-"""First characters of text that may be more than prose: JSON, a code fence, `null`, a reasoning tag."""
+"""First characters of answers that may not be prose: JSON, a code fence, `null`, or a reasoning tag."""
 
 _TAGS = ("<think>", "<thinking>")
 """Opening tags of reasoning before the answer."""

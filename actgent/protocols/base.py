@@ -39,7 +39,7 @@ _JSON_STARTS = ("{", "[", "`")
 
 
 MESSAGE_TYPE = "messageType"
-"""Key of an answer's type name."""
+"""Key in an answer whose value is the name of the answer's type."""
 
 
 def read_schema(schema: object, place: str = "") -> Mapping[str, Any] | None:
@@ -408,7 +408,9 @@ class PromptTemplate(abc.ABC):
     stages: ClassVar[Sequence[str]] = ()
     """Names of the stages, for `Agent.on_query(stage=)`; empty if the protocol has no stages."""
     final_stage: ClassVar[str | None] = None
-    """Stage that answers the user. Answers of other stages are marked as intermediate; None marks no answer."""
+    """Stage whose answers are for the user. Answers of other stages are marked as intermediate. None marks no answer
+    as intermediate.
+    """
 
     def request(self, view: TurnView) -> Request:
         """Return the additions to the conversation for the next model call."""
@@ -555,7 +557,7 @@ class Protocol(PromptTemplate, Classifier):
 
     @property
     def halves(self) -> tuple[object, object]:
-        """The template and the classifier, for error texts."""
+        """Template and classifier of the protocol, named in error texts."""
         return self, self
 
     def script(self, text: str, call: ToolCall | None = None) -> Sequence[str]:

@@ -50,12 +50,12 @@ class StreamingText:
 
     @property
     def is_unread(self) -> bool:
-        """True if the text has grown since the last read."""
+        """True if chunks were received since the last read."""
         return self.size > self._read_size
 
     @property
     def whole(self) -> str:
-        """The whole text, without counting as a read."""
+        """Text received so far. Unlike `read`, it does not change the time of the next read."""
         return "".join(self._chunks)
 
     def read(self) -> str:
@@ -93,7 +93,9 @@ class PartialAnswer:
     """Number of visible characters that were returned so far."""
     _follower: Follower | None = None
     _reads_next: bool = False
-    """True if the next chunk triggers a read: the shown part ended in an escape sequence, so that no follower could start."""
+    """True if the next chunk triggers a read of the whole text, because the shown part ended in an incomplete escape
+    sequence.
+    """
 
     def add(self, chunk: str) -> str:
         """Add the next chunk and return the text that may be shown now for the first time."""

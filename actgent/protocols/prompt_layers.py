@@ -112,7 +112,12 @@ class SystemPrompt:
         return bool(session_names_in(template)) or (self.layer is not None and self.layer.is_live)
 
     def first(self) -> str:
-        """Return the prompt for a session without state and memory; the final prompt if it does not depend on the session."""
+        """Return the prompt of a new session without state and memory.
+
+        It is the final prompt if the prompt does not depend on the session.
+
+        It is the final prompt if the prompt does not depend on the session.
+        """
         return self.render(EMPTY_SESSION_FACTS if self.is_live else {})
 
     def render(self, facts: Mapping[str, Any]) -> str:

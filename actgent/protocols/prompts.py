@@ -85,7 +85,12 @@ NAMED_TYPES = """\
 
 
 def _json(value: Any, indent: int | None = None) -> str:
-    """Return a value as JSON for a prompt. The `tojson` of jinja2 would escape `<`, `>`, `&` and `'` for HTML."""
+    """Return a value as JSON text for a prompt.
+
+    The `tojson` filter of jinja2 is not used, because it escapes `<`, `>`, `&` and `'` for HTML.
+
+    The `tojson` filter of jinja2 is not used, because it escapes `<`, `>`, `&` and `'` for HTML.
+    """
     return json.dumps(value, ensure_ascii=False, default=dict, indent=indent)
 
 
@@ -195,7 +200,9 @@ class PromptManager:
     profile: Profile
     """Profile of the agent, for templates."""
     _system: str | None = attrs.field(default=None, kw_only=True)
-    """System prompt if it is not the template alone, e.g. with layers; None until it is rendered."""
+    """System prompt of all sessions if it is not the template alone, e.g. with layers; None before the first
+    rendering.
+    """
     live: SessionRenderer | None = attrs.field(default=None, kw_only=True)
     """Renders the system prompt of each session; None if all sessions have the same system prompt."""
     assistant: str = attrs.field(kw_only=True)
@@ -206,7 +213,9 @@ class PromptManager:
     """System and assistant prompts of sessions, by kind, session id and owner."""
     _last_tools: Sequence[ToolSpec] | None = attrs.field(init=False, default=None)
     _tools_checksum: int = attrs.field(init=False, default=0)
-    """Checksum of the last tools and the assistant template, cached because the tools of an agent rarely change."""
+    """Checksum of the last tools and the assistant template. It is cached, because the tools of an agent rarely
+    change.
+    """
 
     @assistant.default
     def _default_assistant(self) -> str:
@@ -235,7 +244,7 @@ class PromptManager:
 
     @property
     def form_template(self) -> str:
-        """The part of the protocol's template that describes the answer format; empty if any text is an answer."""
+        """Part of the protocol's template that describes the answer format; empty for a protocol without a format."""
         return self.template.template.removeprefix(WHO)
 
     def with_form(self, text: str, facts: Mapping[str, Any] = MappingProxyType({})) -> str:

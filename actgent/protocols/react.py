@@ -42,7 +42,7 @@ from .prompts import NAMED_TYPES, WHO
 from .strategies import KeywordStrategy, Mode, Strategy
 
 _REASONING = ("question_nature", "context", "additional_info")
-"""Keys of the model's explanations."""
+"""Keys in an answer that hold the model's explanations."""
 _KEYS = frozenset(("primary_action", *_REASONING))
 _ACTION_KEYS = frozenset(("response_purpose", "response_content", "response_description", MESSAGE_TYPE))
 _CALL_KEYS = frozenset(("name", "parameters"))

@@ -71,7 +71,7 @@ class Router(Protocol):
 
 _FENCE = re.compile(r"\A\s*```[\w+-]*\s*")
 _LABEL = re.compile(r"\[[^\[\]{}\"',]{1,80}\](?:\(\S+\)|:?\s+\w)")
-"""`[1] says so`, `[Note] it is late`, `[here](https://...)`: prose that begins with a bracket."""
+"""Pattern of prose that begins with a bracket: `[1] says so`, `[Note] it is late`, `[here](https://...)`."""
 _DATA_ONLY = re.compile(
     r"""[-+.\deE,\s]+ | None | True | False | undefined | NaN
     | [A-Za-z_][\w.]*\(.*\)\s*;?              # a call
@@ -162,7 +162,7 @@ def _data(value: dict[str, Any]) -> Any:
 
 
 def _event(value: dict[str, Any], kinds: Kinds) -> list[Outcome]:
-    """Return the outcomes of an answer in the format of `simple`: an event, or the call of the type's tool."""
+    """Return the outcomes of an answer `{"messageType", "content"}`: an event, or the call of the type's tool."""
     name = value["messageType"]
     content = value.get("content", {key: member for key, member in value.items() if key != "messageType"})
     kind = type_named(kinds, name)

@@ -75,11 +75,11 @@ _CALL = CallFormat(
     ("tool_name",), 'each of tool_calls needs {"id": ..., "tool_name": "<tool>", "parameters": {...}}'
 )
 _BROKEN = ("truncated", "broken", "nested")
-"""Beginnings of the error texts for JSON that cannot be parsed."""
+"""Beginnings of error texts that mean that a text is no valid JSON."""
 _NO_OBJECT = "the answer must be one JSON object"
 _NO_STEP = 'the answer must be a JSON object with "plan", "tool_calls" or "final_answer"'
 _UNRELATED = (None, _NO_OBJECT, _NO_STEP)
-"""Error texts for values that are unrelated to the protocol, such as an example; None is a valid value."""
+"""Error texts that mean that a JSON value is not an answer of this protocol, such as an example in prose."""
 
 Kind = Literal["plan", "step", "final"]
 
@@ -255,7 +255,12 @@ def _objects(text: str) -> list[Step]:
 
 
 def _select_step(found: list[Step], text: str) -> Step:
-    """Return the first step if it is a plan, or if only final answers follow, which lack its results."""
+    """Return the step to execute: the first step if it is a plan, or if only final answers follow it.
+
+    These final answers lack the results of the step.
+
+    Those final answers lack the results of the step.
+    """
     first, *later = found
     if first.kind == "plan" or not later or (first.kind == "step" and all(s.kind == "final" for s in later)):
         return first
@@ -270,7 +275,7 @@ def _is_prose(text: str, reason: str) -> bool:
 
 
 def _is_json(text: str) -> bool:
-    """True for text such as `null`, `5` or `true`: JSON, but no answer."""
+    """Return True if a text is a JSON value that is no object, e.g. `null`, `5` or `true`."""
     try:
         json.loads(text)
     except (ValueError, RecursionError):
@@ -321,7 +326,7 @@ def _step(value: dict[str, Any]) -> Step:
 
 
 def _plan(plan: Any) -> str:
-    """Return the text of a plan, with a list joined by newlines; empty for any other value."""
+    """Return the plan of an answer as text: a list is joined by newlines; empty for other values."""
     if isinstance(plan, list) and all(isinstance(line, str) and line.strip() for line in plan):
         return "\n".join(plan)
     return plan if isinstance(plan, str) and plan.strip() else ""

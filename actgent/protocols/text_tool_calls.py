@@ -42,7 +42,7 @@ _METADATA_KEYS = frozenset((*IDS, "type", "index"))
 _REMARKS = frozenset(
     "analysis comment confidence explanation rationale reason reasoning thought thoughts toolthought".split()
 )
-"""Keys of explanations, in lower case without separators; never treated as arguments."""
+"""Keys in a written call that hold explanations, in lower case without separators. They are never arguments."""
 _EMPTY_VALUES: tuple[Any, ...] = (None, "", {}, [])
 _MAX_SHOWN_KEY_CHARS = 100
 
@@ -65,7 +65,7 @@ class CallFormat:
     names: tuple[str, ...]
     """Keys that may hold the tool name."""
     expected: str
-    """Error text for a value that names no tool."""
+    """Error text for a value that has no tool name in one of the expected keys."""
     decodes: bool = False
     """True if arguments may be the JSON text of an object, and if calls in the provider's format are accepted."""
 
@@ -101,7 +101,7 @@ class CallFormat:
         return f"the arguments of {quoted(call.name)} must be an object"
 
     def is_bare(self, calls: Iterable[Any]) -> bool:
-        """Return True if one of these valid calls has no arguments."""
+        """Return True if at least one of these valid calls has no arguments."""
         return not all(self.read(call).arguments for call in calls)
 
     def _read_encoded(self, value: Mapping[str, Any], function: Mapping[str, Any]) -> WrittenCall:

@@ -60,7 +60,9 @@ _STOPS: dict[str, StopReason] = {
 }
 _CACHE = {"type": "ephemeral"}
 _OPENING = "(The conversation begins with your own message.)"
-"""Text of a user message before a conversation that starts with the assistant, since the API rejects such conversations."""
+"""Text of a user message that is inserted before a conversation that starts with the assistant, since the API
+rejects such conversations.
+"""
 
 
 class Anthropic(Remote):
@@ -289,7 +291,9 @@ def _tool(tool: ToolSpec, parameters: Mapping[str, Any]) -> Body:
 
 
 def _mark(body: Body) -> None:
-    """Mark the ends of cached prefixes: tools, system prompt, the last answer, and the conversation.
+    """Set cache markers at the ends of tools, system prompt, last answer and conversation.
+
+    The last answer is marked because the messages after it may only be sent in this call.
 
     The last answer is marked because the messages after it may only be sent in this call.
     """
@@ -305,7 +309,7 @@ _MARKABLE = ("tool", "text", "image", "document", "tool_result", "tool_use")
 # --- responses --------------------------------------------------------------------------------------
 
 _CITATIONS = "actgent.citations"
-"""Type of the `Opaque` part after a text that holds the citations of the text."""
+"""Type of the `Opaque` part that follows a text and holds the citations of the text."""
 
 
 def _read_block(block: Body, names: Mapping[str, str], source: str) -> Iterator[Part]:
@@ -324,12 +328,15 @@ def _read_block(block: Body, names: Mapping[str, str], source: str) -> Iterator[
 
 
 def _is_decoded_call(block: Body) -> bool:
-    """Return True for a call whose input is decoded JSON, so that a truncated call cannot be recognized."""
+    """Return True if the input of a tool call is decoded JSON, so that a truncated call cannot be recognized."""
     return block.get("type") == "tool_use" and not isinstance(block.get("input"), str)
 
 
 class _MessageAssembler(StreamAssembler):
-    """Assembles content blocks from their start and delta events. The first and last events contain the message's fields."""
+    """Assembles the content blocks of a streamed answer from their start and delta events.
+
+    The first and last events contain the message's fields.
+    """
 
     def __init__(self) -> None:
         self._message: Body = {}
@@ -381,7 +388,10 @@ class _MessageAssembler(StreamAssembler):
 
 
 def _join_pieces(block: Body, pieces: dict[str, list[str]]) -> Body:
-    """Return a block with its joined pieces. The input of our tools stays text; that of the provider's tools is decoded."""
+    """Return a content block with its joined pieces.
+
+    Input of the caller's tools stays text; input of the provider's tools is decoded.
+    """
     whole = dict(block)
     for key, texts in pieces.items():
         text = "".join(texts)

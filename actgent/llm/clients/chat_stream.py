@@ -14,9 +14,9 @@ import attrs
 from actgent.llm.http import Body, StreamAssembler, read_arguments, to_json
 
 _APPENDED_LISTS = frozenset({"thinking", "text"})
-"""Types of list items without an index that are received in pieces (Mistral's thinking, LiteLLM's thinking blocks)."""
+"""Types of list items that arrive in pieces without an index (Mistral's thinking, LiteLLM's thinking blocks)."""
 _WHOLE = frozenset({"id", "index", "type", "name", "format", "signature"})
-"""Text fields that are never split. Some servers repeat them in each chunk."""
+"""Text fields that are replaced and never appended to, because some servers repeat them in each chunk."""
 
 
 class CompletionAssembler(StreamAssembler):
@@ -79,7 +79,7 @@ class ContentParts:
         self._parts: list[Body] = []
 
     def feed(self, content: object) -> None:
-        """Add the content of one delta."""
+        """Append the content of one stream delta."""
         if isinstance(content, str):
             if not content:
                 return
@@ -121,7 +121,7 @@ def _item_text(item: Any) -> str:
 
 _MARKS = re.compile(r'["\\{}\[\]]')
 _MAX_VALUES = 8
-"""Maximum number of consecutive JSON values, the same as in `read_arguments`."""
+"""Maximum number of consecutive JSON values in the arguments of one call, the same as in `read_arguments`."""
 
 
 @attrs.define(eq=False)
@@ -142,7 +142,7 @@ class _CompletenessScanner:
         return not self._in_string and self._depth == 0 and 0 < self._values <= _MAX_VALUES
 
     def scan(self, pieces: list[str]) -> None:
-        """Count the complete JSON values in the pieces of arguments that were added since the last scan."""
+        """Scan the new pieces of a call's arguments, and update the number of complete JSON values."""
         for place in range(self._scanned, len(pieces)):
             text, at = pieces[place], 0
             if self._is_escaped and text:
@@ -173,7 +173,7 @@ class _Call:
     function_fields: Body = attrs.field(factory=dict)
     """Fields of the call's function that the API does not define."""
     _read: tuple[int, Mapping[str, Any] | None] = (0, None)
-    """Number of pieces that were parsed, and the arguments in them (None if they are incomplete)."""
+    """Cached result of parsing: number of pieces that were parsed, and their arguments (None if incomplete)."""
     _ends: _CompletenessScanner = attrs.field(factory=_CompletenessScanner)
 
     def is_whole(self) -> bool:
@@ -214,7 +214,7 @@ class CallAssembler:
         self._by_id: dict[str, _Call] = {}
 
     def feed(self, piece: Body) -> None:
-        """Add one item of a delta's `tool_calls`."""
+        """Add one item of a delta's `tool_calls` to the call that it belongs to."""
         kind = "custom" if piece.get("custom") else "function"
         inner: Body = piece.get(kind) or {}
         name, text = inner.get("name") or "", inner.get("input" if kind == "custom" else "arguments")
@@ -258,20 +258,20 @@ class CallAssembler:
         return self._calls[-1] if self._calls else None
 
     def _unfinished(self, call_id: str, text: str) -> _Call | None:
-        """Return the last call if a piece without a name, with an unknown index and id, can only belong to it."""
+        """Return the last call if a piece without a name and with unknown index and id must belong to it, else None."""
         last = self._calls[-1] if self._calls else None
         if last is None or (text and last.is_filled()) or (call_id and not text):
             return None
         return last
 
     def _is_repetition(self, call: _Call) -> bool:
-        """Return True if a call has the name of the call before it, and neither id nor arguments."""
+        """Return True if a call repeats the name of the previous call and has neither id nor arguments."""
         before = self._calls[-2] if len(self._calls) > 1 else None
         return before is not None and before.name == call.name and not call.id and not call.pieces
 
 
 def _starts_next(known: _Call, call_id: str, name: str, text: str) -> bool:
-    """Return True if a piece with a name starts a new call with the same index or without an index."""
+    """Return True if a named piece with the index of a known call, or without an index, starts a new call."""
     if not known.name:
         return False
     if call_id and known.id:
@@ -333,7 +333,7 @@ def _grow_item(known: list[Any], item: Any) -> None:
 
 
 def _continues(last: Body, item: Body) -> bool:
-    """Return True if an item is the next piece of the last item of its list."""
+    """Return True if a streamed list item is the next piece of the last item of the list."""
     if "index" in item:
         return (last.get("index"), last.get("type")) == (item["index"], item.get("type"))
     is_piece = item.get("type") in _APPENDED_LISTS and last.get("type") == item.get("type")

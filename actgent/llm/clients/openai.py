@@ -58,9 +58,13 @@ _DIALECT = "openai"
 _MESSAGE_FIELDS = "actgent.message_fields"
 """Type of the `Opaque` part that holds the fields of a message that the API does not define."""
 _FOREIGN_CALL_SIGNATURE = "skip_thought_signature_validator"
-"""Google's signature for a call of another model (ai.google.dev/gemini-api/docs/thought-signatures)."""
+"""Signature that Google documents for tool calls of another model
+(ai.google.dev/gemini-api/docs/thought-signatures).
+"""
 _BRIDGE = "Understood."
-"""Text of the assistant message between a tool message and a user message, for providers that require one."""
+"""Text of an assistant message that is inserted between a tool message and a user message, for providers that
+require one.
+"""
 _OPENING = "(The conversation begins with your own message.)"
 _STOPS: dict[str, StopReason] = {
     "length": "length",
@@ -73,12 +77,12 @@ _STOPS: dict[str, StopReason] = {
 }
 """Stop reason by `finish_reason`. Other values mean a normal end; servers have various ones (`eos`, `function_call`)."""
 _ABORTED = frozenset({"error", "abort", "insufficient_system_resource", "malformed_function_call"})
-"""Values of `finish_reason` after the server aborted an answer (OpenRouter, vLLM, DeepSeek, Gemini)."""
+"""Values of `finish_reason` that mean that the server aborted the answer (OpenRouter, vLLM, DeepSeek, Gemini)."""
 _COMPLETION_LIMIT_MODELS = re.compile(r"(.*/)?(o\d|gpt-([5-9]|\d\d))")
-"""Names of models that reject `max_tokens` in favour of `max_completion_tokens`."""
+"""Pattern of the names of models that reject `max_tokens` and require `max_completion_tokens`."""
 _OPENAI_HOSTS = (".openai.com", ".azure.com")
 _AUDIO_MODELS = re.compile("audio|gemini|voxtral|omni")
-"""Names of models that accept audio. Others reject a request that contains audio."""
+"""Pattern of the names of models that accept audio. Other models reject a request that contains audio."""
 _AUDIO = {"audio/wav": "wav", "audio/x-wav": "wav", "audio/mpeg": "mp3", "audio/mp3": "mp3"}
 
 
@@ -122,7 +126,10 @@ class OpenAI(Remote):
         return body
 
     def _form(self, wanted: ResponseFormat, with_tools: bool) -> Body | None:  # noqa: FBT001 - one caller
-        """Return the request field for a response format; None if the model has none, so that only the prompt has the schema."""
+        """Return the request field for a response format; None if the model has no such field.
+
+        Then only the prompt contains the schema.
+        """
         if with_tools and not re.search(self.row.format_with_tools, self.model):
             return None
         try:
@@ -209,7 +216,7 @@ class OpenAI(Remote):
 
     @property
     def _accepts_video(self) -> bool:
-        """True for servers other than OpenAI's. Some of them accept videos as `video_url`."""
+        """True for servers other than OpenAI's, some of which accept videos as `video_url`."""
         return not f".{self._host}".endswith(_OPENAI_HOSTS)
 
     def _limit_field(self) -> str:
@@ -356,7 +363,10 @@ def _tool(tool: ToolSpec, parameters: Mapping[str, Any]) -> Body:
 
 
 def _fix_order(messages: Iterable[Body], row: CompatibleProvider) -> list[Body]:
-    """Return the messages in an order that the provider accepts: with fillers, and neighbours of one role merged."""
+    """Return the messages in an order that the provider accepts.
+
+    Filler messages are inserted, and adjacent messages of one role are merged.
+    """
     if row.has_user_after_tool and not row.alternates:
         return list(messages)
     ordered: list[Body] = []
@@ -374,7 +384,7 @@ def _fix_order(messages: Iterable[Body], row: CompatibleProvider) -> list[Body]:
 
 
 def _merge_messages(first: Body, second: Body) -> Body:
-    """Merge two messages of one role."""
+    """Return one message with the contents and tool calls of two adjacent messages of the same role."""
     one, other = first.get("content"), second.get("content")
     content: Any = one or other
     if one and other:
@@ -398,7 +408,7 @@ def _first_choice(choices: list[Body]) -> Body:
 _KNOWN_FIELDS = frozenset(
     {"role", "content", "refusal", "tool_calls", "function_call", "audio", "annotations"}
 )
-"""Fields of a message that are decoded. Other fields are kept as unknown."""
+"""Message fields that the client decodes. All other fields are kept as unknown fields."""
 _REASONING_FIELDS = (
     "reasoning_content",
     "reasoning",

@@ -48,7 +48,9 @@ from actgent.messages import (
 
 _DIALECT = "openai-responses"
 _REASONING = re.compile(r"(.*/)?(o\d|codex|gpt-([5-9]|\d\d)(?!.*-chat-latest))")
-"""Names of models that can return encrypted reasoning. Others answer a request for it with 400."""
+"""Pattern of the names of models that can return encrypted reasoning. Other models answer a request for it with
+status 400.
+"""
 _CUTS: dict[str, StopReason] = {"content_filter": "filter"}
 
 

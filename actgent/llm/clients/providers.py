@@ -32,9 +32,11 @@ class CompatibleProvider:
     """Regular expression of the models that accept a JSON Schema as response format. Other models are asked for any JSON
     object; the prompt contains the schema, and answers are validated with it in any case."""
     format_with_tools: str = ""
-    """Regular expression of the models that accept a response format together with tools; for other models see above."""
+    """Regular expression of the models that accept a response format together with tools. Other models get the
+    format only without tools.
+    """
     id_length: int = 0
-    """Required length of tool call ids, which must be letters and digits; 0 accepts the ids of OpenAI."""
+    """Required length of tool call ids, which must be letters and digits; 0 if OpenAI's ids are accepted."""
     reasoning: str = ".*"
     """Regular expression of the reasoning fields that the provider accepts in later requests."""
     takes_unknown_fields: bool = True
@@ -44,7 +46,9 @@ class CompatibleProvider:
     has_user_after_tool: bool = True
     """False if the provider rejects a user message directly after a tool message. A short assistant message is inserted then."""
     alternates: bool = False
-    """True if roles must alternate and the user must begin, as some chat templates require."""
+    """True if user and assistant messages must alternate and a user message must come first, as some chat templates
+    require.
+    """
     schemas: str = "openai"
     """Name of the accepted subset of JSON Schema; see `STYLES`."""
     unsigned_calls: str = ""

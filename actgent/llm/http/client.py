@@ -76,7 +76,9 @@ _AFTER_ANSWER_SECONDS = 5.0
 _AFTER_END_SECONDS = 0.2
 """Maximum seconds between the end marker and the end of a stream."""
 _KEEPALIVE = re.compile(rb"\[?[A-Za-z][\w .:-]{0,100}\]?")
-"""Stream data of proxies that is not JSON: `[PING]`, `ping`, `keep-alive`."""
+"""Pattern of stream data that proxies send to keep a connection open and that is not JSON: `[PING]`, `ping`,
+`keep-alive`.
+"""
 
 
 class RemoteOptions(TypedDict, total=False):
@@ -114,9 +116,9 @@ class StreamAssembler(abc.ABC):
     """Assembles the events of one stream into the body of an answer."""
 
     begun = False
-    """True after the first event. A failure after it is a broken answer."""
+    """True after the first event. A failure after the first event means an interrupted answer."""
     complete = False
-    """True if the answer is complete, so that a lost connection does no harm. Usage may still follow."""
+    """True if the answer is complete. A lost connection is then no error. Usage may still follow."""
     ended = False
     """True after the end marker of the stream. Later data is ignored."""
 
@@ -156,10 +158,10 @@ class Remote(LLM):
     style: SchemaStyle = OPENAI_STYLE
     """Subset of JSON Schema that the provider accepts."""
     key_needed_everywhere: ClassVar[bool] = False
-    """True if even a server at an `http://` address, such as a local one, needs a key."""
+    """True if a server at an `http://` address, such as a local server, also needs an API key."""
 
     def __init_subclass__(cls, **options: Any) -> None:
-        """Add hints about misspelt arguments to the errors of a subclass's constructor."""
+        """Make the constructor of a subclass suggest the right name for a misspelt argument."""
         super().__init_subclass__(**options)
         if "__init__" in vars(cls):
             hints_for_clients(cls)
@@ -428,7 +430,10 @@ class Remote(LLM):
     def _feed(
         self, stream: "_Stream", chunk: bytes | None, assembler: StreamAssembler, response: httpx2.Response
     ) -> list[str]:
-        """Return the pieces of answer text in a chunk; None as chunk is the end of the stream."""
+        """Feed a chunk to the assembler and return the new pieces of answer text.
+
+        A chunk of None is the end of the stream.
+        """
         return self._parse_safely(lambda: list(self._texts(stream, chunk, assembler, response)), response)
 
     def _texts(
@@ -537,7 +542,7 @@ class Remote(LLM):
         )
 
     def _add_url_advice(self, detail: object, response: httpx2.Response) -> object:
-        """Add to a 404 how `base_url=` is probably wrong, unless the provider gives another reason, such as an unknown model."""
+        """Add advice about `base_url=` to a 404, unless the provider gives another reason, such as an unknown model."""
         text = str(detail.get("message", "")) if isinstance(detail, Mapping) else str(detail or "")
         if response.status_code != HTTPStatus.NOT_FOUND or "model" in str(detail).lower():
             return detail
@@ -550,7 +555,10 @@ class Remote(LLM):
         return {"message": f"{text[:200] or 'not found'} (404 from {self._host}): {advice}"}
 
     def _root_text(self, error: BaseException) -> str:
-        """Return the text of the innermost exception without secrets. A rejected request may quote any header."""
+        """Return the text of the innermost exception with secrets removed.
+
+        The text of a rejected request may quote any header.
+        """
         while (cause := error.__cause__ or error.__context__) is not None:
             error = cause
         if isinstance(error, BaseExceptionGroup):  # one for each address of the host
@@ -565,7 +573,7 @@ class Remote(LLM):
 
     @property
     def rate_limiter(self) -> RateLimiter:
-        """RateLimiter of the requests in this trio run: the configured one, or that of the base URL and key."""
+        """Rate limiter in the current trio run: the configured one, or the shared one of URL and key."""
         if not self._is_own_rate_limiter or self._rate_limiter is None:
             # Stored, since the shared rate limiter only lives as long as a client refers to it.
             self._rate_limiter = shared_rate_limiter(self._rate_limit_key)
@@ -644,7 +652,7 @@ class _Stream:
     has_surrogates: bool = False
     """True if a text may end with half of a surrogate pair."""
     last_words: str = ""
-    """Last data that was not JSON: a keep-alive, or an error message of a proxy."""
+    """Last stream data that was not JSON: a keep-alive, or an error message of a proxy."""
     _half: str = ""
 
     @property
@@ -674,7 +682,7 @@ class _Call:
     on_text: OnText | None
     """Callback for streamed text, or None."""
     begun: float
-    """Time at which the call started, by trio's clock."""
+    """Start time of the call, in seconds of trio's clock."""
     work: ModelWork | None = None
     """Span of the attempt; None without tracing."""
 
@@ -695,7 +703,10 @@ _MALFORMED = (AttributeError, IndexError, KeyError, TypeError, ValueError)
 
 
 def _is_stream(response: httpx2.Response, *, asked: bool) -> bool:
-    """Return True if the response is a stream, by its content type. `asked` decides without one, since servers ignore `stream`."""
+    """Return True if the content type of a response is an event stream.
+
+    Without a content type, return `asked`, which is True if the request asked for a stream.
+    """
     kind = response.headers.get("content-type", "")
     if "event-stream" in kind or "json" in kind:
         return "event-stream" in kind
@@ -749,7 +760,7 @@ def _has_version(url: str) -> bool:
 
 
 def _detail(body: object) -> object:
-    """Return the error object in an error body, at any depth. Gemini wraps it in a list."""
+    """Return the error object in an error body, at any depth. Gemini wraps the object in a list."""
     if isinstance(body, list) and len(body) == 1:
         body = body[0]
     return body["error"] if isinstance(body, Mapping) and body.get("error") else body

@@ -106,7 +106,7 @@ def read_arguments(arguments: object) -> Mapping[str, Any] | str:
 
 
 def _arguments_value(text: str) -> Any:
-    """Decode the only value in a text.
+    """Decode a text that contains exactly one distinct JSON value.
 
     Raises:
         JSONDecodeError: The text is not JSON, or contains several different values.

@@ -46,7 +46,9 @@ class RefusedMedia:
     """The last 1,000 images and files that the provider rejected."""
 
     _keys: OrderedDict[int, None] = attrs.field(factory=OrderedDict)
-    """Hashes of the media, since the objects themselves would take memory. A hash collision only omits a medium."""
+    """Hashes of the rejected media. The media themselves would take much memory. After a hash collision, an accepted
+    medium is omitted as well.
+    """
 
     def __bool__(self) -> bool:
         return bool(self._keys)

@@ -46,7 +46,9 @@ _CODES: dict[str, type[ModelError]] = {
     "content_filter": BadRequest,
     **dict.fromkeys(OVERFLOW_CODES, BadRequest),
 }
-"""Error codes and types that decide the class with any status. `insufficient_quota` has status 429, but a retry never helps."""
+"""Exception classes by error code, for codes that decide the class with any status. `insufficient_quota` has status
+429, but a retry never helps.
+"""
 
 _VAGUE_CODES: dict[str, type[ModelError]] = {
     "invalid_request_error": BadRequest,
@@ -55,7 +57,9 @@ _VAGUE_CODES: dict[str, type[ModelError]] = {
     "api_error": ProviderUnavailable,
     "server_error": ProviderUnavailable,
 }
-"""Error types that providers also send with 401 and 429, so they only decide if there is no status."""
+"""Exception classes by error type, used only if the response has no status. Providers also send these types with 401
+and 429.
+"""
 
 _STATUSES: dict[int, type[ModelError]] = {
     401: NotAuthorized,
@@ -74,10 +78,10 @@ _DURATION = re.compile(
 )
 _TIME = r"(?:\d[\d.]* ?(?:ms|days?|d|hours?|h|minutes?|min|m|seconds?|sec|s)\b,? ?|\d[\d.]*(?:h|m)(?=\d))+"
 _RETRY_HINT = re.compile(rf"(?:retry|try again) (?:in|after) ({_TIME})", re.IGNORECASE)
-"""Duration in the message of a rate-limit error."""
+"""Pattern of the duration in the message of a rate-limit error."""
 _UNKNOWN_USAGE = Usage(cost=None)
 _UNREADABLE_CODES = frozenset({"tool_use_failed", "output_parse_failed", "json_validate_failed"})
-"""Error codes of Groq if its server could not parse the model's output. The body contains that output."""
+"""Error codes that Groq sends if it could not parse the model's output. The error body contains the output."""
 _CALLED = re.compile(r"<function[=(]\s*\"?([\w.-]+)|\"name\"\s*:\s*\"([\w.-]+)\"|^\W*([\w.-]+)\(")
 
 
@@ -89,7 +93,7 @@ class UnreadableCall(BadRequest):
         self.generation = generation
 
     def answer(self, names: Mapping[str, str]) -> ModelResponse:
-        """Return the output as an answer that the agent will reject and correct: a call with invalid arguments, or a text."""
+        """Return the unparsed output as an answer that the agent rejects: an invalid call, or text."""
         found = _CALLED.search(self.generation) if self.code != "json_validate_failed" else None
         if found is None:
             return ModelResponse(parts=(Text(self.generation),), usage=_UNKNOWN_USAGE)
@@ -134,7 +138,7 @@ def provider_error(
 def broken(
     reason: str, headers: Headers, *, model: str, secrets: Secrets, code: str | None = None
 ) -> StreamInterrupted:
-    """Return the exception for an unusable answer with status 200."""
+    """Return a `StreamInterrupted` for an unusable answer with status 200."""
     return StreamInterrupted(
         reason, model=model, status=200, code=code, request_id=request_id(headers, secrets)
     )
@@ -216,7 +220,7 @@ def _code(words: list[str]) -> str:
 
 
 def _generation(words: list[str], fields: Mapping[str, Any]) -> str | None:
-    """Return the model's output if the error is about it, else None."""
+    """Return the model's output from an error about that output, else None."""
     text = fields.get("failed_generation")
     return text if isinstance(text, str) and text.strip() and _UNREADABLE_CODES.intersection(words) else None
 

@@ -203,7 +203,7 @@ _answers: dict[tuple[int, str], tuple[object, AnswerSchema]] = {}
 def _cached(
     known: dict[tuple[int, str], tuple[object, T]], schema: object, style: SchemaStyle, make: Callable[[], T]
 ) -> T:
-    """Return the cached result for a schema object, or call `make`. Schemas must not be changed in place."""
+    """Return the cached result of `make` for a schema object and style. The schema must not be changed in place."""
     key = id(schema), style.name
     found = known.get(key)
     if found is None:
@@ -297,7 +297,7 @@ class _Rewriter:
     def _array(
         self, made: dict[str, Any], schema: Mapping[str, Any], trail: tuple[str, ...], level: int
     ) -> None:
-        """Set `items` of an array, since providers accept one schema for all items."""
+        """Set the `items` of an array schema. Providers accept only one schema for all items."""
         items = schema.get("items", True)
         positions = schema.get("prefixItems", items if isinstance(items, list | tuple) else ())
         if not positions:

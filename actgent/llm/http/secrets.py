@@ -15,7 +15,7 @@ MIN_SECRET_CHARS = 8
 _REVEALING_CHARS = 4
 """Number of characters at the start or end of a secret that identify it, so that they are redacted too."""
 _REVEALING_CHARS_MASKED = 3
-"""The same for a token of which the rest is masked, such as `sk-...abc`."""
+"""Number of characters at the start or end of a partly masked secret, such as `sk-...abc`, that identify it."""
 _MAX_TEXT_CHARS = 10_000
 _TOKEN = re.compile(r"[^\s\"'`<>(){}\[\],;:=/?&]+")
 _MASK = re.compile(r"[*•…]+|\.{2,}|[xX]{4,}|#{2,}")

@@ -24,7 +24,7 @@ MAX_MODELS = 100
 """Maximum number of models with stored state. Above it, the idle model that was unused longest is removed."""
 _OVERLOADED = (503, 529)
 _WEIGHT = 0.1
-"""Weight of the newest answer in the predicted usage."""
+"""Weight of the newest answer in the moving averages of the predicted usage."""
 _INITIAL_OUTPUT_TOKENS = 256.0
 """Predicted answer tokens before the first answer."""
 _INITIAL_TOKENS_PER_BYTE = 0.25
@@ -55,7 +55,7 @@ class TokenPredictor:
 
 @attrs.define(eq=False, kw_only=True)
 class ModelState:
-    """Queue, window and detected limits of one model."""
+    """Waiting calls, concurrency window and detected limits of one model."""
 
     window: Window
     queue: CallQueue
@@ -71,9 +71,11 @@ class ModelState:
     """Sum of the reservations up to the newest answered call. The provider has counted all of these."""
     admitted: int = 0
     _uncounted: dict[Call, None] = attrs.field(factory=dict)
-    """Calls after that one, oldest first. The provider may not have counted them yet."""
+    """Calls that the provider may not have counted yet, oldest first."""
     _reported: Cost = NO_COST
-    """Sum that was certainly counted before the newest call whose headers were read."""
+    """Sum of the reservations that the provider had certainly counted when it wrote the newest headers that were
+    read.
+    """
 
     @property
     def is_idle(self) -> bool:
@@ -81,7 +83,7 @@ class ModelState:
         return not self.running and not self.queue
 
     def ready_at(self, call: Call, now: float) -> float:
-        """Return the time at which a call may start; infinity if another call must end first."""
+        """Return the earliest time at which a call may start; infinity if another call must end first."""
         ready = max(now, self.paused_until, self.window.ready_at(self.running, now))
         return max([ready, *(bucket.ready_at(call.cost, now) for bucket in self.learnt.values())])
 
@@ -122,10 +124,14 @@ class ModelState:
         self.counted = max(self.counted, call.total, key=_requests)
 
     def _bounds(self, call: Call, reading: Reading, filled: float) -> tuple[float, float]:
-        """Return the minimum and maximum remaining units of a limit. `filled` is the refill since the call was sent.
+        """Return the minimum and maximum remaining units of a limit after one response.
 
-        The minimum assumes that all calls arrived later, except those that were certainly counted when this call was sent. The
-        maximum assumes that only the calls sent after its certain arrival did.
+        `filled` is the refill since the call was sent. The minimum assumes that all calls arrived later, except those
+        that were certainly counted when this call was sent. The maximum assumes that only the calls sent after its
+        certain arrival did.
+
+        The minimum assumes that all calls arrived later, except those that were certainly counted when this call was
+        sent. The maximum assumes that only the calls sent after its certain arrival did.
         """
         others = (self.total - call.counted - call.cost).of(reading.kind)
         later = (self.total - call.settled).of(reading.kind)
@@ -169,12 +175,12 @@ class AdmissionController:
     models: dict[str, ModelState] = attrs.field(factory=dict)
     """State by model, least recently used first."""
     turns: Turns = attrs.field(factory=Turns)
-    """Turns of the owners over all models."""
+    """Owner that was served last by each priority, common to all models; used for round robin."""
     running: int = 0
     admitted: int = 0
     refused: int = 0
     wakes_at: float = math.inf
-    """Time of the next decision if no event comes earlier."""
+    """Time at which the next decision is due if no call arrives or ends before."""
 
     def state_of(self, model: str) -> ModelState:
         """Return the state of a model; create it if needed."""
@@ -228,7 +234,7 @@ class AdmissionController:
         self._spend(call.cost, now)
 
     def earliest(self, state: ModelState, call: Call, now: float) -> float:
-        """Return the earliest possible start of a call, assuming that no other call waits or runs."""
+        """Return the earliest possible start of a call if no other call waited or ran."""
         buckets: tuple[Limit, ...] = (*self.buckets, *state.learnt.values())
         return max([now, state.paused_until, *(bucket.earliest_start(call.cost, now) for bucket in buckets)])
 
@@ -251,7 +257,7 @@ class AdmissionController:
             self._correct(state, call, Cost(), now)
 
     def withdraw(self, state: ModelState, call: Call, now: float) -> None:
-        """Remove a call that was not sent, and return its reservation."""
+        """Remove a call that was not sent, and release its reservation."""
         if call.state == "waiting":
             state.queue.withdraw(call)
         elif call.state == "running":

@@ -32,7 +32,7 @@ State = Literal["new", "waiting", "running", "over"]
 
 @attrs.define(eq=False, kw_only=True)
 class Call:
-    """One attempt of a model call, from the request for admission to its end."""
+    """One attempt of a model call in the rate limiter, from its arrival to its end."""
 
     session: str
     """Session id; empty for a call without a session, which competes alone."""
@@ -40,7 +40,7 @@ class Call:
     cost: Cost
     """Requests and tokens reserved for the call."""
     arrived: float
-    """Time of the first attempt, by trio's clock."""
+    """Arrival time of the first attempt, in seconds of trio's clock. Retries keep it."""
     owner: str = ""
     """Owner that the call is for; empty uses the session."""
     state: State = "new"
@@ -52,9 +52,9 @@ class Call:
     counted: Cost = NO_COST
     """Part of `total` that the provider had certainly counted when this call was admitted."""
     settled: Cost = NO_COST
-    """Sum of all reservations at the time when the provider had certainly received this call."""
+    """Sum of all reservations of the model at the time when the provider had certainly received this call."""
     task: object = None
-    """The waiting task. This module does not use it."""
+    """Suspended task that waits for admission; set by the rate limiter, unused in this module."""
 
     @property
     def session_key(self) -> object:
@@ -68,7 +68,7 @@ class Call:
 
 
 _Entry = tuple[float, int, Call]
-"""(key, serial number, call), the sort order of a session queue."""
+"""Entry of a session queue: sort key, serial number and call."""
 
 
 @attrs.define(eq=False)
@@ -79,9 +79,9 @@ class _SessionQueue:
     """Earliest time from which a call of this session can be first."""
     calls: list[_Entry] = attrs.field(factory=list)
     stale: int = 0
-    """Number of entries in `calls` that no longer wait."""
+    """Number of calls in `calls` that were withdrawn but not removed yet."""
     entry: QueueEntry[Call] | None = None
-    """Position of the first call in the round robin."""
+    """Entry of the session's first call in the round robin."""
 
     def first(self) -> Call | None:
         """Return the next waiting call, or None."""
@@ -91,7 +91,7 @@ class _SessionQueue:
         return self.calls[0][2] if self.calls else None
 
     def drop_stale(self) -> None:
-        """Count a call that no longer waits, and remove such entries once they are the majority."""
+        """Count a withdrawn call in the queue. Remove all withdrawn calls once they are the majority."""
         self.stale += 1
         if self.stale * 2 > len(self.calls):
             self.calls = [entry for entry in self.calls if entry[2].state == "waiting"]
@@ -116,7 +116,10 @@ class CallQueue:
 
     @property
     def entries(self) -> int:
-        """Number of heap entries, including outdated ones; proportional to the waiting calls."""
+        """Number of entries in all heaps, withdrawn calls included.
+
+        It is proportional to the number of waiting calls.
+        """
         return self._round_robin.entries + sum(len(queue.calls) for queue in self._sessions.values())
 
     def by_priority(self) -> dict[str, int]:
@@ -133,7 +136,7 @@ class CallQueue:
         return None if first is None else first.arrived
 
     def add(self, call: Call) -> None:
-        """Enqueue a waiting model call."""
+        """Add a waiting call to the queue of its session."""
         call.state = "waiting"
         self._count += 1
         queue = self._sessions.setdefault(call.session_key, _SessionQueue(-math.inf))
@@ -143,19 +146,25 @@ class CallQueue:
             self._update_round_robin(queue)
 
     def first(self) -> tuple[float, Call] | None:
-        """Return the next call with its sort key among the calls of other models; None if no call waits."""
+        """Return the next call and its sort key; None if no call waits.
+
+        The keys of several models' queues are comparable.
+        """
         place = self._round_robin.first()
         return None if place is None else (place.owner.turn + self._delays[place.level], place.item)
 
     def admit(self, call: Call, now: float, *, seconds: float) -> None:
-        """Remove the next call for admission. `seconds` is the time in which the provider grants its cost."""
+        """Remove the next call from the queue for admission.
+
+        `seconds` is the time in which the rate limit grants its cost.
+        """
         queue = self._sessions[call.session_key]
         if queue.entry is not None and queue.entry.item is call:
             self._round_robin.take(queue.entry, now + self._share(seconds, len(self._round_robin.owners)))
         self._remove(call, "running", now + self._share(seconds, len(self._sessions)))
 
     def _share(self, seconds: float, sharers: int) -> float:
-        """Return the time until each of `sharers` has had an equal share, at most `age_step`."""
+        """Return the seconds until each of `sharers` sessions has had an equal share, at most `age_step`."""
         return min(self._age_step, seconds * sharers)
 
     def withdraw(self, call: Call) -> None:

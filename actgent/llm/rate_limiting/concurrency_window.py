@@ -21,7 +21,7 @@ import attrs
 BETA = 0.7
 MIN_SIZE = 0.01
 _USED = 0.5
-"""Minimum used fraction of the window for growth."""
+"""Fraction of the window that must be in use for it to grow."""
 _WEIGHT = 0.2
 """Weight of the newest call in the average duration."""
 
@@ -39,21 +39,21 @@ class Window:
     duration: float = 0.0
     """Average duration of a call in seconds."""
     _top: float = math.inf
-    """Size in concurrent calls at the last refusal."""
+    """Number of concurrent calls at the last refusal."""
     _grown: float = 0.0
-    """Seconds since the cut in which the window was in use."""
+    """Seconds since the last cut during which the window was in use."""
     _seen: float = -math.inf
     _started: float = -math.inf
     _cut: float = -math.inf
 
     def ready_at(self, running: int, now: float) -> float:
-        """Return the time at which a further call may start while `running` calls run; infinity if one must end first."""
+        """Return the earliest start of a further call while `running` calls run; infinity if one must end first."""
         if running >= max(1, math.floor(self.size)):
             return math.inf
         return now if self.size >= 1 else max(now, self._started + self.duration / self.size)
 
     def start(self, now: float) -> None:
-        """Note the start of a call."""
+        """Note the start time of a call, since a window below 1 limits the time between calls."""
         self._started = now
 
     def grow(self, running: int, *, seconds: float, now: float) -> None:
@@ -70,7 +70,10 @@ class Window:
             self.size = min(self.limit, max(self.size, self._top * (1 + (1 - BETA) * bend**3)))
 
     def cut(self, left: int, *, started: float, now: float) -> None:
-        """Shrink the window after the refusal of a call sent at `started`, while `left` other calls run."""
+        """Shrink the window after a refusal.
+
+        `started` is the time at which the refused call was sent, `left` the number of other running calls.
+        """
         if left < 1 and started < self._cut:
             return  # The call was sent together with a rejected call, for which the window was already reduced.
         top = float(left) if left >= 1 else min(1.0, self.size)

@@ -26,15 +26,15 @@ class LeaseRequest:
     """A lease request of a process."""
 
     at: float
-    """Time of the request, by trio's clock."""
+    """Time of the request, in seconds of trio's clock."""
     held: float
-    """Leased units that are not spent."""
+    """Leased units that the process has not spent."""
     charge: float
     """Units spent beyond the lease, by answers that used more than their reservation."""
     least: float
-    """Minimum units for the next call to start; 0 if no call waits."""
+    """Minimum units that the next waiting call needs to start; 0 if no call waits."""
     wanted: float
-    """Units that the process would spend within a second, at least `least`."""
+    """Units that the process expects to spend within a second, at least `least`."""
 
 
 @attrs.define(eq=False, kw_only=True)
@@ -47,22 +47,22 @@ class LeasedLimit:
     capacity: float
     """Maximum units that all processes together can spend at once."""
     waiting: Callable[[str], float]
-    """Returns the units that waiting calls need, by kind."""
+    """Function that returns the units that waiting calls need; its argument is the kind of limit."""
     on_request: Callable[[], object] = lambda: None
     """Called when a lease request is needed."""
     on_leased: Callable[[], object] = lambda: None
     """Called after an answer to a lease request."""
     on_closed: Callable[[], object] = lambda: None
-    """Called when the leases end, so that the limit becomes local again."""
+    """Called when sharing ends, so that the limit becomes local again."""
     level: float = 0.0
-    """Available leased units. Negative after a call that used more than its reservation."""
+    """Leased units that are available. Negative after a call that used more than its reservation."""
     next_at: float = -math.inf
     """Earliest time of the next lease request."""
     _expires_at: float = -math.inf
     _least: float = 0.0
-    """Units that the next call still needs."""
+    """Units that the next waiting call still needs."""
     _spent: float = 0.0
-    """Units spent within about the last second."""
+    """Units spent within the last second, approximately."""
     _requested_at: float = -math.inf
 
     def fill(self, now: float) -> float:
@@ -72,7 +72,10 @@ class LeasedLimit:
         return self.level
 
     def ready_at(self, cost: Cost, now: float) -> float:
-        """Return `now` if the lease covers a call, else infinity and request a lease. Its answer wakes the waiting calls."""
+        """Return `now` if the lease covers the cost of a call.
+
+        Otherwise request a lease and return infinity. The answer to the request wakes the waiting calls.
+        """
         missing = min(cost.of(self.kind), self.capacity) - max(0.0, self.fill(now))
         if missing <= TOLERANCE_UNITS:
             return now
@@ -85,7 +88,7 @@ class LeasedLimit:
         return now if self.ready_at(cost, now) <= now else max(now, self.next_at)
 
     def spend(self, cost: Cost, now: float) -> None:
-        """Subtract the cost of a call. A negative cost is added."""
+        """Subtract the cost of a call from the leased units. A negative cost returns units."""
         units = cost.of(self.kind)
         self.level = min(self.capacity, self.fill(now) - units)
         self._spent += units

@@ -21,7 +21,7 @@ _log = logger_of(__name__)
 
 
 class _Lent(Protocol):
-    """Answer to a lease request."""
+    """Answer of the shared lease table to a lease request."""
 
     @property
     def lent(self) -> float: ...
@@ -34,7 +34,7 @@ class _Lent(Protocol):
 
 
 class _Lends(Protocol):
-    """Leases units of a limit, identified by name and kind, to one holder."""
+    """Asynchronous function that leases units of a limit, identified by name and kind, to one process."""
 
     async def __call__(
         self,
@@ -75,7 +75,9 @@ class LimitLeaseClient(LimitLeaser):
                 share.on_closed()
 
     def add(self, share: LeasedLimit, name: str) -> None:
-        """Lease units of a shared rate limit for this process whenever its share asks for them.
+        """Start leasing units of a shared rate limit for this process.
+
+        `name` identifies the rate limit in all processes.
 
         `name` identifies the rate limit in all processes.
         """
@@ -105,7 +107,7 @@ class LimitLeaseClient(LimitLeaser):
                     is_failing = await self._fails(share, name, holder, is_known=is_failing)
 
     async def _fails(self, share: LeasedLimit, name: str, holder: str, *, is_known: bool) -> bool:
-        """Request a lease. Return True after a failure, which schedules a retry."""
+        """Request a lease. Return True if the request failed; then a retry is scheduled."""
         try:
             await self._ask(share, name, holder)
         except ActgentError as error:

@@ -43,7 +43,7 @@ CONCURRENCY = 1000
 _MAX_COUNTED_CALLS = 10_000
 """Maximum number of waiting calls whose cost is summed up for a lease request."""
 _RECOVERY = 0.5
-"""Fraction of the period after which the concurrency window is back at the refused size."""
+"""Fraction of the period `period` in which the concurrency window regains the size at which it was refused."""
 _log = logger_of(__name__)
 
 
@@ -116,7 +116,7 @@ class RateLimiter:
         self._run: trio.lowlevel.TrioToken | None = None
         self._admissions: AdmissionController = self._new_admissions(buckets=())
         self._parked: dict[Call, None] = {}
-        """The waiting calls, oldest first."""
+        """Waiting calls, oldest first."""
         self._leader: Call | None = None
         self._alarm = trio.CancelScope()
         self._waited = 0.0
@@ -201,7 +201,7 @@ class RateLimiter:
             self._admit_next()
 
     async def _enter(self, state: ModelState, call: Call, model: str, chat: ModelRequest) -> None:
-        """Wait for admission. A cancelled or failed wait releases everything."""
+        """Wait until a call is admitted. A cancelled or failed wait removes the call from the queue."""
         await trio.lowlevel.checkpoint_if_cancelled()
         if len(self._parked) >= self._capacity:
             raise _limit_error(f"{self._capacity} calls wait for the provider's rate limit already", model)
@@ -245,7 +245,10 @@ class RateLimiter:
                 await _park(call)
 
     def _leave(self, state: ModelState, call: Call, *, is_admitted: bool) -> None:
-        """Remove a call from the waiting calls and pass the leader role on."""
+        """Remove a call from the waiting calls.
+
+        If it was the call that watches the clock, let another waiting call do so.
+        """
         self._parked.pop(call, None)
         if self._leader is call:
             self._leader = None
@@ -324,7 +327,7 @@ class RateLimiter:
         )
 
     def _waiting(self, kind: str) -> float:
-        """Return the units that waiting calls need, summed over at most `_MAX_COUNTED_CALLS` calls."""
+        """Return the units that waiting calls need of one kind, summed over at most `_MAX_COUNTED_CALLS` calls."""
         return math.fsum(call.cost.of(kind) for call in itertools.islice(self._parked, _MAX_COUNTED_CALLS))
 
     def _stop_sharing(self) -> None:

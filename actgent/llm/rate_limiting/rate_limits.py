@@ -98,7 +98,7 @@ class Bucket:
         return self.ready_at(cost, now)
 
     def spend(self, cost: Cost, now: float) -> None:
-        """Subtract the cost of a call. A negative cost is added."""
+        """Subtract the cost of a call from the level. A negative cost returns units."""
         self.level = min(self.capacity, self.fill(now) - cost.of(self.kind))
 
     def seconds(self, cost: Cost) -> float:
@@ -114,13 +114,16 @@ class Reading:
     limit: float
     remaining: float
     reset: float | None
-    """Seconds until the limit is fully available; None if the headers omit it."""
+    """Seconds until the limit is full again; None if the headers omit it."""
 
     def rate(self, known: float) -> float:
-        """Return the refill rate in units per second. Return `known` if too little is spent for a measurement.
+        """Return the refill rate in units per second; `known` if too few units are spent to measure it.
 
-        A bucket that is full in `reset` seconds refills at `spent / reset`. This also finds limits per day, and predicts the
-        start of the next fixed window.
+        A bucket that is full in `reset` seconds refills at `spent / reset`. This also finds limits per day, and
+        predicts the start of the next fixed window.
+
+        A bucket that is full in `reset` seconds refills at `spent / reset`. This also finds limits per day, and
+        predicts the start of the next fixed window.
         """
         spent = self.limit - self.remaining
         if not self.reset or spent < MIN_MEASURED_FRACTION * self.limit:
@@ -179,7 +182,7 @@ def _number(text: str | None) -> float | None:
 
 
 def _duration(text: str | None) -> float | None:
-    """Return the seconds of a duration in the format of Go, such as `6m0s` or `120ms`. A plain number is in seconds."""
+    """Parse a duration in the format of Go, such as `6m0s` or `120ms`, to seconds. A plain number is in seconds."""
     if (seconds := _number(text)) is not None:
         return seconds
     text = (text or "").strip().lower()
@@ -190,7 +193,7 @@ def _duration(text: str | None) -> float | None:
 
 
 def _until(text: str | None) -> float | None:
-    """Return the seconds until a time of RFC 3339. Add a second if the time has no fraction, since it was truncated."""
+    """Return the seconds until an RFC 3339 time. A time without a fraction was truncated, so a second is added."""
     try:
         when = datetime.fromisoformat(text or "")
     except ValueError:

@@ -114,7 +114,7 @@ class DecisionReader:
 
 
 def _params(value: Mapping[str, Any]) -> Any:
-    """Return the parameters from any of the usual keys; None if two keys have different values."""
+    """Return the parameters of a decision from any of the usual keys; None if two keys have different values."""
     try:
         return find_arguments(value, value["action"])
     except ParseError:
@@ -124,7 +124,7 @@ def _params(value: Mapping[str, Any]) -> Any:
 # --- the params of each action ---------------------------------------------------------------
 
 _ASKED_SEPARATELY = ("plan", "summarize", "evaluate")
-"""Actions whose parameters a separate model call provides if the decision omits them."""
+"""Actions whose decision may omit the parameters. A separate model call then asks for them."""
 
 
 def _plan(params: Mapping[str, Any]) -> str | None:

@@ -35,7 +35,7 @@ Status = Literal[
 `Progress.achieved` is True if the goal was achieved.
 """
 WHOLE: tuple[Status, ...] = ("completed", "completed_with_formatting")
-"""Statuses of a complete result, which needs no note about missing parts."""
+"""Statuses of a goal that was fully achieved. Results with another status get a note about the missing parts."""
 
 STATE_KEY = "_goal"
 """Key of the progress in the session's state. Tools with `(state, args)` cannot write keys that begin with `_`."""
@@ -56,19 +56,21 @@ class Progress:
     """
 
     turn: str
-    """Correlation id of the turn's messages."""
+    """Correlation id of the messages of the goal's turn."""
     goal: str
     """Goal: text of the user's message."""
     start: int
     """Index of the user's message in the session's messages."""
     mark: int
-    """Index of the first message that has not been read yet."""
+    """Index of the first message of the session that the progress does not include yet."""
     calls: int = 0
     """Number of model answers before the current one."""
     phase: Phase = "initial"
     """Phase of the goal loop."""
     asked: str = ""
-    """Action that the model chose without parameters, which the next call has to provide; empty if none."""
+    """Action that the model chose without parameters. The next model call asks for them. Empty if there is no such
+    action.
+    """
     plan: Sequence[str] = ()
     """Steps of the current plan."""
     summary: str = ""
@@ -76,19 +78,21 @@ class Progress:
     evaluation: Mapping[str, Any] | None = None
     """Parameters of the last evaluation; None before the first."""
     unmet: int = 0
-    """Number of consecutive evaluations that found the goal not achieved."""
+    """Number of consecutive evaluations that found that the goal is not achieved."""
     used_tools: Sequence[str] = ()
     """Names of the tools that were called with success."""
     found: int = 0
-    """Number of results that are not empty."""
+    """Number of tool results so far that are not empty."""
     has_failed: bool = False
     """True if a tool call of the last step failed."""
     actions: Sequence[str] = ()
     """Last actions with their arguments, oldest first, for loop detection."""
     course: str = ""
-    """Digests of the last calls and results, then one dot for each later decision without a new result."""
+    """Digests of the last calls and results, then one dot for each later decision without a new result. The dots are
+    the stall count.
+    """
     tries: int = 0
-    """Number of final answers that did not fit the `output=` type."""
+    """Number of final answers so far that did not fit the `output=` type."""
     achieved: bool = False
     """True if an evaluation found the goal achieved."""
     status: Status = ""
@@ -118,7 +122,7 @@ class Progress:
             self.stall()
 
     def stall(self) -> None:
-        """Count a decision without a new result."""
+        """Raise the stall count by one: a decision brought no new result."""
         self.course += "."
 
     def add_digest(self, text: str) -> bool:
@@ -161,7 +165,12 @@ def progress_of(view: TurnView) -> Progress:
 
 
 def stored_progress(progress: Progress) -> tuple[str, Mapping[str, Any]]:
-    """Return the state change that stores a progress. Defaults are omitted, because the state is copied at each step."""
+    """Return the state change `(key, value)` that stores the progress.
+
+    Default values are omitted, because the state is copied at each step.
+
+    Default values are omitted, because the state is copied at each step.
+    """
     return STATE_KEY, {
         name: value for name, default in _DEFAULTS if (value := getattr(progress, name)) != default
     }
@@ -198,7 +207,7 @@ def _new_progress(record: Sequence[Message], turn: str) -> Progress:
 
 
 def absorb(progress: Progress, record: Sequence[Message], *, end: int) -> None:
-    """Update the progress with the answers and results in `record[progress.mark:end]`."""
+    """Read `record[progress.mark:end]` and update the progress with its answers and tool results."""
     for message in record[progress.mark : end]:
         if message.sender.kind == "tool":
             _absorb_results(progress, message.tool_results)
@@ -228,7 +237,7 @@ def _absorb_results(progress: Progress, results: Sequence[ToolResult]) -> None:
 
 
 def _absorb_tasks(progress: Progress, result: ToolResult) -> None:
-    """Record the tools of the tasks instead of `run_tasks`, which called them."""
+    """Record the tools that the tasks of a `run_tasks` result called, instead of `run_tasks` itself."""
     tasks = tasks_in_result(result)
     used = [task["tool"] for task in tasks if task.get("status") == "completed"]
     progress.used_tools = tuple(dict.fromkeys((*progress.used_tools, *used)))

@@ -90,11 +90,11 @@ _FINAL = "The goal is achieved. Give the final answer now, and no action."
 _UNMET = f"{MAX_UNMET} evaluations in a row found it not achieved"
 _STALLED = f"no progress: {MAX_STALLED} decisions in a row brought nothing new"
 _EVALUATION_KEYS = ("achieved", "feedback", "missing_items", "suggestions", "answer")
-"""Parameters of an evaluation that the progress stores."""
+"""Keys of an evaluation's parameters that are stored in the progress."""
 
 
 class _Final(Protocol):
-    """Reads the final answer, which needs no decision."""
+    """Reads the final answer of a goal as the `output=` value, without parsing a decision."""
 
     name: ClassVar[str] = "goal"
     template: ClassVar[str] = ""
@@ -171,7 +171,7 @@ class Goal(Protocol):
         return Request(tail=self._tail(progress, view, choice), model=model)
 
     def _choice(self, progress: Progress, view: TurnView) -> list[str]:
-        """Return the actions to offer in the next request."""
+        """Return the names of the actions that the next request offers to the model."""
         if self._is_closing(progress):
             return ["evaluate"]
         if progress.asked:
@@ -200,7 +200,7 @@ class Goal(Protocol):
         return TASKS_FORM if action == "plan" and self._with_tasks else FORMS[action]
 
     def _situation(self, progress: Progress, view: TurnView) -> list[str]:
-        """Return lines about the state of the loop that are not in the conversation."""
+        """Return lines for the model about the goal loop, e.g. the number of remaining calls."""
         lines = [f"Iteration {progress.calls + 1} of {self.max_iterations}."]
         if self._is_closing(progress):
             lines.append(
@@ -266,7 +266,12 @@ class Goal(Protocol):
         return self._on_stalled(progress, view) or _continue(progress, note)
 
     def _on_stalled(self, progress: Progress, view: TurnView) -> list[Outcome]:
-        """Count a decision without a new result. Return the outcomes that end the goal if it was one too many, else none."""
+        """Count a decision without a new result.
+
+        If there are too many in a row, return the outcomes that end the goal, else none.
+
+        If there are too many in a row, return the outcomes that end the goal, else none.
+        """
         progress.stall()
         if progress.stalled < MAX_STALLED:
             return []
@@ -295,7 +300,7 @@ class Goal(Protocol):
     def _store_text(
         self, action: str, params: Mapping[str, Any], progress: Progress, view: TurnView
     ) -> list[Outcome]:
-        """Store a plan or a summary, or run a plan of tasks."""
+        """Store the plan or summary of a decision. A plan of tasks is run instead."""
         if self._with_tasks and "tasks" in params:
             tasks = tasks_to_arguments(params["tasks"])
             progress.plan = [task["description"] for task in tasks]

@@ -84,7 +84,7 @@ class PlannedTask(Serializable):
     failure_reason: str | None = None
     """Reason why the task failed or was not attempted; None if it was completed."""
     result: Any = None
-    """Result of the tool; None if it failed."""
+    """Return texts for the model about each task of the last plan that failed or was not attempted."""
 
     @property
     def retry_count(self) -> int:

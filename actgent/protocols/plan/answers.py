@@ -55,12 +55,12 @@ class PlanningAnswer:
     thoughts: str | None = None
     """The model's reasoning; None if the answer has none."""
     has_list: bool = False
-    """True if the answer has a todo list, even an empty one."""
+    """True if the answer contains a todo list; the list may be empty."""
 
 
 @attrs.frozen(kw_only=True)
 class ItemAnswer:
-    """A parsed answer about one item; a missing part is None."""
+    """Parsed answer about one item. A part that the answer does not contain is None."""
 
     content: str | None = None
     """Result of the item; None if the answer has none."""
@@ -196,7 +196,7 @@ def _unwrap(text: str) -> str:
 
 
 def _normalize(value: Any) -> Any:
-    """Wrap a list of calls in an object, and convert the keys of an object to camel case."""
+    """Return an answer as an object with camel-case keys. A list of tool calls becomes the member of an object."""
     if isinstance(value, list):
         value = {"toolCalls": value} if value and all(map(_is_call_like, value)) else value
     return _camel(value) if isinstance(value, dict) else value
@@ -263,7 +263,7 @@ def _plan(value: Mapping[str, Any], *, now: float) -> Plan:
 
 
 def _outline(plan: Any) -> str | None:
-    """Return the text of a plan, which may be a list of lines; None for other values."""
+    """Return the outline of a plan as text: text unchanged, a list joined by newlines. None for other values."""
     if isinstance(plan, list) and all(isinstance(line, str) for line in plan):
         plan = "\n".join(plan)
     return _text(plan)
@@ -309,7 +309,7 @@ _ITEM_RULES: dict[str, Callable[[Mapping[str, Any]], Any]] = {
         item.get("toolValidationMode"), ("strict", "advisory")
     ),
 }
-"""Error texts and the checks that an item must pass."""
+"""Checks of a todo item from the model, by the error text for an item that fails the check."""
 
 
 def _is_one_of(value: Any, choices: Sequence[str]) -> bool:

@@ -110,7 +110,9 @@ nothing that did not happen."""
 _OR_PLAN = 'If it takes more than that, give a plan as JSON instead: {"intent": "...", "plan": "...", "todoList": [...]}.'
 
 _REMINDER = "The item cannot be completed without its required tools, and not all were called with success."
-"""Texts of models are put into tails and never into notes, because notes have the authority of system messages."""
+"""Text at the end of the prompt that introduces texts of the model. They are never sent as notes, which have the
+authority of system messages.
+"""
 
 _NO_CALLS = CallTools(())
 
@@ -148,7 +150,7 @@ class Planning(Protocol):
         return ROLES[self.stage_of(view)]
 
     def stage_of(self, view: TurnView) -> str | None:
-        """Return the stage of a pass: None for planning, then `execute` and `synthesize`."""
+        """Return the stage of a model call: None for planning, `execute` or `synthesize`."""
         if self._is_last_call(view) or (view.stage is None and _has_results(view)):
             return SYNTHESIZE
         return view.stage
@@ -230,7 +232,7 @@ class Planning(Protocol):
         return [*events, *self._step(answer, view, plan, work)]
 
     def _step(self, answer: ItemAnswer, view: TurnView, plan: Plan, work: "ItemWork") -> list[Outcome]:
-        """Return the outcomes of an answer about an item: tool calls, another round, or the end of the item."""
+        """Return the outcomes of an answer about an item: tool calls, another round, or its end."""
         item, is_last = work.item, work.rounds >= self.rounds
         if is_last and (answer.calls or answer.decision == "continue"):
             result = answer.content or f"stopped after {counted(self.rounds, 'round')}"
@@ -283,7 +285,7 @@ class Planning(Protocol):
         return [*_events(thoughts=thoughts), *self.conclude(SendReply(text=_answer_text(rest)), view)]
 
     def conclude(self, reply: SendReply, view: TurnView) -> list[Outcome]:
-        """Return the answer with the final status of the plan as its message type."""
+        """Return the final reply of the turn, with the final status of the plan as its message type."""
         plan = plan_of(view.state)
         turn = [*_since(view, None)][::-1]
         if plan is None or view.stage is None:  # native calls replaced a plan
@@ -370,13 +372,18 @@ def _rounds(view: TurnView, item: TodoItem) -> int:
 
 
 def _calls_before(view: TurnView) -> int:
-    """Return the turn's model calls before the current one, for both its request and its answer."""
+    """Return the number of model calls of the turn before the current call.
+
+    It is the same when the request is built and when the answer is read.
+
+    It is the same when the request is built and when the answer is read.
+    """
     is_answered = view.record[-1].causation_id == view.message.id
     return view.calls - is_answered
 
 
 def _has_results(view: TurnView) -> bool:
-    """Return True if tools were called in this turn."""
+    """Return True if a tool of this turn has returned a result."""
     return _calls_before(view) > 0 and any(message.tool_results for message in _since(view, None))
 
 

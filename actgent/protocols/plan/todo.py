@@ -48,7 +48,7 @@ class TodoItem(Serializable):
     status: Status = "pending"
     """Status of the item."""
     dependencies: tuple[str, ...] = attrs.field(default=(), converter=_texts)
-    """Ids of the items that must be completed before this one starts."""
+    """Ids of the items that must be completed before this item starts."""
     step_type: StepType | None = None
     """Kind of work; None if the model did not specify it."""
     required_tools: tuple[str, ...] = attrs.field(default=(), converter=_texts)
@@ -66,7 +66,7 @@ class TodoItem(Serializable):
     attempts: int = 0
     """Number of retries because a required tool was not called."""
     begun_after: str | None = None
-    """Id of the message after which the current attempt began; None if the item has not started."""
+    """Id of the last message before the current attempt of the item; None if the item has not started."""
     created_at: float = 0.0
     """Creation time in Unix seconds."""
     updated_at: float = 0.0
@@ -93,7 +93,7 @@ def _items(values: Iterable[TodoItem]) -> tuple[TodoItem, ...]:
 
 @attrs.frozen(kw_only=True)
 class Plan(Serializable):
-    """The plan of a session. If `items` is empty, at most one round of tool calls precedes the answer."""
+    """The plan of a session. A plan without items allows at most one round of tool calls before the answer."""
 
     title: str | None = None
     """Short title; None if the model gave none."""
@@ -161,7 +161,7 @@ class Plan(Serializable):
 
 _MAX_CACHED_PLANS = 256
 _cache: dict[str, Plan] = {}
-"""Recent plans by their JSON: each is parsed several times between two changes."""
+"""Recently parsed plans by their JSON text. A plan is parsed several times between two changes."""
 
 
 def _cache_plan(text: str, plan: Plan) -> Plan:
@@ -210,7 +210,7 @@ def cancel_blocked(plan: Plan, *, now: float) -> Plan:
 
 
 def _reachable(items: Sequence[TodoItem]) -> set[str]:
-    """Return the ids of all items that are completed or can still be."""
+    """Return the ids of all items that are completed or may still complete."""
     alive = {item.id for item in items if item.status in {"completed", "in_progress", "waiting"}}
     pending = [item for item in items if item.status == "pending"]
     while found := [item for item in pending if alive.issuperset(item.dependencies)]:
@@ -277,7 +277,7 @@ def _check_status(old: TodoItem | None, new: TodoItem) -> TodoItem:
 
 ChangeKind = Literal["added", "modified", "removed"]
 _UNCHANGING = frozenset({"created_at", "updated_at", "begun_after"})
-"""Item fields whose difference is not a change."""
+"""Names of item fields that a comparison of todo lists ignores."""
 
 
 @attrs.frozen
@@ -300,7 +300,7 @@ class TodoDiff:
     """One change for each item that differs."""
 
     def of(self, kind: ChangeKind) -> tuple[TodoItem, ...]:
-        """Return the items with this kind of change."""
+        """Return the items that were changed in this way: added, modified or removed."""
         return tuple(change.item for change in self.changes if change.kind == kind)
 
     def to_data(self) -> dict[str, Any]:
