@@ -236,7 +236,10 @@ class RemoteAgent:
             return await self._outcome(session, await self._link.requests.send(request))
 
     async def _outcome(self, session: RemoteSession, status: Mapping[str, Any]) -> Reply:
-        """Poll until a message is completed; `status` is its last known JSON.
+        """Poll the server until a message is completed.
+
+        Return the message's reply, or raise the error with which it failed. `status` is the last known JSON of the
+        message.
 
         Return the message's reply, or raise the error with which it failed.
         """
@@ -282,7 +285,7 @@ class RemoteAgent:
         timeout: float | None,  # noqa: ASYNC109 - as above
         options: Mapping[str, Any],
     ) -> AsyncGenerator[RemoteReader[Delivery], None]:
-        """Open the `async with` block of `stream`, with checked arguments."""
+        """Open the `async with` block of `stream`; the arguments are already validated."""
         async with self._session_for(session) as target:
             turn = _TurnStream(target, message_id, after=await self._position_before(target, message_id))
             async with open_reader(partial(self._fill, turn, timeout)) as reader:
@@ -298,7 +301,7 @@ class RemoteAgent:
                         await _interrupt(target, message_id)  # noqa: ASYNC102 - shielded, for a few seconds
 
     async def _position_before(self, session: RemoteSession, message_id: str) -> int:
-        """Return the number of a record before the first event of a message's turn."""
+        """Return the number of a journal record before the first event of a message's turn."""
         try:
             request = session.request("get_message", part=message_id)
             return int((await self._link.requests.send(request))["cursor"])
@@ -306,7 +309,10 @@ class RemoteAgent:
             return int((await session.fetch())["records"])
 
     async def _fill(self, turn: "_TurnStream", seconds: float | None, put: PutItem[Delivery]) -> None:
-        """Put the deliveries of a turn into a reader's channel. After `seconds`, stop the turn and put a `deadline` failure."""
+        """Put the deliveries of a turn into a reader's channel.
+
+        After `seconds`, stop the turn and put a `deadline` failure.
+        """
         with trio.move_on_after(math.inf if seconds is None else seconds) as limit:
             await turn.read(put)
         if limit.cancelled_caught:
@@ -379,7 +385,7 @@ class RemoteAgent:
     async def approvals(
         self, *, owner: Sender | str | None = None, after: str = "", limit: int = 100
     ) -> tuple[Approval, ...]:
-        """Return the open approvals of this agent's sessions that the token reaches.
+        """Return the open approvals of this agent's sessions that the token may access.
 
         Args:
             owner: Only approvals of this owner's sessions; None means all that the token reaches.
@@ -402,7 +408,10 @@ class RemoteAgent:
         return tuple(found[:limit])
 
     def _session_of_approval(self, approval_id: str) -> RemoteSession:
-        """Return the session that an approval id names. Raise `ApprovalNotFound` if the id names no session."""
+        """Return the session whose id is part of an approval id.
+
+        Raise `ApprovalNotFound` if the approval id contains no session id.
+        """
         session_id = session_of(approval_id)
         if not session_id:
             raise ApprovalNotFound(approval_id, "")
@@ -419,7 +428,7 @@ class _TurnStream:
     session: RemoteSession
     message_id: str
     after: int = attrs.field(kw_only=True)
-    """Number of the record after which the events are read."""
+    """Record number after which the events of the session are read."""
     has_begun: bool = attrs.field(kw_only=True, default=False)
     """True once the turn has started."""
     is_over: bool = attrs.field(init=False, default=False)
@@ -454,7 +463,7 @@ class _TurnStream:
             self.opened.set()
 
     def _begin(self, event: StreamEvent) -> None:
-        """Set `has_begun` if the event starts this message's turn."""
+        """Set `has_begun` if the event is the start of this message's turn."""
         if event.name == "turn" and event.data.get("message_id") == self.message_id:
             self.has_begun = True
 
@@ -497,7 +506,7 @@ async def _try_once(session: RemoteSession, request: RemoteRequest) -> None:
 
 
 def _first_cursor(head: Mapping[str, Any]) -> int:
-    """Return the default start position of handlers: record 1 of a new session, the last record of an existing session."""
+    """Return the record after which handlers start by default: 1 if the session is new, else its last record."""
     return 1 if head["is_new"] else int(head["records"])
 
 

@@ -44,7 +44,7 @@ class Client(SessionOperations):
         return RemoteAgent(self._link, name)
 
     async def agents(self) -> tuple[AgentCard, ...]:
-        """Return name, role, goal and capabilities of each agent that runs on the server."""
+        """Return the card (name, role, goal, capabilities) of each agent that runs on the server."""
         page = await self._link.requests.send(RemoteRequest(operation="list_agents"))
         fields = ("name", "role", "goal", "capabilities")
         return tuple(AgentCard(**{name: each[name] for name in fields}) for each in page["items"])

@@ -1,4 +1,4 @@
-"""Downloads of files from a server: retried after lost connections, and created on disk only when complete."""
+"""Return the open approvals of all sessions that the token may access, at most `limit`."""
 
 import os
 import secrets
@@ -35,7 +35,10 @@ async def new_file(path: Path) -> AsyncGenerator[BinaryIO, None]:
 
 
 def _open_draft(draft: Path, path: Path) -> BinaryIO:
-    """Create the temporary file, readable only by its owner. Raise if `path` exists or the folder is not writable."""
+    """Create the temporary file, readable only by the current user.
+
+    Raise if `path` exists or the folder is not writable.
+    """
     if path.exists():
         raise _exists(path)
     try:

@@ -25,7 +25,7 @@ _PARTIAL_EVENTS = ("token", "growing", "progress")
 _DISCONNECT_EVENTS = ("bye", "lagged")
 """Names of the events with which the server announces that it ends this connection; the client then reconnects."""
 _FINAL_EVENTS = ("closed", "end")
-"""Names of the events after which the stream ends for good."""
+"""Names of the events after which the stream does not reconnect."""
 _log = logger_of(__name__)
 
 

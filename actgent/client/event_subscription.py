@@ -30,9 +30,9 @@ class HandlerDispatcher:
     """Calls the handlers of one remote session. If a handler raises, the remaining handlers are still called."""
 
     session: Any
-    """The `RemoteSession`, passed as second argument to handlers that accept one."""
+    """`RemoteSession` that is passed as second argument to handlers that accept two arguments."""
     handlers: Handlers
-    """The attached handlers, by kind."""
+    """Handlers that are attached to the session, by kind."""
 
     async def deliver(self, deliveries: Sequence[Delivery]) -> None:
         """Call all handlers of each delivery's kind, in order. Exceptions of handlers are reported, not raised."""
@@ -140,7 +140,10 @@ class EventSubscription:
         return attached
 
     def _reopen(self) -> None:
-        """Reopen the stream with the events that the handlers need now, as soon as no handler is running."""
+        """Reopen the stream for the events that the attached handlers need now.
+
+        If a handler is running, wait until it returns.
+        """
         if self._ready.is_set():
             self._ready = trio.Event()
         if not self._is_dispatching:

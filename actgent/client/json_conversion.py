@@ -95,7 +95,7 @@ def _to_via(data: JSONObject) -> str:
 
 
 def to_caller_call(data: JSONObject, *, agent: str, session_id: str) -> Approval:
-    """Convert the JSON of a call to an `Approval`: the call of a tool of the caller."""
+    """Convert the JSON of an open call of the caller's own tool to an `Approval`."""
     return Approval(
         id=data["id"],
         session_id=session_id,
@@ -190,7 +190,7 @@ def _to_part(data: JSONObject) -> Part:
 HANDLER_EVENTS = frozenset(["reply", "event", "result", "route", "approval", "failed"])
 """Names of the events that are delivered to handlers. `failed` means `ended` events with a failure."""
 CONTEXT_EVENTS = frozenset(["turn", "answer"])
-"""Names of the other events that `DeliveryDecoder` needs to build its deliveries."""
+"""Names of the events that `DeliveryDecoder` reads but that are not delivered to handlers."""
 PARTIAL_EVENTS: Mapping[HandlerKind, frozenset[str]] = {
     "token": frozenset(["token", "growing"]),
     "tool_progress": frozenset(["progress"]),
@@ -217,7 +217,7 @@ class _AnswerProgress:
     server_attempt: int
     """Attempt number that the server sent with the text."""
     attempt: int
-    """Attempt number that handlers receive. It increases each time a new text replaces the delivered text."""
+    """Attempt number that handlers receive. It increases when a new text replaces the delivered text."""
     length: int = 0
     """Number of characters that were delivered to handlers."""
     digest: int = 0
@@ -284,7 +284,7 @@ class DeliveryDecoder:
     tokens: TokenDeduplicator = attrs.field(factory=TokenDeduplicator)
     """Delivered text of the partial answers."""
     _completed: deque[str] = attrs.field(factory=lambda: deque[str](maxlen=MAX_REMEMBERED_ANSWERS))
-    """Ids of the last complete answers. Partial events of these answers that arrive later are dropped."""
+    """Ids of the last complete answers. Later partial events of these answers are dropped."""
 
     def decode(self, event: StreamEvent) -> Iterator[Delivery]:
         """Yield the deliveries of one event, usually one. Yield nothing if the event is not for handlers."""

@@ -48,7 +48,7 @@ def failure_error(name: str, text: str, kind: str) -> ActgentError:
 
 
 def suspended(waits_for: Any) -> Suspended:
-    """Return the `Suspended` exception for a turn, from the JSON list of its open approvals."""
+    """Return the `Suspended` exception of a turn, from the JSON list of its open approvals."""
     known = [each for each in waits_for or () if isinstance(each, Mapping)]
     tools = [str(each.get("tool", "")) for each in known]
     return Suspended([str(each.get("id", "")) for each in known], tools if all(tools) else ())
@@ -142,4 +142,4 @@ _MAKE_ERROR: Mapping[str, MakeError] = {
     "wrong-origin": _no_access,
     "wrong-host": _no_access,
 }
-"""Functions that make the exception for an error answer, by its problem kind."""
+"""Functions that create the exception for an error answer, by problem kind."""

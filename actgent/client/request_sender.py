@@ -14,9 +14,9 @@ from .transport import ConnectionLost, Refused, RemoteRequest, Transport
 
 MIN_PAUSE_SECONDS = 0.1
 MAX_PAUSE_SECONDS = 10.0
-"""Shortest and longest pause in seconds between two tries. Each pause doubles the previous one, with 25 % random jitter."""
+"""Longest pause in seconds between two tries. Each pause doubles the previous one, with 25 % random jitter."""
 MIN_REMAINING_SHARE = 0.1
-"""No further try starts when only this share of the retry timeout remains."""
+"""Fraction of the retry timeout. If less than this fraction remains, no further try starts."""
 HARD_LIMIT_FACTOR, HARD_LIMIT_EXTRA_SECONDS = 1.05, 0.05
 """Factor and seconds by which a try may exceed its time limit before it is cancelled."""
 MAX_BROKEN_CONNECTIONS = 3
@@ -27,9 +27,13 @@ LAST_RETRY_PAUSE_SECONDS = 2.0
 A killed process accepts and breaks new connections until its sockets are closed.
 """
 CALM_SECONDS = 5.0
-"""Seconds without a crash of a node before the last retry after broken connections, so that it tests only its own request."""
+"""Seconds without a crash of a node that must pass before the last retry, so that the retry tests only its own
+request.
+"""
 LONG_POLL_SECONDS = 1.0
-"""Seconds after which a long poll only waits, so a connection that breaks later is not counted."""
+"""Seconds after which a long poll only waits. A connection that breaks later does not count as broken by the
+request.
+"""
 _random = random.Random()  # noqa: S311 - spreads clients over time, and is no secret
 
 
@@ -80,7 +84,9 @@ class BrokenConnections:
     request: RemoteRequest
     count: int = 0
     _must_pause: bool = False
-    """True until the pause before the final attempt, after which another broken connection ends the request."""
+    """True if the client has to pause before the final attempt. A broken connection during the final attempt ends
+    the request.
+    """
 
     async def wait_calm(self) -> None:
         """Wait before the final attempt, until no node has crashed for `CALM_SECONDS`. Return at once before earlier attempts.

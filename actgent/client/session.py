@@ -484,7 +484,7 @@ class RemoteSession:
         return found
 
     async def mode(self) -> str | None:
-        """Return the session's mode; None if its agent has no modes."""
+        """Return the session's mode; None if the agent has no modes."""
         mode: str | None = (await self._fetch_open())["mode"]
         return mode
 
@@ -633,7 +633,7 @@ def _observation_query(types: Collection[ObservedType] | None, turn: str | None)
 
 
 def _is_incomplete(event: StreamEvent) -> bool:
-    """Return True if the event is an observation of a partial answer, which has no record number."""
+    """Return True if the event is an observation of a partial answer. Such an event has no record number."""
     return event.data.get("is_whole") is False
 
 

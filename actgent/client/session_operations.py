@@ -28,13 +28,13 @@ class PastSession:
     """A session as it was after one of its records. It has no bytes of pictures and files; they stay on the server."""
 
     step: int
-    """Number of that record, counted from 1."""
+    """Number of the record up to which the session was rebuilt, counted from 1."""
     state: Mapping[str, Any]
     """State of the session after that record."""
     history: tuple[Message, ...]
     """Messages of the history up to that record, oldest first."""
     waiting: tuple[Message, ...]
-    """Messages that were accepted and not yet completed."""
+    """Messages that were accepted and not yet completed at that record."""
     usage: Usage
     """Usage of the session's model calls up to that record."""
     digest: str

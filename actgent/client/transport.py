@@ -64,9 +64,11 @@ class RemoteRequest:
     agent: str = ""
     """Name of the session's agent; empty if the request does not name one."""
     session_id: str = ""
-    """Id of the session; empty if the request is not about one session."""
+    """Id of the session; empty if the request does not concern one session."""
     part: str = ""
-    """Last variable segment of the path: id of a message, approval, schedule or task, agent name, or record number."""
+    """Last variable segment of the path: an id of a message, approval, schedule or task, an agent name, or a record
+    number.
+    """
     query: Mapping[str, Any] = attrs.field(factory=dict)
     """Query parameters."""
     body: Mapping[str, Any] | None = None
@@ -74,7 +76,7 @@ class RemoteRequest:
     key: str = ""
     """Idempotency key, for requests whose body has no id; empty sends none."""
     within: float = math.inf
-    """Remaining time in seconds in which a server has to accept the request."""
+    """Seconds within which a server has to accept the request."""
     wait: float = 0
     """Seconds for which the server may delay the answer until there is a result; 0 asks for an answer at once."""
     owner: str = ""
@@ -88,7 +90,9 @@ class RemoteRequest:
 
     A gateway uses it to reject a message that may crash its node."""
     along: AbstractSet[str] = frozenset()
-    """Names of the other events to send together with the `wanted` events. Older servers ignore this and send all events."""
+    """Names of the other events, which are sent together with the next of the `wanted` events. Older servers ignore
+    this and send all events.
+    """
 
     @property
     def is_long_poll(self) -> bool:
@@ -135,7 +139,7 @@ class Refused(Exception):
 
     @property
     def may_be_done(self) -> bool:
-        """True if the request may have had its effect although the answer is an error."""
+        """True if the server may have executed the request although its answer is an error."""
         return self.is_repeated or self.fields.get("may_be_done") is True
 
     @property

@@ -25,7 +25,7 @@ class NodeInfo:
     release: str
     """Version of actgent."""
     is_leaving: bool
-    """True if the node gives its partitions back and acquires no further ones."""
+    """True if the node is draining: it gives its partitions back and acquires no further ones."""
 
 
 @attrs.frozen(kw_only=True)
@@ -46,7 +46,7 @@ class PoolDirectory:
     """
 
     def __init__(self, name: str, partitions: int, refresh: Refresh) -> None:
-        """Create an empty directory.
+        """Create a directory without nodes and owners. `refresh` reads them from the database.
 
         Args:
             name: Name of this node; empty if this process is not a node of the pool.
@@ -75,7 +75,7 @@ class PoolDirectory:
         return Owner(partition=partition, epoch=epoch, node=self.nodes.get(name))
 
     def is_ours(self, session_id: str) -> bool:
-        """True if this node owns the partition of a session, and serves it now."""
+        """Return True if this node owns the partition of a session and serves it now."""
         return self.partition_of(session_id) in self._serving
 
     async def refresh(self) -> None:
@@ -93,7 +93,7 @@ class PoolDirectory:
     # --- for the node --------------------------------------------------------------------
 
     def update(self, nodes: Iterable[NodeInfo], owners: Mapping[int, tuple[str, int]]) -> None:
-        """Replace the live nodes and the owners, and wake `wait_changed` if they differ.
+        """Replace the live nodes and the partition owners. Wake `wait_changed` if they differ.
 
         Args:
             nodes: All live nodes.

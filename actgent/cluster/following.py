@@ -14,9 +14,9 @@ from actgent.support.postgres_address import split_schema
 from .directory import NodeInfo, PoolDirectory
 
 POLL = 1.0
-"""Poll interval in seconds if no notification arrives."""
+"""Poll interval in seconds of the partition owners if no notification arrives."""
 LOOK = 0.25
-"""Poll interval in seconds while there is no connection that could notify."""
+"""Poll interval in seconds while the database connection is lost, so that no notification can arrive."""
 _log = logger_of(__name__)
 
 
@@ -76,7 +76,10 @@ async def _wait_notification(table: NodeTable) -> None:
 def update_directory(
     directory: PoolDirectory, nodes: Iterable[NodeRow], partitions: Mapping[int, PartitionOwner]
 ) -> None:
-    """Replace the nodes and owners of a directory by rows of the database. A partition that was given back has no owner."""
+    """Replace the nodes and owners of a directory by rows of the database.
+
+    A partition that was given back gets no owner.
+    """
     directory.update(
         [
             NodeInfo(

@@ -50,18 +50,21 @@ class DeathJudge:
     """
 
     may_judge_from: float = float("-inf")
-    """Time from which this node may declare others dead."""
+    """Monotonic time in seconds from which this node may declare other nodes dead."""
     last_beat: float | None = None
-    """Time of this node's last heartbeat; None before the first one."""
+    """Monotonic time of this node's last heartbeat in seconds; None before the first heartbeat."""
     _suspicious: frozenset[str] = frozenset()
 
     def note_connected(self, now: float, *, is_first: bool, is_server_new: bool) -> None:
-        """Note a new connection to the database. A reconnect delays the next removal by `SETTLE` seconds."""
+        """Record a new connection to the database.
+
+        A reconnect delays the next removal of dead nodes by `SETTLE_SECONDS`.
+        """
         if not is_first or is_server_new:
             self.may_judge_from = now + SETTLE
 
     def note_beat(self, now: float) -> None:
-        """Note that a heartbeat was written. An irregular heartbeat delays the next removal by `SETTLE` seconds."""
+        """Record a heartbeat. An irregular heartbeat delays the next removal of dead nodes by `SETTLE_SECONDS`."""
         if self.last_beat is not None and now - self.last_beat > REGULAR:
             self.may_judge_from = now + SETTLE
         self.last_beat = now
@@ -80,7 +83,7 @@ class DeathJudge:
 
     @property
     def is_in_doubt(self) -> bool:
-        """True if a node was suspicious at the last poll."""
+        """True if at least one node was suspicious at the last poll."""
         return bool(self._suspicious)
 
 
@@ -109,7 +112,7 @@ class NodeMembership:
         self._judge = DeathJudge()
         self._wake = trio.Event()
         self._row: NodeRow | None = None
-        """Row of this node as last written."""
+        """Row of this node as it was last written to the database."""
         self._nodes: tuple[NodeRow, ...] = ()
         self._partitions_at = float("-inf")
         self._connections = 0
@@ -127,7 +130,7 @@ class NodeMembership:
         self._wake.set()
 
     async def refresh(self) -> None:
-        """Read the tables again, and wait until that has succeeded, also while the database does not answer."""
+        """Read the tables again. Wait until that has succeeded, even if the database does not answer for a while."""
         done = trio.Event()
         self._refreshes.append(done)
         self.wake()
@@ -171,7 +174,7 @@ class NodeMembership:
         scope.cancel()
 
     async def _look(self) -> None:
-        """Poll once, and complete the `refresh` calls that waited for it."""
+        """Poll the database once, and complete the `refresh` calls that waited for it."""
         refreshes, self._refreshes = self._refreshes, []
         try:
             await self._look_once()
@@ -210,14 +213,14 @@ class NodeMembership:
                 self._on_pending(int(number))
 
     async def _read_partitions(self, nodes: Sequence[NodeRow]) -> None:
-        """Read layout and partition owners, and report a new view."""
+        """Read the layout of the pool and the partition owners, and pass the new view to `on_view`."""
         at = trio.current_time()
         layout, partitions = await self._table.layout_and_partitions()
         self._partitions_at = at
         self._on_view(ClusterView(nodes=nodes, partitions=partitions, layout=layout))
 
     def _note_connection(self) -> None:
-        """Notify the failure detector of a new database connection."""
+        """Pass a new database connection to the failure detector."""
         if (count := self._table.connections) != self._connections:
             self._judge.note_connected(
                 trio.current_time(), is_first=not self._connections, is_server_new=self._table.is_server_new

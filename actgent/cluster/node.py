@@ -43,7 +43,7 @@ AGAIN = 0.5
 MOVE_GRACE = 2.0
 """Seconds for which running turns may finish when their partition moves to another node."""
 Deliver = Callable[[Collection[int]], Awaitable[None]]
-"""Delivers the pending messages of partitions that this node owns."""
+"""Function that delivers the pending messages of partitions that this node owns."""
 _log = logger_of(__name__)
 
 
@@ -82,7 +82,7 @@ class Node:
         self._runs_member = False
         self._grace = MOVE_GRACE
         self._taken: dict[int, Taken] = {}
-        """Acquired partitions whose deaths are not counted yet, by partition number."""
+        """Acquired partitions for which no deaths are counted yet, by partition number."""
         self._to_take = Batches[Do]()
         self._to_recover = Batches[Do]()
 
@@ -192,7 +192,7 @@ class Node:
         await self._membership.refresh()
 
     def _describe(self) -> NodeRow:
-        """Return this node's current row."""
+        """Return this node's current row for the database."""
         return NodeRow(
             name=self.name,
             address=self.address,
@@ -205,7 +205,10 @@ class Node:
     # --- events of the database ------------------------------------------------------------
 
     def _note_view(self, view: ClusterView) -> None:
-        """Update the directory and the ownership from a new view of the pool. Leave if an operator asked for it, or if the layout changed."""
+        """Update the directory and the ownership from a new view of the pool.
+
+        Drain this node if an operator requested it, or if the layout changed.
+        """
         owners = {number: (each.owner, each.epoch) for number, each in view.partitions.items()}
         self.journal.drop_lost(owners)
         self.figures.note_pool(view.nodes, view.partitions)
@@ -221,7 +224,7 @@ class Node:
             self._start(self.leave, LEAVE_GRACE_SECONDS)
 
     def _fits(self, view: ClusterView) -> bool:
-        """Return False if this process cannot stay in the pool, because its layout was changed or removed."""
+        """Return True if this process can stay in the pool. Its layout may have been changed or removed."""
         now, reads = view.layout, self.journal.reads
         if now is not None:
             self.journal.latest = now
@@ -243,7 +246,7 @@ class Node:
         self._note_pending(self.journal.partition_of(session_id))
 
     def note_lost(self, lost: Mapping[int, int]) -> None:
-        """Note that other nodes have acquired partitions of this node.
+        """Record that other nodes have acquired partitions of this node, and evict their sessions.
 
         Args:
             lost: Epoch in which this node owned each partition, by partition number.
@@ -265,7 +268,7 @@ class Node:
             self.nursery.start_soon(fn, *args)
 
     def _act(self, todo: Iterable[Do]) -> None:
-        """Execute commands; long ones run as background tasks."""
+        """Execute ownership commands. Commands that take long run as background tasks."""
         drains = []
         for do in todo:
             match do.verb:
@@ -289,7 +292,7 @@ class Node:
         await self._to_take.run(self._take, window_seconds=TOGETHER)
 
     async def _take(self, todo: Sequence[Do]) -> None:
-        """Acquire partitions, in one SQL statement."""
+        """Acquire partitions with one SQL statement."""
         wanted = {do.partition: do.epoch for do in todo}
         try:
             taken = await self.journal.take(wanted, seen=wanted)
@@ -376,7 +379,7 @@ class Node:
                 self._start(self._drain, [do])
 
     def _list_busy(self) -> set[int]:
-        """Return the partitions with turns that run at this node."""
+        """Return the partitions that have a running turn at this node."""
         return {self.journal.partition_of(each) for each in self._runtime.list_running()}
 
     async def _drain(self, todo: Sequence[Do]) -> None:
@@ -387,7 +390,10 @@ class Node:
         self._membership.wake()
 
     async def _give_back(self, epochs: Mapping[int, int]) -> None:
-        """Record in the database that partitions are free, and were left cleanly. Retry while it does not answer."""
+        """Record in the database that partitions were drained and are free.
+
+        Retry while the database does not answer.
+        """
         while left := [each for each, epoch in epochs.items() if self.journal.owned.get(each) == epoch]:
             try:
                 await self.journal.give_back(left)

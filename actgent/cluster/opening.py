@@ -79,7 +79,10 @@ class Member:
     """Membership of a runtime in a cluster: serves partitions, and accepts relayed requests."""
 
     def __init__(self, node: Node, url: str, listeners: list[trio.SocketListener]) -> None:
-        """Keep the journal's address `url` and the `listeners` for requests of other nodes."""
+        """Create the membership of a node.
+
+        `url` is the journal's address; requests of other nodes arrive at `listeners`.
+        """
         self.node = node
         self._url = url
         self.journal = node.journal
@@ -225,7 +228,10 @@ async def open_member(
 async def _keep_pool(
     journal: str, pool: str, *, task_status: trio.TaskStatus[PoolDirectory | None] = trio.TASK_STATUS_IGNORED
 ) -> None:
-    """Keep the directory of another pool current until cancelled. Report None as started if the pool is unknown."""
+    """Keep the directory of another pool current until cancelled.
+
+    Report the directory as started, or None if the pool is unknown.
+    """
     try:
         async with follow_pool(journal, pool) as directory:
             task_status.started(directory)

@@ -17,11 +17,13 @@ import attrs
 from actgent.journal.postgres import PartitionOwner
 
 MOVING = 8
-"""A node moves at most 1/8 of its partitions to other nodes at the same time, and at least one."""
+"""Divisor of the partitions that a node moves to other nodes at the same time: 1/8, but at least one partition."""
 MISPLACED = 1.0
 """Seconds for which a partition has to be assigned to another node before its owner starts to drain it."""
 MISPLACED_BUSY = 60.0
-"""The same while turns of the partition run: a turn that does not end in time repeats its model call at the next owner."""
+"""As `MISPLACED_SECONDS`, while turns of the partition run. A turn that does not end in time repeats its model call
+at the next owner.
+"""
 Verb = Literal["take", "recover", "serve", "evict", "drain", "give_back"]
 
 
@@ -29,13 +31,13 @@ class PartitionState(enum.Enum):
     """State of a partition at this node."""
 
     AWAY = "away"
-    """The node does not own it."""
+    """The node does not own the partition."""
     TAKING = "taking"
-    """The node is acquiring it: the database is asked for a new epoch."""
+    """The node is acquiring the partition: it has requested a new epoch from the database."""
     OWNED = "owned"
-    """The node owns it. Its requests are served once it is recovered."""
+    """The node owns the partition. It serves requests once the partition is recovered."""
     LEAVING = "leaving"
-    """The node is draining it: running turns may end, then it is given back."""
+    """The node is draining the partition: running turns may finish, then it is given back."""
 
 
 @attrs.frozen
@@ -54,13 +56,13 @@ class _Partition:
 
     state: PartitionState = PartitionState.AWAY
     epoch: int = 0
-    """Epoch in which this node acquired it last; 0 if it never did."""
+    """Epoch in which this node last acquired the partition; 0 if it never did."""
     is_recovered: bool = False
-    """True once the deaths of the previous owner are counted, so its requests are served."""
+    """True once the deaths of the previous owner are counted. Then requests are served."""
     cut_epoch: int = 0
     """Lost epoch whose turns are still being evicted; 0 if there is none."""
     misplaced_since: float | None = None
-    """Monotonic time since which it is assigned to another node; None if it is not."""
+    """Monotonic time in seconds since which the partition is assigned to another node; None if it is not."""
 
 
 class Ownership:
@@ -90,7 +92,7 @@ class Ownership:
 
     @property
     def has_left(self) -> bool:
-        """True if this node owns no partition, and is not acquiring any."""
+        """Return True if this node owns no partition and is acquiring none."""
         return all(each.state is PartitionState.AWAY for each in self._partitions)
 
     # --- events of the database --------------------------------------------------------------
@@ -103,14 +105,17 @@ class Ownership:
         now: float,
         list_busy: Callable[[], Collection[int]] = tuple,
     ) -> list[Do]:
-        """Compare the assigned owner of each partition with its current owner: acquire or drain partitions accordingly.
+        """Compare the assigned owners of the partitions with the current owners.
+
+        Return commands to acquire and drain partitions.
 
         Args:
             places: Name of the assigned node of each partition, by partition number; empty if there are no nodes.
             owners: Current owners in the database.
             live: Names of all live nodes, including those that leave.
             now: Monotonic time in seconds.
-            list_busy: Returns the partitions with running turns. Called only if a partition is assigned to another node.
+            list_busy: Returns the partitions with running turns. Called only if a partition is assigned to another
+                node.
         """
         todo: list[Do] = []
         going: list[int] = []
@@ -148,7 +153,7 @@ class Ownership:
         return max(0, max(1, (states.count(PartitionState.OWNED) + leaving) // MOVING) - leaving)
 
     def taken(self, partition: int, epoch: int) -> list[Do]:
-        """Note that this node acquired the partition in this epoch."""
+        """Record that this node acquired the partition in this epoch. Return the commands that follow."""
         known = self._partitions[partition]
         if known.state is not PartitionState.TAKING:
             return []
@@ -157,14 +162,14 @@ class Ownership:
         return [Do("recover", partition, epoch)]
 
     def not_taken(self, partition: int) -> list[Do]:
-        """Note that the partition was not acquired: another node was first, or the database did not answer."""
+        """Record that the partition was not acquired: another node was first, or the database did not answer."""
         known = self._partitions[partition]
         if known.state is PartitionState.TAKING:
             known.state = PartitionState.AWAY
         return []
 
     def lost(self, partition: int, epoch: int) -> list[Do]:
-        """Note that another node acquired the partition: the sessions of this epoch have to be evicted."""
+        """Record that another node acquired the partition. Return the command to evict the sessions of this epoch."""
         if not self.owns(partition, epoch):
             return []
         known = self._partitions[partition]
@@ -172,7 +177,7 @@ class Ownership:
         return [Do("evict", partition, epoch)]
 
     def given_back(self, partition: int, epoch: int) -> list[Do]:
-        """Note that the database recorded a drained partition as given back."""
+        """Record that the database lists a drained partition as free."""
         known = self._partitions[partition]
         if known.state is PartitionState.LEAVING and epoch == known.epoch:
             known.state = PartitionState.AWAY
@@ -181,7 +186,7 @@ class Ownership:
     # --- events of the runtime ---------------------------------------------------------------
 
     def recovered(self, partition: int, epoch: int) -> list[Do]:
-        """Note that deaths are counted and pending messages are being delivered, so requests may be served."""
+        """Record that the partition is recovered: deaths are counted, and delivery of pending messages has started."""
         known = self._partitions[partition]
         if not self.owns(partition, epoch) or known.state is not PartitionState.OWNED:
             return []
@@ -189,7 +194,7 @@ class Ownership:
         return [self._leave(partition)] if self.is_leaving else [Do("serve", partition, epoch)]
 
     def turns_ended(self, partition: int, epoch: int) -> list[Do]:
-        """Note that no turn of this epoch runs at this node any more, after an eviction or a drain."""
+        """Record that no turn of this epoch runs at this node any more, after an eviction or a drain."""
         known = self._partitions[partition]
         if epoch == known.cut_epoch:
             known.cut_epoch = 0
@@ -200,12 +205,12 @@ class Ownership:
     # --- commands of the operator ------------------------------------------------------------
 
     def leave_all(self) -> list[Do]:
-        """Start to give all partitions back: recovered ones at once, the others as soon as they are recovered."""
+        """Start to drain all partitions: recovered ones at once, the others after their recovery."""
         self.is_leaving = True
         return [self._leave(each) for each in self.serving()]
 
     def _leave(self, partition: int) -> Do:
-        """Start draining a partition, and return the command for it."""
+        """Start to drain a partition. Return the command for it."""
         known = self._partitions[partition]
         known.state, known.misplaced_since = PartitionState.LEAVING, None
         return Do("drain", partition, known.epoch)

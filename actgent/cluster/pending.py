@@ -26,13 +26,13 @@ from actgent.web.server.rpc_adapter import RelayApplication, RelayedRequest, has
 from .directory import Owner
 
 Wait = Callable[[str], Awaitable[None]]
-"""Waits until a session is not held back by the quarantine."""
+"""Function that waits until the quarantine does not hold a session back."""
 RETRY_SECONDS = 0.5
-"""Retry interval in seconds for a message that its session cannot accept at the moment."""
+"""Seconds between delivery attempts of a message that its session cannot accept now."""
 MAX_DELIVERIES = 16
 """Maximum number of concurrent deliveries."""
 COUNTING_SECONDS = 1.0
-"""Time limit in seconds for uncounting an interrupted delivery when the node stops."""
+"""Seconds within which an interrupted delivery is uncounted when the node stops."""
 ROOM_SECONDS = 30
 """Seconds for which a delivery waits for room in a full inbox."""
 _FIRST_ERROR = 400
@@ -85,14 +85,14 @@ class PendingMessages:
     def __init__(self, journal: PartitionedJournal, table: PendingMessageTable) -> None:
         self._journal, self._table = journal, table
         self._delivering: dict[str, trio.Event] = {}
-        """Sessions with pending messages, with the event that is set after the last delivery."""
+        """Events of the sessions with pending messages; set after the last delivery, by session id."""
         self._limiter = trio.CapacityLimiter(MAX_DELIVERIES)
         self._application: RelayApplication
         self._nursery: trio.Nursery
         self._wait_released: Wait
 
     def begin(self, application: RelayApplication, nursery: trio.Nursery, wait_released: Wait) -> None:
-        """Set where messages are delivered; call it before `deliver`.
+        """Set the application that delivers messages. Call it before `deliver`.
 
         Args:
             application: Receives the requests.
@@ -153,7 +153,7 @@ class PendingMessages:
             await delivered.wait()
 
     async def _deliver_all(self, session_id: str) -> None:
-        """Deliver the messages of one session in order, for as long as this node owns its partition."""
+        """Deliver the messages of one session in order, while this node owns the session's partition."""
         try:
             await self._wait_released(session_id)
             while self._journal.owns(session_id):
@@ -216,7 +216,7 @@ class PendingMessages:
         return True
 
     async def _give_up(self, message: PendingMessage, words: str) -> None:
-        """Dead-letter a message.
+        """Dead-letter a message, and log the reason `words`.
 
         Raises:
             JournalFailed: The database does not answer.
@@ -245,5 +245,5 @@ class _Telling:
         self.status, self.data = status, data
 
     def now(self, data: bytes) -> bool:
-        """Return False: pieces are never sent without waiting."""
+        """Return False: this response cannot be sent without waiting."""
         return False

@@ -27,7 +27,7 @@ from .quarantine import POISON
 from .relay_client import NodeTransport
 
 ASK, CANCEL = "ASK", "CANCEL"
-"""Verbs of task requests: start a task or wait for its report (`ASK`), and stop it (`CANCEL`)."""
+"""HTTP verbs of task requests: `ASK` starts a task or waits for its report, `CANCEL` stops it."""
 WAIT_SECONDS = 10.0
 """Seconds for which a node waits for the report of a task before it answers that the task is running."""
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.1, 2.0
@@ -194,7 +194,7 @@ class PoolApplication(RelayApplication):
 
 
 def _read(data: bytes) -> PoolMessage:
-    """Decode a task or a report.
+    """Decode the only task or report in a request body.
 
     Raises:
         WireError: The data is neither, or was encoded by a newer release.

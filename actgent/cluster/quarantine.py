@@ -45,7 +45,7 @@ MAX_WATCH_SECONDS = 30.0
 GROUPS = 4
 """Number of groups into which suspects with equally many deaths are divided."""
 LOOK = 0.2
-"""Poll interval in seconds for whether a suspect has finished."""
+"""Poll interval in seconds of the question whether a suspect has finished."""
 AGAIN = 0.5
 """Retry interval in seconds while the database does not answer."""
 COUNTED = 2.0
@@ -57,7 +57,7 @@ _log = logger_of(__name__)
 T = TypeVar("T")
 Args = TypeVarTuple("Args")
 Tree = Sequence[Suspect]
-"""The suspects of one session tree (a root session and its child sessions), deepest first."""
+"""Suspects of one session tree (a root session and its child sessions), deepest sessions first."""
 
 
 @attrs.frozen
@@ -68,7 +68,9 @@ class Group:
     seconds: float
     """Seconds for which the group is watched."""
     deaths: tuple[int, int]
-    """Maximum numbers of deaths with a suspect alone, and of all deaths. Groups with more of them are opened first."""
+    """Maximum numbers of deaths in the group: with a suspect alone, and in total. Groups with higher numbers are
+    opened first.
+    """
 
 
 class Quarantine:
@@ -160,7 +162,7 @@ class Quarantine:
         await self._counted.run(self._forget_ended, window_seconds=COUNTED)
 
     async def _forget_ended(self, _: Sequence[None]) -> None:
-        """Clear the death counts of sessions that have finished since. Retry later while any counts are left."""
+        """Clear the death counts of sessions that have finished. Retry later while other counts remain."""
         is_left = True
         try:
             slots = slots_of(self._journal.owned, self._journal.count)
@@ -184,7 +186,7 @@ class Quarantine:
                     nursery.start_soon(self._try_tree, tree, group.seconds, len(group.trees) == 1)
 
     async def _try_tree(self, tree: Tree, seconds: float, is_alone: bool) -> None:  # noqa: FBT001 - started by a nursery
-        """Open a session tree and watch it. Release it in any case, and log errors."""
+        """Open a session tree and watch it. Log errors. Release the tree in any case."""
         root = _root(tree[0].key.session_id)
         try:
             await self._try(tree, seconds, is_alone)
@@ -287,8 +289,11 @@ def _trees_of(suspects: Iterable[Suspect]) -> list[Tree]:
 def _groups_of(trees: Sequence[Tree]) -> Iterator[Group]:
     """Divide trees into groups.
 
-    A tree that was alone when a process died is opened alone again. The others with equally many deaths are divided into
-    `GROUPS` groups. So the group that was watched at a death is divided further.
+    A tree that was open alone when a process died is opened alone again. The other trees with equally many deaths are
+    divided into `GROUPS` groups. So the group that was watched at a death is divided further.
+
+    A tree that was alone when a process died is opened alone again. The others with equally many deaths are divided
+    into `GROUPS` groups. So the group that was watched at a death is divided further.
     """
     further = (
         max((each.crashes - each.alone for tree in trees for each in tree), default=SUSPECT_CRASHES)

@@ -46,11 +46,13 @@ CONNECT_SECONDS = 2.0
 LOCATE_SECONDS = 1.0
 """Seconds for which a request waits for a reachable owner before `NoOwner` is raised."""
 ROOM_SECONDS = 5.0
-"""Seconds for which a node waits for room in an inbox. After that the request is retried until its caller's deadline."""
+"""Seconds for which a node waits for room in a full inbox. After that the request is retried until its caller's
+deadline.
+"""
 SILENCE_SECONDS = 45.0
 """Seconds without a byte after which a stream counts as lost; nodes send one every 15 s."""
 LATE_SECONDS = 2.0
-"""Seconds for which a former owner that is alive may still answer a request that is not a GET."""
+"""Seconds for which a former owner that is alive may still answer a request other than GET."""
 UNREACHABLE_SECONDS = 1.0
 """Seconds for which a node is not tried again after a failed connection."""
 MAX_IDLE_CONNECTIONS = 64
@@ -91,12 +93,12 @@ class _Exchange:
     is_over: bool = False
     """True once the whole answer was read, so the connection can be reused."""
     is_read: bool = True
-    """True for a GET request, which has no effect."""
+    """True if the request is a GET, which has no side effect."""
     has_moved: bool = False
     """True once the partition has another owner."""
     _scope: trio.CancelScope | None = None
     _late_until: float = 0.0
-    """Monotonic time until which the former owner may still answer."""
+    """Monotonic time in seconds until which the former owner may still answer."""
 
     def move(self, *, is_alive: bool) -> None:
         """End the exchange, as the partition has another owner.
@@ -152,7 +154,7 @@ class _Exchange:
 
     @contextmanager
     def _waiting(self, seconds: float) -> Iterator[None]:
-        """Limit the block to `seconds`, and to the time for which the node owns the partition.
+        """Limit the duration of a block to `seconds`. Also end the block when the node loses the partition.
 
         Raises:
             ConnectionLost: The connection failed or the time ran out. The request may have had its effect.
@@ -201,10 +203,10 @@ class NodeTransport(Transport):
         self._pending = pending
         self._idle: dict[str, list[_Connection]] = {}
         self._open: set[_Exchange] = set()
-        """Requests that are not completed yet."""
+        """Exchanges that are not completed yet."""
         self._is_closed = False
         self._unreachable: dict[str, float] = {}
-        """Monotonic time until which a node is not tried, by node name."""
+        """Monotonic time in seconds until which a node is not tried, by node name."""
 
     def __repr__(self) -> str:
         return f"<NodeTransport of {self._directory.name}>"
@@ -220,7 +222,7 @@ class NodeTransport(Transport):
             self._close()
 
     def _check_owner(self, exchange: _Exchange) -> None:
-        """End an exchange if its partition has another owner."""
+        """End an exchange if its partition has a new owner."""
         asked = exchange.asked
         if asked.partition >= 0:
             owner = self._directory.owner_of_partition(asked.partition)
@@ -384,14 +386,20 @@ class NodeTransport(Transport):
         return Owner(partition=-1, epoch=0, node=found)
 
     async def _wait_moved(self, asked: Owner) -> None:
-        """Wait until the directory has another owner than the one that answered 421, for at most `UNREACHABLE_SECONDS`."""
+        """Wait until a session's partition has another owner than `asked`, for at most `UNREACHABLE_SECONDS`.
+
+        The node `asked` has answered 421.
+        """
         await self._refresh()
         with trio.move_on_after(UNREACHABLE_SECONDS):
             while self._directory.owner_of_partition(asked.partition) == asked:
                 await self._directory.wait_changed()
 
     def _may_try(self, name: str, session_id: str) -> bool:
-        """True if the node may be tried: it is not marked unreachable, and it is not this node without serving the session."""
+        """Return True if a node may be tried.
+
+        A node that is marked unreachable may not, nor this node if it does not serve the session.
+        """
         if name == self._directory.name and not self._directory.is_ours(session_id):
             return False
         return self._unreachable.get(name, 0.0) <= trio.current_time()
@@ -426,12 +434,15 @@ class NodeTransport(Transport):
         return _Connection(address, stream, MessageReader(stream))
 
     async def _refresh(self) -> None:
-        """Read the owners again. Database errors are ignored here, since the membership logs them."""
+        """Read the owners from the database again. Errors are ignored here, since the membership logs them."""
         with suppress(JournalError):
             await self._directory.refresh()
 
     def _release(self, exchange: _Exchange) -> None:
-        """Return the connection of a completed exchange to the idle ones. Close any other one, which cancels its answer."""
+        """Keep the connection of a completed exchange for reuse.
+
+        Close any other connection, which cancels its answer.
+        """
         connection = exchange.connection
         idle = self._idle.setdefault(connection.address, [])
         if exchange.is_over and not self._is_closed and len(idle) < MAX_IDLE_CONNECTIONS:
@@ -491,7 +502,7 @@ def _session_of(request: RemoteRequest) -> str:
 
 
 def _deadline_of(request: RemoteRequest) -> float:
-    """Return the seconds for which a message may wait for room in an inbox; 0 for other requests."""
+    """Return the seconds for which a message may wait for room in a full inbox; 0 for other requests."""
     return float((request.body or {}).get("deadline", 0)) if request.operation == "say" else 0.0
 
 

@@ -38,7 +38,7 @@ _AT, _SESSION, _OWNER, _SCOPES, _DIGEST, _SIGNATURE = (
 )
 _SEALED = f"\r\n{_SIGNATURE}: ".encode()
 _OF_CONNECTION = frozenset({_AT, _SESSION, _OWNER, _SCOPES, _DIGEST, "content-length", "host"})
-"""Headers of the node protocol, which are removed from the relayed request."""
+"""Headers that belong to the node protocol and are not part of the relayed request."""
 
 
 class MalformedMessage(Exception):
@@ -54,7 +54,9 @@ class SignedRequest:
     query: str
     headers: Mapping[str, str]
     session_id: str
-    """Session whose owner answers; empty if any node may answer. The path may name another session, as that of a fork does."""
+    """Id of the session whose owner answers the request; empty if any node may answer. The path may contain another
+    session, e.g. for a fork.
+    """
     owner: str
     """Owner on whose behalf the caller acts."""
     scopes: tuple[str, ...]

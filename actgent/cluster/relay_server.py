@@ -125,7 +125,10 @@ class RelayServer:
             raise trio.BrokenResourceError  # an incomplete stream: close the connection, so that its reader reconnects
 
     async def _wait_served(self, session_id: str, is_freeing: bool) -> bool:  # noqa: FBT001 - as below
-        """Wait while this node is acquiring the session's partition. Return True if it serves the session.
+        """Wait while this node is acquiring the session's partition.
+
+        Return True if it serves the session. While the partition is drained, only requests that end or continue turns
+        (`is_freeing`) are served.
 
         While the partition is drained, only requests that end or continue turns (`is_freeing`) are served.
         """
@@ -150,7 +153,7 @@ class _Telling:
     gone: trio.Event
     epoch: int = 0
     is_open: bool = False
-    """True from the start of a chunked body until its end."""
+    """True from the start of a chunked body until its last chunk."""
 
     async def __call__(self, status: int, data: bytes, is_last: bool, headers: Mapping[str, str]) -> None:  # noqa: FBT001 - as `Tell`
         if self.is_open:
@@ -170,7 +173,7 @@ class _Telling:
         await self._send(encode_answer(MISDIRECTED, {EPOCH: str(epoch)}, document))
 
     def now(self, data: bytes) -> bool:
-        """Return False: pieces are never sent without waiting."""
+        """Return False: this response cannot be sent without waiting."""
         return False
 
     async def _send(self, data: bytes) -> None:

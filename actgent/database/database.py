@@ -46,7 +46,7 @@ class Database:
         self._url = None if url is None else _validate_url(url)
         self._migrations = read_migrations(migrations)
         self._place: str | None = None
-        """Address of the open database."""
+        """Address of the open database; None before it is opened."""
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._connection: DataConnection | None = None
         self._users = 0

@@ -13,7 +13,7 @@ from actgent.errors import ConfigurationError, DatabaseFailed
 from .connection import DataConnection, Values
 
 BUSY_TIMEOUT_MS = 10_000
-"""Time in milliseconds to wait for another process that writes."""
+"""Milliseconds for which a connection waits while another process writes."""
 P = ParamSpec("P")
 R = TypeVar("R")
 

@@ -20,9 +20,9 @@ from actgent.errors import InvalidFile
 MAX_BYTES = 256 * 1024
 """Maximum size of a file in bytes."""
 MAX_ENTRIES = 2_000
-"""Maximum number of entries in a listed folder."""
+"""Maximum number of entries of a folder that is listed."""
 MAX_STEPS = 8
-"""Maximum number of components of a path."""
+"""Maximum number of components of a relative path."""
 _MAX_PATH_CHARACTERS = 512
 _MAX_SHOWN_CHARACTERS = 60
 _MAX_DIGITS, _MAX_PLAIN = 6, 16
@@ -45,7 +45,7 @@ class Unreachable(InvalidFile):
 
 
 def steps_of(path: str) -> list[str]:
-    """Split a relative path at `/` into its components.
+    """Split a relative path into its components, after validation.
 
     Raises:
         ValueError: The path is absolute, leaves the folder, is too long, or has forbidden characters.
@@ -82,7 +82,7 @@ class Folder:
     """An open folder. Paths are relative to it; errors name files by its path."""
 
     path: Path
-    """Path of the folder, as given."""
+    """Path of the folder as the caller wrote it."""
     _descriptor: int = attrs.field(repr=False)
 
     @classmethod

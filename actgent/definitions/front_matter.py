@@ -50,7 +50,7 @@ class Document:
     """The values of the front matter with their lines, and the text below."""
 
     values: Mapping[str, Any]
-    """Values of the front matter."""
+    """Parsed values of the front matter by key."""
     lines: Mapping[Path, int]
     """Line number of every key and item, from 1."""
     body: str = ""

@@ -288,7 +288,10 @@ class _Reading:
     # --- instructions --------------------------------------------------------------------
 
     def _instructions(self, brain: Document, tools: frozenset[str] | None) -> tuple[Instruction, ...]:
-        """Return all instructions; `tools` are the names they may refer to, None if unknown."""
+        """Return all instructions, and report invalid ones.
+
+        `tools` are the tool names that they may refer to; None accepts any name.
+        """
         read: dict[str, Instruction] = {}
         for key, path, place in self._instruction_paths(brain):
             instruction = self._instruction(key, path, place, brain, tools)
@@ -363,7 +366,10 @@ class _Reading:
         return self._parse_instruction(path, document, self._name(key, path, document), tools)
 
     def _name(self, key: str | None, path: str, document: Document) -> str:
-        """Return `instructionName` of the file; without it the key in brain.md, `name` of the file, or the name of the file."""
+        """Return the name of an instruction.
+
+        It is `instructionName` of the file, else the key in brain.md, `name` of the file, or the file name.
+        """
         values = document.values
         file_name = path.rpartition("/")[2].removesuffix(".md")
         return values.get("instructionName") or key or values.get("name") or file_name
@@ -411,7 +417,10 @@ class _Reading:
     # --- tools ---------------------------------------------------------------------------
 
     def _code(self) -> tuple[dict[str, str], frozenset[str] | None]:
-        """Return the source of each tools file, and the names of the tools they define; None if a file is invalid."""
+        """Return the source of each tools file by path, and the names of the tools that they define.
+
+        The names are None if a file is invalid.
+        """
         code: dict[str, str] = {}
         defined: dict[str, str] = {}
         count = len(self.problems)

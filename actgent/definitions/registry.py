@@ -115,7 +115,7 @@ class AgentRegistry:
 
 
 def _referenced_tools(folder: Path) -> list[str]:
-    """Return the names of the tools that the instructions refer to."""
+    """Return the names of the tools that the instructions in a folder refer to."""
     found = (
         re.findall(r"^tool: (\".*\")$", file.read_text(), re.MULTILINE)
         for file in folder.glob("instructions/*.md")

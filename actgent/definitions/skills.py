@@ -29,13 +29,13 @@ class Skill:
     """Instructions that the model can load on demand."""
 
     name: str
-    """Name of the skill, which is the name of its folder."""
+    """Name of the skill, equal to the name of its folder."""
     description: str
     """Description of when to use the skill, for the system prompt."""
     body: str = attrs.field(repr=False)
     """Instructions: the text of SKILL.md."""
     folder: Path
-    """Folder with the further files of the skill."""
+    """Folder that contains the files of the skill."""
 
 
 def read_notes(folder: Folder) -> str:

@@ -25,7 +25,7 @@ def tool_lines(code: str) -> dict[str, int]:
 
 
 def _names_of(node: ast.stmt) -> Iterator[str]:
-    """Yield the names of the tools that a statement defines."""
+    """Yield the names of the tools that a statement at module level defines."""
     match node:
         case ast.FunctionDef() | ast.AsyncFunctionDef():
             yield from _decorated_name(node)

@@ -107,7 +107,7 @@ def read_servers(folder: Folder, problems: list[InvalidFile], documents: Mapping
 
 
 def _server_error(server: str, config: Any, environment: Mapping[str, str], folder: Path) -> str:
-    """Return the error of a server's configuration; empty if it is valid."""
+    """Return the error text of a server's configuration; empty if the configuration is valid."""
     try:
         make_server(server, config, environment=environment, folder=folder, at=f"server {server!r}")
     except ConfigurationError as error:

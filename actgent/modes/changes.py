@@ -15,9 +15,9 @@ Tools with `(state, args)` cannot write keys that begin with `_`.
 CHANGES_KEY = "_mode_changes"
 """Key of the list of mode changes in the state."""
 MAX_CHANGES = 100
-"""Maximum number of changes in the state; the conversation has the notices of all changes."""
+"""Maximum number of mode changes that the state keeps. The conversation contains the notices of all changes."""
 START = "0:"
-"""Mark of a session without mode changes."""
+"""Mark that stands for the start of a session, before any mode change."""
 
 
 @attrs.frozen(kw_only=True)
@@ -41,12 +41,15 @@ class ModeChange:
 
     @property
     def mark(self) -> str:
-        """Unique mark of the change within its session, also among changes that were rolled back."""
+        """Mark that identifies the change in its session.
+
+        A change that replaces a rolled-back change gets another mark.
+        """
         return f"{self.number}:{self.key}"
 
 
 def stored_name(value: object) -> str:
-    """Return the mode in a state value of `STATE_KEY`; empty if the value has none."""
+    """Return the mode name in the value that the state stores under `STATE_KEY`; empty if it contains none."""
     return value.partition(" ")[0] if isinstance(value, str) else ""
 
 
@@ -57,7 +60,7 @@ def state_changes(state: Mapping[str, Any], *, change: ModeChange) -> list[Pair]
 
 
 def mark_of(value: object) -> str:
-    """Return the mark of the last change in a state value of `STATE_KEY`."""
+    """Return the mark of the last mode change, from the value that the state stores under `STATE_KEY`."""
     return (value.partition(" ")[2] if isinstance(value, str) else "") or START
 
 
@@ -67,7 +70,10 @@ def changes_in(state: Mapping[str, Any]) -> tuple[ModeChange, ...]:
 
 
 def unannounced(changes: Sequence[ModeChange], last_mark: str | None, initial: str) -> Sequence[ModeChange]:
-    """Return the changes after the last announced one, whose mark is `last_mark`; None: no change was announced.
+    """Return the mode changes after the last announced change.
+
+    `last_mark` is its mark; None means that no change was announced. If that change was rolled back, the newest
+    remaining change is announced again.
 
     If that change was rolled back, the newest remaining change is announced again.
     """

@@ -24,7 +24,7 @@ def integration_state(state: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def report_of(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Count the tools that passed, failed and were skipped by the last result of each tool."""
+    """Return the numbers of tools that passed, failed and were skipped, by the last result of each tool."""
     results: Mapping[str, Any] = state.get("test_results", {})
     counts = Counter(result["status"] for result in results.values())
     return {

@@ -88,7 +88,7 @@ class Mode:
     prompt: str = attrs.field(default="", kw_only=True)
     """Description of the mode in the system prompt, which lists all modes; empty adds no description."""
     who: frozenset[Actor] = attrs.field(default=_HUMANS, converter=to_actors, kw_only=True)
-    """Actors that may switch to the mode."""
+    """Actors that may switch a session to this mode."""
 
 
 ONBOARDING = Mode(

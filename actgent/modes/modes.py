@@ -47,9 +47,9 @@ from .notices import Notice, NoticeSource
 _log = logger_of(__name__)
 
 Guard = Callable[[Mapping[str, Any], str, str], str | None]
-"""Function `(state, from, to)` that returns the reason against a switch, or None to allow it."""
+"""Function `(state, from, to)` that returns the reason why a switch is not allowed, or None to allow it."""
 Transitions = Mapping[str, Mapping[str, Collection[Actor]]]
-"""Permitted switches: source mode, target mode, actors."""
+"""Permitted switches: tuples of source mode, target mode and actors."""
 
 SET_MODE = "set_mode"
 UNIVERSAL = frozenset(
@@ -67,7 +67,7 @@ TESTING = frozenset(
 """Built-in tools of the integration mode."""
 DENIED = "Tool '{tool}' is not available in {mode} mode. Please use tools that are appropriate for the current mode."
 _COMMANDS = {"integrate": "integration", "planning": "plan", "action": "act", "setup": "onboarding"}
-"""Further names of the built-in modes in a user's messages."""
+"""Alternative names of the built-in modes in a user's mode commands."""
 
 
 class Modes(NoticeSource):
@@ -158,7 +158,7 @@ class Modes(NoticeSource):
         return {**modes, **named}
 
     def _describe_unknown(self, name: object) -> str:
-        """Return an unknown mode name with the known modes and a suggestion, for error texts."""
+        """Return an error text for an unknown mode name, with the known modes and a suggestion."""
         return f"{quoted(name)} (known: {', '.join(self._modes)}) {meant(name, self._modes)}".rstrip()
 
     def _validate_name(self, argument: str, name: str) -> str:

@@ -17,7 +17,7 @@ class Notice:
     """A notice for a conversation."""
 
     mark: str
-    """Mark with which the source recognizes its last notice in the conversation; not empty."""
+    """Mark that identifies the notice in the conversation, so that its source finds its last notice; not empty."""
     text: str
     """Text of the notice."""
 
@@ -26,7 +26,7 @@ class NoticeSource(abc.ABC):
     """Computes notices for conversations. It is pure and sync; one object serves all sessions."""
 
     name: str
-    """Name of the notices' sender."""
+    """Name of the source, which is the sender of its notices."""
 
     @abc.abstractmethod
     def due(self, state: Mapping[str, Any], last_mark: str | None) -> Sequence[Notice]:

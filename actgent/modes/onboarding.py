@@ -57,7 +57,7 @@ def onboarding_tools(required: Sequence[str]) -> list[Tool]:
 
     @tool(thread=False, effect="pure")
     def get_onboarding_status(context: ToolContext) -> dict[str, Any]:
-        """Return how far the set-up is."""
+        """Return the current step of the onboarding, and whether it is complete."""
         return {
             "step": context.state.get("onboarding_step", "start"),
             "is_complete": context.state.get("is_onboarding_complete", False),

@@ -120,7 +120,7 @@ def _agent_state(modes: Modes) -> Tool:
 def _agent_config(modes: Modes) -> Tool:
     @tool(thread=False, effect="pure")
     def get_agent_config(context: ToolContext) -> dict[str, Any]:
-        """Return the settings, and the names of missing required settings."""
+        """Return the saved settings of the session, and the names of missing required settings."""
         return {
             "settings": context.state.get("settings", {}),
             "missing": missing_settings(context.state, modes.required_settings),
@@ -132,7 +132,7 @@ def _agent_config(modes: Modes) -> Tool:
 
 @tool(thread=False, effect="pure")
 def get_integration_state(context: ToolContext) -> dict[str, Any]:
-    """Return the tool tests so far: results, documentation and the last report."""
+    """Return the results of all tool tests so far, the tool documentation and the last report."""
     return integration_state(context.state)
 
 

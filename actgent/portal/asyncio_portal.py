@@ -70,7 +70,7 @@ class AsyncProxy:
     """Base of portal objects: represents an object that is used in trio's thread."""
 
     inner: Any
-    """The represented object; use it only in trio's thread, e.g. inside `portal.call`."""
+    """Proxied object. Use it only in trio's thread, e.g. inside `portal.call`."""
 
     def __init__(self, portal: "AsyncPortal") -> None:
         self._portal = portal
@@ -513,7 +513,7 @@ class AsyncPortal:
     # --- used by agents and sessions of the portal ----------------------------------------------
 
     def make_handler_proxy(self, handler: Handler) -> Handler:
-        """Return a handler for trio that calls this handler on the running event loop."""
+        """Wrap a handler for trio, so that it is called on the running event loop."""
         return make_handler_proxy(LoopContext(running_loop()), handler, self._wrap_session)
 
     def handler_proxies(self, handlers: HandlerOptions) -> dict[str, Any]:
@@ -523,7 +523,7 @@ class AsyncPortal:
         }
 
     def hook(self, method: Callable[..., Any], hook: Handler, **options: object) -> Handler:
-        """Return a hook for trio that calls this hook on the running event loop."""
+        """Wrap a hook for trio, so that it is called on the running event loop."""
         if method is Agent.on_session:
             check_called("on_session()", hook, is_alone=True)
             return SessionHookProxy(LoopContext(running_loop()), hook, self._wrap_session)

@@ -26,7 +26,7 @@ CANCEL_GRACE_SECONDS = 1.0
 
 
 _current_handler: "ContextVar[object]" = ContextVar("actgent_portal_handler", default=None)
-"""The handler on an asyncio loop that the current code runs in: its task, or its `LoopCall` if the handler is sync."""
+"""Handler on an asyncio loop in which the current code runs: its task, or its `LoopCall` if the handler is sync."""
 
 
 def blocks_turn() -> bool:
@@ -42,7 +42,10 @@ class HandlerContext(ABC):
 
     @abstractmethod
     async def run(self, handler: Handler, *args: object) -> Any:
-        """Call a handler in this place, and return its result. Runs in a trio task."""
+        """Call a handler in this context (a thread or an event loop), and return its result.
+
+        Must be called in a trio task.
+        """
 
 
 class ThreadContext(HandlerContext):
@@ -80,7 +83,10 @@ class LoopCall:
         self._outcome: outcome.Outcome[Any] | None = None
 
     async def run(self) -> Any:
-        """Call the function on the loop, and return its result. Runs in a trio task.
+        """Call the function on the event loop, and return its result.
+
+        Must be called in a trio task. Cancelling the trio task cancels the function, which then gets
+        `CANCEL_GRACE_SECONDS` to end.
 
         Cancelling the trio task cancels the function, which then gets `CANCEL_GRACE_SECONDS` to end.
 
@@ -196,7 +202,7 @@ class SessionHookProxy(HandlerProxy):
 def make_handler_proxy(
     handler_context: HandlerContext, handler: Handler, wrap_session: Callable[[Session[Any]], object]
 ) -> Handler:
-    """Return a handler for trio that calls this handler in its own place.
+    """Wrap a handler for trio, so that it is called in its own place: a thread or an event loop.
 
     Args:
         handler_context: Place where the handler runs.

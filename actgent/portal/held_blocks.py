@@ -16,7 +16,8 @@ from .trio_thread import TrioThread
 
 T = TypeVar("T")
 MAX_BATCH = 100
-"""Maximum number of deliveries fetched in one call; so many may wait in the reader's thread, in addition to those in the channel.
+"""Maximum number of deliveries fetched in one call. The reader's thread may buffer this many in addition to the
+channel.
 """
 
 
@@ -37,7 +38,7 @@ class HeldBlock(Generic[T]):
         return value
 
     async def exit(self, reason: BaseException | None) -> None:
-        """Exit the block in trio's thread.
+        """Exit the block in trio's thread. `reason` is the exception that ended the caller's block.
 
         Args:
             reason: Exception that ended the body of the block; None without one.
@@ -88,7 +89,7 @@ class ChannelBuffer(Generic[T]):
         self.cursor: int | None = None
         """Number of the last record that was read; None for channels without records."""
         self._next_cursor: int | None = None
-        """Record number of the item in `items`; channels with records buffer at most one item."""
+        """Record number of the item in `items`. A channel with records buffers at most one item."""
         self._channel: trio.abc.ReceiveChannel[T] | None = None
 
     async def open(self, block: HeldBlock[trio.abc.ReceiveChannel[T]]) -> None:
@@ -128,6 +129,6 @@ class ChannelBuffer(Generic[T]):
 
 @asynccontextmanager
 async def entered_on_trio(make: Callable[[], AbstractAsyncContextManager[T]]) -> AsyncGenerator[T, None]:
-    """Return a block that creates its inner block when it is entered, for factories that need trio's thread."""
+    """Call `make` and enter its block when this block is entered, for factories that need trio's thread."""
     async with make() as value:
         yield value

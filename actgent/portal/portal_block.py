@@ -88,7 +88,7 @@ class PortalBlock:
 
 
 def _note(error: BaseException, raised: Exception) -> None:
-    """Add the portal's error as a note to the exception that ended the block."""
+    """Add the error of the portal as a note to the exception that ended the block."""
     error.add_note(f"then the portal ended with {type(raised).__name__}: {shown(raised)}")
 
 

@@ -82,7 +82,7 @@ class PortalCall(Generic[T]):
             self.refuse(RuntimeError("the call was cancelled before it started"))
 
     def refuse(self, error: Exception) -> None:
-        """End the call with an error without calling the function."""
+        """End the call with an error, without calling the function."""
         if self.outcome is None:
             self._end(outcome.Error(error))
 

@@ -68,7 +68,7 @@ class Proxy:
     """Base of portal objects: represents an object that is used in trio's thread."""
 
     inner: Any
-    """The represented object; use it only in trio's thread, e.g. inside `portal.call`."""
+    """Proxied object. Use it only in trio's thread, e.g. inside `portal.call`."""
 
     def __init__(self, portal: "Portal") -> None:
         self._portal = portal
@@ -515,7 +515,7 @@ class Portal:
     # --- used by agents and sessions of the portal ----------------------------------------------
 
     def make_handler_proxy(self, handler: Handler) -> Handler:
-        """Return a handler for trio that calls this handler in a thread of the portal."""
+        """Wrap a handler for trio, so that it is called in a thread of the portal."""
         return make_handler_proxy(self.handler_context, handler, self._wrap_session)
 
     def handler_proxies(self, handlers: HandlerOptions) -> dict[str, Any]:
@@ -525,7 +525,7 @@ class Portal:
         }
 
     def hook(self, method: Callable[..., Any], hook: Handler, **options: object) -> Handler:
-        """Return a hook for trio that calls this hook in a thread of the portal."""
+        """Wrap a hook for trio, so that it is called in a thread of the portal."""
         if method is Agent.on_session:
             check_called("on_session()", hook, is_alone=True)
             return SessionHookProxy(self.handler_context, hook, self._wrap_session)
@@ -538,11 +538,11 @@ class Portal:
 
 
 def ignore() -> None:
-    """Do nothing; completion callback of calls without a waiting caller."""
+    """Do nothing. Used as completion callback of a call for which no caller waits."""
 
 
 def unwrap(session: Any) -> Any:
-    """Return the trio session of a proxy. Other values are returned unchanged, so that `Agent` reports them."""
+    """Return the trio session of a session proxy. Other values are returned unchanged, so that `Agent` reports them."""
     return getattr(session, "inner", session)
 
 

@@ -31,7 +31,7 @@ from .portal_call import PortalCall
 
 T = TypeVar("T")
 EXIT_GRACE_SECONDS = 10.0
-"""Time in seconds that the interpreter's exit waits for open portals."""
+"""Seconds for which the interpreter's exit waits for open portals."""
 _log = logger_of(__name__)
 _current_thread: "ContextVar[TrioThread[Any] | None]" = ContextVar("actgent_portal", default=None)
 """The portal thread that the current code belongs to: its turns, and their handlers and tools in any thread."""
@@ -247,7 +247,7 @@ def _pending() -> "Future[Any]":
 
 
 _open_threads: "WeakSet[TrioThread[Any]]" = WeakSet()
-"""Portals that are open; those of the program's end are stopped by `_close_all`."""
+"""Portals that are open. `_close_all` stops those that are still open when the program ends."""
 
 
 @atexit.register

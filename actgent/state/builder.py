@@ -21,7 +21,7 @@ class StateBuilder:
         self.values = dict(values)
         """Current values; use `share` to get values that later changes do not affect."""
         self._own: set[str] = set()
-        """Keys whose lists and mappings were created here and may be changed in place."""
+        """Keys whose lists and mappings this builder created. Only these may be changed in place."""
 
     def share(self) -> Mapping[str, Any]:
         """Return the current state, which later changes do not affect."""

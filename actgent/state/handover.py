@@ -16,18 +16,18 @@ class Handover:
     agent: str = ""
     """Name of the agent that answers; empty if the session's own agent answers again."""
     note: str = ""
-    """Note of the first agent for the other agent."""
+    """Note of the agent that handed off the session, for the agent that continues."""
     number: int = 0
-    """Number of the handoff in its session, from 1; 0 before the first."""
+    """Number of the last handoff in its session, from 1; 0 before the first."""
 
     @property
     def child(self) -> str:
-        """Name of the child session in which the other agent answers."""
+        """Name of the child session in which the other agent works."""
         return f"handoff/{self.number}"
 
 
 def handover_in(state: Mapping[str, Any]) -> Handover:
-    """Return the last handoff that a session state contains."""
+    """Return the last handoff in a session's state."""
     stored = state.get(STATE_KEY)
     return Handover(**stored) if isinstance(stored, Mapping) else Handover()
 
@@ -39,5 +39,5 @@ def handed(state: Mapping[str, Any], *, agent: str, note: str) -> tuple[str, Any
 
 
 def given_back(state: Mapping[str, Any]) -> tuple[str, Any]:
-    """Return the state change that returns the session to its own agent."""
+    """Return the state change that ends a handoff, so that the session's own agent answers again."""
     return STATE_KEY, attrs.asdict(Handover(number=handover_in(state).number))

@@ -70,7 +70,7 @@ GROW: Mapping[str, Callable[[Any, Any], None]] = {
     "extend": _grow_by_all,
     "merge": _grow_by_keys,
 }
-"""In-place versions of the reducers, for a list or mapping that the reducer created."""
+"""In-place variants of the reducers by name, for a list or mapping that the reducer itself created."""
 
 
 def reducer_name(reducer: Reducer) -> str:

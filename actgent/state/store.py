@@ -79,7 +79,7 @@ class SavedStore:
     history: tuple[StateChangeRecord | ActionFailureRecord, ...]
     """Changes and failed actions, oldest first."""
     once: tuple[str, ...]
-    """Idempotency keys of past dispatches, oldest first."""
+    """Idempotency keys of completed dispatches, oldest first."""
 
 
 class State(Mapping[str, Any]):
@@ -157,7 +157,7 @@ class Store(State):
         self._check, self._write = check, write
         self._keep = max(1, history)
         self._draft: StateBuilder | None = None
-        """Builder of the current state while records are restored; None once a snapshot was taken."""
+        """Builder of the state while journal records are restored; None after a snapshot was taken."""
         self._base = StateBuilder(self._values)
         """State before the oldest change in the history."""
         self._first = 0
@@ -354,7 +354,7 @@ class Store(State):
 
     @property
     def shared_values(self) -> Mapping[str, Any]:
-        """The values without a copy; the caller must not change them."""
+        """Values of the state without a copy. The caller must not change them."""
         return self._values
 
     # --- history ----------------------------------------------------------------------------
@@ -441,7 +441,7 @@ class Store(State):
         return fork
 
     def _after(self, number: int) -> tuple[Mapping[str, Any], int]:
-        """Return the state after `number` changes, and the number of history entries that led to it."""
+        """Return the state after `number` changes, and the number of history entries that lead to it."""
         self._check_number(number)
         if number == self._number:
             return self._shared(), len(self._history)

@@ -38,7 +38,7 @@ __all__ = [
 ]
 
 Check = Callable[[Any], str | None]
-"""Function that returns the error of a value, worded for the model, or None if the value is valid."""
+"""Function that returns the error text of a value, worded for the model, or None if the value is valid."""
 
 MAX_SEARCHED_CHARS = 200_000
 """Maximum length of a text with values among prose, in characters. A text that is one JSON value may be longer."""
@@ -58,7 +58,7 @@ _CLOSERS = {"{": "}", "[": "]", "(": ")"}
 
 
 def anything(_: Any) -> str | None:
-    """Accept every value: a `Check` that never returns an error."""
+    """Return None: accept every value. Default of `check=`."""
     return None
 
 
@@ -102,7 +102,7 @@ def extract_only(text: str, check: Check = anything) -> Any:
 
 
 def visible(text: str) -> str:
-    """Return a model's text without the `<think>` section that some models write before the answer."""
+    """Remove the `<think>` section that some models write before the answer from a text."""
     if thought := _THINK.match(text) or (_THOUGHT.match(text) if "</think" in text else None):
         return text[thought.end() :].lstrip()
     return text
@@ -128,7 +128,9 @@ def is_cut(text: str) -> bool:
 
 
 def grown(text: str) -> Any:
-    """Return the value of an incomplete JSON text; None if the text has no value yet.
+    """Return the value of an incomplete JSON text with open brackets closed; None if no value has begun.
+
+    For display only: the value may be wrong.
 
     For display only: the value may be wrong.
     """
@@ -181,12 +183,18 @@ def _outermost(text: str) -> Iterator[Any]:
 
 
 def _is_fragment(text: str, start: int, end: int) -> bool:
-    """Return True for an argument in code, and for a value that is followed by another member as if it had not ended."""
+    """Return True if a bracketed part is only a fragment of a value.
+
+    Fragments are an argument in code, and a part that is followed by another member.
+    """
     return bool(_ARGUMENT.search(text[max(0, start - 40) : start]) or _CONTINUED.match(text, end))
 
 
 def _value_at(text: str, start: int) -> tuple[Any, int]:
-    """Return the value whose bracket opens at `start`, or _NOTHING, and the index after its end."""
+    """Parse the value whose bracket opens at index `start`.
+
+    Return the value, or _NOTHING, and the index after its end.
+    """
     if text[start] == "(":
         return _NOTHING, _close(text, start)
     try:
@@ -197,7 +205,7 @@ def _value_at(text: str, start: int) -> tuple[Any, int]:
 
 
 def _close(text: str, start: int) -> int:
-    """Return the index after the bracket that closes the one at `start`.
+    """Return the index after the bracket that closes the bracket at index `start`.
 
     Raises:
         ParseError: The bracket is never closed, is closed by a wrong bracket, or encloses too many levels.
@@ -218,7 +226,7 @@ def _close(text: str, start: int) -> int:
 
 
 def _mismatch(text: str, start: int, end: int) -> int:
-    """Return the index after a wrong closing bracket if it ends prose like `[0, 1)`.
+    """Return the index after a mismatched closing bracket if it ends an interval in prose, like `[0, 1)`.
 
     Raises:
         ParseError: The bracketed text is a broken value.
@@ -234,7 +242,7 @@ def _mismatch(text: str, start: int, end: int) -> int:
 
 
 def _literal(span: str) -> Any:
-    """Return the value of a bracketed part in a lenient notation, or _NOTHING."""
+    """Parse a bracketed part in a lenient notation. Return its value or _NOTHING."""
     try:
         return read(span)
     except Unreadable:
@@ -242,7 +250,7 @@ def _literal(span: str) -> Any:
 
 
 def _parse_leniently(text: str) -> Any:
-    """Return the value of a text that is one closed value with small syntax errors, or _NOTHING if it is not closed.
+    """Parse a closed value with small syntax errors. Return _NOTHING if the value is not closed.
 
     Raises:
         ParseError: The errors cannot be repaired.

@@ -27,7 +27,7 @@ _ESCAPE = re.compile(
 )
 _ESCAPES = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", '"': '"', "'": "'", "\\": "\\", "/": "/"}
 _FOREIGN_ESCAPES = frozenset("0123456789aNv\n")
-"""Escapes of other languages that mean characters which JSON does not have."""
+"""Characters that form an escape sequence with a backslash in other languages and not in JSON."""
 _CONSTANTS = {"true": True, "True": True, "false": False, "False": False, "null": None, "None": None}
 _LARGEST = 0x10FFFF
 

@@ -49,16 +49,18 @@ class Output:
 
 
 def form_output(name: str, schema: Mapping[str, Any]) -> Output:
-    """Return the output of a JSON Schema or template. Its values are plain JSON data."""
+    """Return the `Output` of a JSON Schema or template. Its values are plain JSON data."""
     return Output(name, schema, _form_converter(schema))
 
 
 def output_of(output: Any) -> Output:
-    """Return the output of `output=`: a type (builtin, attrs class, dataclass, TypedDict, pydantic model, union ...) or a schema.
+    """Return the `Output` of an `output=` argument.
+
+    The argument is a type (builtin, attrs class, dataclass, TypedDict, pydantic model, union ...) or a schema.
 
     Raises:
-        ConfigurationError: The type has no JSON Schema, its schema takes too long to check, a dict is not a valid JSON Schema,
-            or one answer could match two classes of a union.
+        ConfigurationError: The type has no JSON Schema, its schema takes too long to check, a dict is not a valid JSON
+            Schema, or one answer could match two classes of a union.
     """
     if isinstance(output, Output):
         return output
@@ -79,7 +81,7 @@ def output_of(output: Any) -> Output:
 
 
 def _refuse_values(output: object) -> None:
-    """Raise if the value of `output=` is a text, or an object instead of its class.
+    """Raise if an `output=` argument is a text, or an object instead of its class.
 
     Raises:
         ConfigurationError: The value is a text or an object.

@@ -71,7 +71,7 @@ _AGENT_IN_REQUEST = ("put_session", "post_session", "list_sessions", "get_approv
 _SAFE_IN_SOURCES = ",: "
 _CREATED, _FIRST_ERROR = 201, 400
 _KINDS_BY_STATUS = {502: "unavailable", 503: "unavailable", 504: "unavailable", 429: "too-many-requests"}
-"""Problem kinds by HTTP status, for error answers of proxies, which have no problem document."""
+"""Problem kinds by HTTP status, for error answers of proxies, which contain no problem document."""
 
 
 @attrs.frozen(kw_only=True)

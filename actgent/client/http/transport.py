@@ -36,7 +36,7 @@ STREAM_SILENCE_SECONDS = 45.0
 CONNECT_SECONDS = 10.0
 """Connect timeout in seconds."""
 GATEWAY_SHARE = 0.9
-"""Share of the remaining time that a gateway may use, so that its answer arrives before the client's own timeout."""
+"""Fraction of the remaining time that a gateway may use, so that its answer arrives before the client's timeout."""
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
 """Maximum size of one answer in bytes."""
 _HOST = re.compile(r"\w[\w.-]*|[\da-fA-F.]*:[\da-fA-F:.]*(%[\w.-]+)?")
@@ -45,7 +45,9 @@ _UNAVAILABLE_STATUSES = (502, 503, 504)
 PROBE_SECONDS = 10.0
 """Timeout in seconds of one probe of `is_up`."""
 PROBE_PAUSES = 0.0, 0.1, 0.4
-"""Pauses in seconds before the probes of `is_up`. The first probe may reach a process that is ending, so there are several."""
+"""Pauses in seconds before each probe of `is_up`. There are several probes, because the first may reach a process
+that is ending.
+"""
 _PROBE = HTTPRequest(verb="GET", path="/health/live", query="", headers={}, body=None)
 _BROKEN_ERRORS = (httpx2.ReadError, httpx2.RemoteProtocolError)
 _received_sizes: ContextVar[list[int]] = ContextVar("_received_sizes")
@@ -251,7 +253,10 @@ def _convert_errors() -> Iterator[None]:
 
 
 async def _events(chunks: AsyncIterator[bytes]) -> AsyncGenerator[StreamEvent | None, None]:
-    """Decode server-sent events. Yield each event when it is complete, and None for each chunk as a sign of a working connection."""
+    """Decode server-sent events from chunks.
+
+    Yield each complete event, and None for each chunk to show that the connection works.
+    """
     decoder = StreamDecoder()
     async for chunk in chunks:
         yield None
@@ -260,13 +265,13 @@ async def _events(chunks: AsyncIterator[bytes]) -> AsyncGenerator[StreamEvent | 
 
 
 async def _chunks(chunks: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
-    """Yield the chunks of a response body."""
+    """Yield the chunks of a response body from an async generator, which the caller can close."""
     async for chunk in chunks:
         yield chunk
 
 
 async def _read(answer: httpx2.Response) -> bytes:
-    """Return the whole body of a response. Raise `EventTooLarge` above `MAX_ANSWER_BYTES`."""
+    """Read the whole body of a response. Raise `EventTooLarge` above `MAX_ANSWER_BYTES`."""
     data = bytearray()
     async for chunk in answer.aiter_bytes():
         data += chunk

@@ -105,7 +105,7 @@ async def drop_message(journal: str, message_id: str, *, session_id: str | None 
 
 
 async def _send_again(journal: str, pool: str, dead: DeadMessage) -> None:
-    """Send a dead-lettered request unchanged, with retries."""
+    """Send a dead-lettered request to its session again, unchanged, with retries."""
     request = await read_request(journal, dead)
     if request is None:
         raise ConfigurationError(f"the request {quoted(dead.message_id)} was dropped in the meantime")
@@ -138,7 +138,7 @@ async def _send_again(journal: str, pool: str, dead: DeadMessage) -> None:
 
 
 def _next_id(dead: DeadMessage) -> str:
-    """Return the id of the retried message, derived from the dead-lettered one."""
+    """Return the id of the redelivered message, derived from the id of the dead-lettered message."""
     what = f"{dead.agent}\0{dead.session_id}\0{dead.message_id}"
     return hashlib.blake2b(what.encode(), digest_size=16).hexdigest()
 
@@ -155,7 +155,7 @@ async def _read(journal: str, dead: DeadMessage) -> Message:
 
 
 def _said_by_a_person(message: Message) -> Message:
-    """Return the message if its sender is a user. Raise `ConfigurationError` otherwise."""
+    """Return the message if a user sent it. Raise `ConfigurationError` otherwise."""
     if message.sender.kind != "user":
         raise ConfigurationError(
             f"the message {quoted(message.id)} is of the {message.sender.kind} {quoted(message.sender.name)}, "

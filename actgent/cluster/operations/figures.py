@@ -15,7 +15,7 @@ from actgent.support.logs import LogVariable, logger_of
 from actgent.support.tracing import Attribute, OpenSpan
 
 OnSeconds = Callable[[str, str, float], object]
-"""Called after each takeover with the word `takeover`, its reason, and its duration in seconds."""
+"""Callback for the duration of a takeover. Arguments: the word `takeover`, its reason, and the duration in seconds."""
 _HOW = {"on_seconds", "now", "calm_since", "_under_way", "_nodes", "_owners"}
 _log = logger_of(__name__)
 
@@ -38,7 +38,7 @@ class NodeFigures:
     takeover_seconds: float = 0.0
     """Total duration of all takeovers in seconds."""
     evicted: int = 0
-    """Number of evicted turns of lost partitions."""
+    """Number of sessions with a turn that were evicted because their partition was lost."""
     lost: int = 0
     """Number of partitions that other nodes acquired from this one."""
     relayed: int = 0
@@ -48,7 +48,7 @@ class NodeFigures:
     now: Callable[[], float] = trio.current_time
     """Returns the monotonic time; the node replaces it by its clock's method, which is faster."""
     calm_since: float = attrs.field(factory=trio.current_time)
-    """Monotonic time at which this node started, or at which it last noticed the death of a node."""
+    """Monotonic time in seconds of the last detected death of a node, or of the start of this node."""
     _under_way: dict[int, _Takeover] = attrs.field(factory=dict)
     _nodes: Mapping[str, NodeRow] = attrs.field(factory=dict)
     """Live nodes of the last view of the pool, by name."""
@@ -73,7 +73,7 @@ class NodeFigures:
         self._nodes, self._owners = live, owners
 
     def _has_left_partitions(self, node: str, owners: Mapping[int, PartitionOwner]) -> bool:
-        """True if a node that was leaving disappeared before it gave all its partitions back."""
+        """Return True if a draining node disappeared before it gave all its partitions back."""
         for partition, before in self._owners.items():
             after = owners.get(partition, before)
             latest = after if after.epoch == before.epoch else before
@@ -84,7 +84,7 @@ class NodeFigures:
     # --- takeovers -----------------------------------------------------------------------
 
     def begin_takeover(self, partition: int, stream: EventStream) -> None:
-        """Note that the node starts to acquire a partition, and start its tracing span."""
+        """Record that the node starts to acquire a partition, and start the tracing span of the takeover."""
         if partition in self._under_way:
             return
         facts: dict[str, Attribute] = {names.OPERATION: names.TAKE_OVER, names.PARTITION: partition}
@@ -92,19 +92,22 @@ class NodeFigures:
         self._under_way[partition] = _Takeover(trio.current_time(), span)
 
     def note_taken(self, taken: Taken) -> None:
-        """Note that the database recorded this node as the partition's owner."""
+        """Record that the database lists this node as the partition's owner."""
         if (known := self._under_way.get(taken.partition)) is not None:
             known.taken = taken
 
     def forget_takeovers(self, partitions: Iterable[int]) -> None:
-        """Discard takeovers that did not happen: another node was first, or the database did not answer."""
+        """Discard takeovers that did not happen, because another node was first or the database did not answer."""
         for partition in partitions:
             known = self._under_way.pop(partition, None)
             if known is not None and known.span is not None:
                 known.span.end({names.REASON: "none"})
 
     def end_takeovers(self, partitions: Collection[int], node: str, stream: EventStream) -> None:
-        """Note that partitions are served from now on: log one line and publish one event per previous owner and reason."""
+        """Record that acquired partitions are served.
+
+        Log one line and publish one event for each previous owner and reason.
+        """
         groups: dict[tuple[str, str], list[float]] = {}
         for partition in partitions:
             known = self._under_way.pop(partition, None)
@@ -131,7 +134,7 @@ class NodeFigures:
         return seconds
 
     def _tell(self, what: str, reason: str, seconds: float) -> None:
-        """Pass a duration to `on_seconds`, if it is set."""
+        """Call `on_seconds` with a duration, if it is set."""
         if self.on_seconds is not None:
             self.on_seconds(what, reason, seconds)
 

@@ -30,17 +30,17 @@ class PartitionStatus:
 
     partition: int
     owner: str
-    """Name of the node that acquired it last; empty if no node ever did."""
+    """Name of the node that last acquired the partition; empty if no node ever did."""
     epoch: int
     """Ownership epoch; it grows with each change of the owner."""
     since: datetime
     """Time of the last acquisition."""
     is_served: bool
-    """True if its owner is alive and has not given it back."""
+    """True if the owner is alive and has not given the partition back."""
     pending: int
     """Number of messages that wait for an owner."""
     unfinished: int
-    """Number of sessions with an unfinished turn or queued messages."""
+    """Number of sessions of the partition with an unfinished turn or queued messages."""
     lag: float
     """Maximum seconds since the last record of an unfinished session; 0 if there are none."""
 
@@ -55,7 +55,7 @@ class ClusterStatus:
     unhosted: dict[str, int]
     """Number of open sessions by agent, for the agents that no live node hosts."""
     suspects: int
-    """Number of sessions that were unfinished when their process died, and are not finished since."""
+    """Number of sessions that were unfinished when their process died and have not finished since."""
     dead: int
     """Number of dead-lettered messages and requests."""
 
@@ -125,7 +125,7 @@ def _find(name: str, known: Sequence[str]) -> str:
 
 
 def _join(tables: ClusterTables, layout: layouts.PoolLayout) -> list[PartitionStatus]:
-    """Combine the owners of partitions with their counts of pending messages and unfinished sessions."""
+    """Return the status of each partition: its owner, and its counts of pending messages and unfinished sessions."""
     unfinished: dict[int, int] = {}
     lags: dict[int, float] = {}
     for slot, count in tables.unfinished.items():

@@ -159,7 +159,7 @@ def read_call(name: object, arguments: object, call_id: object, names: Mapping[s
 
 
 def whole_calls(parts: Sequence[Part]) -> tuple[Part, ...]:
-    """Return the parts of a truncated answer without tool calls that are, or may be, incomplete, and without their extra fields."""
+    """Return the parts of a truncated answer without tool calls that may be incomplete, and their fields."""
     last = next((part for part in reversed(parts) if isinstance(part, ToolCall)), None)
     kept: list[Part] = []
     drops_fields = False
