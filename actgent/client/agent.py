@@ -240,8 +240,6 @@ class RemoteAgent:
 
         Return the message's reply, or raise the error with which it failed. `status` is the last known JSON of the
         message.
-
-        Return the message's reply, or raise the error with which it failed.
         """
         request = attrs.evolve(session.request("get_message", part=status["message_id"]), wait=POLL_SECONDS)
         while status["status"] in ("waiting", "working"):

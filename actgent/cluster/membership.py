@@ -15,17 +15,17 @@ from actgent.journal.postgres import NodeRow, NodeTable, PartitionOwner, SeenNod
 from actgent.journal.postgres.pool_layout import PoolLayout
 from actgent.support.logs import LogVariable, logger_of
 
-BEAT = 1.0
+HEARTBEAT_SECONDS = 1.0
 """Heartbeat interval in seconds, and poll interval of the partitions if no notification arrives."""
-LOOK = 0.1
+NODE_POLL_SECONDS = 0.1
 """Poll interval in seconds of the other nodes."""
-LOOK_AGAIN = 0.03
+SUSPICION_POLL_SECONDS = 0.03
 """Poll interval in seconds while a node is suspicious: it may just be reconnecting."""
-REGULAR = 2.0
+MAX_REGULAR_HEARTBEAT_SECONDS = 2.0
 """Maximum seconds between two heartbeats that count as regular."""
-SETTLE = 2.0
+SETTLE_SECONDS = 2.0
 """Seconds after an irregular heartbeat or a reconnect during which this node does not remove others."""
-CLOCK_TOLERANCE = 2.0
+CLOCK_TOLERANCE_SECONDS = 2.0
 """Seconds by which a node's clock may differ from the database's clock without correction."""
 _log = logger_of(__name__)
 
@@ -61,12 +61,12 @@ class DeathJudge:
         A reconnect delays the next removal of dead nodes by `SETTLE_SECONDS`.
         """
         if not is_first or is_server_new:
-            self.may_judge_from = now + SETTLE
+            self.may_judge_from = now + SETTLE_SECONDS
 
     def note_beat(self, now: float) -> None:
         """Record a heartbeat. An irregular heartbeat delays the next removal of dead nodes by `SETTLE_SECONDS`."""
-        if self.last_beat is not None and now - self.last_beat > REGULAR:
-            self.may_judge_from = now + SETTLE
+        if self.last_beat is not None and now - self.last_beat > MAX_REGULAR_HEARTBEAT_SECONDS:
+            self.may_judge_from = now + SETTLE_SECONDS
         self.last_beat = now
 
     def judge(self, seen: Sequence[SeenNode], now: float, own: str) -> frozenset[str]:
@@ -142,7 +142,7 @@ class NodeMembership:
         while True:
             self._wake = trio.Event()
             try:
-                await self._look()
+                await self._poll()
             except JournalError as error:
                 if not is_away:
                     _log.warning("the database of the cluster is away: %s", LogVariable(str(error)))
@@ -162,7 +162,7 @@ class NodeMembership:
 
     async def _sleep(self) -> None:
         """Wait until the poll interval has passed, a notification arrives, or `wake` is called."""
-        with trio.move_on_after(LOOK_AGAIN if self._judge.is_in_doubt else LOOK):
+        with trio.move_on_after(SUSPICION_POLL_SECONDS if self._judge.is_in_doubt else NODE_POLL_SECONDS):
             async with trio.open_nursery() as nursery:
                 if (socket := self._table.fileno()) is not None:
                     nursery.start_soon(self._wait_notification, socket, nursery.cancel_scope)
@@ -173,22 +173,22 @@ class NodeMembership:
         await trio.lowlevel.wait_readable(socket)
         scope.cancel()
 
-    async def _look(self) -> None:
+    async def _poll(self) -> None:
         """Poll the database once, and complete the `refresh` calls that waited for it."""
         refreshes, self._refreshes = self._refreshes, []
         try:
-            await self._look_once()
+            await self._poll_once()
         except BaseException:
             self._refreshes += refreshes
             raise
         for each in refreshes:
             each.set()
 
-    async def _look_once(self) -> None:
+    async def _poll_once(self) -> None:
         """Write the heartbeat if it is due, read the nodes, remove dead nodes, and report changes."""
         now, judge = trio.current_time(), self._judge
         row = self._describe()
-        if judge.last_beat is None or now - judge.last_beat >= BEAT or row != self._row:
+        if judge.last_beat is None or now - judge.last_beat >= HEARTBEAT_SECONDS or row != self._row:
             await self._table.beat(row)
             self._note_connection()
             judge.note_beat(trio.current_time())
@@ -205,7 +205,7 @@ class NodeMembership:
         payloads = self._table.take_payloads()
         is_changed = nodes != self._nodes or "ownership" in payloads
         self._nodes = nodes
-        if is_changed or trio.current_time() - self._partitions_at >= BEAT:
+        if is_changed or trio.current_time() - self._partitions_at >= HEARTBEAT_SECONDS:
             await self._read_partitions(nodes)
         for payload in dict.fromkeys(payloads):
             kind, _, number = payload.partition(" ")
@@ -229,12 +229,12 @@ class NodeMembership:
 
     def _note_clock(self, server_time: float, begun: float, ended: float) -> None:
         """Compare this machine's clock with the database's, and report a changed correction."""
-        if not server_time or ended - begun > CLOCK_TOLERANCE / 2:  # too slow to measure the offset
+        if not server_time or ended - begun > CLOCK_TOLERANCE_SECONDS / 2:  # too slow to measure the offset
             return
         offset = server_time - (begun + ended) / 2
-        if abs(offset - self.correction) <= CLOCK_TOLERANCE:
+        if abs(offset - self.correction) <= CLOCK_TOLERANCE_SECONDS:
             return
-        self.correction = offset if abs(offset) > CLOCK_TOLERANCE else 0.0
+        self.correction = offset if abs(offset) > CLOCK_TOLERANCE_SECONDS else 0.0
         _log.error(
             "the clock of this machine is %.1f s ahead of the database's, whose time is used for schedules and deadlines",
             -offset,

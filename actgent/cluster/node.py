@@ -28,19 +28,19 @@ from actgent.support.concurrency import Batches, plain_nursery
 from actgent.support.logs import LogVariable, logger_of
 
 from .directory import PoolDirectory
-from .following import update_directory
+from .directory_follower import update_directory
 from .membership import ClusterView, NodeMembership
-from .operations.figures import NodeFigures
-from .ownership import Do, Ownership
+from .operations.node_metrics import NodeMetrics
+from .ownership import Ownership, PartitionCommand
 from .placement import assign_partitions, fit_nodes
 from .quarantine import Quarantine
 
 RELEASE = importlib.metadata.version("actgent")
-TOGETHER = 0.003
+BATCH_WINDOW_SECONDS = 0.003
 """Batch window in seconds: partitions that are acquired within it share one SQL statement."""
-AGAIN = 0.5
+RETRY_SECONDS = 0.5
 """Retry interval in seconds while the database does not answer."""
-MOVE_GRACE = 2.0
+MOVE_GRACE_SECONDS = 2.0
 """Seconds for which running turns may finish when their partition moves to another node."""
 Deliver = Callable[[Collection[int]], Awaitable[None]]
 """Function that delivers the pending messages of partitions that this node owns."""
@@ -69,7 +69,7 @@ class Node:
         self.key = b""
         """Cluster key, which signs requests between nodes; empty until the node runs."""
         self.quarantine = Quarantine(journal, on_released=self._note_released)
-        self.figures = NodeFigures()
+        self.figures = NodeMetrics()
         self.nursery: trio.Nursery | None = None
         """Runs the node's background tasks; None while the node does not run."""
         self._membership = NodeMembership(
@@ -80,11 +80,11 @@ class Node:
             self._correct_clock,
         )
         self._runs_member = False
-        self._grace = MOVE_GRACE
+        self._grace = MOVE_GRACE_SECONDS
         self._taken: dict[int, Taken] = {}
         """Acquired partitions for which no deaths are counted yet, by partition number."""
-        self._to_take = Batches[Do]()
-        self._to_recover = Batches[Do]()
+        self._acquisitions = Batches[PartitionCommand]()
+        self._recoveries = Batches[PartitionCommand]()
 
     def __repr__(self) -> str:
         return f"<Node {self.name}, {counted(len(self.journal.owned), 'partition')}>"
@@ -158,7 +158,7 @@ class Node:
                 self.nursery = nursery
                 self.figures.now = trio.lowlevel.current_clock().current_time
                 nursery.start_soon(self._run_taking)
-                nursery.start_soon(self._to_recover.run, self._recover)
+                nursery.start_soon(self._recoveries.run, self._recover)
                 nursery.start_soon(self.quarantine.run, runtime)
                 task_status.started()
                 while not len(runtime.agents) or runtime.agents.start_phase.blocks:  # noqa: ASYNC110 - no event exists
@@ -174,10 +174,10 @@ class Node:
         Turns that run longer are interrupted, and resumed by the next owner. This does not count as a death.
         """
         self._grace = grace
-        self._act(self.ownership.leave_all())
+        self._execute(self.ownership.leave_all())
         self._note_serving()
         self._membership.wake()
-        with trio.move_on_after(grace + MOVE_GRACE):
+        with trio.move_on_after(grace + MOVE_GRACE_SECONDS):
             while not self.ownership.has_left:  # noqa: ASYNC110 - no event exists
                 await trio.sleep(0.02)
         self.journal.left.set()
@@ -217,7 +217,7 @@ class Node:
         places = assign_partitions(self.journal.count, fit_nodes(staying))
         live = {each.name for each in view.nodes}
         now = trio.current_time()
-        self._act(self.ownership.look(places, view.partitions, live, now, self._list_busy))
+        self._execute(self.ownership.compare_owners(places, view.partitions, live, now, self._list_busy))
         self._note_serving()
         is_asked = any(each.name == self.name and each.is_leaving for each in view.nodes)
         if not self.is_leaving and (is_asked or not self._fits(view)):
@@ -255,7 +255,7 @@ class Node:
             return
         self.figures.lost += len(lost)
         for partition, epoch in lost.items():
-            self._act(self.ownership.lost(partition, epoch))
+            self._execute(self.ownership.lost(partition, epoch))
         self._note_serving()
 
     def _note_serving(self) -> None:
@@ -267,16 +267,16 @@ class Node:
         if self.nursery is not None:
             self.nursery.start_soon(fn, *args)
 
-    def _act(self, todo: Iterable[Do]) -> None:
+    def _execute(self, todo: Iterable[PartitionCommand]) -> None:
         """Execute ownership commands. Commands that take long run as background tasks."""
         drains = []
         for do in todo:
             match do.verb:
-                case "take":
+                case "acquire":
                     self.figures.begin_takeover(do.partition, self._runtime.stream)
-                    self._to_take.put(do)
+                    self._acquisitions.put(do)
                 case "recover":
-                    self._to_recover.put(do)
+                    self._recoveries.put(do)
                 case "serve":
                     self._note_serving()
                 case "evict":
@@ -289,9 +289,9 @@ class Node:
             self._start_drains(drains)
 
     async def _run_taking(self) -> None:
-        await self._to_take.run(self._take, window_seconds=TOGETHER)
+        await self._acquisitions.run(self._acquire, window_seconds=BATCH_WINDOW_SECONDS)
 
-    async def _take(self, todo: Sequence[Do]) -> None:
+    async def _acquire(self, todo: Sequence[PartitionCommand]) -> None:
         """Acquire partitions with one SQL statement."""
         wanted = {do.partition: do.epoch for do in todo}
         try:
@@ -299,19 +299,19 @@ class Node:
         except (Fenced, JournalError) as error:
             _log.warning("%s cannot be taken: %s", counted(len(wanted), "partition"), LogVariable(str(error)))
             taken = []
-            await trio.sleep(AGAIN)
+            await trio.sleep(RETRY_SECONDS)
         for each in taken:
             del wanted[each.partition]
             self._taken[each.partition] = each
             self.figures.note_taken(each)
-            self._act(self.ownership.taken(each.partition, each.epoch))
+            self._execute(self.ownership.taken(each.partition, each.epoch))
         self.figures.forget_takeovers(wanted)
         for partition in wanted:
-            self._act(self.ownership.not_taken(partition))
+            self._execute(self.ownership.not_taken(partition))
         if wanted:
             self._membership.wake()
 
-    async def _recover(self, todo: Sequence[Do]) -> None:
+    async def _recover(self, todo: Sequence[PartitionCommand]) -> None:
         """Count deaths in acquired partitions, start delivery of their pending messages, serve them, and resume their turns."""
         current = [do for do in todo if self.ownership.owns(do.partition, do.epoch)]
         taken = [self._taken.pop(do.partition) for do in current]
@@ -322,21 +322,21 @@ class Node:
                 break
             except JournalError as error:
                 _log.warning("deaths cannot be counted yet: %s", LogVariable(str(error)))
-                await trio.sleep(AGAIN)
+                await trio.sleep(RETRY_SECONDS)
         await self._deliver_pending([do.partition for do in current])
         for do in current:
-            self._act(self.ownership.recovered(do.partition, do.epoch))
+            self._execute(self.ownership.recovered(do.partition, do.epoch))
         self._note_serving()
         self.figures.end_takeovers({do.partition for do in current}, self.name, self._runtime.stream)
         serving = {*self.ownership.serving()}
-        self._start(self._take_up, frozenset(serving.intersection(do.partition for do in current)))
+        self._start(self._resume_sessions, frozenset(serving.intersection(do.partition for do in current)))
 
     async def _deliver_pending(self, partitions: Collection[int]) -> None:
         """Deliver pending messages before newer requests of their sessions. Retry while the database does not answer."""
         while True:
             if await self._try_to_deliver(partitions):
                 return
-            await trio.sleep(AGAIN)
+            await trio.sleep(RETRY_SECONDS)
 
     async def _try_to_deliver(self, partitions: Collection[int]) -> bool:
         """Deliver pending messages once. Return False if the database does not answer; a lost partition needs no retry."""
@@ -348,7 +348,7 @@ class Node:
             return False
         return True
 
-    async def _take_up(self, taken: frozenset[int]) -> None:
+    async def _resume_sessions(self, taken: frozenset[int]) -> None:
         """Resume the unfinished sessions of acquired partitions. Retry while the database does not answer."""
         while True:
             try:
@@ -358,17 +358,17 @@ class Node:
                 )
             except JournalError as error:
                 _log.warning("what is unfinished is not continued yet: %s", LogVariable(str(error)))
-                await trio.sleep(AGAIN)
+                await trio.sleep(RETRY_SECONDS)
             else:
                 return
 
-    async def _evict(self, do: Do) -> None:
+    async def _evict(self, do: PartitionCommand) -> None:
         """Evict the sessions of a partition that another node owns."""
         self.figures.evicted += await self._runtime.evict(self._is_in({do.partition}))
         self.ownership.turns_ended(do.partition, do.epoch)
         self._membership.wake()
 
-    def _start_drains(self, todo: Sequence[Do]) -> None:
+    def _start_drains(self, todo: Sequence[PartitionCommand]) -> None:
         """Drain partitions: those without a running turn together, each of the others separately."""
         self._note_serving()
         busy = self._list_busy()
@@ -382,7 +382,7 @@ class Node:
         """Return the partitions that have a running turn at this node."""
         return {self.journal.partition_of(each) for each in self._runtime.list_running()}
 
-    async def _drain(self, todo: Sequence[Do]) -> None:
+    async def _drain(self, todo: Sequence[PartitionCommand]) -> None:
         """Wait until the turns of partitions have ended, or the grace time is over; then give the partitions back."""
         async with self._runtime.drain(self._is_in({do.partition for do in todo}), grace=self._grace):
             ended = [each for do in todo for each in self.ownership.turns_ended(do.partition, do.epoch)]
@@ -405,7 +405,7 @@ class Node:
                     counted(len(left), "partition"),
                     LogVariable(str(error)),
                 )
-                await trio.sleep(AGAIN)
+                await trio.sleep(RETRY_SECONDS)
         for partition, epoch in epochs.items():
             self.ownership.given_back(partition, epoch)
 

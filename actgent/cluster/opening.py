@@ -28,16 +28,16 @@ from actgent.web.server.rpc_adapter import LIMITS, relay_application
 from actgent.web.tokens import Logins, TokenStore
 
 from .directory import PoolDirectory
-from .following import follow_pool
+from .directory_follower import follow_pool
 from .node import Node, node_name
-from .operations.figures import OnSeconds
+from .operations.node_metrics import OnSeconds
 from .ownership import PartitionState
 from .pending import PendingMessages
 from .pools import PoolApplication, PoolLinks
 from .relay_client import NodeTransport
 from .relay_server import RelayServer, open_relay_listeners, serve_relays
 
-PARTITIONS = 256
+DEFAULT_PARTITIONS = 256
 """Number of partitions of a new cluster."""
 END_SECONDS = 2.0
 """Seconds for removing the node's row on exit. If that fails, other nodes detect the missing heartbeat."""
@@ -110,7 +110,7 @@ class Member:
 
         def is_draining(session_id: str) -> bool:
             state = node.ownership.state(node.directory.partition_of(session_id))
-            return state is PartitionState.LEAVING
+            return state is PartitionState.DRAINING
 
         relay = Relay(
             way=transport,
@@ -215,7 +215,9 @@ async def open_member(
         for each in members:
             each.note_lost(lost)
 
-    opened = PartitionedJournal(journal, node=name, pool=pool, partitions=PARTITIONS, on_lost=note_lost)
+    opened = PartitionedJournal(
+        journal, node=name, pool=pool, partitions=DEFAULT_PARTITIONS, on_lost=note_lost
+    )
     async with open_relay_listeners(advertise) as (address, listeners), opened.running():
         members.append(made := Node(name, pool=pool, journal=opened, address=address))
         try:

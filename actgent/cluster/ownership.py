@@ -1,9 +1,9 @@
 """State machine of a node's partitions, without I/O. `node.py` executes its commands.
 
-    AWAY ─take─► TAKING ─taken─► OWNED ─misplaced, leave─► LEAVING ─turns_ended, given_back─► AWAY
-                    │ not_taken     │ lost                    │ lost
-                    ▼               ▼                         ▼
-                  AWAY            AWAY (its turns are evicted; it is not taken again before they ended)
+    UNOWNED ─acquire─► ACQUIRING ─taken─► OWNED ─misplaced, leave─► DRAINING ─turns_ended, given_back─► UNOWNED
+                       │ not_taken        │ lost                    │ lost
+                       ▼                  ▼                         ▼
+                    UNOWNED            UNOWNED (its turns are evicted; it is acquired again only after they ended)
 
 A partition is recovered once per epoch. It is not acquired again while turns of an earlier epoch still run at this node.
 """
@@ -16,45 +16,45 @@ import attrs
 
 from actgent.journal.postgres import PartitionOwner
 
-MOVING = 8
+MOVING_DIVISOR = 8
 """Divisor of the partitions that a node moves to other nodes at the same time: 1/8, but at least one partition."""
-MISPLACED = 1.0
+MISPLACED_SECONDS = 1.0
 """Seconds for which a partition has to be assigned to another node before its owner starts to drain it."""
-MISPLACED_BUSY = 60.0
+MISPLACED_BUSY_SECONDS = 60.0
 """As `MISPLACED_SECONDS`, while turns of the partition run. A turn that does not end in time repeats its model call
 at the next owner.
 """
-Verb = Literal["take", "recover", "serve", "evict", "drain", "give_back"]
+CommandKind = Literal["acquire", "recover", "serve", "evict", "drain", "give_back"]
 
 
 class PartitionState(enum.Enum):
     """State of a partition at this node."""
 
-    AWAY = "away"
+    UNOWNED = "unowned"
     """The node does not own the partition."""
-    TAKING = "taking"
+    ACQUIRING = "acquiring"
     """The node is acquiring the partition: it has requested a new epoch from the database."""
     OWNED = "owned"
     """The node owns the partition. It serves requests once the partition is recovered."""
-    LEAVING = "leaving"
+    DRAINING = "draining"
     """The node is draining the partition: running turns may finish, then it is given back."""
 
 
 @attrs.frozen
-class Do:
+class PartitionCommand:
     """A command for one partition, to be executed by the node."""
 
-    verb: Verb
+    verb: CommandKind
     partition: int
     epoch: int = 0
-    """Ownership epoch to which the command applies; for `take`, the last epoch that was read."""
+    """Ownership epoch to which the command applies; for `acquire`, the last epoch that was read."""
 
 
 @attrs.define
 class _Partition:
     """State of one partition at this node, and the epochs that it refers to."""
 
-    state: PartitionState = PartitionState.AWAY
+    state: PartitionState = PartitionState.UNOWNED
     epoch: int = 0
     """Epoch in which this node last acquired the partition; 0 if it never did."""
     is_recovered: bool = False
@@ -88,23 +88,23 @@ class Ownership:
     def owns(self, partition: int, epoch: int) -> bool:
         """True if the node still owns the partition in this epoch."""
         known = self._partitions[partition]
-        return known.epoch == epoch and known.state in (PartitionState.OWNED, PartitionState.LEAVING)
+        return known.epoch == epoch and known.state in (PartitionState.OWNED, PartitionState.DRAINING)
 
     @property
     def has_left(self) -> bool:
         """Return True if this node owns no partition and is acquiring none."""
-        return all(each.state is PartitionState.AWAY for each in self._partitions)
+        return all(each.state is PartitionState.UNOWNED for each in self._partitions)
 
     # --- events of the database --------------------------------------------------------------
 
-    def look(
+    def compare_owners(
         self,
         places: Sequence[str],
         owners: Mapping[int, PartitionOwner],
         live: Collection[str],
         now: float,
         list_busy: Callable[[], Collection[int]] = tuple,
-    ) -> list[Do]:
+    ) -> list[PartitionCommand]:
         """Compare the assigned owners of the partitions with the current owners.
 
         Return commands to acquire and drain partitions.
@@ -117,12 +117,12 @@ class Ownership:
             list_busy: Returns the partitions with running turns. Called only if a partition is assigned to another
                 node.
         """
-        todo: list[Do] = []
+        todo: list[PartitionCommand] = []
         going: list[int] = []
         busy: Collection[int] | None = None
         for number, known in enumerate(self._partitions):
             is_meant = bool(places) and places[number] == self.node and not self.is_leaving
-            if known.state is PartitionState.AWAY and is_meant and not known.cut_epoch:
+            if known.state is PartitionState.UNOWNED and is_meant and not known.cut_epoch:
                 owner = owners.get(number)
                 if (
                     owner is None
@@ -130,17 +130,19 @@ class Ownership:
                     or owner.owner in ("", self.node)
                     or owner.owner not in live
                 ):
-                    known.state = PartitionState.TAKING
-                    todo.append(Do("take", number, 0 if owner is None else owner.epoch))
+                    known.state = PartitionState.ACQUIRING
+                    todo.append(PartitionCommand("acquire", number, 0 if owner is None else owner.epoch))
             elif known.state is PartitionState.OWNED and known.is_recovered:
                 if is_meant or not (places or self.is_leaving):
                     known.misplaced_since = None
                     continue
                 known.misplaced_since = now if known.misplaced_since is None else known.misplaced_since
                 seconds = now - known.misplaced_since
-                if seconds >= MISPLACED and busy is None:
+                if seconds >= MISPLACED_SECONDS and busy is None:
                     busy = list_busy()
-                if self.is_leaving or seconds >= (MISPLACED_BUSY if number in (busy or ()) else MISPLACED):
+                if self.is_leaving or seconds >= (
+                    MISPLACED_BUSY_SECONDS if number in (busy or ()) else MISPLACED_SECONDS
+                ):
                     going.append(number)
         return [*todo, *map(self._leave, going[: self._room()])]
 
@@ -149,68 +151,68 @@ class Ownership:
         states = [each.state for each in self._partitions]
         if self.is_leaving:
             return len(states)
-        leaving = states.count(PartitionState.LEAVING)
-        return max(0, max(1, (states.count(PartitionState.OWNED) + leaving) // MOVING) - leaving)
+        leaving = states.count(PartitionState.DRAINING)
+        return max(0, max(1, (states.count(PartitionState.OWNED) + leaving) // MOVING_DIVISOR) - leaving)
 
-    def taken(self, partition: int, epoch: int) -> list[Do]:
+    def taken(self, partition: int, epoch: int) -> list[PartitionCommand]:
         """Record that this node acquired the partition in this epoch. Return the commands that follow."""
         known = self._partitions[partition]
-        if known.state is not PartitionState.TAKING:
+        if known.state is not PartitionState.ACQUIRING:
             return []
         known.state, known.epoch, known.is_recovered = PartitionState.OWNED, epoch, False
         known.misplaced_since = None
-        return [Do("recover", partition, epoch)]
+        return [PartitionCommand("recover", partition, epoch)]
 
-    def not_taken(self, partition: int) -> list[Do]:
+    def not_taken(self, partition: int) -> list[PartitionCommand]:
         """Record that the partition was not acquired: another node was first, or the database did not answer."""
         known = self._partitions[partition]
-        if known.state is PartitionState.TAKING:
-            known.state = PartitionState.AWAY
+        if known.state is PartitionState.ACQUIRING:
+            known.state = PartitionState.UNOWNED
         return []
 
-    def lost(self, partition: int, epoch: int) -> list[Do]:
+    def lost(self, partition: int, epoch: int) -> list[PartitionCommand]:
         """Record that another node acquired the partition. Return the command to evict the sessions of this epoch."""
         if not self.owns(partition, epoch):
             return []
         known = self._partitions[partition]
-        known.state, known.cut_epoch = PartitionState.AWAY, epoch
-        return [Do("evict", partition, epoch)]
+        known.state, known.cut_epoch = PartitionState.UNOWNED, epoch
+        return [PartitionCommand("evict", partition, epoch)]
 
-    def given_back(self, partition: int, epoch: int) -> list[Do]:
+    def given_back(self, partition: int, epoch: int) -> list[PartitionCommand]:
         """Record that the database lists a drained partition as free."""
         known = self._partitions[partition]
-        if known.state is PartitionState.LEAVING and epoch == known.epoch:
-            known.state = PartitionState.AWAY
+        if known.state is PartitionState.DRAINING and epoch == known.epoch:
+            known.state = PartitionState.UNOWNED
         return []
 
     # --- events of the runtime ---------------------------------------------------------------
 
-    def recovered(self, partition: int, epoch: int) -> list[Do]:
+    def recovered(self, partition: int, epoch: int) -> list[PartitionCommand]:
         """Record that the partition is recovered: deaths are counted, and delivery of pending messages has started."""
         known = self._partitions[partition]
         if not self.owns(partition, epoch) or known.state is not PartitionState.OWNED:
             return []
         known.is_recovered = True
-        return [self._leave(partition)] if self.is_leaving else [Do("serve", partition, epoch)]
+        return [self._leave(partition)] if self.is_leaving else [PartitionCommand("serve", partition, epoch)]
 
-    def turns_ended(self, partition: int, epoch: int) -> list[Do]:
+    def turns_ended(self, partition: int, epoch: int) -> list[PartitionCommand]:
         """Record that no turn of this epoch runs at this node any more, after an eviction or a drain."""
         known = self._partitions[partition]
         if epoch == known.cut_epoch:
             known.cut_epoch = 0
             return []
-        is_drained = known.state is PartitionState.LEAVING and epoch == known.epoch
-        return [Do("give_back", partition, epoch)] if is_drained else []
+        is_drained = known.state is PartitionState.DRAINING and epoch == known.epoch
+        return [PartitionCommand("give_back", partition, epoch)] if is_drained else []
 
     # --- commands of the operator ------------------------------------------------------------
 
-    def leave_all(self) -> list[Do]:
+    def leave_all(self) -> list[PartitionCommand]:
         """Start to drain all partitions: recovered ones at once, the others after their recovery."""
         self.is_leaving = True
         return [self._leave(each) for each in self.serving()]
 
-    def _leave(self, partition: int) -> Do:
+    def _leave(self, partition: int) -> PartitionCommand:
         """Start to drain a partition. Return the command for it."""
         known = self._partitions[partition]
-        known.state, known.misplaced_since = PartitionState.LEAVING, None
-        return Do("drain", partition, known.epoch)
+        known.state, known.misplaced_since = PartitionState.DRAINING, None
+        return PartitionCommand("drain", partition, known.epoch)

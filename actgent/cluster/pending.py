@@ -180,7 +180,7 @@ class PendingMessages:
             JournalFailed: The database does not answer.
         """
         if message.deliveries >= MAX_BROKEN_CONNECTIONS:
-            await self._give_up(message, f"{message.deliveries} nodes died while they delivered it")
+            await self._dead_letter(message, f"{message.deliveries} nodes died while they delivered it")
             return True
         await self._table.count_delivery(message, 1)
         is_over = False
@@ -194,7 +194,7 @@ class PendingMessages:
 
     async def _deliver(self, message: PendingMessage) -> bool:
         """Deliver a message to its session, or dead-letter it if the session rejects it. Return False to retry later."""
-        known, response = decode_pending(message.request), _Telling()
+        known, response = decode_pending(message.request), _RelayResponse()
         body = {**orjson.loads(known.form.body or b"{}"), "message_id": message.message_id}
         request = RelayedRequest(
             verb=known.form.verb,
@@ -212,10 +212,10 @@ class PendingMessages:
         problem = parse_problem(response.status, response.data)
         if has_moved(response.status, response.data) or problem.is_temporary or problem.kind == "inbox-full":
             return False
-        await self._give_up(message, f"{problem.kind}: {problem.detail}")
+        await self._dead_letter(message, f"{problem.kind}: {problem.detail}")
         return True
 
-    async def _give_up(self, message: PendingMessage, words: str) -> None:
+    async def _dead_letter(self, message: PendingMessage, words: str) -> None:
         """Dead-letter a message, and log the reason `words`.
 
         Raises:
@@ -234,7 +234,7 @@ class PendingMessages:
 
 
 @attrs.define(eq=False)
-class _Telling:
+class _RelayResponse:
     """Keeps the status and body of the answer to a delivery; implements `Tell`."""
 
     status: int = 503

@@ -23,7 +23,7 @@ from actgent.support.tagged_codec import TaggedCodec
 from actgent.web.server.rpc_adapter import RelayApplication, RelayedRequest, SendChunk
 
 from .directory import PoolDirectory
-from .quarantine import POISON
+from .quarantine import POISON_KIND
 from .relay_client import NodeTransport
 
 ASK, CANCEL = "ASK", "CANCEL"
@@ -136,7 +136,7 @@ class PoolLinks:
         status, data = await transport.exchange(
             form, session_id=task.session_id, owner=task.owner, seconds=WAIT_SECONDS
         )
-        if status >= _FIRST_ERROR and (problem := parse_problem(status, data)).kind == POISON:
+        if status >= _FIRST_ERROR and (problem := parse_problem(status, data)).kind == POISON_KIND:
             return PoolReport(refused=problem.detail)
         if status != _OK:
             raise ConnectionLost(f"a node answered {status}", was_sent=True)

@@ -44,13 +44,13 @@ MAX_WATCH_SECONDS = 30.0
 """Maximum seconds for which a group of suspects is watched."""
 GROUPS = 4
 """Number of groups into which suspects with equally many deaths are divided."""
-LOOK = 0.2
+POLL_SECONDS = 0.2
 """Poll interval in seconds of the question whether a suspect has finished."""
-AGAIN = 0.5
+RETRY_SECONDS = 0.5
 """Retry interval in seconds while the database does not answer."""
-COUNTED = 2.0
+CLEANUP_SECONDS = 2.0
 """Interval in seconds at which the deaths of finished sessions are cleared."""
-POISON = "poison"
+POISON_KIND = "poison"
 """Failure kind of a dead-lettered message."""
 _random = random.Random()  # noqa: S311 - an order
 _log = logger_of(__name__)
@@ -82,7 +82,7 @@ class Quarantine:
         """Start without suspects. `on_released` is called with the root id of each session tree that is released."""
         self._journal, self._on_released = journal, on_released
         self._runtime: Runtime
-        self._withheld: dict[str, trio.Event] = {}
+        self._held_back: dict[str, trio.Event] = {}
         """Held-back session trees by root id, with the event that is set when they are released."""
         self._groups: list[Group] = []
         """Groups to open, in this order."""
@@ -116,7 +116,7 @@ class Quarantine:
             await table.clear_all(await self._list_progressed(await table.list_near(died, of, hosted)))
         trees = _trees_of(await table.count(numbers, of, hosted, died=died, dead=names))
         for tree in trees:
-            self._withheld.setdefault(_root(tree[0].key.session_id), trio.Event())
+            self._held_back.setdefault(_root(tree[0].key.session_id), trio.Event())
         self._groups += _groups_of(trees)
         self._groups.sort(key=lambda group: group.deaths, reverse=True)
         self._has_groups.set()
@@ -124,17 +124,17 @@ class Quarantine:
 
     async def choose(self, keys: Sequence[SessionKey]) -> list[SessionKey]:
         """Return the sessions that are not held back, and mark them as open in the database; see `Runtime.take_up`."""
-        chosen = [each for each in keys if not self.is_withheld(each.session_id)]
+        chosen = [each for each in keys if not self.is_held_back(each.session_id)]
         await self._journal.suspects.mark_open(chosen)
         return chosen
 
-    def is_withheld(self, session_id: str) -> bool:
+    def is_held_back(self, session_id: str) -> bool:
         """True if the session is held back and may not be opened yet."""
-        return _root(session_id) in self._withheld
+        return _root(session_id) in self._held_back
 
     async def wait(self, session_id: str) -> None:
         """Wait until a session is not held back."""
-        if (released := self._withheld.get(_root(session_id))) is not None:
+        if (released := self._held_back.get(_root(session_id))) is not None:
             await released.wait()
 
     async def _list_progressed(self, near: Mapping[SessionKey, int]) -> list[SessionKey]:
@@ -159,7 +159,7 @@ class Quarantine:
         ]
 
     async def _run_forgetting(self) -> None:
-        await self._counted.run(self._forget_ended, window_seconds=COUNTED)
+        await self._counted.run(self._forget_ended, window_seconds=CLEANUP_SECONDS)
 
     async def _forget_ended(self, _: Sequence[None]) -> None:
         """Clear the death counts of sessions that have finished. Retry later while other counts remain."""
@@ -197,7 +197,7 @@ class Quarantine:
 
     def _release(self, root: str) -> None:
         """Stop holding back a session tree, and report it as released."""
-        if (released := self._withheld.pop(root, None)) is not None:
+        if (released := self._held_back.pop(root, None)) is not None:
             released.set()
             self._on_released(root)
 
@@ -211,7 +211,7 @@ class Quarantine:
         buried = next((each for each in tree if each.must_be_dead_lettered), None)
         for each in tree:
             if each is buried:
-                await self._persist(each.key, self._bury, each)
+                await self._persist(each.key, self._dead_letter, each)
                 # Its deaths are explained by the buried message: the next message is not dead-lettered if this node dies now.
                 await self._persist(each.key, table.note_survived, each.key)
                 continue
@@ -239,7 +239,7 @@ class Quarantine:
                 _log.warning(
                     "suspect %s has to wait: %s", LogVariable(key.session_id), LogVariable(str(error))
                 )
-            await trio.sleep(AGAIN)
+            await trio.sleep(RETRY_SECONDS)
 
     async def _wait_done(self, key: SessionKey, until: float) -> bool:
         """Wait until a session is finished or suspended. Return False if it is still unfinished at time `until`."""
@@ -248,10 +248,10 @@ class Quarantine:
                 head = await self._journal.head(*key)
                 if head is None or not head.unfinished or head.suspended:
                     return True
-                await trio.sleep(LOOK)
+                await trio.sleep(POLL_SECONDS)
         return False
 
-    async def _bury(self, suspect: Suspect) -> None:
+    async def _dead_letter(self, suspect: Suspect) -> None:
         """Dead-letter the message that crashes its process: record its failure for the sender, without running it."""
         key = suspect.key
         records = await self._journal.load(key.session_id, agent=key.agent)
@@ -262,10 +262,10 @@ class Quarantine:
         words = f"{counted(suspect.crashes, 'process', 'processes')} died while it was worked on, {suspect.alone} of them with it alone"
         await self._journal.suspects.bury(key, message.id, words)
         ended: tuple[Record, ...] = (
-            MessageEndRecord(message_id=message.id, failed=POISON, error="ActorFailed", words=words),
+            MessageEndRecord(message_id=message.id, failed=POISON_KIND, error="ActorFailed", words=words),
         )
         if _is_task(records, message, key):
-            answered = TaskOutcomeRecord(message_id=message.id, text=words, failed=POISON)
+            answered = TaskOutcomeRecord(message_id=message.id, text=words, failed=POISON_KIND)
             await self._runtime.delegation.report_dead_letter(key, records, answered)
             ended = (answered, *ended, *([SessionClosedRecord()] if len(left) == 1 else []))
         entry = Entry(session_id=key.session_id, agent=key.agent, records=ended, follows=True)
@@ -291,9 +291,6 @@ def _groups_of(trees: Sequence[Tree]) -> Iterator[Group]:
 
     A tree that was open alone when a process died is opened alone again. The other trees with equally many deaths are
     divided into `GROUPS` groups. So the group that was watched at a death is divided further.
-
-    A tree that was alone when a process died is opened alone again. The others with equally many deaths are divided
-    into `GROUPS` groups. So the group that was watched at a death is divided further.
     """
     further = (
         max((each.crashes - each.alone for tree in trees for each in tree), default=SUSPECT_CRASHES)

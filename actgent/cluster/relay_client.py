@@ -37,7 +37,7 @@ from actgent.web.server.request_relay import RELAYED_ANSWER_HEADERS, NoOwner, Re
 
 from .directory import Owner, PoolDirectory
 from .pending import PendingMessages
-from .relay_http import EPOCH, MalformedMessage, MessageReader, decode_answer, encode_request
+from .relay_http import EPOCH_HEADER, MalformedMessage, MessageReader, decode_answer, encode_request
 from .relay_server import MISDIRECTED
 
 ANSWER_SECONDS = 15.0
@@ -349,7 +349,7 @@ class NodeTransport(Transport):
                 now=self._now(),
             )
             await exchange.send(request, seconds)
-            if exchange.status == MISDIRECTED and EPOCH in exchange.headers:
+            if exchange.status == MISDIRECTED and EPOCH_HEADER in exchange.headers:
                 await exchange.read_all()
                 await self._wait_moved(to)
                 raise ConnectionLost("the session has moved to another node", was_sent=False)

@@ -24,9 +24,9 @@ MAX_BODY_BYTES = 64 * 1024 * 1024
 MAX_CHUNK_BYTES = 64 * 1024 * 1024
 VALID_SECONDS = 30.0
 """Seconds by which the time of a signature may differ from the current time, in both directions."""
-RECEIVED_BYTES = 64 * 1024
+MAX_READ_BYTES = 64 * 1024
 """Maximum bytes per read of a connection."""
-EPOCH = "actgent-epoch"
+EPOCH_HEADER = "actgent-epoch"
 """Header with the epoch of the session's partition, as the sender knows it."""
 _AT, _SESSION, _OWNER, _SCOPES, _DIGEST, _SIGNATURE = (
     "actgent-at",
@@ -98,7 +98,7 @@ def encode_request(
     headers = {
         **form.headers,
         "content-length": str(len(body)),
-        EPOCH: str(epoch),
+        EPOCH_HEADER: str(epoch),
         _AT: f"{now:.3f}",
         _SESSION: session_id.encode("utf-8").hex(),
         _OWNER: owner.encode("utf-8").hex(),
@@ -251,6 +251,6 @@ class MessageReader:
                 raise MalformedMessage("the connection has ended within a message")
 
     async def _receive(self) -> bool:
-        data = await self.stream.receive_some(RECEIVED_BYTES)
+        data = await self.stream.receive_some(MAX_READ_BYTES)
         self._buffer += data
         return bool(data)

@@ -22,9 +22,9 @@ from actgent.web.server.request_relay import WaitReleased, is_freeing
 from actgent.web.server.rpc_adapter import RelayApplication, RelayedRequest, has_moved
 
 from .directory import PoolDirectory
-from .operations.figures import NodeFigures
+from .operations.node_metrics import NodeMetrics
 from .relay_http import (
-    EPOCH,
+    EPOCH_HEADER,
     MalformedMessage,
     MessageReader,
     SignedRequest,
@@ -55,7 +55,7 @@ class RelayServer:
     is_draining: Callable[[str], bool]
     """Returns True for the id of a session whose partition this node is draining."""
     wait_released: WaitReleased
-    figures: NodeFigures
+    figures: NodeMetrics
 
     async def serve(self, stream: trio.SocketStream) -> None:
         """Answer the requests of one connection, one after another, until it ends."""
@@ -64,7 +64,7 @@ class RelayServer:
             nursery.start_soon(self._read, stream, send)
             with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
                 async for request, body, gone in receive:
-                    await self._answer(request, body, _Telling(stream, gone), gone)
+                    await self._answer(request, body, _RelayResponse(stream, gone), gone)
             nursery.cancel_scope.cancel()
 
     async def _read(
@@ -92,7 +92,7 @@ class RelayServer:
             gone.set()
 
     async def _answer(
-        self, request: SignedRequest, body: bytes, response: "_Telling", gone: trio.Event
+        self, request: SignedRequest, body: bytes, response: "_RelayResponse", gone: trio.Event
     ) -> None:
         """Answer one verified request, after its session is served and not held back."""
         session_id = request.session_id
@@ -129,8 +129,6 @@ class RelayServer:
 
         Return True if it serves the session. While the partition is drained, only requests that end or continue turns
         (`is_freeing`) are served.
-
-        While the partition is drained, only requests that end or continue turns (`is_freeing`) are served.
         """
         directory = self.directory
         if self.is_draining(session_id):
@@ -146,7 +144,7 @@ class RelayServer:
 
 
 @attrs.define(eq=False)
-class _Telling:
+class _RelayResponse:
     """Sends the answer to one request over the connection; implements `Tell`."""
 
     stream: trio.SocketStream
@@ -170,7 +168,7 @@ class _Telling:
     async def misdirect(self, epoch: int) -> None:
         """Answer with status 421 (another node owns the session) and the epoch that this node knows."""
         document = orjson.dumps({"moved": True, "epoch": epoch})
-        await self._send(encode_answer(MISDIRECTED, {EPOCH: str(epoch)}, document))
+        await self._send(encode_answer(MISDIRECTED, {EPOCH_HEADER: str(epoch)}, document))
 
     def now(self, data: bytes) -> bool:
         """Return False: this response cannot be sent without waiting."""

@@ -28,29 +28,40 @@ class ModelView(abc.ABC):
 
     @abc.abstractmethod
     def add(self, message: Message, *, answered: bool = False) -> None:
-        """Add the next message of the record. `answered` is True if the model is going to answer this message now."""
+        """Add the next message of the session. `answered` is True if the model is going to answer this message now."""
 
     def check_room(self, tail: str = "") -> None:
-        """Omit older messages until the conversation and `tail`, the text that the request ends with, fit into the memory's limit.
+        """Omit older messages until the conversation fits into the memory's limit.
+
+        `tail` is the text at the end of the request.
 
         Raises:
             ContextOverflow: The messages that cannot be omitted exceed the limit.
         """
 
     def shrink(self, share: float) -> bool:
-        """Shorten the shown messages to about `share` (0 to 1) of their tokens. Return False if nothing can be shortened.
+        """Shorten the shown messages to about the fraction `share` of their tokens.
 
-        Called if a request does not fit into the context window of its model, and once more if it still does not. The message that
-        began the running turn must stay. When a session is read from its journal, the recorded calls are repeated.
+        Return False if nothing can be shortened.
+
+        Called if a request does not fit into the context window of its model, and once more if it still does not. The
+        message that began the running turn must stay. When a session is read from its journal, the recorded calls are
+        repeated.
         """
         return False
 
     @abc.abstractmethod
     def messages(self) -> Sequence[ChatMessage]:
-        """Return the messages to send. Calls and results are complete pairs. Earlier messages stay the same between two cuts."""
+        """Return the messages to send.
+
+        Tool calls and results are complete pairs. Between two cuts, earlier messages stay the same.
+        """
 
     def context(self) -> str:
-        """Return the text that prompt templates can insert as `memory`. A prompt that uses it is rendered again when it changes."""
+        """Return the text that prompt templates insert as `memory`.
+
+        If the text changes, prompts that use it are rendered again.
+        """
         return ""
 
     def save(self) -> bytes | None:

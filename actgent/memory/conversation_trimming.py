@@ -14,7 +14,7 @@ from actgent.errors.printable import counted
 from actgent.messages import ChatMessage, Part, Text, ToolCall, ToolResult
 
 MAX_TEXT_CHARACTERS = 1_000
-"""Maximum length of a shown text in characters. Longer arguments of a call are replaced as a whole."""
+"""Maximum length of a shown text in characters. Longer call arguments are replaced as a whole."""
 
 
 def shorten_answer(answer: ChatMessage) -> ChatMessage:
@@ -39,7 +39,7 @@ def _shorten_part(part: Part) -> Part:
 PROTECTED_RESULTS = 5
 """Number of newest results of the running turn that are shortened last."""
 MIN_KEPT_SHARE = 0.85
-"""Minimum share of the removable messages to keep when the newest results are shortened too."""
+"""Minimum fraction of the removable messages to keep when the newest results are also shortened."""
 SHORT_RESULT_CHARACTERS = 1_000
 """Length of a shortened result in characters."""
 TEXT_RESULTS = "Tool results:"
@@ -47,13 +47,13 @@ TEXT_RESULTS = "Tool results:"
 _NOTICE = re.compile(r"\n\[the first \d+ of (\d+) characters([^\[\]\n]*)\]\Z")
 _PLAIN_ID = re.compile(r"[\w.:/-]{1,100}", re.ASCII)
 _MIN_FREED_SHARE = 0.01
-"""Minimum share of the conversation that trimming must free; otherwise the conversation stays unchanged."""
+"""Fraction of the conversation that trimming must free; otherwise the conversation stays unchanged."""
 
 _MAX_UNUSED_SHARE = 0.03
-"""Maximum unused share of the target size. If more is unused, an omitted round is restored in shortened form."""
+"""Maximum unused fraction of the target size. If more is unused, an omitted round is restored in shortened form."""
 
 Measure = Callable[[Sequence[Part]], float]
-"""Returns the size of message parts, in a unit that the caller chooses."""
+"""Function that returns the size of message parts, in a unit that the caller chooses."""
 
 
 @attrs.frozen
@@ -81,9 +81,10 @@ def starts_round(chat: Sequence[ChatMessage], index: int) -> bool:
 def deep_trim_size(
     shown: Sequence[ChatMessage], share: float, measure: Measure, *, pinned: Collection[int]
 ) -> float:
-    """Return the size to which a cut shortens the newest results, if a cut to `share` of the messages left them whole.
+    """Return the size for a second cut that also shortens the newest results.
 
-    `pinned` holds the `id()` of messages that must stay. A long task therefore does not displace the newest results.
+    It is needed if a first cut to `share` of the messages would keep only them. `pinned` holds the `id()` of messages
+    that must stay. So the newest results of a long task do not displace the rest.
     """
     sizes = {id(message): measure(message.parts) for message in shown}
     size, fixed = sum(sizes.values()), sum(sizes[each] for each in pinned if each in sizes)
@@ -147,13 +148,13 @@ class _Trimmer:
         """Index of the first kept message, pinned messages excluded."""
 
     def shorten_old_results(self) -> None:
-        """Shorten the results before the newest ones."""
+        """Shorten all results except the newest ones."""
         for index in self._results:
             if index < self._protected_from:
                 self._replace(index, shorten_message(self._now[index], SHORT_RESULT_CHARACTERS))
 
     def omit_old_rounds(self) -> None:
-        """Omit the oldest rounds before the newest results until the conversation fits."""
+        """Omit the oldest rounds until the conversation fits. Rounds with the newest results stay."""
         self._omit_rounds(self._protected_from)
 
     def shorten_new_answers(self) -> None:
@@ -216,7 +217,10 @@ class _Trimmer:
         return self.total <= self._target
 
     def _first_protected_round(self, begun: int) -> int:
-        """Return the index of the first round with one of the newest results of the running turn, or of the last round."""
+        """Return the index of the first round that contains one of the newest results of the running turn.
+
+        Without any, it is the last round.
+        """
         found, first = 0, self._last
         for index in reversed(self._results):
             if index <= begun or found >= PROTECTED_RESULTS:
@@ -226,7 +230,7 @@ class _Trimmer:
         return max(start for start, _ in self._rounds if start <= first)
 
     def _replace(self, index: int, message: ChatMessage) -> None:
-        """Replace the message at an index."""
+        """Replace the message at an index and update the size."""
         if message is not self._now[index]:
             size = self._measure(message.parts)
             self.total += size - self._sizes[index]
@@ -244,7 +248,10 @@ class _Trimmer:
                 self._first = end
 
     def _restore_message(self, index: int) -> None:
-        """Restore a shortened message as far as there is room. Words of the model are restored whole or not at all."""
+        """Restore a shortened message as far as there is room.
+
+        Text of the model is restored completely or not at all.
+        """
         whole, room = self._whole[index], self._target - self.total
         more = self._measure(whole.parts) - self._sizes[index]
         if more <= room:

@@ -87,7 +87,10 @@ _HEADING = re.compile(r"^\[(?=[^\]\n]{0,300}\] \(ID: )", re.MULTILINE)
 
 
 def _may_contain_delimiter(text: str) -> bool:
-    """Return True if a text contains a character that can start a delimiter. Fast, since most texts contain none."""
+    """Return True if a text contains a character that can begin a delimiter.
+
+    This check is fast, since most texts contain none.
+    """
     if not text.isascii():
         return _OPENED.search(text) is not None
     return "<" in text or "&" in text or "\\" in text or "%" in text or "] (ID: " in text
@@ -149,7 +152,7 @@ def _neutralize_together(texts: Sequence[str]) -> list[str]:
 
 
 def _places(text: str) -> list[tuple[int, int]]:
-    """Return start and end of each `<`, or spelling of it, that opens a delimiter."""
+    """Return the start and end of each character, plain or encoded, that begins a delimiter like `<`."""
     skeleton = text if text.isascii() else text.translate(_SKELETON)
     return [match.span(1) for match in _MARK.finditer(skeleton)]
 

@@ -27,7 +27,9 @@ class ManagedMemory(Memory):
     manage: ManageHistory
     """Function that receives a copy of the history and returns the messages to show."""
     max_tokens: int = attrs.field(default=180_000, validator=attrs.validators.ge(1))
-    """Maximum shown tokens, estimated as in `ShortTermMemory.max_tokens`. More is cut as there, until the next turn begins."""
+    """Maximum shown tokens, estimated as in `ShortTermMemory.max_tokens`. A longer conversation is cut as in that
+    class, until the next turn begins.
+    """
 
     def open_view(self) -> "ManagedView":
         return ManagedView(self.manage, self.max_tokens * CHARACTERS_PER_TOKEN)
@@ -41,15 +43,17 @@ class ManagedView(ModelView):
     _budget: int
     _record: list[Message] = attrs.field(factory=list)
     _chat: list[ChatMessage] = attrs.field(factory=list)
-    """Shown messages. Only appended to until the next turn replaces the list."""
+    """Shown messages. During a turn, the list is only appended to; the next turn replaces it."""
     _is_due: bool = False
-    """True if a turn has begun since the last call of the function."""
+    """True if a new turn has begun and the function was not called for it yet."""
     _begun: int = 0
-    """Index after the message that began the turn. More messages follow if the session was opened in the middle of a turn."""
+    """Index after the message that began the turn. Messages follow it if the session was opened in the middle of a
+    turn.
+    """
     _pinned: tuple[ChatMessage, ...] = ()
     """The messages to be answered and the last notice of each source. A cut never omits them."""
     _front: tuple[ChatMessage, ...] = ()
-    """Messages that a cut has put before the kept ones."""
+    """Messages that a cut has moved before the kept messages."""
 
     def add(self, message: Message, *, answered: bool = False) -> None:
         self._record.append(message)
@@ -67,7 +71,7 @@ class ManagedView(ModelView):
                 raise overflow(self.messages(), tail, self._budget)
 
     def shrink(self, share: float) -> bool:
-        """Cut the shown messages. The cut lasts until the next turn, for which the function is called again."""
+        """Cut the shown messages. The next turn calls the function again, which ends the cut."""
         size = sum(estimate_part_tokens(message.parts) for message in self.messages())
         if self._cut(size * share, estimate_part_tokens):
             return True
@@ -102,7 +106,9 @@ class ManagedView(ModelView):
         return True
 
     def _call_manage(self) -> list[ChatMessage]:
-        """Call the function, and append the messages since the turn began.
+        """Call the function of the program with the history until the turn began.
+
+        Append the messages since then to its result.
 
         Raises:
             ConfigurationError: The function returned an object that is not a message.
@@ -145,7 +151,7 @@ def _last_notices(record: Sequence[Message]) -> Iterable[Message]:
 
 
 def whole(messages: Sequence[Message]) -> Iterator[Message]:
-    """Yield the messages without answers whose calls lack results, and without results that lack their call."""
+    """Yield the messages that form complete pairs of calls and results. Other answers and results are omitted."""
     place = 0
     while place < len(messages):
         end = _group_end(messages, place)

@@ -31,9 +31,13 @@ class LimitedView(ModelView):
     limit: int | None = None
     """Maximum number of user messages and final answers before the current turn; None shows all messages of the inner memory."""
     _turn: list[tuple[int, bool]] = attrs.field(factory=list)
-    """For each message of the current turn: the number of shown messages that it became, and True if it is an answer."""
+    """Messages of the current turn: for each, the number of shown messages that it became, and True if it is an
+    answer.
+    """
     _parts: list[int] = attrs.field(factory=list)
-    """Sizes of the earlier turns, two per turn: shown messages before the final answer, and from the final answer on."""
+    """Sizes of the earlier turns, two numbers per turn: shown messages before the final answer, and from the final
+    answer on.
+    """
     _begun: ChatMessage | None = None
     """The message that began the current turn."""
     _notices: list[tuple[str, ChatMessage]] = attrs.field(factory=list)
@@ -51,7 +55,10 @@ class LimitedView(ModelView):
         self._turn.append((len(to_chat(message, answered=answered)), is_answer))
 
     def _end_turn(self) -> None:
-        """Move the current turn to the earlier turns. A turn without an answer stays current: its message is still unanswered."""
+        """Add the current turn to the earlier turns.
+
+        A turn without an answer stays current, because its message is unanswered.
+        """
         answers = [place for place, (_, is_answer) in enumerate(self._turn) if is_answer]
         if answers:
             sizes = [size for size, _ in self._turn]
@@ -92,6 +99,9 @@ class LimitedView(ModelView):
 
 
 def _stands_alone(chat: Sequence[ChatMessage], place: int) -> bool:
-    """Return True if all messages before an index can be omitted: the message there is a user's and not a tool result."""
+    """Return True if all messages before an index can be omitted.
+
+    This is so if the message at the index is a user's and no tool result.
+    """
     called = place > 0 and any(isinstance(part, ToolCall) for part in chat[place - 1].parts)
     return chat[place].role == "user" and not called

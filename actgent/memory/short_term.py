@@ -43,15 +43,17 @@ from .token_budget import (
 from .view_snapshot import chat_from_plain, chat_to_plain, pack, parts_from_plain, parts_to_plain, unpack
 
 _CONVERSATION = "earlier messages"
-"""Origin of a summary of messages that have no origin."""
+"""Origin that is named for a summary of messages without an origin."""
 _MAX_COPIED_MESSAGES = 200
-"""Number of messages up to which a copy is cheaper than a `HistorySlice`."""
+"""Maximum number of messages for which a copy is cheaper than a `HistorySlice`."""
 _OWN = ("assistant", "agent")
-"""Kinds of senders whose messages get the role assistant, unless the model is to answer them."""
+"""Kinds of senders whose messages get the role `assistant`, unless the model has to answer them."""
 _MAX_NOTICE_CHARACTERS = 100
 """Maximum length of the notice about omitted messages, in characters."""
 OPENING = ChatMessage("user", (Text("(The conversation begins with your own message.)"),))
-"""Message before a conversation that starts with the assistant, since many models reject such conversations."""
+"""Text of a message that is inserted before a conversation that starts with the assistant, since many models reject
+such conversations.
+"""
 SUMMARY = "summary"
 """Sender of notices with summaries. Their `causation_id` is the number of messages that the summary covers."""
 
@@ -89,9 +91,10 @@ def to_chat(message: Message, *, answered: bool) -> list[ChatMessage]:
 
 
 def _mark_system_parts(message: Message) -> tuple[Part, ...]:
-    """Return the parts of a system message with its text inside `<system>` delimiters.
+    """Return the parts of a system message, with its text inside `<system>` delimiters.
 
-    A summary repeats text of users and tools, so it is fenced as data with its origin, and not delimited as a system text.
+    A summary repeats text of users and tools, so it is fenced as data with its origin, and not delimited as a system
+    text.
     """
     if not message.text:
         return neutralize_parts(message.parts)
@@ -103,10 +106,10 @@ def _mark_system_parts(message: Message) -> tuple[Part, ...]:
 
 
 def _sayable(message: Message) -> tuple[Part, ...]:
-    """Return the parts of an answer without empty texts; empty if it has no content.
+    """Return the parts of an answer that can be sent back to a model; empty if it has no content.
 
-    Of an interrupted answer only the texts are kept, since its thinking has no signature. Providers reject thinking without
-    content after it.
+    Of an interrupted answer only the texts are kept, since its thinking has no signature. Providers reject thinking
+    without content after it.
     """
     parts = message.parts
     if len(parts) == 1 and not message.cut:
@@ -176,7 +179,9 @@ class ShortTermMemory(Memory):
 
 
 _FORM = "short term 2"
-"""Format of saved views. Change it whenever `add` produces other messages, so that old snapshots are rejected."""
+"""Version of the format of saved views. Change it whenever `add` produces other messages, so that old snapshots are
+rejected.
+"""
 
 
 @attrs.define(eq=False)
@@ -184,27 +189,27 @@ class ShortTermView(ModelView):
     """View of one session's conversation within the limit."""
 
     _budget: int
-    """Limit in characters."""
+    """Maximum size of the shown messages in characters."""
     _room: int
-    """Limit in characters without the notice about omitted messages."""
+    """Maximum size of the shown messages in characters, without the notice about omitted messages."""
     _chat: list[ChatMessage] = attrs.field(factory=list)
     """Shown messages after the last cut. Only appended to, since model calls hold a `HistorySlice` of it. Other changes copy it."""
     _characters: int = 0
     _is_too_long: bool = False
-    """True if the last message, or the last answer with its results, exceeds the limit alone."""
+    """True if the last message, or the last answer with its results, is longer than the limit."""
     _left_out: int = 0
     _notices: dict[str, ChatMessage] | None = None
     """Last notice of each source."""
     _asked: tuple[ChatMessage, ...] = ()
-    """The user's latest message, and the messages that are answered together with it."""
+    """Latest message of the user, and the messages that are answered together with it."""
     _cause: tuple[ChatMessage, ...] = ()
     """Message that began the running turn, if its sender is not a user."""
     _tasks: tuple[ChatMessage, ...] = ()
-    """Messages of `_asked` and `_cause` that a cut omitted. They are shown in front."""
+    """Messages of `_asked` and `_cause` that a cut has omitted. They are shown before the others."""
     _kept: tuple[ChatMessage, ...] = ()
-    """Notices that a cut omitted. They are shown in front."""
+    """Notices that a cut has omitted. They are shown before the others."""
     _settles: tuple[Part, ...] | None = None
-    """Parts of the newest message if it gets the role user only until it is answered; else None."""
+    """Parts of the newest message if its role changes from user to assistant once it is answered; else None."""
 
     def save(self) -> bytes | None:
         return pack(self._saved()) if type(self) is ShortTermView else None
@@ -270,7 +275,7 @@ class ShortTermView(ModelView):
             self._make_room(self._room)
 
     def _settle(self, parts: tuple[Part, ...]) -> None:
-        """Give an answered message of an agent the role assistant, now that another message follows."""
+        """Change the role of an answered message of an agent to assistant, because another message follows."""
         answer, last = ChatMessage("assistant", parts), self._chat[-1]
         self._chat = [*self._chat[:-1], answer]
         if self._cause and self._cause[-1] is last:
@@ -278,7 +283,7 @@ class ShortTermView(ModelView):
         self._settles = None
 
     def _leave_out_last(self) -> None:
-        """Replace the message that was too long by a notice, if the new message does not belong to it."""
+        """Replace a message that was too long by a notice, unless the new message belongs to it."""
         if self._begins(len(self._chat) - 1):
             start = self._last(len(self._chat) - 1)
             gone = self._chat[start:-1]
@@ -291,7 +296,10 @@ class ShortTermView(ModelView):
             self._is_too_long = False
 
     def _last(self, end: int) -> int:
-        """Return the index at which the round before `end` begins: a message, or an answer with its results."""
+        """Return the index at which the round that ends at `end` begins.
+
+        A round is a message, or an answer with its results.
+        """
         return next((place for place in reversed(range(end)) if self._begins(place)), 0)
 
     def check_room(self, tail: str = "") -> None:
@@ -321,7 +329,7 @@ class ShortTermView(ModelView):
         return (OPENING, *chat) if chat and chat[0].role == "assistant" else tuple(chat)
 
     def _front(self) -> tuple[ChatMessage, ...]:
-        """Return the messages that precede a cut conversation."""
+        """Return the messages to show before a cut conversation: notice, tasks and pinned notices."""
         tasks, kept = self._tasks, self._kept
         notice = left_out_notice(self._left_out - len(tasks) - len(kept))
         if tasks and tasks[0].role == "user":
@@ -337,7 +345,10 @@ class ShortTermView(ModelView):
         return (*self._asked, *self._cause, *(self._notices or {}).values())
 
     def _make_room(self, room: int) -> None:
-        """Cut the conversation to `room` characters. A last round that exceeds the limit alone does not displace other messages."""
+        """Cut the conversation to `room` characters.
+
+        A last round that is longer than the limit does not displace other messages.
+        """
         last = _size(self._chat[self._last(len(self._chat)) :])
         self._is_too_long = last > self._budget
         too_long = last if last > room else 0
@@ -374,7 +385,7 @@ class ShortTermView(ModelView):
         return True
 
     def _take_over(self, found: TrimResult) -> None:
-        """Replace the conversation by the result of a cut."""
+        """Replace the conversation by the result of a trim."""
         self._chat = found.chat  # a new list: earlier requests still refer to the old one
         self._left_out += found.left_out
         if found.left_out:

@@ -17,7 +17,7 @@ DEFAULT_TOKENS = 180_000
 """Token limit if only `turns` is set."""
 _FORM = "sliding 2"
 _GONE = -1
-"""Index of a message that is no longer shown."""
+"""Index that stands for a message that is no longer shown."""
 
 
 def _at_least_one(_: object, attribute: "attrs.Attribute[Any]", value: object) -> None:
@@ -72,7 +72,7 @@ class SlidingView(ShortTermView):
 
     _turns: int | None = attrs.field(default=None, kw_only=True)
     _begun: list[ChatMessage] = attrs.field(factory=list, kw_only=True)
-    """First message of each shown turn. Some may have been omitted by a cut since then."""
+    """First message of each shown turn. A cut may have omitted some of them since."""
 
     def add(self, message: Message, *, answered: bool = False) -> None:
         begins = self._turns is not None and answered and message.correlation_id is None
@@ -102,7 +102,7 @@ class SlidingView(ShortTermView):
             self._begun[-1] = self._chat[-1]
 
     def _slide(self) -> None:
-        """Omit the older half of the turns, as far as they are still shown."""
+        """Omit the older half of the shown turns."""
         kept = (self._turns or 0) // 2 + 1
         self._begun = self._begun[-kept:]
         places = self._places()

@@ -78,7 +78,7 @@ class Material:
     covers: int
     """Number of messages of the record that the summary will cover, from the first."""
     text: str
-    """The messages as text."""
+    """Text of the messages to summarize."""
 
 
 @attrs.define(eq=False)
@@ -91,13 +91,17 @@ class SummarizingView(ShortTermView):
     is_making: bool = attrs.field(default=False, kw_only=True)
     """True while a model writes a summary."""
     ready: tuple[int, str] | None = attrs.field(default=None, kw_only=True)
-    """Summary that the next request will show, with the number of messages that it covers; None if there is none."""
+    """Finished summary that the next request will show, with the number of messages that it covers; None if there is
+    none.
+    """
     tried: int = attrs.field(default=0, kw_only=True)
-    """Shown characters when a summary failed. The next is tried when they have grown by a quarter."""
+    """Number of shown characters when the last summary failed. The next summary is tried when it has grown by a
+    quarter.
+    """
     _count: int = attrs.field(default=0, kw_only=True)
     """Number of messages in the record."""
     _ends: list[tuple[int, ChatMessage]] = attrs.field(factory=list, kw_only=True)
-    """Pairs of a number of messages in the record and the shown message that they end with."""
+    """Pairs: number of messages in the record, and the last shown message that they produced."""
 
     def add(self, message: Message, *, answered: bool = False) -> None:
         self._count += 1
@@ -141,12 +145,12 @@ class SummarizingView(ShortTermView):
         return pack((_FORM, self.keep, self.trigger, self._count, ends, self._saved()))
 
     def go_on(self, keep: int, trigger: int, count: int, ends: Sequence[tuple[int, int]]) -> None:
-        """Restore the state that `save` stored."""
+        """Restore the state of a view that `save` stored."""
         self.keep, self.trigger, self._count = keep, trigger, count
         self._ends = [(number, self._chat[place]) for number, place in ends if place != _GONE]
 
     def _take_summary(self, message: Message) -> None:
-        """Show a summary in place of the messages that it covers."""
+        """Replace the messages that a summary covers by the summary."""
         covers = int(message.causation_id or 0)
         places = [place for number, place in self._numbered() if number <= covers]
         cut = max(places, default=-1) + 1
@@ -171,13 +175,16 @@ class SummarizingView(ShortTermView):
         self._ends = [each for each in ends if id(each[1]) in kept]
 
     def _numbered(self) -> list[tuple[int, int]]:
-        """Return pairs of a number of messages in the record and the index of the shown message that they end with."""
+        """Return the shown messages as pairs.
+
+        A pair is a number of messages in the record, and the index of the last shown message that they produced.
+        """
         places = {id(message): place for place, message in enumerate(self._chat)}
         return [(number, places[id(message)]) for number, message in self._ends if id(message) in places]
 
 
 def _lines(message: ChatMessage, longest: int = _MAX_PART_CHARACTERS) -> Iterator[str]:
-    """Yield the parts of a message as text for a summary request. A text is cut at `longest` characters."""
+    """Yield the parts of a message as text for a summary request. Each text is cut at `longest` characters."""
     for part in message.parts:
         if isinstance(part, Text):
             yield f"{message.role}: {_short(part.text, longest)}"

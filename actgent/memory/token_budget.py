@@ -66,7 +66,7 @@ def _media(part: Part) -> int:
 
 
 def tokens(characters: int) -> int:
-    """Return the tokens of a size in characters, rounded up."""
+    """Return the number of tokens of a size in characters, rounded up."""
     return -(-characters // CHARACTERS_PER_TOKEN)
 
 
@@ -85,7 +85,7 @@ def overflow(messages: Sequence[ChatMessage], tail: str, budget: int) -> Context
 
 
 def largest(messages: Sequence[ChatMessage], others: Iterable[tuple[str, int]]) -> list[tuple[str, int]]:
-    """Return description and tokens of the five largest parts of a request. `others` are further parts."""
+    """Return the five largest parts of a request: description and tokens. `others` are parts that are no messages."""
     found = [*others]
     found += [
         (_describe_part(message, part), tokens(count_characters([part])))

@@ -74,8 +74,6 @@ def unannounced(changes: Sequence[ModeChange], last_mark: str | None, initial: s
 
     `last_mark` is its mark; None means that no change was announced. If that change was rolled back, the newest
     remaining change is announced again.
-
-    If that change was rolled back, the newest remaining change is announced again.
     """
     if last_mark is None:
         return changes

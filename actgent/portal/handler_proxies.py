@@ -88,8 +88,6 @@ class LoopCall:
         Must be called in a trio task. Cancelling the trio task cancels the function, which then gets
         `CANCEL_GRACE_SECONDS` to end.
 
-        Cancelling the trio task cancels the function, which then gets `CANCEL_GRACE_SECONDS` to end.
-
         Raises:
             PortalClosed: The event loop is closed.
         """

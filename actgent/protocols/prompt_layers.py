@@ -115,8 +115,6 @@ class SystemPrompt:
         """Return the prompt of a new session without state and memory.
 
         It is the final prompt if the prompt does not depend on the session.
-
-        It is the final prompt if the prompt does not depend on the session.
         """
         return self.render(EMPTY_SESSION_FACTS if self.is_live else {})
 

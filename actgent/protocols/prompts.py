@@ -88,8 +88,6 @@ def _json(value: Any, indent: int | None = None) -> str:
     """Return a value as JSON text for a prompt.
 
     The `tojson` filter of jinja2 is not used, because it escapes `<`, `>`, `&` and `'` for HTML.
-
-    The `tojson` filter of jinja2 is not used, because it escapes `<`, `>`, `&` and `'` for HTML.
     """
     return json.dumps(value, ensure_ascii=False, default=dict, indent=indent)
 

@@ -258,8 +258,6 @@ def _select_step(found: list[Step], text: str) -> Step:
     """Return the step to execute: the first step if it is a plan, or if only final answers follow it.
 
     These final answers lack the results of the step.
-
-    Those final answers lack the results of the step.
     """
     first, *later = found
     if first.kind == "plan" or not later or (first.kind == "step" and all(s.kind == "final" for s in later)):

@@ -70,8 +70,6 @@ class KeywordStrategy(Strategy):
         """Return the total weight of the patterns that match in the first 4,000 characters.
 
         A pattern with several matches counts once.
-
-        A pattern with several matches counts once.
         """
         text = text[:_MAX_SCORED_CHARS]
         return sum(weight for pattern, weight in self._weights if pattern.search(text))

@@ -131,8 +131,6 @@ def grown(text: str) -> Any:
     """Return the value of an incomplete JSON text with open brackets closed; None if no value has begun.
 
     For display only: the value may be wrong.
-
-    For display only: the value may be wrong.
     """
     try:
         return jiter.from_json(text.encode(), partial_mode="trailing-strings")

@@ -18,13 +18,13 @@ from cattrs.gen import make_dict_unstructure_fn, override
 from actgent.errors import NotSerializable, WireError
 
 Hook = Callable[[Any, Any], Any]
-"""Function that restores an object from plain data and its type."""
+"""Function `(value, type)` that restores an object from plain data."""
 Write = Callable[[Any], Any]
 """Function that converts an object to plain data."""
 
 
 def make_hooks(unions: Mapping[Any, Mapping[str, type]]) -> tuple[Mapping[Any, Write], Mapping[Any, Hook]]:
-    """Return the functions that write and read the objects of each union.
+    """Return the functions that write and read the objects of each union, by union.
 
     Args:
         unions: Members of each union by tag. A union that others contain comes before them.
@@ -63,7 +63,7 @@ def _register_union(converter: cattrs.Converter, union: Any, tags: Mapping[str, 
 
 
 def _register_class(converter: cattrs.Converter, cls: type) -> None:
-    """Generate the code that writes and reads a class; what a factory makes is always written."""
+    """Generate the functions that write and read a class. Fields with a factory default are always written."""
     attrs.resolve_types(cls)
     made: dict[str, Any] = {
         field.name: override(omit_if_default=False)
@@ -77,10 +77,10 @@ def _register_class(converter: cattrs.Converter, cls: type) -> None:
 
 
 def _fields_reader(cls: type, converter: cattrs.Converter) -> Hook:
-    """Return what reads an object from its fields, most of which have their defaults and are not there.
+    """Return a function that reads an object from its fields.
 
-    Code that looks for each of them, as cattrs generates it, takes a quarter longer, and most of the time in which a long
-    session is opened goes by here.
+    Most fields have their defaults and are missing. Code that looks up each field, as cattrs generates it, takes a
+    quarter longer. Opening a long session spends most of its time here.
     """
     fields = {
         field.name: (_taken_as_they_are(field.type), converter.get_structure_hook(field.type), field.type)
@@ -102,7 +102,10 @@ def _fields_reader(cls: type, converter: cattrs.Converter) -> Hook:
 
 
 def _taken_as_they_are(kind: Any) -> frozenset[type]:
-    """The types whose values a field of this type holds as they are read; all others go through its hook."""
+    """Return the value types that a field of this type stores unchanged.
+
+    All other values are converted by the hook of the type.
+    """
     if isinstance(kind, types.UnionType) and kind.__args__[1:] == (types.NoneType,):
         inner = _taken_as_they_are(kind.__args__[0])
         return inner | {types.NoneType} if inner else inner
@@ -144,7 +147,7 @@ def _sequence(value: Any) -> list[Any]:
 
 
 def _exactly(*accepted: type) -> Hook:
-    """Return a hook that reads a value of these types and refuses all others."""
+    """Return a hook that accepts only values of these types, unchanged."""
 
     def read(value: Any, kind: Any) -> Any:
         # cattrs looks up classes by their bases, so an `IntEnum` gets the hook of `int`.

@@ -18,7 +18,7 @@ from .tagged_codec import pack_plain
 _BRANCHES = 16
 """Number of slices that a sequence is divided into to find the elements that differ."""
 _SET = 2
-"""Length of an operation that sets a value."""
+"""Number of elements of an operation that sets a value: path and value."""
 MAX_OPERATIONS = 32
 """Default maximum number of operations of a difference."""
 
@@ -72,7 +72,7 @@ def apply_difference(value: Any, operations: Iterable[Sequence[Any]]) -> Any:
 
 
 def _compare_unknown(path: list[Any], old: Any, new: Any, found: _Operations) -> None:
-    """Add the operations for two values that may be equal."""
+    """Append the operations for two values that may be equal to `found`."""
     if type(old) is type(new) and type(old) in (dict, list):  # `_compare` goes into these types in any case
         _compare(path, old, new, found)
     elif pack_plain(old) != pack_plain(new):
@@ -80,7 +80,7 @@ def _compare_unknown(path: list[Any], old: Any, new: Any, found: _Operations) ->
 
 
 def _compare(path: list[Any], old: Any, new: Any, found: _Operations) -> None:
-    """Add the operations for two values that differ, or for two mappings or lists."""
+    """Append the operations for two values that differ, or for two mappings or lists, to `found`."""
     if type(old) is type(new) is dict and _compare_mappings(path, old, new, found):
         return
     if type(old) is type(new) is list:
@@ -90,7 +90,7 @@ def _compare(path: list[Any], old: Any, new: Any, found: _Operations) -> None:
 
 
 def _compare_mappings(path: list[Any], old: dict[Any, Any], new: dict[Any, Any], found: _Operations) -> bool:
-    """Add the operations for a mapping; return False if the caller must replace the whole mapping."""
+    """Append the operations for a mapping to `found`. Return False if the caller must replace the whole mapping."""
     if not (_has_text_keys(old) and _has_text_keys(new)):
         return False
     kept, names = [key for key in old if key in new], list(new)

@@ -36,11 +36,11 @@ class Turns:
     _last: dict[Hashable, float] = attrs.field(factory=dict)
 
     def last_turn(self, owner: Hashable) -> float | None:
-        """Return when an owner was served last, as the caller's clock or counter recorded it; None for an unknown owner."""
+        """Return the last turn of an owner, as the caller recorded it with `record`; None for an unknown owner."""
         return self._last.get(owner)
 
     def record(self, owner: Hashable, turn: float) -> None:
-        """Record the turn of an owner, and forget the oldest owner beyond the maximum."""
+        """Record the turn at which an owner was served. Above the maximum, the oldest owner is removed."""
         self._last.pop(owner, None)
         self._last[owner] = turn
         if len(self._last) > MAX_REMEMBERED_OWNERS:
@@ -61,7 +61,7 @@ class QueueEntry(Generic[T]):
     """Insertion number; breaks ties between equal keys (first in, first out)."""
     owner: "_Owner[T]" = attrs.field(repr=False)
     waits: bool = True
-    """True until the entry is removed."""
+    """True while the entry is queued."""
 
 
 _Entry = tuple[float, int, int, QueueEntry[T]]
@@ -71,15 +71,15 @@ _Entry = tuple[float, int, int, QueueEntry[T]]
 class _Owner(Generic[T]):
     name: Hashable
     turn: float
-    """Position in the round: the turn when the owner was last served or entered."""
+    """Turn at which the owner was last served or was added; owners with smaller turns are served first."""
     waiting: list[_Entry[T]] = attrs.field(factory=list)
     gone: int = 0
-    """Number of removed entries that are still in `waiting`."""
+    """Number of removed entries that are still in the heap `waiting`."""
     place: "_Place[T] | None" = attrs.field(default=None, repr=False)
 
 
 _Place = tuple[float, int, int, _Owner[T]]
-"""Position of an owner in a level: turn, serial number, level, owner."""
+"""Entry of an owner in the heap of a level: turn, serial number, level, owner."""
 
 
 _make_owner, _make_ticket = fast_constructor(_Owner), fast_constructor(QueueEntry)
@@ -90,15 +90,15 @@ class FairQueue(Generic[T]):
 
     def __init__(self, levels: int, turns: Turns | None = None) -> None:
         self.owners: dict[Hashable, _Owner[T]] = {}
-        """Owners that have entries, by name."""
+        """Owners that have queued entries, by name."""
         self._turns = Turns() if turns is None else turns
         self._levels: list[list[_Place[T]]] = [[] for _ in range(levels)]
         self._placed = [0] * levels
-        """Number of owners in each level."""
+        """Number of placed owners in each level."""
         self._serial = itertools.count()
         self._count = 0
         self._lone: _Owner[T] | None = None
-        """The only owner, which is not placed in a level; None with several owners or none."""
+        """Owner that is alone and therefore not placed in a level; None if there are several owners or none."""
 
     def __len__(self) -> int:
         return self._count
@@ -128,7 +128,7 @@ class FairQueue(Generic[T]):
         return ticket
 
     def _enter(self, name: Hashable, turn: float) -> _Owner[T]:
-        """Add an owner, and place a previously single owner in its level."""
+        """Add an owner. If there was a single owner before, place that owner in its level."""
         owner: _Owner[T] = _make_owner(name, turn)
         if not self.owners:
             self._lone = owner
@@ -165,7 +165,7 @@ class FairQueue(Generic[T]):
         return None
 
     def waits_other(self, owner: Hashable, start: int = 0) -> bool:
-        """Return True if an owner other than `owner` has entries in the levels from `start` on."""
+        """Return True if another owner than `owner` has entries in the levels from `start` on."""
         if (lone := self._lone) is not None:
             return lone.name != owner and lone.waiting[0][3].level >= start
         own = self.owners.get(owner)

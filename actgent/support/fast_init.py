@@ -13,7 +13,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 Fields = tuple["attrs.Attribute[Any]", ...]
 EXACT = "exact"
-"""Key in the `metadata` of a field: values of exactly this type bypass the field's converter."""
+"""Key in the `metadata` of a field whose converter is skipped for values of exactly this type."""
 _set_class: Any = object.__dict__["__class__"].__set__
 """Set the class of an object, even if the class redefines `__setattr__`."""
 _FACTORY: Any = attrs.Factory  # attrs types it as a function, but it is a class

@@ -18,7 +18,7 @@ MAX_NAME_CHARS = 30
 """Maximum length of a user's name within the name of a file or schema."""
 _FORBIDDEN = re.compile(r"[^a-z0-9_]+")
 LOCK_TIMEOUT_SECONDS = 60.0
-"""Default time to wait for the lock of a file, in seconds."""
+"""Default lock timeout of a file in seconds."""
 _FIRST_PAUSE_SECONDS, _MAX_PAUSE_SECONDS = 0.01, 0.25
 
 

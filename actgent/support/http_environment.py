@@ -20,7 +20,9 @@ _VARIABLES = ("SSL_CERT_FILE", "SSL_CERT_DIR", "HTTP_PROXY", "HTTPS_PROXY", "ALL
 
 @contextmanager
 def reading_environment() -> Iterator[None]:
-    """Check the variables before a block that creates an HTTP client, and add their names to errors of the block.
+    """Validate the environment variables before a block that creates an HTTP client.
+
+    Add their names to errors of the block.
 
     Raises:
         ConfigurationError: A variable names a file, folder or proxy that cannot be used.

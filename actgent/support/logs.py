@@ -85,7 +85,10 @@ class _SanitizingFilter(logging.Filter):
             return False
 
     def _pop_expired(self, now: float) -> list[_Group]:
-        """Remove and return the groups whose window has ended, or the oldest group if there are too many."""
+        """Remove and return the groups whose window has ended.
+
+        If there are too many groups, the oldest is returned too.
+        """
         with self._lock:
             keys = [key for key, group in self._groups.items() if group.until <= now]
             if not keys and len(self._groups) >= MAX_GROUPS:

@@ -106,7 +106,7 @@ hints_for_sessions = with_hints(
 
 
 def _awaitless(names: Mapping[str, str]) -> dict[str, str]:
-    """Return the text of the hint for synchronous code."""
+    """Return the hints of asynchronous names, reworded for synchronous code."""
     return {
         name: text.replace("async with", "with").replace("await ", "").replace("aclose", "close")
         for name, text in names.items()

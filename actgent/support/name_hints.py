@@ -16,7 +16,7 @@ C = TypeVar("C", bound=type)
 T = TypeVar("T")
 P = ParamSpec("P")
 _POSITIONAL = "*"
-"""Key of `keywords` for the hint about arguments that were passed without their names."""
+"""Key in `keywords` of the hint about arguments that were passed without their names."""
 _NONE: Mapping[str, str] = MappingProxyType({})
 
 

@@ -27,7 +27,7 @@ _REMEDIES = (
     ("hot standby", "Promote a server of the address, or name the primary in it"),
     ("too many", "Raise max_connections of the server, or close other connections"),
 )
-"""Pairs of a lower-case fragment of libpq's error text and its remedy; the first match is used."""
+"""Pairs of a lower-case fragment of libpq's error text and a remedy. The first match is used."""
 _GENERAL_REMEDY = "Check host, port, database, user and password in the address"
 """Remedy for unknown errors, e.g. of a server whose error language is not English."""
 

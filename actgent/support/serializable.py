@@ -64,7 +64,7 @@ class Serializable:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value as plain JSON data, in new lists and dictionaries."""
+    """Return a value as plain JSON data. All lists and dictionaries are new."""
     if attrs.has(type(value)):
         return _fields(value)
     for kinds, write in _WRITERS:
@@ -114,7 +114,7 @@ _WRITERS: tuple[tuple[Any, Callable[[Any], Any]], ...] = (
     (date, lambda value: value.isoformat()),
     (BaseException, _exception),
 )
-"""Pairs of a class and its converter to JSON data; the first match is used."""
+"""Pairs of a class and a function that converts its instances to JSON data. The first match is used."""
 
 
 # --- class names ----------------------------------------------------------------------
@@ -135,7 +135,10 @@ def _subclasses(cls: type[Any]) -> Iterator[type[Any]]:
 
 
 def _class_named(tag: object, kinds: Sequence[type]) -> type:
-    """Return the class with this `type` among `kinds` and their subclasses; without a `type`, the only class of `kinds`."""
+    """Return the class that has this `type`, among `kinds` and their subclasses.
+
+    Without a `type`, `kinds` must have one class.
+    """
     if tag is None and len(kinds) == 1:
         return kinds[0]
     for kind in kinds:

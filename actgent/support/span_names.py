@@ -13,10 +13,10 @@ INVOKE_AGENT = "invoke_agent"
 CHAT = "chat"
 EXECUTE_TOOL = "execute_tool"
 SEND = "send"
-"""Operation of actgent: a message that begins a trace."""
+"""Operation name of a message that begins a trace."""
 
 TAKE_OVER = "take_over"
-"""Operation of actgent: taking over a cluster partition from another node."""
+"""Operation name of the takeover of a cluster partition from another node."""
 
 # --- attributes of the conventions -------------------------------------------------------
 
@@ -56,7 +56,9 @@ MESSAGE = "actgent.message.id"
 PRIORITY = "actgent.priority"
 QUEUE_SECONDS = "actgent.queue.seconds"
 ACTIVATION = "actgent.activation"
-"""Why the turn runs: `begin` (new message), `person` (after an approval), `restart` (after a failure)."""
+"""Attribute with the reason why a turn runs: `begin` (new message), `person` (after an approval), `restart` (after a
+failure).
+"""
 ATTEMPT = "actgent.attempt"
 RATE_LIMITER_SECONDS = "actgent.rate_limiter.seconds"
 COST = "actgent.cost.usd"
@@ -64,7 +66,7 @@ TOOL_EFFECT = "actgent.tool.effect"
 TOOL_STATUS = "actgent.tool.status"
 PARTITION = "actgent.cluster.partition"
 REASON = "actgent.cluster.reason"
-"""Reason of a takeover: `new`, `given_back`, `died`; `none` if no partition was acquired."""
+"""Attribute with the reason of a takeover: `new`, `given_back`, `died`; `none` if no partition was acquired."""
 TURN_CALLS = "actgent.turn.model_calls"
 TURN_TOOL_CALLS = "actgent.turn.tool_calls"
 TURN_INPUT_TOKENS = "actgent.turn.input_tokens"

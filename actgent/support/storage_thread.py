@@ -26,9 +26,9 @@ T = TypeVar("T")
 Args = TypeVarTuple("Args")
 
 MAX_CLOCK_HOLD_SECONDS = 5.0
-"""Maximum time in seconds for which an autojump clock (in tests) is kept from advancing while a job runs."""
+"""Maximum time in seconds for which a job delays the autojump clock of a test."""
 JOIN_TIMEOUT_SECONDS = 1.0
-"""Time in seconds that `end` waits for an idle thread to exit; it usually takes microseconds."""
+"""Maximum time in seconds that `end` waits for an idle thread to exit. It usually takes microseconds."""
 
 
 @attrs.define(eq=False)
@@ -38,7 +38,7 @@ class Job:
     fn: Callable[..., Any]
     args: tuple[Any, ...]
     done: int
-    """File descriptor of the pipe that signals completion."""
+    """File descriptor of the pipe to which a byte is written when the job has finished."""
     is_begun: bool = False
     """True if the job was passed to the thread."""
     is_dismissed: bool = False
@@ -151,7 +151,10 @@ class StorageThread:
 @trio.lowlevel.enable_ki_protection  # an interrupt between the two would leave a wake-up for a finished task
 @types.coroutine
 def _wait_and(pipe: int, fn: Callable[..., object], *args: Any) -> Generator[Any, Any, None]:
-    """Wait until a pipe is readable, and call `fn(*args)` just before this task suspends, so that the event loop sleeps."""
+    """Wait until a pipe is readable.
+
+    Call `fn(*args)` just before this task suspends, when the event loop goes to sleep.
+    """
     waiting = trio.lowlevel.wait_readable(pipe).__await__()  # noqa: ASYNC105 - it is driven below, step by step
     trap = next(waiting)
     fn(*args)
@@ -164,7 +167,7 @@ def _wait_and(pipe: int, fn: Callable[..., object], *args: Any) -> Generator[Any
 
 
 async def _hold_clock(job: Job) -> None:
-    """Keep a task runnable until the job has finished, so that an autojump clock does not advance."""
+    """Keep a task runnable until a job has finished, so that an autojump clock does not advance."""
     until = time.monotonic() + MAX_CLOCK_HOLD_SECONDS
     while job.result is None and time.monotonic() < until:
         await trio.lowlevel.checkpoint()

@@ -17,7 +17,7 @@ from actgent.errors import ParseError
 MAX_DEPTH = 100
 """Maximum nesting depth; msgpack, validators and printers recurse."""
 MAX_DIGITS = 20
-"""Number of characters of the longest 64-bit integer, including its sign."""
+"""Number of characters of the longest 64-bit integer with its sign."""
 _MAX_SHOWN_DIGITS = 30
 _MAX_BITS = 10_000
 """Bits of the longest integer that is encoded; Python refuses to write integers of more than 4,300 digits."""
@@ -216,7 +216,7 @@ def real(digits: str) -> float:
 
 
 def constant(name: str) -> Any:
-    """Raise a ParseError for NaN or Infinity."""
+    """Raise a ParseError for the constant NaN or Infinity."""
     raise ParseError(f"{name} is not a JSON value")
 
 

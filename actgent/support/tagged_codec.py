@@ -21,16 +21,18 @@ from actgent.errors import NotSerializable, WireError
 from actgent.errors.printable import shown
 
 SCHEMA_VERSION = 1
-"""Of everything that a `TaggedCodec` writes: to be raised with a changed default, a changed name, a changed meaning."""
+"""Version of the encoding. Raise it whenever a default, a name or a meaning of a written field changes."""
 
 _DATETIME, _TUPLE, _INTEGER = 1, 2, 3
-"""Extension types of msgpack; 0 to 127 belong to the application."""
+"""Codes of msgpack extension types; applications may use 0 to 127."""
 
 MAX_TUPLES = 64
-"""Tuples in one another. Each one takes 50 KB of the C stack while it is read, so 160 of them end the interpreter."""
+"""Maximum nesting of tuples. Each level takes 50 KB of the C stack when it is read, so 160 levels would crash the
+interpreter.
+"""
 _MAX_SHOWN_CHARACTERS = 500
 _MAX_KEPT_BYTES = 1 << 17
-"""Bytes that a value may take in the memory that each msgpack packer has from the beginning."""
+"""Maximum size in bytes of a value that fits into the initial buffer of a msgpack packer."""
 
 
 class Packers:
@@ -40,7 +42,7 @@ class Packers:
     """
 
     def __init__(self, **options: Any) -> None:
-        """Args: `options` are those of `msgpack.Packer`."""
+        """Keep the options of `msgpack.Packer`, with which all packers are created."""
         self._options = options
         self._free: list[Any] = []
 
@@ -68,7 +70,7 @@ class TaggedCodec:
 
     @functools.cached_property
     def _hooks(self) -> tuple[Mapping[Any, Callable[[Any], Any]], Mapping[Any, Callable[[Any, Any], Any]]]:
-        """Functions that write and that read the objects of each union, made with the first object."""
+        """Functions that write and read the objects of each union. They are generated when they are first needed."""
         from .codec_hooks import make_hooks  # noqa: PLC0415 - takes 70 ms, which agents without a journal save
 
         return make_hooks(self._unions)
@@ -114,14 +116,14 @@ def _unpack_list(data: bytes) -> list[Any]:
 
 
 def _unpack(data: bytes, depth: int = 0) -> Any:
-    """Decode msgpack; msgpack itself refuses more than 1,024 arrays and maps in one another."""
+    """Decode msgpack data. msgpack itself rejects more than 1,024 nested arrays and maps."""
     return msgpack.unpackb(
         data, ext_hook=_EXTENSION_HOOKS[depth], strict_map_key=False, unicode_errors="surrogatepass"
     )
 
 
 _nesting = threading.local()
-"""`depth`: tuples that this thread is packing, in one another."""
+"""Thread-local state: `depth` is the current nesting of tuples that this thread packs."""
 
 
 def _extend(value: object) -> object:
@@ -145,13 +147,18 @@ def _extend(value: object) -> object:
 
 
 def _is_text(value: object) -> bool:
-    """Return True for text of a subclass of str, e.g. a `MessageId`, which is read back as str. Members of enums are refused."""
+    """Return True for an instance of a subclass of str, e.g. a `MessageId`, which is read back as str.
+
+    Enum members are rejected.
+    """
     return isinstance(value, str) and not isinstance(value, Enum)
 
 
 _pack = Packers(default=_extend, strict_types=True, unicode_errors="surrogatepass").pack
 pack_plain = _pack
-"""Plain data as bytes: equal for values that are read back equal, with their types and the order of their keys."""
+"""Packers of plain data. Values have equal bytes if they are equal after reading, including their types and the
+order of keys.
+"""
 
 
 def _reduce(depth: int, code: int, data: bytes) -> object:
@@ -168,11 +175,14 @@ def _reduce(depth: int, code: int, data: bytes) -> object:
 
 
 _EXTENSION_HOOKS = [partial(_reduce, depth) for depth in range(MAX_TUPLES + 1)]
-"""By the number of tuples around the data."""
+"""Extension hooks of the decoder by the current nesting of tuples."""
 
 
 def _pack_slowly(plain: list[Any]) -> bytes:
-    """Encode values that msgpack rejected: box integers above 64 bits, and raise an error that names values that are not plain data."""
+    """Encode values that msgpack rejected.
+
+    Integers above 64 bits are boxed; values that are not plain data are named in the error.
+    """
     try:
         return _pack([_box_value(value, "") for value in plain])
     except (ValueError, RecursionError) as error:

@@ -13,11 +13,15 @@ _MIN_SAMPLED_CHARS = 200
 _SAMPLES = 8
 _SAMPLE_CHARS = 200
 _PIECES = re.compile(r"[A-Z]?[a-z]{1,8}|[A-Z]{1,3}|\d|[^\sA-Za-z\d]{1,2}|\n *")
-"""Pieces into which tokenizers split ASCII text. Some tokenizers, e.g. Gemini's, use one token per digit."""
+"""Pattern of the pieces into which tokenizers split ASCII text. Some tokenizers, e.g. Gemini's, use one token per
+digit.
+"""
 _MIN_CHARS_PER_TOKEN = 1.0
 _MAX_CACHED_TEXTS = 10_000
 _densities: dict[int, float] = {}
-"""Cached characters per token of long texts, by hash: each request repeats the texts of the previous one."""
+"""Cached characters per token of long texts, by the hash of the text. Each request repeats the texts of the previous
+one.
+"""
 
 
 def estimate_tokens(text: str) -> float:

@@ -82,7 +82,10 @@ def check_tracing(value: object) -> None:
 
 
 def error_type(error: Exception, otherwise: str = "") -> str:
-    """Return the `error.type` attribute of an exception: actgent's failure kind, or the class name of other exceptions."""
+    """Return the attribute `error.type` of an exception.
+
+    It is actgent's failure kind, or the class name of other exceptions.
+    """
     return kind_of(error, otherwise or type(error).__name__)
 
 

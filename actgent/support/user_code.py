@@ -37,18 +37,18 @@ _log = logger_of(__name__)
 _cause_of: Callable[[BaseException], BaseException | None]
 _context_of: Callable[[BaseException], BaseException | None]
 _cause_of, _context_of = (vars(BaseException)[name].__get__ for name in ("__cause__", "__context__"))
-"""Read `__cause__` and `__context__` without running code of the exception's class."""
+"""Descriptors that read `__cause__` and `__context__` without running code of the exception's class."""
 _members_of: Callable[[BaseException], tuple[BaseException, ...]] = vars(BaseExceptionGroup)[
     "exceptions"
 ].__get__
 _mro_of, _flags_of, _names_of, _name_of = (
     vars(type)[name].__get__ for name in ("__mro__", "__flags__", "__dict__", "__name__")
 )
-"""Read attributes of a class without running code of its metaclass."""
+"""Descriptors that read attributes of a class without running code of its metaclass."""
 _EXCEPTION_ATTRIBUTES = ("__class__", "__getattribute__", "__traceback__", "with_traceback")
-"""Attributes that Python and trio use on every exception that they handle."""
+"""Attributes that Python and trio read from every exception they handle."""
 _GROUP_ATTRIBUTES = ("exceptions", "split", "subgroup")
-"""Further attributes that Python and trio use on exception groups."""
+"""Additional attributes that Python and trio read from exception groups."""
 _MAX_TEXT_CHARS = 1000
 _HEAP_TYPE_FLAG = 1 << 9
 """`Py_TPFLAGS_HEAPTYPE`, the flag of classes that are defined in Python."""
@@ -172,7 +172,7 @@ def _is_task_cancelled() -> bool:
 
 
 def _cancellation_in(error: BaseException) -> trio.Cancelled | None:
-    """Return the `Cancelled` within an exception, its causes or contexts; None if it contains no `Cancelled`."""
+    """Return a `Cancelled` in an exception, its causes or its contexts; None if there is none."""
     waiting, seen = [error], set[int]()
     for each in waiting:
         if _is(each, trio.Cancelled):
@@ -186,7 +186,10 @@ def _cancellation_in(error: BaseException) -> trio.Cancelled | None:
 
 
 def _log_rest(error: BaseException, kind: str, name: str) -> None:
-    """Log the errors other than the cancellation by class and line; their texts may contain private data."""
+    """Log the errors in a group other than the cancellation, by class and line.
+
+    Their texts may contain private data.
+    """
     failed = [leaf for leaf in leaves(error) if not _is(leaf, trio.Cancelled)]
     if failed:
         errors = "; ".join(
@@ -250,7 +253,7 @@ def readable_text(error: BaseException) -> str | None:
 
 
 _UNEXPLAINED = ("all attempts to connect", "All connection attempts")
-"""Texts of trio and anyio for a host that is unreachable at all addresses; only the causes have the reasons."""
+"""Error texts of trio and anyio for a host that is unreachable at all addresses. Only their causes give the reasons."""
 
 
 def explained_text(error: BaseException) -> str | None:
@@ -283,7 +286,10 @@ ASYNCIO = (
 
 
 def advice_for(error: BaseException) -> str:
-    """Return advice for an error whose text does not explain the mistake, e.g. asyncio used under trio; empty if none."""
+    """Return advice for an error whose text does not explain the mistake.
+
+    An example is asyncio used under trio. Empty if there is no advice.
+    """
     if not isinstance(error, (RuntimeError, TypeError, AttributeError)):
         return ""
     text = readable_text(error) or ""

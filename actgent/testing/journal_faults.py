@@ -30,7 +30,7 @@ class CrashingJournal(WrappedJournal):
 
     @property
     def is_dead(self) -> bool:
-        """True after the n-th write."""
+        """True after the write at which the journal crashed."""
         return self.died.is_set()
 
     def _count(self) -> None:

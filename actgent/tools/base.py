@@ -61,11 +61,11 @@ class NestedToolCalls(typing.Protocol):
 
     @property
     def sources(self) -> str:
-        """Untrusted sources of the results of all nested calls so far; empty if there are none."""
+        """Untrusted sources of the results of all nested calls so far, as text; empty if there are none."""
         ...
 
     def names(self) -> Sequence[str]:
-        """Return the names of the tools that may be called."""
+        """Return the names of the tools that a nested call may run."""
         ...
 
     def parameters(self, name: str) -> Sequence[str]:
@@ -120,7 +120,9 @@ class ToolContext(Generic[DepsT_co]):
     attempted_before: bool = attrs.field(default=False, init=False, repr=False)
     """True if an earlier attempt of this call failed and may have had side effects."""
     origin: str = attrs.field(default="", init=False, repr=False)
-    """Name of the source of untrusted text in the result, set by the tool; empty if the result contains none."""
+    """Name of the source of untrusted text in the result; the tool sets it. Empty if the result contains no
+    untrusted text.
+    """
     _database: Any = attrs.field(default=None, init=False, repr=False)
     """Database handle of the current attempt; None until `database` is read."""
     cancelled_in_queue: bool = attrs.field(default=False, init=False, repr=False)
@@ -157,7 +159,7 @@ class ToolContext(Generic[DepsT_co]):
 
     @property
     def state(self) -> Any:
-        """State store of the session, a read-only mapping with `dispatch`; None outside of a session."""
+        """State store of the session: a read-only mapping with `dispatch`. None outside of a session."""
         return self._state if self._state is not None or self._source is None else self._source.state
 
     @property
@@ -199,10 +201,10 @@ class ToolContext(Generic[DepsT_co]):
     def for_call(
         self, call: ToolCall, approval: Grant | None, *, is_inline: bool, is_only: bool = False
     ) -> "ToolContext":
-        """Return the context of one call. If the call `is_only`, reuse this object instead of a copy.
+        """Return the context of one call.
 
-        For a tool that may run in a thread, create the state store now, in the event loop's thread, which owns the
-        store.
+        If the call `is_only`, return this object instead of a copy. For a tool that may run in a thread, create the
+        state store now, in the event loop's thread, which owns the store.
         """
         if is_only:
             self.call_id, self.tool_name, self.approval, self._idempotency_key = (
@@ -348,7 +350,7 @@ class Tool(abc.ABC, Generic[DepsT_contra]):
     """Name of the toolset that provides the tool; empty if the tool was passed to the agent directly."""
 
     delegates: bool = False
-    """True if a call gives a task or the session to another agent."""
+    """True if a call hands a task or the session to another agent."""
     keeps_references: bool = False
     """True if arguments keep references to withheld results: the tool stores them for the model, or resolves them itself."""
     is_gateway = False
@@ -359,7 +361,7 @@ class Tool(abc.ABC, Generic[DepsT_contra]):
     """True for `find_tools` and `read_result`: they have no side effect and no access that a mode could forbid."""
 
     def reaches_unchecked_agent(self, arguments: Mapping[str, Any], session: Any) -> bool:
-        """Return True if a call gives text of a session to an agent that has tools with sinks and no policy."""
+        """Return True if a call passes text of a session to an agent that has tools with sinks and no policy."""
         return False
 
     @abc.abstractmethod
@@ -415,7 +417,7 @@ class Tool(abc.ABC, Generic[DepsT_contra]):
 
 
 def has_short_form(execute: object) -> bool:
-    """Return True if a function has the signature `execute(self, parameters)`, without a context."""
+    """Return True if a method has the signature `execute(self, parameters)`, without a context."""
     if not isinstance(execute, types.FunctionType):
         return False
     code = execute.__code__
@@ -424,7 +426,10 @@ def has_short_form(execute: object) -> bool:
 
 
 def _add_optional_context(execute: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a method with an optional `context`: without a context it calls `execute` directly, else as an agent does."""
+    """Return a method whose `context` is optional.
+
+    Without a context it calls `execute` directly, else as an agent does.
+    """
 
     @functools.wraps(execute)
     def called(self: Tool, parameters: Mapping[str, Any], context: ToolContext | None = None) -> Any:
@@ -456,7 +461,7 @@ def _is_async(execute: Callable[..., Any]) -> bool:
 
 
 def _schema_of(self: Any) -> Mapping[str, Any]:
-    """Return `get_schema()` of a short-form tool as a dict.
+    """Return the schema of a short-form tool's `get_schema()` as a dict.
 
     Raises:
         InvalidToolSchema: `get_schema` raised an exception or did not return a mapping.

@@ -13,22 +13,25 @@ class CallSources:
     """Untrusted sources of one running call."""
 
     owner: object
-    """Session of the call."""
+    """Session whose turn runs the call."""
     given: str
-    """Sources of the arguments; messages that the call sends carry them."""
+    """Untrusted sources of the arguments. Messages that the call sends carry these sources."""
     found: str = ""
-    """Sources of the sessions whose answers the call has read."""
+    """Untrusted sources of the answers of other sessions that the call has read."""
     outer: "CallSources | None" = None
-    """The call that made this call; None for calls of the model."""
+    """Sources of the call that made this nested call; None for calls of the model."""
     has_stored: bool = False
-    """True if the call has changed the state of its session, which prompts and other tools may show."""
+    """True if the call has changed the state of its session. Prompts and other tools may show the state."""
 
     def add(self, sources: str) -> None:
-        """Note sources of an answer that the call has read."""
+        """Record the untrusted sources of an answer that the call has read."""
         self.found = join_origins(self.found, sources)
 
     def note_stored(self, keys: Iterable[str]) -> None:
-        """Note that the call has changed keys of the session's state. Keys that begin with `_` are not shown to models."""
+        """Record that the call has changed keys of the session's state.
+
+        Keys that begin with `_` are never shown to models.
+        """
         if not all(key.startswith("_") for key in keys):
             self.has_stored = True
             if self.outer is not None:
@@ -36,4 +39,4 @@ class CallSources:
 
 
 running_call: ContextVar[CallSources | None] = ContextVar("running_call", default=None)
-"""Sources of the call that the current task runs; None without isolation."""
+"""Untrusted sources of the call that the current task runs; None if results are not isolated."""

@@ -64,7 +64,7 @@ def check_rule_function(name: str, function: object, *, takes: str) -> None:
 
 
 def rule_allows(rule: str, answer: object) -> bool:
-    """Return the answer of a rule as True or False.
+    """Return the answer of a rule as bool.
 
     Raises:
         ConfigurationError: The answer is awaitable. An awaitable is always true, so the rule would allow everything.

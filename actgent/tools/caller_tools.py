@@ -15,7 +15,7 @@ from .registry import ToolRegistry
 MAX_TOOLS = 128
 """Maximum number of tools of a caller in one turn."""
 QUESTION = "the caller of the turn runs this tool and sends the result"
-"""Question of the approval of such a call."""
+"""Question to the approver of a call of a caller's tool."""
 _FIELDS = frozenset(("name", "description", "parameters"))
 _NO_PARAMETERS: Mapping[str, Any] = {"type": "object", "properties": {}}
 
@@ -63,7 +63,7 @@ class TurnTools:
 
 
 def with_caller_tools(registry: ToolRegistry, specs: Sequence[ToolSpec]) -> TurnTools:
-    """Return the tools of an agent together with tools of a caller, which were checked before."""
+    """Return the tools of an agent together with tools of a caller, which must be validated already."""
     return TurnTools(registry, {spec.name: CallerTool(spec) for spec in specs})
 
 

@@ -71,7 +71,7 @@ _NONE_AWAITING: Mapping[int, ApprovalRequired] = MappingProxyType({})
 _WITHOUT_MEDIA = frozenset({str, int, float, bool, dict, types.NoneType})
 """Types of results that never contain pictures or files."""
 Check = Callable[[ToolCall, Tool], str | None]
-"""Return the reason why a call must not run now, as text for the model; None if it may run. May raise `ToolError` instead."""
+"""Types of tool values that never contain pictures or files."""
 
 
 class ToolLookup(typing.Protocol):
@@ -113,7 +113,7 @@ class ResultIsolation(typing.Protocol):
     """Interface to the withheld results of a session."""
 
     is_nested: bool
-    """True for a call inside of another call, whose result the model does not get."""
+    """True for a call made by another call. Its result is not sent to the model."""
 
     def sources_of(self, call_id: str) -> str: ...
     def withhold(self, index: int, call: ToolCall, tool: Tool | None, result: ToolResult) -> ToolResult: ...
@@ -125,7 +125,7 @@ class BatchTurn(typing.Protocol):
     """Interface to the turn that runs a batch."""
 
     def keep(self, call: ToolCall, text: str, limit: int) -> str:
-        """Store a result that exceeds `limit` characters, and return the shortened text for the model."""
+        """Store a result of more than `limit` characters, and return the shortened text for the model."""
         ...
 
     def nest(self, call: ToolCall) -> NestedToolCalls:
@@ -134,7 +134,7 @@ class BatchTurn(typing.Protocol):
 
     @property
     def via(self) -> str:
-        """Untrusted sources that influenced the session without being repeated in its conversation."""
+        """Untrusted sources that influenced the session although its conversation does not contain their text."""
         ...
 
     def report_exception(self, call: ToolCall, error: Exception) -> None:
@@ -171,7 +171,7 @@ class Batch:
     timeout: float = attrs.field(default=DEFAULT_TIMEOUT_SECONDS, kw_only=True)
     """Time limit in seconds for tools without their own."""
     max_characters: int = attrs.field(default=DEFAULT_MAX_RESULT_CHARACTERS, kw_only=True)
-    """Maximum length of a result in characters; longer results are shortened with a notice."""
+    """Maximum length of a result in characters. Longer results are shortened and get a notice."""
     host: BatchTurn | None = attrs.field(default=None, kw_only=True)
     """The turn that runs the batch. None: long results are truncated, and no tool can call other tools."""
     on_stage: "Callable[[Batch, Sequence[int]], Awaitable[object]] | None" = attrs.field(
@@ -185,7 +185,7 @@ class Batch:
     on_finish: Callable[[ToolResult], object] | None = attrs.field(default=None, kw_only=True)
     """Called with each result as soon as the call finishes."""
     maybe_started: frozenset[int] = attrs.field(default=frozenset(), init=False, repr=False)
-    """Indexes of calls that may have run before a restart. They run again if they still may."""
+    """Indexes of calls that may have run before a restart. They run again if their effect permits it."""
     _started: dict[int, tuple[Tool, ToolContext]] = attrs.field(factory=dict, init=False, repr=False)
     """Tool and context of each started call, by index."""
     _finished: dict[int, ToolResult] = attrs.field(factory=dict, init=False, repr=False)
@@ -226,7 +226,7 @@ class Batch:
         return self._with_sources(index, _error_result(self.calls[index], _UNKNOWN, status="outcome_unknown"))
 
     def _with_sources(self, index: int, result: ToolResult) -> ToolResult:
-        """Return the result of a stopped call with its sources, because the call may have stored untrusted text in the state."""
+        """Add its sources to the result of a stopped call, which may have stored untrusted text in the state."""
         call = self.calls[index]
         tool = self.registry.get(call.name)
         if tool is None or tool.effect == "pure":
@@ -323,7 +323,7 @@ class Batch:
     async def _start_call(
         self, call: tuple[int, Tool, dict[str, Any]], gate: StartGate, next_gate: StartGate
     ) -> None:
-        """Wait until the previous call has started, then run the call."""
+        """Wait until the previous call has started. Then run the call and let the next call start."""
         await gate.wait()
         start_gate.set(next_gate)
         next_gate.open()
@@ -357,7 +357,10 @@ class Batch:
         return tool is not None and tool.exclusive
 
     def _admit_or_fail(self, index: int) -> tuple[Tool, dict[str, Any]] | None:
-        """Return the tool and the arguments of a call that may run. None if it may not; it then has a result or awaits approval."""
+        """Return the tool and arguments of a call that may run, else None.
+
+        A call that may not run then has a result or awaits approval.
+        """
         if self.is_resolved(index):  # before a restart
             return None
         call = self.calls[index]
@@ -383,7 +386,7 @@ class Batch:
             return None
 
     def _withhold(self, index: int, result: ToolResult) -> ToolResult:
-        """Return a result for the model, without untrusted text if it is isolated."""
+        """Return a result for the model. Untrusted text is withheld if results are isolated."""
         if self.isolation is None:
             return result
         call = self.calls[index]
@@ -432,7 +435,7 @@ class Batch:
     def _violation(
         self, call: ToolCall, tool: Tool, arguments: Mapping[str, Any] | str
     ) -> PolicyViolation | None:
-        """Return the violation for which a call needs an approval; None if it needs none.
+        """Return the policy violation for which a call needs an approval; None if it needs none.
 
         Raises:
             _PolicyRefusal: The policy refuses the call.
@@ -445,7 +448,10 @@ class Batch:
         return violation
 
     def required_approval(self, index: int) -> ApprovalRequest | None:
-        """Return the approval that a call still needs; None if none. The first answer is kept until it is granted."""
+        """Return the approval that a call still needs; None if it needs none.
+
+        The approval is computed once and kept until it is granted.
+        """
         call = self.calls[index]
         tool = self.registry.get(call.name)
         if tool is None or not (tool.approval or self.ask) or call.id in self.grants:
@@ -663,7 +669,7 @@ async def _run_with_retries(
 
 
 def _sources_of_call(host: BatchTurn, call_context: ToolContext) -> str:
-    """Return the untrusted sources that influenced a call: of agents that it called, and of its nested calls."""
+    """Return the untrusted sources that influenced a call: those of agents that it called and of its nested calls."""
     nested = call_context.tools
     return host.via if nested is None else join_origins(host.via, nested.sources)
 
@@ -769,7 +775,7 @@ def _error_result(
 
 
 def _foreign_class_name(error: Exception) -> str:
-    """Return the class name of the first exception that is not actgent's; empty if there is none."""
+    """Return the class name of the first exception in an error that actgent does not define; empty if none."""
     for leaf in leaves(error):
         quoted = leaf.__cause__ if isinstance(leaf, InvalidToolResult) else leaf
         if quoted is not None and not isinstance(quoted, ActgentError):

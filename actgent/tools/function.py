@@ -103,7 +103,9 @@ class FunctionTool(Tool[DepsT_contra], Generic[P, R, DepsT_contra]):
         self.process_output = process_output
         self.outside = outside or bool(untrusted)
         self.declares_source = outside or untrusted is not None
-        """True if `untrusted=` or `outside=` is given. If not, `actgent check` may ask for it."""
+        """True if the tool was created with `untrusted=` or `outside=`. Otherwise `actgent check` may ask for one of
+        them.
+        """
         self.sinks = sinks if sinks is None or isinstance(sinks, str) else tuple(sinks)  # type: ignore[assignment] # check_options rejects a text
         self.func = func
         self._is_async = _is_async(inner, name)
@@ -138,7 +140,7 @@ class FunctionTool(Tool[DepsT_contra], Generic[P, R, DepsT_contra]):
 
     @contextmanager
     def _schema_errors(self) -> Iterator[None]:
-        """Raise each ConfigurationError of the block as an InvalidToolSchema of this tool."""
+        """Convert each ConfigurationError of the block to an InvalidToolSchema of this tool."""
         try:
             yield
         except ConfigurationError as error:
@@ -158,7 +160,7 @@ class FunctionTool(Tool[DepsT_contra], Generic[P, R, DepsT_contra]):
         return compiled.schema
 
     def _warn_untyped(self, hints: Mapping[str, Any], leave_out: Collection[str]) -> None:
-        """Log a warning about parameters without a type annotation."""
+        """Log a warning that names the parameters without a type annotation."""
         code = getattr(_unwrap_callable(self.func), "__code__", None)
         taken = () if code is None else code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
         if untyped := [
@@ -297,7 +299,7 @@ def _resolve_hints(func: Callable[..., Any], label: str) -> dict[str, Any]:
 
 
 def _is_context(hint: Any) -> bool:
-    """Return True if an annotation is `ToolContext`, also in a union or `Annotated`."""
+    """Return True if an annotation is `ToolContext`, alone, in a union or in `Annotated`."""
     if get_origin(hint) in (Union, types.UnionType, Annotated):
         return any(map(_is_context, get_args(hint)))
     return hint is ToolContext or get_origin(hint) is ToolContext

@@ -32,7 +32,7 @@ MAX_NAME_CHARACTERS = 64
 """Maximum length of a tool name in characters."""
 _INVALID_CHARACTERS = re.compile(r"[^a-zA-Z0-9_.-]+")
 _TEXT_KEYWORDS = frozenset(("description", "title", "$comment"))
-"""JSON Schema keywords whose value is text for a reader."""
+"""JSON Schema keywords whose value is text for people: titles and descriptions."""
 _VALUE_KEYWORDS = frozenset(("const", "enum", "default", "examples"))
 """JSON Schema keywords whose values are data and must not be changed."""
 _log = logger_of(__name__)
@@ -85,7 +85,7 @@ class ToolRegistry:
         self._toolset_tools: dict[str, tuple[Tool, ...]] = {}
         """Tools of each toolset by toolset name, in the order in which the toolsets were declared."""
         self._last_name = ""
-        """Name of the agent's tool that comes after the tools of toolsets; empty if there is none."""
+        """Name of the agent's tool that is listed after the tools of toolsets; empty if there is none."""
         self._all = self._own_tools
         """All tools, including those of toolsets, by the name that the model uses."""
         self._unavailable: dict[str, str] = {}
@@ -93,9 +93,9 @@ class ToolRegistry:
         self.connecting: dict[str, None] = {}
         """Names of toolsets that have neither connected nor failed yet."""
         self._progressed: trio.Event | None = None
-        """Set when a toolset has connected or failed; None if there are no waiters."""
+        """Set when a toolset has connected or failed; None if no task waits."""
         self.version = 0
-        """Number that changes whenever a toolset changes the tools or their availability."""
+        """Version number; changes whenever a toolset changes its tools or their availability."""
         self._mapped = frozenset(mapped)
         self._specs: tuple[ToolSpec, ...] | None = None
         self.deps_tool = ""
@@ -130,7 +130,7 @@ class ToolRegistry:
         self._merge()
 
     def remove(self, name: str) -> None:
-        """Remove a tool.
+        """Remove a tool of the agent by name.
 
         Raises:
             ToolNotFound: The registry has no tool of this name.
@@ -165,7 +165,7 @@ class ToolRegistry:
         return tuple(self._all.values())
 
     def resolve(self, call: ToolCall) -> ToolCall:
-        """Replace a call of `call_tool` by the call of the tool that its arguments name. Return other calls unchanged."""
+        """Return the call that a call of `call_tool` requests. Other calls are returned unchanged."""
         if call.name != CALL_TOOL or not isinstance(call.arguments, Mapping):
             return call
         if CALL_TOOL not in self._own_tools or not self._own_tools[CALL_TOOL].is_gateway:
@@ -269,7 +269,10 @@ class ToolRegistry:
         return self._mapped
 
     def specs(self) -> tuple[ToolSpec, ...]:
-        """Return the tool specifications that a model is offered. The same tuple until the tools change."""
+        """Return the specifications of all tools that models are offered.
+
+        The tuple is the same object until the tools change.
+        """
         if self._specs is None:
             self._specs = tuple(
                 tool.spec
@@ -351,7 +354,7 @@ def _neutralize_schema(schema: Any) -> Any:
 
 
 def _neutralize(text: str) -> str:
-    """Return text without control characters and without marks of roles or calls."""
+    """Return a text without control characters and without special tokens for roles or calls."""
     return neutral(replace_control_characters(text))
 
 

@@ -18,7 +18,7 @@ class StartGate:
         self._started: trio.Event | None = None
 
     def open(self) -> None:
-        """Let the next call start at this call's first checkpoint, unless `hold` is called before."""
+        """Let the next call start when this call reaches its first checkpoint, unless `hold` is called before."""
         self._opened.set()
 
     def hold(self) -> None:
@@ -39,4 +39,4 @@ class StartGate:
 
 
 start_gate: ContextVar[StartGate | None] = ContextVar("actgent start gate", default=None)
-"""Gate of the next call of the answer; None if no call waits for the current call to start."""
+"""Gate of the next call of the answer; None if the next call need not wait for the current call."""

@@ -161,7 +161,7 @@ def parse_changes(returned: object) -> dict[str, Any]:
 
 
 def _as_pairs(returned: object) -> dict[Any, Any]:
-    """Return the returned pairs as a dict.
+    """Return the pairs that a state function returned as a dict.
 
     Raises:
         ToolError: The value is not `(key, value)`, a list of such pairs, or None.

@@ -44,7 +44,7 @@ class _Job:
     """One function call in a worker thread."""
 
     name: str
-    """Name of the function, for errors."""
+    """Name of the function, for error texts."""
     share: "ThreadShare"
     """Thread share of the agent that made the call."""
     gate: StartGate | None = None
@@ -57,7 +57,7 @@ class _Job:
     """True if the caller was cancelled, so that the result is discarded."""
 
     def open_gate(self, token: trio.lowlevel.TrioToken) -> None:
-        """Open the gate after the function has started; else try again. Runs in the event loop."""
+        """Open the gate if the function has started; otherwise try again later. Runs in the event loop."""
         if self.gate is None:
             return
         if self.is_calling:
@@ -75,7 +75,7 @@ class _Waiter:
     _is_granted: bool = False
 
     def grant(self) -> None:
-        """Grant the slot and wake the call."""
+        """Grant the slot to the waiting call and wake it."""
         self._is_granted = True
         self.wake.set()
 
@@ -97,7 +97,7 @@ class Threads:
     _used: int = attrs.field(default=0, init=False)
     """Number of slots in use."""
     _reserve: int = attrs.field(init=False)
-    """Number of slots reserved for agents below their fair share."""
+    """Number of slots reserved for agents that use less than their fair share."""
     _shares: WeakValueDictionary[str, "ThreadShare"] = attrs.field(
         factory=WeakValueDictionary, init=False, repr=False
     )
@@ -158,7 +158,7 @@ class Threads:
 
     @property
     def _fair_share(self) -> int:
-        """Number of slots that an agent may use while only the reserve is free."""
+        """Number of slots that an agent may use while only reserved slots are free."""
         return max(1, self.capacity // max(1, len(self._shares)), self._reserve // 2)
 
     def release_slot(self, share: "ThreadShare") -> None:
@@ -292,7 +292,10 @@ class ThreadShare:
         return unwrap_result(ended)
 
     def _abandon(self, job: _Job) -> None:
-        """Mark a job as abandoned. If the agent has too many abandoned threads, wake its waiting calls so that they fail."""
+        """Mark a job as abandoned.
+
+        If the agent now has too many abandoned threads, wake its waiting calls, which then fail.
+        """
         with self._threads.lock:
             job.abandoned = True
             self.abandoned_count += job in self._threads.running
@@ -344,7 +347,10 @@ class ThreadShare:
     def _work(
         self, job: _Job, token: trio.lowlevel.TrioToken, fn: Callable[..., T], args: tuple[object, ...]
     ) -> tuple[T] | Raised:
-        """Run a job in the worker thread: call its function, and return its value or exception."""
+        """Call the function of a job in the worker thread.
+
+        Return its value in a tuple, or its exception as `Raised`.
+        """
         with self._threads.lock:
             if job.abandoned:
                 raise RuntimeError(f"{job.name} was cancelled before it started")
@@ -385,6 +391,6 @@ def _paused_time_limits() -> Iterator[None]:
 
 
 def _most_frequent(names: tuple[str, ...]) -> str:
-    """Join the most frequent names to one text, without duplicates."""
+    """Join names to one text, most frequent first and without duplicates."""
     shown = sorted(set(names), key=names.count, reverse=True)
     return ", ".join(shown[:_MAX_NAMES]) + (", ..." if len(shown) > _MAX_NAMES else "")

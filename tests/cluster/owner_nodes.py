@@ -17,7 +17,7 @@ import attrs
 import trio
 
 from actgent import LLM, BareAgent, ModelResponse, Text, Usage, open_runtime
-from actgent.cluster.opening import PARTITIONS
+from actgent.cluster.opening import DEFAULT_PARTITIONS
 
 LIFE = Path(__file__)
 
@@ -57,7 +57,7 @@ def node_of(runtime):
 
 async def wait_serving(runtime, share=1):
     """Wait until a node serves one in so many of all partitions."""
-    while len(node_of(runtime).serving) != PARTITIONS // share:
+    while len(node_of(runtime).serving) != DEFAULT_PARTITIONS // share:
         await trio.sleep(0.005)
 
 

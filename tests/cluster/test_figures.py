@@ -5,7 +5,7 @@ import trio
 
 pytest.importorskip("psycopg", reason="the extra `postgres` is not installed")
 
-from actgent.cluster.operations.figures import NodeFigures
+from actgent.cluster.operations.node_metrics import NodeMetrics
 from actgent.journal.postgres import NodeRow, PartitionOwner
 
 
@@ -41,7 +41,7 @@ async def test_a_missing_node_is_a_death_unless_it_gave_its_partitions_back(
     autojump_clock, gone, before, after, is_death
 ):
     """The node itself acquires nothing. A view without a missing node changes nothing."""
-    figures = NodeFigures()
+    figures = NodeMetrics()
     figures.note_pool([row("a"), gone, row("c")], before)
     await trio.sleep(10)
     figures.note_pool([row("a"), gone, row("c")], before)

@@ -10,7 +10,7 @@ import trio
 pytest.importorskip("psycopg", reason="the extra `postgres` is not installed")
 
 from actgent.cluster.node import Node
-from actgent.cluster.ownership import Do, PartitionState
+from actgent.cluster.ownership import PartitionCommand, PartitionState
 from actgent.errors import JournalFailed
 from actgent.journal.postgres import Taken
 
@@ -45,11 +45,11 @@ def leaving_node(journal):
     """A node that is to give its partition back, in epoch 1."""
     node = make_node(journal)
     mine = node.ownership
-    mine.look(["one"], {}, {"one"}, 0.0)
+    mine.compare_owners(["one"], {}, {"one"}, 0.0)
     mine.taken(0, 1)
     mine.recovered(0, 1)
-    assert mine.leave_all() == [Do("drain", 0, 1)]
-    assert mine.turns_ended(0, 1) == [Do("give_back", 0, 1)]
+    assert mine.leave_all() == [PartitionCommand("drain", 0, 1)]
+    assert mine.turns_ended(0, 1) == [PartitionCommand("give_back", 0, 1)]
     return node
 
 
@@ -59,7 +59,7 @@ async def test_a_partition_is_given_back_when_the_database_answers(autojump_cloc
     node = leaving_node(journal)
     await node._give_back({0: 1})
     assert journal.given == [(0, 1)]
-    assert node.ownership.state(0) is PartitionState.AWAY
+    assert node.ownership.state(0) is PartitionState.UNOWNED
 
 
 async def test_reacquired_partition_is_not_released(autojump_clock):
@@ -120,7 +120,7 @@ async def test_deaths_are_counted_before_a_partition_is_served_or_given_back(aut
     node._runtime, node.quarantine = runtime, counting
     node._deliver = deliver
     todo = []
-    node.ownership.look(["one"] * 2, {}, {"one"}, 0.0)
+    node.ownership.compare_owners(["one"] * 2, {}, {"one"}, 0.0)
     for number, was_clean in enumerate((False, True)):
         node._taken[number] = Taken(partition=number, epoch=1, before="dead", was_clean=was_clean)
         todo += node.ownership.taken(number, 1)
@@ -128,7 +128,7 @@ async def test_deaths_are_counted_before_a_partition_is_served_or_given_back(aut
         node.nursery.start_soon(node._recover, todo)
         await counting.begun.wait()
         if is_leaving:
-            node._act(node.ownership.leave_all())
+            node._execute(node.ownership.leave_all())
         assert (node.serving, journal.given, runtime.asked) == ((), [], [])
         counting.goes_on.set()
     assert counting.dead == [([0, 1], ["dead"])]

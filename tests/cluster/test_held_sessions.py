@@ -36,7 +36,7 @@ async def test_a_request_for_a_held_session_waits_as_its_client_retries(open_clu
             session_id = pair.id_at(owner)
             session = await client.agent("clerk").create_session("ada", session_id=session_id)
             await client.agent("clerk").run("hello", session=session)
-            quarantine._withheld[session_id] = trio.Event()
+            quarantine._held_back[session_id] = trio.Event()
             url, path = f"http://127.0.0.1:{pair.cluster.balancer.ports[0]}", f"/sessions/{session_id}"
             path += "?agent=clerk"
             counting = {BREAKS_HEADER: "0", RETRY_TIMEOUT_HEADER: "30"}

@@ -5,7 +5,12 @@ import time
 import attrs
 import pytest
 
-from actgent.cluster.membership import REGULAR, SETTLE, DeathJudge, NodeMembership
+from actgent.cluster.membership import (
+    MAX_REGULAR_HEARTBEAT_SECONDS,
+    SETTLE_SECONDS,
+    DeathJudge,
+    NodeMembership,
+)
 from actgent.journal.postgres.liveness import NODE_TIMEOUT_SECONDS
 from actgent.journal.postgres.node_table import NodeRow, SeenNode
 
@@ -62,28 +67,28 @@ def test_a_node_that_lost_the_database_waits_for_the_others():
     judge.note_connected(10.0, is_first=False, is_server_new=True)
     nodes = [seen("b", is_unlocked=True)]
     judge.judge(nodes, 10.0, "a")
-    assert judge.judge(nodes, 10.0 + SETTLE - 0.1, "a") == frozenset()
-    assert judge.judge(nodes, 10.0 + SETTLE, "a") == {"b"}
+    assert judge.judge(nodes, 10.0 + SETTLE_SECONDS - 0.1, "a") == frozenset()
+    assert judge.judge(nodes, 10.0 + SETTLE_SECONDS, "a") == {"b"}
 
 
 def test_a_new_node_waits_only_if_the_server_is_new():
     """A cluster whose nodes were all killed goes on as soon as one is started."""
     judge = DeathJudge()
     judge.note_connected(0.0, is_first=True, is_server_new=True)
-    assert judge.may_judge_from == SETTLE
+    assert judge.may_judge_from == SETTLE_SECONDS
     assert make().may_judge_from < 0
 
 
 def test_a_node_that_hung_itself_waits():
     """Perhaps all hung, as with a table that was locked: the heartbeats of the others come now."""
     judge = make()
-    judge.note_beat(REGULAR + 1.0)
+    judge.note_beat(MAX_REGULAR_HEARTBEAT_SECONDS + 1.0)
     nodes = [seen("b", age=NODE_TIMEOUT_SECONDS + 1)]
     judge.judge(nodes, 3.1, "a")
     assert judge.judge(nodes, 3.2, "a") == frozenset()
     judge.note_beat(4.0)
     judge.note_beat(5.0)
-    assert judge.judge(nodes, REGULAR + 1.0 + SETTLE, "a") == {"b"}
+    assert judge.judge(nodes, MAX_REGULAR_HEARTBEAT_SECONDS + 1.0 + SETTLE_SECONDS, "a") == {"b"}
 
 
 class Table:
@@ -114,12 +119,12 @@ async def test_a_wrong_clock_is_corrected_by_the_database(ahead, corrected, capl
         table, lambda: seen("a").row, lambda _: None, lambda _: None, corrections.append
     )
     for _ in range(3):
-        await membership._look()
+        await membership._poll()
     assert len(corrections) == corrected
     assert abs(membership.now() - time.time() - ahead * corrected) < 0.5
     assert caplog.text.count("the clock of this machine") == corrected
     table.ahead = 0.0
-    await membership._look()
+    await membership._poll()
     assert corrections[1:] == [0.0] * corrected
 
 
@@ -128,7 +133,7 @@ async def test_a_look_reports_the_pool_and_what_is_pending():
     views, pending = [], []
     table = Table(0.0)
     membership = NodeMembership(table, lambda: seen("a").row, views.append, pending.append)
-    await membership._look()
+    await membership._poll()
     assert [each.name for each in views[0].nodes] == ["a"]
     assert pending == [3]
     assert len(table.beats) == 1
@@ -142,5 +147,5 @@ async def test_a_changed_row_is_written_at_once():
         table, lambda: attrs.evolve(seen("a").row, agents=agents.pop(0)), lambda _: None, lambda _: None
     )
     for _ in range(3):
-        await membership._look()
+        await membership._poll()
     assert [each.agents for each in table.beats] == [("a",), ("a", "b")]

@@ -9,7 +9,13 @@ import hypothesis
 import pytest
 from hypothesis import strategies
 
-from actgent.cluster.ownership import MISPLACED, MISPLACED_BUSY, Do, Ownership, PartitionState
+from actgent.cluster.ownership import (
+    MISPLACED_BUSY_SECONDS,
+    MISPLACED_SECONDS,
+    Ownership,
+    PartitionCommand,
+    PartitionState,
+)
 from actgent.cluster.placement import assign_partitions
 from actgent.journal.postgres.node_table import PartitionOwner
 
@@ -30,7 +36,7 @@ class Node:
     def note(self, todo):
         self.todo += todo
 
-    def look(self):
+    def compare_owners(self):
         world = self.world
         for number, epochs in self.running.items():
             for epoch in list(epochs):
@@ -38,7 +44,7 @@ class Node:
                 if (row.owner, row.epoch) != (self.name, epoch):
                     self.note(self.ownership.lost(number, epoch))
         places = assign_partitions(COUNT, world.staying())
-        self.note(self.ownership.look(places, dict(world.owners), world.listed, world.now))
+        self.note(self.ownership.compare_owners(places, dict(world.owners), world.listed, world.now))
 
     def do_one(self, number):
         do = self.todo.pop(number % len(self.todo))
@@ -46,7 +52,7 @@ class Node:
 
     # --- what is done ------------------------------------------------------------------
 
-    def take(self, do):
+    def acquire(self, do):
         world = self.world
         row = world.owners.get(do.partition)
         if (0 if row is None else row.epoch) != do.epoch:
@@ -110,7 +116,7 @@ class World:
             case "start" if len(self.nodes) < 5:
                 self.start()
             case "look":
-                node.look()
+                node.compare_owners()
             case "do" if node.todo:
                 node.do_one(number)
             case "kill" if len(alive) > 1:
@@ -121,15 +127,15 @@ class World:
             case "forget":
                 self.listed.discard(node.name)
             case "wait":
-                self.now += MISPLACED / 2
+                self.now += MISPLACED_SECONDS / 2
 
     def settle(self):
         """Let all that lives go on until nothing changes."""
         for _ in range(200):
-            self.now += MISPLACED
+            self.now += MISPLACED_SECONDS
             for node in self.alive():
                 self.listed.add(node.name)
-                node.look()
+                node.compare_owners()
                 while node.todo:
                     node.do_one(0)
             if all(
@@ -177,9 +183,9 @@ def test_each_partition_has_one_owner_in_every_order_of_events(steps):
 def make(*, epoch=1):
     """An ownership of one partition that it serves in an epoch."""
     ownership = Ownership("a", 1)
-    assert ownership.look(["a"], {}, {"a"}, 0.0) == [Do("take", 0, 0)]
-    assert ownership.taken(0, epoch) == [Do("recover", 0, epoch)]
-    assert ownership.recovered(0, epoch) == [Do("serve", 0, epoch)]
+    assert ownership.compare_owners(["a"], {}, {"a"}, 0.0) == [PartitionCommand("acquire", 0, 0)]
+    assert ownership.taken(0, epoch) == [PartitionCommand("recover", 0, epoch)]
+    assert ownership.recovered(0, epoch) == [PartitionCommand("serve", 0, epoch)]
     return ownership
 
 
@@ -190,23 +196,29 @@ def owned_by(name, epoch, *, given_back=False):
 def test_a_partition_of_a_live_node_is_not_taken():
     """Not even where another node is to have it: that one gives it back first."""
     ownership = Ownership("a", 1)
-    assert ownership.look(["a"], owned_by("b", 3), {"a", "b"}, 0.0) == []
-    assert ownership.look(["a"], owned_by("b", 3, given_back=True), {"a", "b"}, 0.0) == [Do("take", 0, 3)]
+    assert ownership.compare_owners(["a"], owned_by("b", 3), {"a", "b"}, 0.0) == []
+    assert ownership.compare_owners(["a"], owned_by("b", 3, given_back=True), {"a", "b"}, 0.0) == [
+        PartitionCommand("acquire", 0, 3)
+    ]
 
 
 def test_a_partition_of_a_dead_node_is_taken():
     """In its next epoch."""
-    assert Ownership("a", 1).look(["a"], owned_by("b", 3), {"a"}, 0.0) == [Do("take", 0, 3)]
+    assert Ownership("a", 1).compare_owners(["a"], owned_by("b", 3), {"a"}, 0.0) == [
+        PartitionCommand("acquire", 0, 3)
+    ]
 
 
 def test_a_misplaced_partition_moves_after_a_while():
     """A view that lasts for a moment moves nothing."""
     ownership = make()
-    assert ownership.look(["b"], owned_by("a", 1), {"a", "b"}, 10.0) == []
-    assert ownership.look(["a"], owned_by("a", 1), {"a", "b"}, 10.5) == []
-    assert ownership.look(["b"], owned_by("a", 1), {"a", "b"}, 11.0) == []
-    assert ownership.look(["b"], owned_by("a", 1), {"a", "b"}, 12.0) == [Do("drain", 0, 1)]
-    assert ownership.turns_ended(0, 1) == [Do("give_back", 0, 1)]
+    assert ownership.compare_owners(["b"], owned_by("a", 1), {"a", "b"}, 10.0) == []
+    assert ownership.compare_owners(["a"], owned_by("a", 1), {"a", "b"}, 10.5) == []
+    assert ownership.compare_owners(["b"], owned_by("a", 1), {"a", "b"}, 11.0) == []
+    assert ownership.compare_owners(["b"], owned_by("a", 1), {"a", "b"}, 12.0) == [
+        PartitionCommand("drain", 0, 1)
+    ]
+    assert ownership.turns_ended(0, 1) == [PartitionCommand("give_back", 0, 1)]
     assert ownership.given_back(0, 1) == []
     assert ownership.has_left
 
@@ -215,42 +227,46 @@ def test_a_misplaced_partition_with_running_turns_moves_later():
     """Its turns may end before that, and then no model call is repeated."""
     ownership, busy = make(), [0]
     views = ["b"], owned_by("a", 1), {"a", "b"}
-    assert ownership.look(*views, 0.0, lambda: busy) == []
-    assert ownership.look(*views, MISPLACED_BUSY - 1, lambda: busy) == []
-    assert ownership.look(*views, MISPLACED_BUSY, lambda: busy) == [Do("drain", 0, 1)]
+    assert ownership.compare_owners(*views, 0.0, lambda: busy) == []
+    assert ownership.compare_owners(*views, MISPLACED_BUSY_SECONDS - 1, lambda: busy) == []
+    assert ownership.compare_owners(*views, MISPLACED_BUSY_SECONDS, lambda: busy) == [
+        PartitionCommand("drain", 0, 1)
+    ]
     ownership = make()
-    assert ownership.look(*views, 0.0, lambda: busy) == []
-    assert ownership.look(*views, 5.0, lambda: busy) == []
-    assert ownership.look(*views, 6.0, list) == [Do("drain", 0, 1)]
+    assert ownership.compare_owners(*views, 0.0, lambda: busy) == []
+    assert ownership.compare_owners(*views, 5.0, lambda: busy) == []
+    assert ownership.compare_owners(*views, 6.0, list) == [PartitionCommand("drain", 0, 1)]
 
 
 def test_an_evicted_partition_is_taken_again_once_its_turns_ended():
     """Turns of two epochs never run side by side in one process."""
     ownership = make()
-    assert ownership.lost(0, 1) == [Do("evict", 0, 1)]
-    assert ownership.look(["a"], owned_by("b", 2), {"a"}, 0.0) == []
+    assert ownership.lost(0, 1) == [PartitionCommand("evict", 0, 1)]
+    assert ownership.compare_owners(["a"], owned_by("b", 2), {"a"}, 0.0) == []
     assert ownership.turns_ended(0, 1) == []
-    assert ownership.look(["a"], owned_by("b", 2), {"a"}, 0.0) == [Do("take", 0, 2)]
+    assert ownership.compare_owners(["a"], owned_by("b", 2), {"a"}, 0.0) == [
+        PartitionCommand("acquire", 0, 2)
+    ]
 
 
 def test_a_node_that_leaves_waits_for_the_count_of_deaths():
     """Given back before, the death of the owner before would never be counted."""
     ownership = Ownership("a", 1)
-    ownership.look(["a"], {}, {"a"}, 0.0)
+    ownership.compare_owners(["a"], {}, {"a"}, 0.0)
     ownership.taken(0, 1)
     assert ownership.leave_all() == []
     assert not ownership.has_left
-    assert ownership.recovered(0, 1) == [Do("drain", 0, 1)]
+    assert ownership.recovered(0, 1) == [PartitionCommand("drain", 0, 1)]
 
 
 @pytest.mark.parametrize("is_first", [True, False])
 def test_one_of_two_takers_is_too_late(is_first):
     """What the database did not give is looked for again."""
     ownership = Ownership("a", 1)
-    ownership.look(["a"], {}, {"a"}, 0.0)
+    ownership.compare_owners(["a"], {}, {"a"}, 0.0)
     if is_first:
         ownership.taken(0, 1)
         assert ownership.state(0) is PartitionState.OWNED
     else:
         assert ownership.not_taken(0) == []
-        assert ownership.state(0) is PartitionState.AWAY
+        assert ownership.state(0) is PartitionState.UNOWNED

@@ -26,7 +26,7 @@ from actgent import (
     tool,
 )
 from actgent.client.transport import ConnectionLost
-from actgent.cluster.operations.changing import release
+from actgent.cluster.operations.repartitioning import release
 from actgent.control.budget import spent_in
 from actgent.errors import Fenced
 from actgent.journal.records import UsageRecord

@@ -14,7 +14,7 @@ from actgent import BareAgent, ScriptedLLM, Text, ToolCall, open_runtime
 from actgent.cluster.quarantine import (
     GROUPS,
     MAX_WATCH_SECONDS,
-    POISON,
+    POISON_KIND,
     WATCH_GROWTH,
     WATCH_SECONDS,
     Quarantine,
@@ -132,7 +132,7 @@ async def try_suspect(world):
     async with trio.open_nursery() as nursery:
         nursery.start_soon(quarantine.run, world)
         await quarantine.count(TAKEN, ["clerk"], dead=["web-0"])
-        assert quarantine.is_withheld(KEY.session_id)
+        assert quarantine.is_held_back(KEY.session_id)
         await quarantine.wait(KEY.session_id)
         nursery.cancel_scope.cancel()
 
@@ -154,7 +154,7 @@ async def test_only_the_message_that_kills_is_buried(autojump_clock, failing):
     world.records = [accepted(1), accepted(2)]
     await try_suspect(world)
     ended = [each for each in world.records if isinstance(each, MessageEndRecord)]
-    assert [(each.message_id, each.failed) for each in ended] == [("m1", POISON)]
+    assert [(each.message_id, each.failed) for each in ended] == [("m1", POISON_KIND)]
     assert world.noted[-5:] == ["commit", "note_survived", "take_up", "head", "clear"]
 
 
@@ -305,7 +305,7 @@ async def test_suspects_of_one_tree_are_tried_together(autojump_clock, alone):
                 await trio.lowlevel.checkpoint()
                 key = args[0] if name in ("mark_watched", "clear", "bury", "note_survived") else None
                 if name != "clear_all":
-                    done.append((name, key, quarantine.is_withheld(KEY.session_id)))
+                    done.append((name, key, quarantine.is_held_back(KEY.session_id)))
                 return result() if result is not None else None
 
             return do
@@ -317,7 +317,7 @@ async def test_suspects_of_one_tree_are_tried_together(autojump_clock, alone):
         await quarantine.count(TAKEN, ["clerk", "digger"], dead=["web-0"])
         await quarantine.wait(KEY.session_id)
         nursery.cancel_scope.cancel()
-    assert all(is_withheld for *_, is_withheld in done)
+    assert all(is_held_back for *_, is_held_back in done)
     tried = [name if key is None else f"{name} {key.agent}" for name, key, _ in done if name != "head"]
     begin = (
         ["mark_watched digger"] if not alone else ["load", "bury digger", "commit", "note_survived digger"]

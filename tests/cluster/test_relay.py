@@ -8,7 +8,7 @@ import trio
 
 from actgent.client.http.http_request import HTTPRequest
 from actgent.cluster.relay_http import (
-    EPOCH,
+    EPOCH_HEADER,
     MAX_HEAD_BYTES,
     VALID_SECONDS,
     MalformedMessage,
@@ -49,7 +49,7 @@ def test_a_request_is_read_as_it_was_signed():
     read = decode_request(head_of(request()), key=KEY, now=NOW)
     assert (read.verb, read.path, read.query) == ("POST", "/sessions/s/messages", "agent=a")
     assert (read.owner, read.scopes) == ("ada ö\r\n", ("chat", "read"))
-    assert (read.headers["prefer"], read.headers[EPOCH], read.length) == ("wait=1", "3", 7)
+    assert (read.headers["prefer"], read.headers[EPOCH_HEADER], read.length) == ("wait=1", "3", 7)
     read.check_body(FORM.body)
     with pytest.raises(MalformedMessage, match="not the one that was signed"):
         read.check_body(b'{"a":2}')
@@ -162,7 +162,7 @@ async def test_a_node_answers_only_signed_requests_and_only_for_its_sessions(ope
             signed["session_id"] = there
             status, headers = await ask(node, encode_request(moved, key=key, **signed))
             epoch = pair.two.journal.epoch_of(there)
-            assert (status, headers[EPOCH]) == (MISDIRECTED, str(epoch))
+            assert (status, headers[EPOCH_HEADER]) == (MISDIRECTED, str(epoch))
 
 
 async def deliver_nothing(_):

@@ -12,9 +12,9 @@ pytest.importorskip("psycopg", reason="the extra `postgres` is not installed")
 import psycopg
 
 from actgent import BareAgent
-from actgent.cluster.membership import SETTLE
-from actgent.cluster.opening import PARTITIONS
-from actgent.cluster.operations.watching import look_at_cluster
+from actgent.cluster.membership import SETTLE_SECONDS
+from actgent.cluster.opening import DEFAULT_PARTITIONS
+from actgent.cluster.operations.cluster_status import read_cluster_status
 from actgent.journal.postgres import read_dead
 from actgent.journal.postgres.liveness import NODE_TIMEOUT_SECONDS
 
@@ -34,8 +34,8 @@ async def test_two_nodes_share_the_partitions(postgres_url):
                 await wait_serving(b, 2)
                 for runtime in (a, b):
                     await node_of(runtime).directory.refresh()
-                assert set(node_of(a).serving) | set(node_of(b).serving) == set(range(PARTITIONS))
-                for number in range(PARTITIONS):
+                assert set(node_of(a).serving) | set(node_of(b).serving) == set(range(DEFAULT_PARTITIONS))
+                for number in range(DEFAULT_PARTITIONS):
                     owners = [node_of(each).directory.owner_of_partition(number) for each in (a, b)]
                     assert owners[0] == owners[1]
                     assert owners[0].node is not None
@@ -134,9 +134,9 @@ async def test_a_database_that_restarts_costs_no_partition(database):
             await database.start()
             for runtime, count in zip((a, b), counts, strict=True):
                 await wait_connected(runtime, count)
-            await trio.sleep(SETTLE + 2)
+            await trio.sleep(SETTLE_SECONDS + 2)
             assert epochs_of(a, b) == before
-            assert len(node_of(a).serving) == len(node_of(b).serving) == PARTITIONS // 2
+            assert len(node_of(a).serving) == len(node_of(b).serving) == DEFAULT_PARTITIONS // 2
 
 
 async def test_nodes_that_cannot_write_their_heartbeats_are_not_dead(postgres_url):
@@ -150,7 +150,7 @@ async def test_nodes_that_cannot_write_their_heartbeats_are_not_dead(postgres_ur
             with psycopg.connect(server) as connection:
                 connection.execute(f"LOCK TABLE {schema}.nodes IN ACCESS EXCLUSIVE MODE")
                 await trio.sleep(NODE_TIMEOUT_SECONDS + 2)
-            await trio.sleep(SETTLE + 2)
+            await trio.sleep(SETTLE_SECONDS + 2)
             assert epochs_of(a, b) == before
 
 
@@ -188,10 +188,10 @@ async def test_an_agent_is_added_and_removed_while_nodes_are_upgraded(postgres_u
                 await wait_serving(new)
                 session = await digger.create_session(owner="ada")
                 await digger.run("hello", session=session)
-                assert (await look_at_cluster(postgres_url, "test")).is_whole
+                assert (await read_cluster_status(postgres_url, "test")).is_whole
                 async with open_owner(postgres_url, "later", clerks[2]) as later:
                     await node_of(later).directory.refresh()
                     assert node_of(later).serving == ()
             await wait_serving(old)
-            status = await look_at_cluster(postgres_url, "test")
+            status = await read_cluster_status(postgres_url, "test")
             assert (status.unhosted, status.is_whole) == ({"digger": 1}, False)

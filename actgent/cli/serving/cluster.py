@@ -6,9 +6,14 @@ import attrs
 import orjson
 
 from actgent.cli.terminal import Terminal, one_line
-from actgent.cluster.operations.changing import finish_upgrade, release, repartition
-from actgent.cluster.operations.dead import drop_message, retry_dead
-from actgent.cluster.operations.watching import ClusterStatus, PartitionStatus, drain, look_at_cluster
+from actgent.cluster.operations.cluster_status import (
+    ClusterStatus,
+    PartitionStatus,
+    drain,
+    read_cluster_status,
+)
+from actgent.cluster.operations.dead_letters import drop_message, retry_dead
+from actgent.cluster.operations.repartitioning import finish_upgrade, release, repartition
 from actgent.errors.printable import counted
 from actgent.journal.postgres import DeadMessage, read_dead
 
@@ -17,7 +22,7 @@ from .cluster_options import ClusterOptions
 
 async def show_status(cluster: ClusterOptions, terminal: Terminal, *, json: bool, full: bool) -> int:
     """Print nodes and partitions. Return 1 if a partition has no owner, or an agent with open sessions has no node."""
-    status = await look_at_cluster(cluster.journal_url(), cluster.cluster)
+    status = await read_cluster_status(cluster.journal_url(), cluster.cluster)
     if json:
         terminal.json_line(orjson.dumps(attrs.asdict(status), option=orjson.OPT_INDENT_2).decode())
     else:

@@ -294,8 +294,6 @@ def _mark(body: Body) -> None:
     """Set cache markers at the ends of tools, system prompt, last answer and conversation.
 
     The last answer is marked because the messages after it may only be sent in this call.
-
-    The last answer is marked because the messages after it may only be sent in this call.
     """
     turns = body["messages"]
     answer = next((turn["content"] for turn in reversed(turns) if turn["role"] == "assistant"), None)

@@ -129,9 +129,6 @@ class ModelState:
         `filled` is the refill since the call was sent. The minimum assumes that all calls arrived later, except those
         that were certainly counted when this call was sent. The maximum assumes that only the calls sent after its
         certain arrival did.
-
-        The minimum assumes that all calls arrived later, except those that were certainly counted when this call was
-        sent. The maximum assumes that only the calls sent after its certain arrival did.
         """
         others = (self.total - call.counted - call.cost).of(reading.kind)
         later = (self.total - call.settled).of(reading.kind)

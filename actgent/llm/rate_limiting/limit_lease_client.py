@@ -78,8 +78,6 @@ class LimitLeaseClient(LimitLeaser):
         """Start leasing units of a shared rate limit for this process.
 
         `name` identifies the rate limit in all processes.
-
-        `name` identifies the rate limit in all processes.
         """
         self._shares[share] = name, trio.Event()
         share.on_request = partial(self._want, share)

@@ -121,9 +121,6 @@ class Reading:
 
         A bucket that is full in `reset` seconds refills at `spent / reset`. This also finds limits per day, and
         predicts the start of the next fixed window.
-
-        A bucket that is full in `reset` seconds refills at `spent / reset`. This also finds limits per day, and
-        predicts the start of the next fixed window.
         """
         spent = self.limit - self.remaining
         if not self.reset or spent < MIN_MEASURED_FRACTION * self.limit:

@@ -12,7 +12,7 @@ from .filters import WORD, word_weights
 
 _SENTENCE = re.compile(r"[^.!?\n]+[.!?]*\s*")
 LEFT_OUT = "[...]"
-"""Text at the end of a message with omitted sentences."""
+"""Text at the end of a message that marks omitted sentences."""
 
 
 @attrs.frozen(kw_only=True)
@@ -49,7 +49,7 @@ class SemanticCompression:
         ]
 
     def _best(self, sentences: Sequence[tuple[int, str]], *, asked: frozenset[str]) -> dict[int, list[str]]:
-        """Return the best sentences by the index of their message, in order."""
+        """Return the best sentences of each message in their order, by the index of the message."""
         words = [_words(sentence) for _, sentence in sentences]
         weights = word_weights([*words, asked])
         worth = [
@@ -80,7 +80,10 @@ def _sentences(message: Message) -> list[str]:
 
 
 def _with(message: Message, sentences: Sequence[str]) -> Message | None:
-    """Return the message with only these sentences; None if there are none. Notices, calls and results are unchanged."""
+    """Return a copy of a message that contains only these sentences; None if there are none.
+
+    Notices, calls and results are returned unchanged.
+    """
     if message.is_note or message.tool_calls or message.tool_results:
         return message
     if not sentences:

@@ -8,7 +8,7 @@ from actgent.memory.token_budget import CHARACTERS_PER_TOKEN, count_characters, 
 from actgent.messages import Message, Part, Text, ToolResult
 
 CUT = "..."
-"""Start of a truncated text."""
+"""Text at the start of a truncated text."""
 
 
 @attrs.frozen(kw_only=True)
@@ -45,7 +45,10 @@ def _cut_to(messages: Sequence[Message], sizes: Sequence[int], budget: int) -> l
 
 
 def _share(sizes: Sequence[int], budget: int) -> int:
-    """Return the maximum size of one message. The space that shorter messages do not use is shared by the longer ones."""
+    """Return the maximum size of one message.
+
+    Room that shorter messages leave unused is divided among the longer ones.
+    """
     left = budget
     ordered = sorted(sizes)
     for place, size in enumerate(ordered):

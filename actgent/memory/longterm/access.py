@@ -57,7 +57,7 @@ class _Connection:
 
 
 def _close(opened: outcome.Outcome[MemoryStore] | None) -> None:
-    """Close a store that was opened after its task was cancelled."""
+    """Close a store whose opening was finished after its task was cancelled."""
     if isinstance(opened, outcome.Value):
         opened.value.close()
 
@@ -76,7 +76,7 @@ class StoreAccess:
         self._open = open_store
         self._is_alone = is_alone
         self._uses: dict[int, tuple[int, float]] = {}
-        """Number of recalls and time of the last one since the last write, by memory number."""
+        """Recalls that are not written yet: number and time of the last one, by memory number."""
         self._jobs: list[_Job] = []
         self._lock = threading.Lock()
         """Protects `_jobs` and `_uses`, which the event loop and the writing thread change. Held for microseconds."""
@@ -137,9 +137,9 @@ class StoreAccess:
             return await reader.thread.run(fn, reader.store, *args)
 
     async def write(self, todo: Operation | None) -> object:
-        """Execute an operation, and return its result. The first waiting task writes the operations of all waiting tasks.
+        """Execute an operation and return its result.
 
-        None as operation writes the pending use counts only.
+        None only writes the pending use counts. The first waiting task writes the operations of all waiting tasks.
 
         Raises:
             UsageError: The store is not open.
@@ -161,7 +161,10 @@ class StoreAccess:
         return job.result.unwrap()
 
     async def note_uses(self, numbers: Iterable[int], *, at: float) -> None:
-        """Count a recall of memories. The counts are written with the next operation, or when there are more than 500."""
+        """Count one recall of each memory.
+
+        The counts are written with the next operation, or when there are more than 500.
+        """
         with self._lock:
             for number in numbers:
                 times, _ = self._uses.get(number, (0, at))
@@ -186,7 +189,7 @@ class StoreAccess:
 
 
 def _one_of(written: outcome.Outcome[list[object]], place: int) -> outcome.Outcome[Any]:
-    """Return the outcome of one operation from the outcome of a transaction."""
+    """Return the outcome of the operation at index `place` from the outcome of its transaction."""
     if not isinstance(written, outcome.Value):
         return written
     result = written.value[place]

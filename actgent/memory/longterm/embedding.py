@@ -29,9 +29,9 @@ class Embedder:
     """Calls the `embed=` function of some memories. A failure or timeout is logged and returns no vectors."""
 
     embed: EmbedTexts | None
-    """The function; None if recall compares words only."""
+    """Function that computes vectors; None if recall compares only words."""
     place: str
-    """URL of the memories, for errors."""
+    """URL of the memory store, for error texts."""
     _threads: DedicatedThreadLimiter = attrs.field(factory=DedicatedThreadLimiter, init=False, repr=False)
 
     async def vectors(self, texts: Sequence[str]) -> list[bytes | None]:

@@ -66,7 +66,7 @@ _CHANGES: Mapping[str, Callable[[Any], Any]] = {
     "valid_from": lambda at: checked_time("valid_from", at),
     "valid_until": lambda at: checked_time("valid_until", at),
 }
-"""Validator of each field that a caller can set. `metadata` has a separate one."""
+"""Validator of each field that a caller can set, by name. `metadata` has a separate validator."""
 
 
 class LongTermMemory(LongTermMemoryBase):
@@ -349,7 +349,10 @@ class LongTermMemory(LongTermMemoryBase):
         limit: int = 100,
         with_shared: bool = False,
     ) -> list[MemoryRecord]:
-        """Return at most `limit` current memories, oldest first, that follow `after`, the last memory of the previous page."""
+        """Return at most `limit` current memories, oldest first.
+
+        The page begins after the memory `after`, the last one of the previous page.
+        """
         scope = Scope(_sender(owner), with_shared=with_shared)
         after_id = None if after is None else after.id
         found = await self._store.read(_page, scope, wanted, after_id, limit)
@@ -483,7 +486,7 @@ def _without_vector(store: MemoryStore, limit: int) -> list[tuple[int, str]]:
 
 
 def _checked(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Validate the fields of a memory, and return them.
+    """Return the fields of a memory after validation.
 
     Raises:
         ConfigurationError: A field is unknown or has an invalid value.

@@ -15,9 +15,9 @@ _NAMED = re.compile(
     r"(?:\s+\d{1,2}(?:st|nd|rd|th)?)?,?\s+(?:of\s+)?(\d{4})\b",
     re.IGNORECASE,
 )
-"""An English month with its year, perhaps with a day between them."""
+"""Pattern of an English month with its year, with or without a day between them."""
 _NUMBERED = re.compile(r"\b(\d{4})-(\d\d)(?:-\d\d)?\b")
-"""A year and a month, or a date, in the form of ISO 8601."""
+"""Pattern of a month or date in ISO 8601 format."""
 
 
 def named_months(question: str) -> tuple[Period, ...]:

@@ -57,7 +57,7 @@ class PostgresStore(MemoryStore):
         self._address, self._schema = split_schema(url, default="actgent_memories", owner="the memories")
         self._has_vectors = has_vectors
         self._analyzed = self._indexed = 0
-        """Numbers of memories that were written before and after the last `ANALYZE`."""
+        """Numbers of written memories: all until now, and those at the time of the last `ANALYZE`."""
         self._is_writing = False
         self._db: psycopg.Connection[Any] = self._connect()
 

@@ -20,13 +20,15 @@ VECTOR_WEIGHT = 0.6
 PERIOD_FACTOR = 3
 """Factor of the score of a memory that was created in a month that the question names."""
 SHARES = (0.4, 0.2)
-"""Parts of a score that each neighbour in the session receives, at a distance of 1 and 2."""
+"""Fractions of a score that each neighbour in the session receives, at distances of 1 and 2."""
 SESSION_SHARE = 0.5
-"""Part of the score of a session's best memory that is added to the scores of its memories."""
+"""Fraction of the best score of a session that is added to the scores of all its memories."""
 SESSION_DECAY = 1.5
-"""The n-th best memory of a session counts n ** -1.5 as much as the best."""
+"""Exponent of the weights in a session: its n-th best memory has the weight n ** -1.5."""
 UNITS = 1_000_000
-"""Units of a score of 1. Scores are integers, since sums of floats depend on the order in which a database adds them."""
+"""Number of integer units of a score of 1. Scores are integers, since a sum of floats depends on the database's
+order of addition.
+"""
 MIN_IMPORTANCE = 0.01
 """Minimum importance in the computation of worth, so that age matters even if the importance is 0."""
 DAY_SECONDS = 86_400.0
@@ -49,7 +51,7 @@ def own_scores(words: Mapping[int, float], cosines: Mapping[int, float]) -> dict
 
 
 def dated(scores: Mapping[int, int], created_then: Container[int]) -> dict[int, int]:
-    """Return the scores, higher for the memories that were created in a period that the question names."""
+    """Return the scores, raised for memories that were created in a period that the question names."""
     return {
         number: score * PERIOD_FACTOR if number in created_then else score for number, score in scores.items()
     }
@@ -60,7 +62,7 @@ def spread(
     neighbours: Iterable[tuple[int, int, int]],
     sessions: Mapping[int, Hashable],
 ) -> dict[int, int]:
-    """Return the scores plus shares of neighbours and of sessions. The memories with the best score stay first.
+    """Return the scores with shares of neighbours and sessions added. The memories with the best score stay first.
 
     Args:
         scores: Score of each memory by words and vectors.
@@ -82,7 +84,7 @@ def spread(
 
 
 def _session_scores(scores: Mapping[int, int], sessions: Mapping[int, Hashable]) -> dict[Hashable, int]:
-    """Return what each session adds to the scores of its memories."""
+    """Return the amount that each session adds to the scores of its memories."""
     found: dict[Hashable, int] = {}
     counts: dict[Hashable, int] = {}
     for score, number in sorted(((scores[number], number) for number in sessions), reverse=True):
@@ -94,14 +96,14 @@ def _session_scores(scores: Mapping[int, int], sessions: Mapping[int, Hashable])
 
 
 def in_order(scores: Mapping[int, int]) -> list[int]:
-    """Return the numbers of memories by their scores, best first, of equal ones the newest first."""
+    """Return the memory numbers ordered by score, best first. Of equal scores, the newest memory comes first."""
     return sorted(sorted(scores, reverse=True), key=scores.__getitem__, reverse=True)
 
 
 def worth(importance: float, last_used: float, *, newest: float, half_life: float | None) -> float:
-    """Return the importance of a memory, halved for each half-life that it was used earlier than `newest`.
+    """Return the importance of a memory, halved for each half-life between its last use and `newest`.
 
-    Times are Unix times in seconds, `half_life` is in days; with None nothing fades.
+    Times are Unix times in seconds, `half_life` is in days. None disables the decay.
     """
     weight = max(importance, MIN_IMPORTANCE)
     if half_life is None:
@@ -111,7 +113,7 @@ def worth(importance: float, last_used: float, *, newest: float, half_life: floa
 
 
 def check_dimensions(stored: int, asked: int) -> None:
-    """Compare the length of a question's vector with that of the memories.
+    """Raise if a query vector has another length than the stored vectors.
 
     Raises:
         ConfigurationError: The lengths differ.

@@ -19,7 +19,7 @@ MAX_NAME_CHARS = 200
 MAX_ID_BYTES = 1_600
 """Maximum size of an id or key. With an owner, an index row in PostgreSQL has at most 2,704 bytes."""
 Source = Literal["words", "vectors", "session", "worth"]
-"""Reason why a memory was found: its words, its vector, a neighbour in its session, or its worth."""
+"""Reason why a search found a memory: its words, its vector, a neighbour in its session, or its worth."""
 
 
 @attrs.frozen
@@ -31,7 +31,7 @@ class Association:
     relation: str
     """Meaning of the link, such as `related_to`, `causes`, `part_of`, or any other word."""
     is_from_here: bool
-    """True if the link goes from this memory to the other one."""
+    """True if the link leads from this memory to the other memory."""
 
 
 @attrs.frozen(kw_only=True)
@@ -69,7 +69,7 @@ class MemoryRecord:
     valid_until: float | None = None
     """Unix time in seconds from which the memory is no longer valid; None has no end."""
     metadata: Mapping[str, Any] = attrs.field(factory=dict)
-    """Texts, numbers, True, False and None, by names of the program's own."""
+    """Values for programs by name: texts, numbers, True, False and None."""
     replaces: str | None = None
     """Id of the memory that this one replaces; None if it is the first version."""
     replaced_by: str | None = None
@@ -167,7 +167,7 @@ def checked_id(label: str, text: str) -> str:
 
 
 def checked_name(label: str, name: object) -> str:
-    """Validate a kind or relation. `label` names it in the error.
+    """Return a kind or relation after validation. `label` is its name in the error.
 
     Raises:
         ConfigurationError: The name is not a printable text on one line of at most 200 characters.
@@ -180,7 +180,7 @@ def checked_name(label: str, name: object) -> str:
 
 
 def checked_importance(importance: object) -> float:
-    """Validate an importance.
+    """Return an importance after validation.
 
     Raises:
         ConfigurationError: The importance is not a number from 0 to 1.
@@ -192,7 +192,7 @@ def checked_importance(importance: object) -> float:
 
 
 def checked_time(label: str, at: object) -> float | None:
-    """Validate a Unix time in seconds, or None. `label` names it in the error.
+    """Return a Unix time in seconds, or None, after validation. `label` is its name in the error.
 
     Raises:
         ConfigurationError: The value is not a finite number.
@@ -221,13 +221,16 @@ def check_metadata(metadata: Mapping[str, Any]) -> None:
 
 
 def written_value(value: object) -> str:
-    """Encode a metadata value for comparison. Equal values have equal encodings."""
+    """Return a metadata value in a canonical encoding: equal values have equal texts."""
     is_whole = isinstance(value, float) and value.is_integer()
     return json.dumps(int(value) if is_whole else value, ensure_ascii=True)  # type: ignore[call-overload]
 
 
 def normal_form(text: str) -> str:
-    """Return a text in the form that is compared for equality: lower case, without final punctuation and repeated spaces."""
+    """Return a text in the form that is compared for equality.
+
+    It is in lower case, without final punctuation and repeated spaces.
+    """
     return " ".join(unicodedata.normalize("NFKC", text).casefold().rstrip(".! ").split())
 
 

@@ -40,7 +40,7 @@ def check_owner(owner: Sender) -> None:
 
 @functools.lru_cache(1_000)
 def owner_of_key(key: str) -> Sender:
-    """Return the owner of a key."""
+    """Return the owner that a key of `owner_key` identifies."""
     kind, name = json.loads(key)
     return Sender(name, kind)
 
@@ -69,7 +69,7 @@ class Scope:
         return memory.owner == self.owner or (self.with_shared and memory.is_shared)
 
     def check(self, memories: Iterable[MemoryRecord]) -> Iterator[MemoryRecord]:
-        """Yield the memories after checking that the owner may see them.
+        """Yield the memories. Raise if the owner may not see one of them.
 
         Raises:
             MemoriesFailed: The store returned a memory of another owner, which is a bug. It is not yielded.

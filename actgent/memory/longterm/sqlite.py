@@ -54,9 +54,10 @@ _NEAREST = (
     f"SELECT v.number, {_DISTANCE} FROM vectors AS v INDEXED BY vectors_by_shared WHERE v.is_shared = 1 AND v.owner <> ?2 "
     "ORDER BY distance, number LIMIT ?3"
 )
-"""Numbers of the memories whose signs are nearest: the owner's, and with shared ones. Each part reads signs in an index.
-
-The index has the numbers of an owner in order, so equal distances keep that order without a second sort key."""
+"""SQL query for the memory numbers whose sign vectors are nearest, of the owner and with shared memories. Each part
+reads signs in an index. The index lists the numbers of an owner in order, so equal distances keep that order
+without a second sort key.
+"""
 
 
 class SQLiteStore(MemoryStore):
@@ -72,7 +73,7 @@ class SQLiteStore(MemoryStore):
     ) -> None:
         super().__init__(capacity=capacity, half_life=half_life)
         self._has_remains = False
-        """True if the write-ahead log contains deleted data."""
+        """True if the write-ahead log still contains deleted data."""
         if path:
             _check_file(Path(path))
         try:
@@ -111,7 +112,9 @@ class SQLiteStore(MemoryStore):
                 self._db.execute(f"PRAGMA application_id={APPLICATION}; PRAGMA user_version={VERSION}")
 
     def _check_kind(self) -> None:
-        """Raise if the file is not a memory file, before it is changed. A memory file gets tables and id in one transaction.
+        """Raise if the file is not a memory file.
+
+        The check runs before the file is changed. A memory file gets tables and id in one transaction.
 
         Raises:
             ConfigurationError: The file is a journal or a database of another program.
@@ -219,7 +222,9 @@ class SQLiteStore(MemoryStore):
             raise
 
     def _check_dimensions(self, scope: Scope, asked: int) -> None:
-        """Compare the length of a vector with those of a scope, after sqlite-vec could not.
+        """Raise if a query vector has another length than the vectors of a scope.
+
+        Called after sqlite-vec has failed.
 
         Raises:
             ConfigurationError: The lengths differ.

@@ -60,7 +60,7 @@ _PLAIN = (
     ),
     *("valid_from", "valid_until", "replaces", "replaced_by"),
 )
-"""Fields of a memory that are stored in columns without conversion."""
+"""Fields of a memory that are stored as database columns without conversion."""
 _COLUMNS = ("number", *_PLAIN, "owner", "is_shared", "is_kept", "metadata")
 _SELECT = f"SELECT {', '.join(f'm.{name}' for name in _COLUMNS)} FROM memories AS m"  # noqa: S608 - names of our own
 _STORED = (*_COLUMNS[1:], "said", "position")
@@ -74,13 +74,15 @@ FIRST_CANDIDATES = 100
 CANDIDATE_GROWTH = 10
 """Factor by which the maximum of candidates grows."""
 SPREADING_MEMORIES = 10
-"""Number of best memories that spread a part of their score to their neighbours."""
+"""Number of best memories that add a part of their score to their neighbours."""
 SESSION_MEMORIES = 30
-"""Number of best memories that spread a part of their score to the memories of their session."""
+"""Number of best memories that add a part of their score to the other memories of their session."""
 MIN_LOADED = 10
 """Minimum number of memories that are loaded with one statement."""
 EVICTION_SHARE = 50
-"""One additional memory is evicted per this many of capacity, so that not every new memory causes an eviction."""
+"""Divisor of the capacity: one more memory is evicted for each this many, so that not every new memory causes an
+eviction.
+"""
 
 TABLES = """
     CREATE TABLE memories (
@@ -140,7 +142,7 @@ class Candidates:
     vectors: Container[int] = ()
     """Numbers of the memories whose vectors were compared."""
     is_all: bool = True
-    """True if a higher maximum of candidates would find no others."""
+    """True if no other candidates exist, so that a higher maximum would find no more."""
 
     def recalled(self, found: Found, source: Source) -> MemoryMatch:
         """Return a loaded memory as a search result. `source` is its reason if it was found neither by words nor by its vector."""
@@ -253,7 +255,7 @@ class MemoryStore(abc.ABC):
         return todo.unit
 
     def _done_before(self, owner: str, key: str, unit: MemoryRecord) -> MemoryRecord | None:
-        """Return the result of an earlier operation with the same key; None if there was none.
+        """Return the stored result of an earlier operation with the same key; None if there is none.
 
         If its memory was forgotten since, return `unit` with the id of that memory.
         """
@@ -326,7 +328,7 @@ class MemoryStore(abc.ABC):
             after = rows[-1][0]
 
     def _make_room(self, unit: MemoryRecord) -> None:
-        """Evict the memories of least worth if an owner has reached the capacity.
+        """Evict the memories of least worth if the owner has reached the capacity.
 
         Raises:
             MemoriesFull: All memories of the owner have `is_kept`.
@@ -484,7 +486,7 @@ class MemoryStore(abc.ABC):
         return Candidates(totals, words, cosines, is_all=is_all and len(cosines) < pool)
 
     def _created_in(self, periods: Sequence[Period], numbers: Sequence[int]) -> set[int]:
-        """Return those of some memories that were created in one of some periods."""
+        """Return the memories, by number, that were created in one of the periods."""
         during = " OR ".join(["created_at >= ? AND created_at < ?"] * len(periods))
         times = [time for period in periods for time in period]
         return {
@@ -497,7 +499,7 @@ class MemoryStore(abc.ABC):
         }
 
     def _neighbours(self, numbers: Sequence[int]) -> list[Row]:
-        """Return (memory, neighbour in its session, distance) for memories of these numbers."""
+        """Return rows of memory number, number of a neighbour in its session, and distance."""
         if not numbers:
             return []
         return self.run(
@@ -509,7 +511,7 @@ class MemoryStore(abc.ABC):
         )
 
     def _sessions(self, numbers: Sequence[int]) -> dict[int, tuple[str, str]]:
-        """Return owner and session id of memories by number. Memories without a session are omitted."""
+        """Return the owner and session id of memories, by memory number. Memories without a session are omitted."""
         if not numbers:
             return {}
         rows = self.run(
@@ -519,7 +521,7 @@ class MemoryStore(abc.ABC):
         return {number: (owner, session) for number, owner, session in rows}
 
     def _best(self, search: Search, candidates: Candidates, source: Source) -> list[tuple[int, MemoryMatch]]:
-        """Load the best candidates that pass the filters. Of memories with equal texts, one is returned."""
+        """Load the best candidates that pass the filters. Of several memories with equal text, only one is returned."""
         condition, values = _condition(search.scope, search.wanted, at=search.at)
         scores, numbers = candidates.scores, in_order(candidates.scores)
         best: list[tuple[int, MemoryMatch]] = []
@@ -540,7 +542,10 @@ class MemoryStore(abc.ABC):
     def _by_rank(
         self, scores: Mapping[int, int], numbers: Sequence[int], condition: str, values: Sequence[object]
     ) -> list[Found]:
-        """Load the memories that match a condition, best first. Among equal scores, the memory of most worth comes first."""
+        """Load the memories that match a condition, best score first.
+
+        Of equal scores, the memory of most worth comes first.
+        """
         found = [
             each
             for some in _pieces(numbers)
@@ -616,7 +621,7 @@ class MemoryStore(abc.ABC):
         return {name: value for name, value in rows if name.startswith(prefix)}
 
     def owners(self) -> list[tuple[Sender, int]]:
-        """Return all owners with the number of their current memories."""
+        """Return all versions of a memory, oldest first. They have the same owner."""
         rows = self.run(
             "SELECT owner, count(*) FROM memories AS m WHERE m.replaced_by IS NULL GROUP BY owner ORDER BY owner"
         )
@@ -659,7 +664,10 @@ def _found(row: Row) -> Found:
 
 
 def _condition(scope: Scope, wanted: MemoryFilter, *, at: float | None = None) -> tuple[str, list[object]]:
-    """Return the SQL condition, with values, for the current memories of a scope that match a filter and are valid at `at`."""
+    """Return an SQL condition and its values for the memories that match.
+
+    These are current memories of a scope that pass a filter and are valid at the time `at`.
+    """
     clause, values = scope.condition
     clauses = [clause, _CURRENT]
     if at is not None:

@@ -7,7 +7,7 @@ _WORD = re.compile(r"\w+")
 _UNSPACED = re.compile(
     "([\u2e80-\u2fdf\u3040-\u30ff\u31c0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff])"
 )
-"""Characters of scripts without spaces between words. Each is a separate word."""
+"""Pattern of the characters of scripts without spaces between words. Each character is a separate word."""
 MAX_WORDS = 64
 """Maximum number of words of a query. Of a longer query, the first and last words are used."""
 _COMMON = frozenset(
@@ -19,12 +19,18 @@ _COMMON = frozenset(
 
 
 def spaced(text: str) -> str:
-    """Return a text in the form in which it is indexed: normalized, in lower case, each sign of a script without spaces apart."""
+    """Return a text as it is indexed.
+
+    It is normalized and in lower case, with spaces around each character of a script without spaces.
+    """
     return _UNSPACED.sub(r" \1 ", unicodedata.normalize("NFKC", text).casefold().replace("_", " "))
 
 
 def searched_words(question: str) -> list[str]:
-    """Return the distinct words to look for, in the order of the question. Common words count only if there are no others."""
+    """Return the distinct words of a question to search for, in their order.
+
+    Stop words are included only if there are no other words.
+    """
     found = _WORD.findall(spaced(question))
     significant = [word for word in found if word not in _COMMON] or found
     words = list(dict.fromkeys(significant))

@@ -28,16 +28,16 @@ BATCH_ROWS = 500
 MAX_TERM_CHARS = 100
 """Length to which a term is cut, in characters."""
 SHARED = ""
-"""Scope of shared memories. No owner has this key."""
+"""Scope name of shared memories; no owner has this key."""
 EVERY_MEMORY = ""
-"""Term that every memory has. Its rows give the number of memories in a scope and their sizes."""
+"""Term that is indexed for every memory. Its rows give the number and the sizes of the memories in a scope."""
 
 TABLE = """
     CREATE TABLE terms (
         key {integer} NOT NULL, number {integer} NOT NULL, times INTEGER NOT NULL, size INTEGER NOT NULL,
         PRIMARY KEY (key, number)
     )"""
-"""`times` is the count of the term in the memory, `size` the count of all its terms."""
+"""SQL of the index table. `times` is the count of the term in the memory, `size` the count of all its terms."""
 
 Run = Callable[[str, Sequence[object]], list[tuple[Any, ...]]]
 
@@ -54,7 +54,7 @@ class WordIndex:
         self._run = run
         self._data_version = data_version
         self._known_scopes: dict[str, tuple[Sequence[str], int, int]] = {}
-        """Results of `_read_scopes` by owner, in the version `_known_version` of the database."""
+        """Cached results of `_scopes` by owner, valid for the database version `_known_version`."""
         self._known_version: object = None
         # SQLite's tokenizer, also for other databases: the stems are the same everywhere.
         self._tokenize = apsw.Connection(":memory:").fts5_tokenizer(
@@ -157,10 +157,10 @@ class WordIndex:
 
 
 def _rarest(counts: Mapping[str, int], total: int, *, enough: int) -> tuple[dict[str, int], bool]:
-    """Return the terms to rank by with their counts, rarest first, and False if common terms were omitted.
+    """Return the rarest terms with their counts, to rank by, and False if common terms were omitted.
 
-    A term that more than half of the memories have distinguishes little and takes longest to read. It is omitted if rarer terms
-    have `enough` rows. A query never reads more than `MAX_READ_ROWS` rows.
+    A term that more than half of the memories have distinguishes little and takes longest to read. It is omitted if
+    rarer terms have `enough` rows. A query never reads more than `MAX_READ_ROWS` rows.
     """
     rarest: dict[str, int] = {}
     read = 0

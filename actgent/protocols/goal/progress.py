@@ -168,8 +168,6 @@ def stored_progress(progress: Progress) -> tuple[str, Mapping[str, Any]]:
     """Return the state change `(key, value)` that stores the progress.
 
     Default values are omitted, because the state is copied at each step.
-
-    Default values are omitted, because the state is copied at each step.
     """
     return STATE_KEY, {
         name: value for name, default in _DEFAULTS if (value := getattr(progress, name)) != default

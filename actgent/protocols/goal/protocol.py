@@ -269,8 +269,6 @@ class Goal(Protocol):
         """Count a decision without a new result.
 
         If there are too many in a row, return the outcomes that end the goal, else none.
-
-        If there are too many in a row, return the outcomes that end the goal, else none.
         """
         progress.stall()
         if progress.stalled < MAX_STALLED:

@@ -375,8 +375,6 @@ def _calls_before(view: TurnView) -> int:
     """Return the number of model calls of the turn before the current call.
 
     It is the same when the request is built and when the answer is read.
-
-    It is the same when the request is built and when the answer is read.
     """
     is_answered = view.record[-1].causation_id == view.message.id
     return view.calls - is_answered

@@ -37,9 +37,9 @@ class RateLimits:
     burst: float = 1.0
     """Share of a period's allowance that can be used at once, from 0 to 1."""
     is_told: bool = True
-    """True if answers report the limits in headers of the provider's API."""
+    """True if answers report the limits in the headers that the provider's API defines."""
     is_wished: bool = True
-    """True if a 429 answer has the header Retry-After."""
+    """True if a 429 answer contains the header Retry-After."""
 
     def __attrs_post_init__(self) -> None:
         for name in ("requests", "tokens", "concurrency", "period", "burst"):
@@ -54,7 +54,7 @@ class _Cell:
     kind: str
     """Kind of the limit: requests or tokens."""
     limit: float
-    """Units per period."""
+    """Number of units that are allowed per period."""
     rate: float
     """Units that are restored per second."""
     depth: float
@@ -62,7 +62,7 @@ class _Cell:
     _full_at: float = -math.inf
 
     def wait(self, units: float, now: float) -> float:
-        """Return the time in seconds until the units are available; more units than the depth wait for a full allowance."""
+        """Return the seconds until `units` are available. More units than the maximum wait for a full allowance."""
         back = max(self._full_at, now) + min(units, self.depth) / self.rate
         return max(0.0, back - now - self.depth / self.rate)
 
@@ -87,11 +87,11 @@ class Meter:
             if limit is not None
         ]
         self._running: dict[int, tuple[float, float]] = {}
-        """Number of a request -> tokens reserved, and tokens used."""
+        """Tokens of each request that is not completely answered: reserved and used, by request number."""
         self.refused = 0
 
     def enter(self, request: ProviderRequest, now: float) -> ReplyPlan | None:
-        """Admit a request, and return None; or return its 429 reply."""
+        """Admit a request and return None, or return its reply with status 429."""
         most = self._limits.concurrency
         if most is not None and len(self._running) >= most:
             return self._refuse(request, f"too many requests at once, {most} are allowed", None, now)
@@ -107,7 +107,7 @@ class Meter:
         return None
 
     def use(self, number: int, usage: Usage) -> None:
-        """Set the usage of a request that will be counted when it has been answered."""
+        """Set the usage of a request. It is counted when the request has been answered."""
         if number in self._running:
             reserved, _ = self._running[number]
             self._running[number] = (reserved, usage.input_tokens + usage.output_tokens)

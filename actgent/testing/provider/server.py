@@ -50,7 +50,7 @@ _COMPACTING: Mapping[str, ProviderAPI] = {
     dialect.compacting_path: dialect for dialect in PROVIDER_APIS.values() if dialect.compacting_path
 }
 _OTHERWISE = PROVIDER_APIS["openai"]
-"""Provider API for errors before the API of a request is known."""
+"""Provider API of errors that occur before the API of a request is known."""
 _MAX_BODY_BYTES = 32 * 1024 * 1024
 _RECEIVE_BYTES = 65_536
 _ABORT = struct.pack("ii", 1, 0)  # SO_LINGER with timeout 0: close() sends RST

@@ -158,7 +158,7 @@ _CUMULATIVE = (
     "output_tokens_details",
     "server_tool_use",
 )
-"""Token counts that the last event of a stream repeats."""
+"""Token counts that are repeated in the last event of a stream."""
 
 
 def _usage(answer: ModelResponse, request: ProviderRequest) -> dict[str, Any]:
@@ -239,7 +239,7 @@ def _input_text(block: Mapping[str, Any]) -> str:
 
 
 def _messages(items: Sequence[Mapping[str, Any]], names: dict[str, str]) -> Iterator[ChatMessage]:
-    """Convert messages of the API; tool results in user messages become messages with the role `tool`."""
+    """Convert messages of the API. Tool results in user messages become messages with the role `tool`."""
     for item in items:
         parts = tuple(_parts(item["content"], names))
         results = tuple(part for part in parts if isinstance(part, ToolResult))

@@ -107,7 +107,7 @@ def _block(where: str, block: Mapping[str, Any], *, is_said: bool) -> Problems:
 
 
 def _check_not_blank(where: str, text: object, *, is_said: bool) -> Problems:
-    """Check that a text is not blank. Only texts of the model may be blank."""
+    """Check that a text is not blank, unless the model wrote it."""
     if not isinstance(text, str):
         yield f"{where}: field required"
     elif not (text if is_said else text.strip()):
@@ -168,7 +168,7 @@ def _schema(where: str, schema: object) -> Problems:
 
 
 def _breakpoints(value: object) -> int:
-    """Return the number of blocks with `cache_control`, without the contents of tools and calls."""
+    """Return the number of blocks with `cache_control`, without blocks inside tool results and calls."""
     if isinstance(value, list):
         return sum(map(_breakpoints, value))
     if not isinstance(value, dict):

@@ -155,7 +155,7 @@ def _call(call: ToolCall, request: ProviderRequest, index: int) -> dict[str, Any
 def _deltas(
     answer: ModelResponse, request: ProviderRequest, chunk: int
 ) -> Iterator[tuple[dict[str, Any], str | None]]:
-    """Yield all deltas of a streamed answer; the last one has the finish reason."""
+    """Yield the deltas of a streamed answer with their finish reason, which only the last one has."""
     yield {"role": "assistant", "content": "" if answer.text else None, "refusal": None}, None
     calls = 0
     for part in answer.parts:

@@ -115,7 +115,7 @@ def _response(
 
 
 def _head(answer: ModelResponse, request: ProviderRequest) -> dict[str, Any]:
-    """Return the response object before its first item."""
+    """Return the response object as it is before its first output item."""
     asked = request.json
     return {
         "id": answer.id or f"resp_{request.number:08d}",
@@ -244,7 +244,7 @@ _GROWING: Mapping[str, Mapping[str, Any]] = {
 
 
 def _started_item(item: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an item as its start event contains it."""
+    """Return an output item as its start event contains it."""
     return {**item, **_GROWING.get(item["type"], {})}
 
 

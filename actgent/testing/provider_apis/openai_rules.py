@@ -136,7 +136,7 @@ def _nested(tool: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _schema(where: str, schema: object) -> Problems:
-    """Check the parameters of a tool: missing, or the JSON Schema of an object."""
+    """Check the parameters of a tool, which must be missing or the JSON Schema of an object."""
     if schema and (not isinstance(schema, dict) or schema.get("type") != "object"):
         yield f'{where}: schema must be a JSON Schema of "type": "object"'
 

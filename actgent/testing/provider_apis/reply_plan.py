@@ -132,7 +132,7 @@ class Pace:
 
 
 Ending = Literal["whole", "cut", "reset", "silent"]
-"""End of a connection: complete, closed early, reset, or left open without further data."""
+"""How a connection ends: complete, closed early, reset, or left open without further data."""
 
 
 @attrs.frozen(kw_only=True)
@@ -171,7 +171,7 @@ class ProviderAPI(abc.ABC):
     compacting_path: ClassVar[str] = ""
     """Path of the endpoint that compacts a conversation; empty if the API has none."""
     base: ClassVar[str] = "/v1"
-    """Path of the base URL that clients are configured with; they append the rest."""
+    """Path of the base URL that is configured in clients. Clients append the rest of the path."""
     request_id_header: ClassVar[str] = "x-request-id"
     """Name of the header with the request id."""
     terminal: ClassVar[re.Pattern[bytes]]

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import attrs
 
 Problems = Iterator[str]
-"""Error texts of one rule."""
+"""Error texts of the violations of one rule."""
 
 TOOL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 """Pattern of a valid tool name."""
@@ -21,7 +21,7 @@ class TranscriptTurn:
     where: str
     """Location of the message for error texts."""
     role: str
-    """Role of the turn's messages."""
+    """Role of the messages of the turn."""
     calls: tuple[str, ...] = ()
     """Ids of the calls in the message."""
     results: tuple[str, ...] = ()
@@ -32,7 +32,7 @@ _NOBODY = TranscriptTurn("the end", "")
 
 
 def merged(turns: Iterable[TranscriptTurn], *, roles: Sequence[str]) -> list[TranscriptTurn]:
-    """Return the turns with consecutive turns of the same role merged, for the given roles."""
+    """Return the turns in which adjacent turns of the same role are merged, for the given roles."""
     whole: list[TranscriptTurn] = []
     for turn in turns:
         if whole and turn.role == whole[-1].role and turn.role in roles:
@@ -102,7 +102,7 @@ def repeated(keys: Iterable[str]) -> list[str]:
 
 
 def objects(where: str, value: object) -> tuple[list[tuple[str, Mapping[str, object]]], list[str]]:
-    """Return the objects of a list with their locations, and the errors of the list."""
+    """Return the objects in a list with their locations, and the errors of items that are no objects."""
     if not isinstance(value, list):
         return [], [f"{where}: an array is required"]
     if not value:

@@ -40,7 +40,7 @@ _SIGNATURES = (
 )
 _RIFF_TYPES = {b"WEBP": "image/webp", b"WAVE": "audio/wav"}
 _SIGNED_TYPES = frozenset([kind for _, kind in _SIGNATURES] + list(_RIFF_TYPES.values())) - {"audio/mpeg"}
-"""Types that have a signature: bytes without the signature are not of the type."""
+"""Media types that have a signature. Bytes without the signature do not have the type."""
 _MAX_NAME_CHARACTERS = 100
 
 
@@ -53,7 +53,7 @@ class DescribedMedia:
     media: tuple[Medium, ...]
     """Pictures and files that the result contains."""
     unusable: InvalidToolResult | None = None
-    """The error of the first item that was converted by `str(item)`; None if JSON can represent all items."""
+    """Error of the first item that was converted by `str(item)`; None if JSON can represent all items."""
 
 
 def has_media(value: object) -> bool:
@@ -65,7 +65,7 @@ def has_media(value: object) -> bool:
 
 
 def split_media(value: Any) -> tuple[list[Any], list[Any]]:
-    """Return the pictures and files of a tool's value, and its other items."""
+    """Return two lists: the pictures and files of a tool's value, and its other items."""
     items: Sequence[Any] = (value,) if isinstance(value, Media) else value
     return (
         [item for item in items if isinstance(item, Media)],
@@ -139,7 +139,7 @@ def describe_media(value: object, call: ToolCall, *, state: Any, outside: bool) 
 
 
 def _normalize(medium: Any) -> Medium:
-    """Return a picture or file with its detected media type and a name in one line.
+    """Return a picture or file with its detected media type and a one-line name.
 
     Raises:
         InvalidToolResult: The data is not bytes.
@@ -185,7 +185,7 @@ def _label_parts(medium: Medium) -> Iterator[str]:
 
 
 def _rejection_note(medium: Medium, kept: Sequence[Medium], budget_bytes: int, *, outside: bool) -> str:
-    """Return the reason why a result does not contain the medium, as text to append; empty if it does."""
+    """Return the reason why a result must not contain a medium, as text for the model; empty if it may."""
     if medium.data is None:
         return "; URLs from untrusted sources are not fetched" if outside else ""
     if not medium.data:

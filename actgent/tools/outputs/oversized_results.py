@@ -68,7 +68,7 @@ class ReadResult(Tool):
 
 
 _READ_RESULT = ReadResult()
-"""Shared by all agents: its schema is constant, and each object would compile it again."""
+"""The tool `read_result`, shared by all agents. Its schema is constant, and each new object would compile it again."""
 
 
 def offer_read_result(registry: ToolRegistry) -> None:

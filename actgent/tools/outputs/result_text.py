@@ -54,7 +54,7 @@ _EXPORT_METHODS = ("model_dump", "tolist")
 
 
 def _simplify(value: object) -> Any:
-    """Convert a value that JSON does not support to a simpler value, one level deep."""
+    """Convert a value that JSON does not support to a simpler value. Members are not converted."""
     if isinstance(value, Media):
         raise TypeError(
             f"{type(value).__name__} cannot be nested in other data: return it alone, or in a list such as [text, {type(value).__name__}(...)]"
@@ -135,13 +135,15 @@ _CONVERTERS: tuple[tuple[type | tuple[type, ...], Callable[[Any], Any]], ...] = 
     ),
     (types.SimpleNamespace, vars),
 )
-"""Conversions of standard library types to plain data, so that the work of a tool that returns one is not lost."""
+"""Converters of standard library types to plain data, by type. Without them, the work of a tool that returns such a
+value would be lost.
+"""
 _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, default=_simplify).encode
 _MAX_LEVELS = 100
 
 
 def _with_text_keys(value: Any, level: int = 0) -> Any:
-    """Return a value whose keys (dates, tuples), NaN and Infinity are replaced by text, which JSON requires."""
+    """Return a value that JSON can represent: keys such as dates and tuples, NaN and Infinity are replaced by text."""
     if level > _MAX_LEVELS:
         raise RecursionError(f"nested deeper than {_MAX_LEVELS} levels")
     if isinstance(value, Mapping):
@@ -263,7 +265,10 @@ def _with_advice(error: BaseException) -> str:
 
 
 def error_text(error: BaseException) -> str:
-    """Return the text of one exception, without the exceptions in a group; other classes than `ToolError` with their name."""
+    """Return the text of one exception, without those in a group.
+
+    The class name is added unless it is a `ToolError`.
+    """
     kind = type(error).__name__
     if (text := explained_text(error)) is None:
         return f"{kind} (its text is not readable)"
@@ -287,7 +292,7 @@ class ResultCache:
     _texts: OrderedDict[str, str] = attrs.field(factory=OrderedDict, init=False, repr=False)
 
     def get(self, key: str) -> str | None:
-        """Return the text of a key and mark it as used; None if the key is not cached."""
+        """Return the cached text of a key and mark it as recently used; None if the key is not cached."""
         if key not in self._texts:
             return None
         self._texts.move_to_end(key)

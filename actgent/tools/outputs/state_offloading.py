@@ -13,16 +13,16 @@ from typing import Any
 from .oversized_results import store_text, stored_text
 
 MIN_OFFLOADED_CHARACTERS = 1_000
-"""Minimum size of a value to be moved, in characters of JSON."""
+"""Minimum size of a value that is moved out of the state, in characters of JSON."""
 MAX_OFFLOADED_CHARACTERS = 4_000_000
-"""Characters that a session may move in total; later values remain in the state."""
+"""Maximum number of characters that a session moves out of its state. Later values stay in the state."""
 _REFERENCE_KEY = "moved_to_result"
 _PREVIEW_CHARACTERS = 200
 _NO_DEFAULTS: Mapping[str, Any] = {}
 
 
 def offload_large_values(state: Any, call_id: str, bound: int) -> None:
-    """Move the largest values of a store until the remaining values have at most `bound` characters of JSON."""
+    """Move the largest values out of a state store until the rest has at most `bound` characters of JSON."""
     sizes = {key: len(json.dumps(state[key])) for key in state if not key.startswith("_")}
     total = sum(sizes.values())
     for key in sorted(sizes, key=lambda key: -sizes[key]):
@@ -84,5 +84,5 @@ class StateCopy(dict[str, Any]):
         return [(key, self[key]) for key in self]
 
     def whole(self) -> dict[str, Any]:
-        """Return a plain dict with all moved values loaded."""
+        """Return the state as a plain dict, with all offloaded values loaded."""
         return dict(self.items())

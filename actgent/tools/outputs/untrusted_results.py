@@ -12,7 +12,7 @@ __all__ = ["mark_untrusted", "neutral"]
 
 
 def mark_untrusted(result: ToolResult, origin: str) -> ToolResult:
-    """Return the result with neutralized text, the name of its source, and the delimiter that encloses the text."""
+    """Return the result with neutralized text, the name of its source, and the delimiter around the text."""
     content = neutral(result.content)
     error = None if result.error is None else neutral(result.error)
     origin = neutral(origin)

@@ -58,7 +58,7 @@ class _Coercion:
     """Number of schemas examined so far."""
 
     def coerce(self, value: Any, schema: Any, level: int) -> Any:
-        """Return a value with converted text; `level` is the nesting depth."""
+        """Return a value in which texts are converted to the types of the schema. `level` is the nesting depth."""
         if not isinstance(schema, Mapping) or level > _MAX_LEVELS:
             return value
         schemas = list(self._alternatives(schema, 0))
@@ -98,7 +98,7 @@ class _Coercion:
 
 
 def _is_equal_schema(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Return True for one object, and for two equal schemas without nested schemas."""
+    """Return True if two schemas are the same object, or are equal and contain no nested schemas."""
     if one is other:
         return True
     is_flat = not any(isinstance(value, Mapping | list | tuple) for value in one.values())

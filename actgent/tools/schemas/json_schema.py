@@ -31,13 +31,15 @@ from .schema_cost import MAX_COST, MAX_DEPTH, SchemaCost, SchemaTooCostly, compi
 MAX_LEVELS = 200
 """Maximum nesting of a schema, in levels."""
 _COST_PER_MEMBER = 4
-"""Number of subschemas that may be validated per member of a value, regardless of its size."""
+"""Maximum number of subschemas that are validated per member of a value, whatever the value's size."""
 _MAX_COMPILE_COST = 20_000
-"""Maximum number of marks that the library builds for a schema, 0.1 s. Its time grows with the square of the number."""
+"""Maximum number of marks that the library builds for a schema, about 0.1 s. Its time grows with the square of this
+number.
+"""
 _MAX_ERRORS = 5_000
 """Maximum number of errors built at once, at 30 µs each."""
 _MAX_ERROR_CHARACTERS = 2_000_000
-"""Maximum number of schema characters copied into errors: each error quotes its whole `enum` or `not`."""
+"""Maximum number of schema characters that are copied into errors. Each error quotes its whole `enum` or `not`."""
 _MAX_CACHED_SCHEMAS = 512
 """Maximum number of cached compiled schemas."""
 _MAX_CACHED_CHARACTERS = 10_000
@@ -107,7 +109,10 @@ def _compile_cached(schema: Mapping[str, Any]) -> "CompiledSchema":
 
 
 def _compile(schema: Mapping[str, Any]) -> "CompiledSchema":
-    """Compile a schema without duplicate branches. If that fails, compile the schema unchanged for the right error."""
+    """Compile a schema without its duplicate branches.
+
+    If that fails, compile the unchanged schema, so that the error quotes it.
+    """
     try:
         return _compile_with_cost(_without_duplicate_branches(schema))
     except (
@@ -148,9 +153,9 @@ class CompiledSchema:
     _is_backtracking: bool
     """True if a regular expression may backtrack, so that it does not run in linear time."""
     _is_always_cheap: bool
-    """True if every value is cheap to validate, so that its cost is not measured. True for most tools."""
+    """True if every value is cheap to validate, so that the cost of values is not measured. True for most tools."""
     _compiled: dict[int, jsonschema_rs.Validator] = attrs.field(factory=dict, repr=False)
-    """Validators by their backtracking limit."""
+    """Compiled validators by their backtracking limit."""
 
     def compiled(self, backtracks: int) -> jsonschema_rs.Validator:
         """Return the validator whose regular expressions backtrack at most `backtracks` times per text.
@@ -231,7 +236,7 @@ class CompiledSchema:
 
     @cached_property
     def _brief(self) -> "CompiledSchema":
-        """The same schema with branches that report no details; not compiled yet."""
+        """Same schema with branches that report no error details. It is compiled on first use."""
         return attrs.evolve(self, schema=_hide_branches(self._schema), compiled={})
 
     @cached_property
@@ -283,7 +288,7 @@ def _relevant_branches(error: jsonschema_rs.ValidationError) -> list[Sequence[js
 
 
 def _excludes_branch(inner: jsonschema_rs.ValidationError, outer: jsonschema_rs.ValidationError) -> bool:
-    """Return True if an error excludes a branch: the value has another type, or a member has another constant."""
+    """Return True if an error excludes a branch: the value has another type, or a member differs from a constant."""
     depth = len(inner.instance_path) - len(outer.instance_path)
     return (depth == 0 and isinstance(inner.kind, _KINDS.Type)) or (
         depth == 1 and isinstance(inner.kind, _KINDS.Constant)
@@ -326,7 +331,7 @@ def _format_required_choice(error: jsonschema_rs.ValidationError, schema: Any) -
 
 
 def _only_requires(branch: Any) -> bool:
-    """Return True if a branch has no keyword but `required`."""
+    """Return True if `required` is the only keyword of a branch."""
     return isinstance(branch, Mapping) and branch.keys() == {"required"}
 
 
@@ -355,7 +360,10 @@ def _without_duplicate_branches(schema: Any) -> dict[str, Any]:
 
 
 def _map_schemas(key: str, value: Any, change: Callable[[Mapping[str, Any]], Any]) -> Any:
-    """Apply a function to the subschemas in a keyword's value. Data keywords such as `const` are returned unchanged."""
+    """Return the value of a keyword with a function applied to its subschemas.
+
+    Values of data keywords such as `const` are unchanged.
+    """
     if key in _VALUE_KEYWORDS:
         return value
     if isinstance(value, Mapping):
@@ -375,7 +383,7 @@ def _deduplicate(branches: Sequence[Any]) -> list[Any]:
 
 
 def _hide_branches(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the schema with double negations around `anyOf` and `oneOf`, so that branches report no errors."""
+    """Return the schema with double negations around `anyOf` and `oneOf`, which hides branches from errors."""
     brief = {
         key: _map_schemas(key, value, _hide_branches) for key, value in schema.items() if key not in _BRANCHES
     }
@@ -391,7 +399,7 @@ def _hide_branches(schema: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _count_members(value: Any) -> int:
-    """Return the number of values in a value, including itself and all nested members."""
+    """Return the number of JSON values in a value, including itself and all nested members."""
     count, later = 1, [value] if type(value) in (dict, list) else []
     for each in later:
         count += len(each)

@@ -27,7 +27,7 @@ _PYDANTIC_PACKAGES = {"pydantic", "annotated_types"}
 
 _INVALID_NAME_CHARACTERS = re.compile(r"[^A-Za-z0-9_]+")
 Convert = Callable[[Any, Any], Any]
-"""Function that reads a value as a type that msgspec supports, and builds its instances."""
+"""Function that converts data to a type that msgspec supports, and creates instances of classes."""
 
 
 class Placeholder:
@@ -40,7 +40,7 @@ class Placeholder:
 
     @classmethod
     def schema(cls, definitions: "Definitions") -> Mapping[str, Any]:
-        """Return the JSON Schema, and add the schemas it refers to to `definitions`."""
+        """Return the JSON Schema of this placeholder. Add the schemas that it refers to to `definitions`."""
         raise NotImplementedError
 
     @classmethod
@@ -60,7 +60,7 @@ class Definitions:
     known: dict[str, Any] = attrs.field(factory=dict)
     """Schemas by name."""
     _names: dict[type[Placeholder], str] = attrs.field(factory=dict)
-    """Names of placeholders. They contain a dash, so they cannot collide with class names."""
+    """Definition names of placeholders. They contain a dash, so they cannot collide with class names."""
 
     def add(self, definitions: Mapping[str, Any]) -> bool:
         """Add schema definitions. Return False and add none of them if a name is taken by a different schema."""
@@ -163,7 +163,10 @@ def needs_choice(members: Sequence[Any]) -> bool:
 
 
 def _is_plain(member: Any) -> bool:
-    """Return True for text, numbers, booleans, None and literals, which msgspec can combine in one union."""
+    """Return True if msgspec can combine a member with others in one union.
+
+    Such members are text, numbers, booleans, None and literals.
+    """
     return get_origin(member) is Literal or member in (str, int, bool, float, None, type(None))
 
 
@@ -238,7 +241,10 @@ def choice_placeholder(members: Sequence[Any]) -> type[Placeholder]:
 def _order_members(
     value: Any, members: Sequence[Any], known: Sequence[frozenset[str] | None]
 ) -> list[tuple[Any, bool]]:
-    """Return a union's members in the order in which to try them, each with True if it lacks a key of the value."""
+    """Return the members of a union in the order in which to try them.
+
+    Each comes with True if it lacks a key of the value.
+    """
     if not isinstance(value, dict):
         return [(member, False) for member in members]
     loose = [keys is not None and not value.keys() <= keys for keys in known]
@@ -279,7 +285,7 @@ def object_schema(member: Any) -> Mapping[str, Any]:
 
 
 def resolved(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a schema with its definitions; a reference at its root is replaced by its target."""
+    """Return a schema together with its definitions. A reference at its root is replaced by its target."""
     name = str(schema.get("$ref", "")).rpartition("/")[2]
     return {"$defs": definitions, **definitions.get(name, schema)}
 

@@ -9,7 +9,7 @@ from actgent.support.strict_json import loads
 
 
 def plain_form(form: Mapping[str, Any] | None, *, owner: str) -> dict[str, Any] | None:
-    """Return the schema of an approval form as a plain JSON dict after validating it; None for None.
+    """Return the validated schema of an approval form as a plain JSON dict; None for None.
 
     Raises:
         ConfigurationError: The schema is invalid or is not JSON.

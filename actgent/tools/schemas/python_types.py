@@ -83,7 +83,7 @@ class _TypeRewriter:
 
     @property
     def has_placeholders(self) -> bool:
-        """True if msgspec cannot read a part of the type itself."""
+        """True if the annotation contains a placeholder, because msgspec cannot read all of the type."""
         return bool(self._placeholders or self._choices)
 
     @property
@@ -92,7 +92,7 @@ class _TypeRewriter:
         return tuple(self._choices)
 
     def rewrite(self, annotation: Any) -> Any:
-        """Return an annotation as msgspec reads it."""
+        """Return an annotation in which classes are replaced by structs and placeholders that msgspec can read."""
         origin = get_origin(annotation)
         if is_pydantic(annotation):
             return self._rewrite_pydantic(annotation)
@@ -173,7 +173,7 @@ class _TypeRewriter:
         return struct
 
     def annotate(self, field: _Field, text: str | None) -> Any:
-        """Return a field's type, rewritten, with its description and default."""
+        """Return the rewritten type of a field, with its description and default."""
         annotation = self.rewrite(field.type)
         if field.default is None and not _takes_none(annotation):
             annotation = annotation | None
@@ -188,7 +188,7 @@ class _TypeRewriter:
 
 
 def _strip_required(hint: Any) -> Any:
-    """Return a TypedDict field's type without `Required` and `NotRequired`."""
+    """Return the type in a TypedDict annotation without `Required` and `NotRequired`."""
     while get_origin(hint) in (Required, NotRequired):
         (hint,) = get_args(hint)
     return hint
@@ -342,7 +342,7 @@ class CompiledType:
             )
 
     def _build_value(self, value: Any) -> Any:
-        """Replace decoded msgspec structs by instances of the user's classes, and placeholders by their values, at any depth."""
+        """Return a value with the user's classes and placeholder values instead of msgspec structs, at any depth."""
         kind = type(value)
         if isinstance(value, Placeholder):
             return value.value
@@ -376,9 +376,9 @@ class _Converter:
     """Conversion of one value. Caches results, so that each part is read once per type, even if several branches contain it."""
 
     _build: Callable[[Any], Any] | None
-    """Replaces structs in a converted value; None if the type has none."""
+    """Function that replaces structs in a converted value; None if the type contains no structs."""
     _results: dict[tuple[int, type], tuple[Any, str]] = attrs.field(factory=dict)
-    """Value or error of each part that a placeholder read, by the part's `id()` and the placeholder."""
+    """Cached value or error of each part that a placeholder converted, by the part's `id()` and the placeholder."""
 
     def convert(self, annotation: Any, value: Any) -> Any:
         """Convert a part of the value to a type.
@@ -454,7 +454,7 @@ def compile_type(annotation: Any) -> CompiledType:
 
 
 def _reason(error: Exception) -> str:
-    """Return the last line of an error: msgspec's first lines recommend hooks that users cannot set."""
+    """Return the last line of an error. The first lines of msgspec's errors recommend hooks that users cannot set."""
     return str(error).rpartition("\n")[2]
 
 
@@ -589,7 +589,7 @@ def _annotate(rewriter: _TypeRewriter, field: _Field, label: str, texts: Mapping
 
 @contextmanager
 def _parameter_errors(field: _Field, label: str) -> Iterator[None]:
-    """Raise each error of the block as a ConfigurationError that names a parameter."""
+    """Convert each error of the block to a ConfigurationError that names a parameter."""
     try:
         yield
     except (TypeError, NameError, RecursionError) as error:

@@ -20,7 +20,7 @@ _DIGITS = re.compile("[0-9]{1,9}")
 _METASCHEMA_COST = 50
 """Cost of validating one member against a metaschema."""
 _METASCHEMA: dict[str, Any] = {"required": [""] * _METASCHEMA_COST}
-"""Placeholder of a published metaschema. Its cost per member is constant."""
+"""Schema that stands for a published metaschema. Validation costs the same for each member."""
 _METASCHEMA |= {"additionalProperties": _METASCHEMA, "items": _METASCHEMA}
 
 
@@ -68,7 +68,7 @@ class SchemaReferences:
         return base
 
     def targets(self, schema: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-        """Yield the schemas that the references of a schema resolve to."""
+        """Yield the schemas to which the references of a schema resolve."""
         for key in _REFS:
             reference = schema.get(key)
             if isinstance(reference, str):

@@ -18,9 +18,9 @@ _MAX_CACHE_BYTES = 2_000_000
 _MIN_PATTERN_BYTES = 20_000
 """Memory granted to each pattern even if a schema has many."""
 MAX_BACKTRACKS = 10_000_000
-"""Maximum backtracking steps per value, 0.4 s."""
+"""Maximum number of backtracking steps per value, about 0.4 s."""
 MAX_TEXT_BACKTRACKS = 1_000_000
-"""Maximum backtracking steps per text."""
+"""Maximum number of backtracking steps per text."""
 MIN_TEXT_BACKTRACKS = 100
 """Backtracking steps granted to each text even if a value has many."""
 _BACKTRACKS = re.compile(r"\(\?(?:[=!>]|<[=!])|\\[1-9k]|[*+?}]\+")
@@ -32,7 +32,7 @@ def find_patterns(schema: Any) -> set[str]:
 
 
 def _patterns(schema: Any) -> Iterator[str]:
-    """Yield the regular expressions in a schema."""
+    """Yield the regular expressions in a schema, at any depth."""
     stack = [schema]
     while stack:
         each = stack.pop()

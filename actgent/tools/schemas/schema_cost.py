@@ -26,11 +26,11 @@ _OBJECTS = frozenset(("additionalProperties", "propertyNames", "unevaluatedPrope
 _ARRAYS = frozenset(("items", "additionalItems", "contains", "unevaluatedItems"))
 _ARRAY_LISTS = frozenset(("prefixItems", "items"))
 MAX_COST = 2_000_000
-"""Maximum number of subschemas applied to one value, 0.5 s."""
+"""Maximum number of subschemas that are applied to one value, about 0.5 s."""
 _COST_CAP = 10**12
-"""Upper limit of all counters; a larger cost is not distinguished."""
+"""Upper limit of all cost counters. Larger costs are not distinguished."""
 _MAX_WALK_STEPS = 20_000
-"""Maximum number of steps along cyclic paths, 20 ms."""
+"""Maximum number of steps along cyclic paths, about 20 ms."""
 _MAX_REFERENCE_CHAIN = 100
 """Maximum number of consecutive references to follow."""
 _MAX_LINKS = 300_000
@@ -91,7 +91,7 @@ def _subschemas(schema: Mapping[str, Any]) -> Iterator[Subschema]:
 
 
 def _own_cost(schema: Mapping[str, Any]) -> int:
-    """Return the cost of a schema's keywords without subschemas."""
+    """Return the validation cost of a schema's own keywords, without its subschemas."""
     required, dependent = schema.get("required"), schema.get("dependentRequired", schema.get("dependencies"))
     lists = [required, *(dependent.values() if isinstance(dependent, Mapping) else ())]
     named = schema.get("properties")
@@ -103,7 +103,7 @@ def _own_cost(schema: Mapping[str, Any]) -> int:
 
 
 Node = tuple[SchemaOperation, int]
-"""An operation on a schema, given by its number."""
+"""Pair of an operation and the number of the schema to which it applies."""
 
 
 @attrs.define(eq=False)
@@ -112,7 +112,7 @@ class _Graph:
 
     _references: SchemaReferences
     _numbers: dict[int, int] = attrs.field(factory=dict)
-    """Number of each schema, by its `id()`."""
+    """Number of each schema, by the `id()` of the schema."""
     schemas: list[Mapping[str, Any]] = attrs.field(factory=list)
     """Schemas of the document; the index is the schema's number."""
     _successor_cache: dict[Node, Sequence[Node]] = attrs.field(factory=dict)
@@ -127,7 +127,7 @@ class _Graph:
         return number
 
     def follow_references(self, schema: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Follow a chain of schemas that consist only of a reference, so that they share one count."""
+        """Return the last schema of a chain of schemas that are only a reference, so that they share one count."""
         for _ in range(_MAX_REFERENCE_CHAIN):  # references may be cyclic
             if schema.keys() != {"$ref"} or len(found := list(self.targets(schema))) != 1:
                 break
@@ -135,7 +135,7 @@ class _Graph:
         return schema
 
     def successors(self, node: Node) -> Sequence[Node]:
-        """Return the operations that an operation triggers for the same value.
+        """Return the operations that an operation triggers for the same value. They are cached.
 
         Raises:
             SchemaTooCostly: More than `_MAX_LINKS` links were examined.
@@ -178,7 +178,7 @@ class _Graph:
         yield from ((SchemaOperation.COMPILE_MARKS, self.number(each)) for each in self.targets(schema))
 
     def targets(self, schema: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-        """Return the schemas that the references of a schema resolve to, without the schema itself."""
+        """Yield the schemas to which the references of a schema resolve, except the schema itself."""
         return (each for each in self._references.targets(schema) if each is not schema)
 
     def members(self, node: Node) -> Iterator[Subschema]:
@@ -197,7 +197,7 @@ _SUCCESSORS: dict[SchemaOperation, Callable[[_Graph, Mapping[str, Any]], Iterato
     SchemaOperation.COMPILE: _Graph.compile_steps,
     SchemaOperation.COMPILE_MARKS: _Graph.mark_compile_steps,
 }
-"""Method that yields the triggered operations, by operation."""
+"""Method of each operation that yields the operations it triggers."""
 
 
 def _count_marking_keywords(schema: Mapping[str, Any]) -> int:
@@ -208,7 +208,7 @@ def _count_marking_keywords(schema: Mapping[str, Any]) -> int:
 
 
 def _count_paths(start: Node, successors: Callable[[Node], Sequence[Node]]) -> Mapping[Node, int]:
-    """Return the number of paths from a node to each node that it triggers.
+    """Return the number of paths from a node to each node that can be reached from it.
 
     Raises:
         SchemaTooCostly: The graph is cyclic and has too many paths.
@@ -243,7 +243,7 @@ def _topological_order(start: Node, successors: Callable[[Node], Sequence[Node]]
 
 
 def _count_cyclic_paths(start: Node, successors: Callable[[Node], Sequence[Node]]) -> Mapping[Node, int]:
-    """Count paths in a cyclic graph: a path ends where it would repeat a node.
+    """Return the number of paths to each reachable node of a cyclic graph. A path ends where it would repeat a node.
 
     Raises:
         SchemaTooCostly: There are too many paths, or a cycle of marks, which never ends.
@@ -276,7 +276,7 @@ class _StartSchema:
     """A schema at which validation of a value can start, with the total cost of the schemas it applies in place."""
 
     cost: int = 0
-    """Cost for the value itself, without its members."""
+    """Validation cost of the value itself, without its members."""
     named: defaultdict[str, Counter[int]] = attrs.field(factory=lambda: defaultdict(Counter))
     """Property name -> numbers of the property's start schemas, with their path counts."""
     objects: Counter[int] = attrs.field(factory=Counter)
@@ -285,7 +285,7 @@ class _StartSchema:
     """Numbers of the start schemas of every array item, with their path counts."""
 
     def add(self, inner: Subschema, number: int, paths: int) -> None:
-        """Add paths to a schema that applies to members."""
+        """Add paths to a subschema that applies to members of the value."""
         if inner.key == "properties":
             self.named[inner.name][number] += paths
         elif inner.key in _OBJECTS or inner.key == "patternProperties":
@@ -295,7 +295,7 @@ class _StartSchema:
 
     @property
     def members(self) -> Iterator[Counter[int]]:
-        """Path counts of all member schemas."""
+        """Iterate over the path counts of all member schemas."""
         return iter((*self.named.values(), self.objects, self.arrays))
 
 
@@ -310,11 +310,11 @@ class SchemaCost:
     is_circular: bool
     """True if a schema refers to itself for the same value."""
     _rows: list[dict[int, int]] = attrs.field(factory=list)
-    """Cost of each start schema, by the depth of the value."""
+    """Cached cost of each start schema: one row for each depth of the value."""
 
     @property
     def is_bounded(self) -> bool:
-        """True if the schema names all members, so that the size of a value does not increase its cost."""
+        """True if the schema names all members of a value, so that the size of the value does not increase the cost."""
         return not any(entry.objects or entry.arrays for entry in self._entries.values())
 
     def at_depth(self, depth: int) -> int:
@@ -354,7 +354,7 @@ class SchemaCost:
         return total
 
     def _cost_of(self, path_counts: PathCounts) -> int:
-        """Return the cost of the value itself for a set of start schemas."""
+        """Return the cost of a value without its members for a set of start schemas."""
         return sum([self._entries[number].cost * paths for number, paths in path_counts.items()])
 
     def _sum_counts(

@@ -31,15 +31,14 @@ _OPEN_KEYWORDS = frozenset(
     "additionalProperties unevaluatedProperties patternProperties propertyNames "
     "allOf anyOf oneOf if dependentSchemas $ref $dynamicRef".split()
 )
-"""Keywords that may allow arguments in addition to `properties`."""
+"""Schema keywords that may allow arguments in addition to `properties`."""
 
 
 def _close(parameters: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a schema that rejects arguments it does not name, unless it allows others explicitly.
+    """Return a parameter schema that rejects unknown arguments, unless the schema explicitly allows them.
 
     JSON Schema accepts unknown arguments by default, and published tools rarely forbid them. Models invent arguments,
-    and a tool that
-    ignores them would silently do something else.
+    and a tool that ignores them would silently do something else.
     """
     is_open = not parameters.get("properties") or not _OPEN_KEYWORDS.isdisjoint(parameters)
     return parameters if is_open else {**parameters, "additionalProperties": False}
@@ -61,7 +60,7 @@ def _copy_value(value: Any) -> Any:
 
 
 def _parse_failure(arguments: object) -> str:
-    """Return why a text of arguments is not valid JSON, in parentheses; empty if it is valid."""
+    """Return the reason why a text of arguments is not valid JSON, in parentheses; empty if it is valid."""
     try:
         loads(arguments if isinstance(arguments, str) else "{}")
     except ParseError as error:

@@ -13,13 +13,13 @@ from actgent.journal.postgres import PartitionedJournal
 from actgent.journal.postgres.partitions import partition_of_slot, slot_of
 from actgent.journal.records import AgentMessageRecord, MessageAcceptedRecord, MessageEndRecord
 
-PARTITIONS = 8
+DEFAULT_PARTITIONS = 8
 
 
 def in_partition(number, *, nth=0):
     """The nth id of a session in a partition of eight."""
     found = (f"s{each}" for each in range(10_000))
-    mine = [each for each in found if partition_of_slot(slot_of(each), PARTITIONS) == number]
+    mine = [each for each in found if partition_of_slot(slot_of(each), DEFAULT_PARTITIONS) == number]
     return mine[nth]
 
 
@@ -47,7 +47,7 @@ def open_node(postgres_url):
 
     @asynccontextmanager
     async def opened(name, *, take=(), kind=PartitionedJournal, **options):
-        partitioned = kind(postgres_url, node=name, partitions=PARTITIONS)
+        partitioned = kind(postgres_url, node=name, partitions=DEFAULT_PARTITIONS)
         async with partitioned.running() as journal, open_runtime(journal=journal, **options) as runtime:
             await journal.take(take)
             yield runtime
@@ -58,7 +58,7 @@ def open_node(postgres_url):
 @pytest.fixture
 def open_journal_of(postgres_url):
     """Gives a block with the journal of a process, by its name, that owns nothing yet."""
-    return lambda name: PartitionedJournal(postgres_url, node=name, partitions=PARTITIONS).running()
+    return lambda name: PartitionedJournal(postgres_url, node=name, partitions=DEFAULT_PARTITIONS).running()
 
 
 # --- a world that can be held -----------------------------------------------------------------------

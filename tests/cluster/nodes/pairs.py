@@ -87,7 +87,7 @@ async def wait_balanced(*runtimes, nodes=0):
 
 async def drain(cluster, runtime):
     """Have a node hand over what it has; its process goes on."""
-    from actgent.cluster.operations.watching import drain as drain_node
+    from actgent.cluster.operations.cluster_status import drain as drain_node
 
     await drain_node(cluster.journal, cluster.pool, runtime.journal.node)
     await runtime.journal.left.wait()

@@ -15,8 +15,8 @@ import psycopg
 import trio
 
 from actgent import ActgentError, ConfigurationError, connect
-from actgent.cluster.operations.changing import repartition
-from actgent.cluster.operations.watching import drain as drain_node, look_at_cluster
+from actgent.cluster.operations.cluster_status import drain as drain_node, read_cluster_status
+from actgent.cluster.operations.repartitioning import repartition
 from actgent.journal.journal_url import open_journal
 from actgent.journal.records import MessageAcceptedRecord
 from actgent.journal.session_lists import SessionFilter
@@ -248,7 +248,7 @@ class World:
         for crew in self.crews:
             place, schema = crew.cluster, crew.cluster.journal.partition("?schema=")[2]
             tasks = f"SELECT session_id FROM {schema}.sessions WHERE agent = '{crew.digger}' AND NOT closed"
-            seen = await look_at_cluster(place.journal, place.pool)
+            seen = await read_cluster_status(place.journal, place.pool)
             found |= {
                 (place.pool, "unowned"): [
                     each for each in seen.partitions if each.owner.partition("-")[0] not in crew.alive

@@ -15,7 +15,7 @@ import attrs
 import psycopg
 import trio
 
-from actgent.cluster.opening import PARTITIONS
+from actgent.cluster.opening import DEFAULT_PARTITIONS
 from actgent.journal.postgres.cluster_tables import read_cluster_tables
 from tests.clusters import parse_address
 
@@ -95,7 +95,7 @@ class Nodes:
         with trio.fail_after(PATIENCE):
             for name in names:
                 owned = f"partitions WHERE owner LIKE '{name}-%' AND NOT clean"
-                while await self.count(owned) != PARTITIONS // len(names):  # noqa: ASYNC110 - it is asked
+                while await self.count(owned) != DEFAULT_PARTITIONS // len(names):  # noqa: ASYNC110 - it is asked
                     await trio.sleep(0.1)
 
     def end(self):

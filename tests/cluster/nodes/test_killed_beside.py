@@ -9,7 +9,7 @@ import trio
 pytest.importorskip("psycopg", reason="the extra `postgres` is not installed")
 
 from actgent import Approve, ServerUnreachable, SessionNotFound, Suspended
-from actgent.cluster.opening import PARTITIONS
+from actgent.cluster.opening import DEFAULT_PARTITIONS
 from actgent.journal.postgres import partition_of_slot, slot_of
 
 from .talks import PATIENCE
@@ -117,7 +117,7 @@ def id_beside(session_id):
 
 
 def partition_of(session_id):
-    return partition_of_slot(slot_of(session_id), PARTITIONS)
+    return partition_of_slot(slot_of(session_id), DEFAULT_PARTITIONS)
 
 
 async def create(clerk, session, client):

@@ -14,7 +14,7 @@ import pytest
 import trio
 
 from actgent import Limits
-from actgent.cluster.opening import PARTITIONS
+from actgent.cluster.opening import DEFAULT_PARTITIONS
 from actgent.control.budget import spent_in
 from actgent.journal.journal_url import open_journal
 from actgent.journal.records import UsageRecord
@@ -114,7 +114,7 @@ def are_settled(*clusters):
         rows = database.execute(
             f"SELECT pool, count(*) FROM {schema}.partitions WHERE NOT clean GROUP BY pool, owner"
         ).fetchall()
-    return sorted(rows) == sorted((each.pool, PARTITIONS // 2) for each in clusters for _ in range(2))
+    return sorted(rows) == sorted((each.pool, DEFAULT_PARTITIONS // 2) for each in clusters for _ in range(2))
 
 
 async def paid(cluster, session_id, agent="editor"):

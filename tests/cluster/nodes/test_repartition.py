@@ -4,8 +4,8 @@ import pytest
 import trio
 
 from actgent import LLM, BareAgent, ConfigurationError, ModelResponse, Text
-from actgent.cluster.operations.changing import repartition
-from actgent.cluster.operations.watching import look_at_cluster
+from actgent.cluster.operations.cluster_status import read_cluster_status
+from actgent.cluster.operations.repartitioning import repartition
 from actgent.journal.postgres import pool_layout as layouts
 
 PATIENCE = 120
@@ -57,7 +57,7 @@ async def test_a_cluster_resumes_with_other_partitions(open_cluster):
                         said, answers = await said_in(session)
                         assert said == ["one", "two", "three"]
                         assert answers == [f"you said: {each}" for each in said]
-                    status = await look_at_cluster(*place)
+                    status = await read_cluster_status(*place)
                     assert (status.layout.generation, len(status.partitions)) == (2, 16)
 
 

@@ -12,8 +12,8 @@ import pytest
 import trio
 
 from actgent import ConfigurationError, SessionNotFound
-from actgent.cluster.operations.changing import finish_upgrade
-from actgent.cluster.operations.watching import look_at_cluster
+from actgent.cluster.operations.cluster_status import read_cluster_status
+from actgent.cluster.operations.repartitioning import finish_upgrade
 from actgent.journal.postgres import pool_layout
 from actgent.journal.postgres.cluster_tables import read_cluster_tables
 from tests.clusters import parse_address
@@ -54,7 +54,7 @@ class Releases:
     async def served(self, owners):
         """Wait until each partition is served by a node whose name begins so."""
         while True:
-            status = await look_at_cluster(*self.place)
+            status = await read_cluster_status(*self.place)
             names = {each.owner.partition("-")[0] for each in status.partitions if each.is_served}
             if names == set(owners) and len(status.partitions) == sum(
                 each.is_served for each in status.partitions

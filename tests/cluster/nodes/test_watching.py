@@ -14,7 +14,7 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
 from actgent import LLM, BareAgent, ModelResponse, Text, Usage, open_runtime
 from actgent.cli.serving.cluster import show_status
-from actgent.cluster.opening import PARTITIONS
+from actgent.cluster.opening import DEFAULT_PARTITIONS
 from actgent.events import PartitionsTaken
 from actgent.journal.postgres.cluster_tables import read_cluster_tables
 from actgent.observe import Telemetry
@@ -107,9 +107,9 @@ async def test_takeover_is_reported(open_cluster, caplog):
             before = await nursery.start(cut_off, cluster, first, scope)
             session = await client.agent("clerk").create_session("ada", "well?")
             await first.asked.wait()
-            await until(lambda: sum(before.cluster().takeovers.values()) == PARTITIONS)
+            await until(lambda: sum(before.cluster().takeovers.values()) == DEFAULT_PARTITIONS)
             figures = before.cluster()
-            assert figures.takeovers == {"new": PARTITIONS}
+            assert figures.takeovers == {"new": DEFAULT_PARTITIONS}
             await until_written(cluster)
             (row, *_) = [line for line in await show(cluster, json=False, full=False) if "unfinished" in line]
             assert "1 session is unfinished, oldest progress" in row
@@ -121,17 +121,17 @@ async def test_takeover_is_reported(open_cluster, caplog):
                 metrics = Metrics(runtime, runtime.journal)
                 with metrics.counting(inner):
                     scope.cancel()
-                    await until(lambda: sum(runtime.cluster().takeovers.values()) == PARTITIONS)
+                    await until(lambda: sum(runtime.cluster().takeovers.values()) == DEFAULT_PARTITIONS)
                     await session.wait_idle()
                     assert (await session.history())[-1].text == "at last"
                     figures, text = runtime.cluster(), metrics.text(gauges_of(runtime, {}))
                     taken = []
-                    while sum(each.partitions for each in taken) < PARTITIONS:
+                    while sum(each.partitions for each in taken) < DEFAULT_PARTITIONS:
                         event = await events.receive()
                         taken += [event] if isinstance(event, PartitionsTaken) else []
                 inner.cancel_scope.cancel()
     died = figures.takeovers["died"]
-    assert sum(figures.takeovers.values()) == PARTITIONS
+    assert sum(figures.takeovers.values()) == DEFAULT_PARTITIONS
     assert died >= 1
     assert figures.resumed == 1
     assert figures.takeover_seconds > 0
@@ -140,7 +140,7 @@ async def test_takeover_is_reported(open_cluster, caplog):
     assert f'actgent_cluster_takeovers_total{{reason="died"}} {died}' in text
     assert f'actgent_cluster_takeover_seconds_count{{reason="died"}} {died}' in text
     assert "actgent_cluster_sessions_resumed_total 1" in text
-    assert f"actgent_cluster_partitions {PARTITIONS}" in text
+    assert f"actgent_cluster_partitions {DEFAULT_PARTITIONS}" in text
     lines = [each.getMessage() for each in caplog.records if "which has died" in each.getMessage()]
     assert sum(int(line.split()[2]) for line in lines) == died
     assert takeovers_in(read)["died"] == died
@@ -154,7 +154,7 @@ async def test_where_partitions_are_and_since_when(open_cluster):
             async with cluster.connect() as client:
                 await client.agent("clerk").create_session("ada", "well?")
                 await llm.asked.wait()
-                await until(lambda: sum(runtime.cluster().takeovers.values()) == PARTITIONS)
+                await until(lambda: sum(runtime.cluster().takeovers.values()) == DEFAULT_PARTITIONS)
                 await until_written(cluster)
                 found = json.loads("".join(await show(cluster, json=True, full=False)))
                 lines = await show(cluster, json=False, full=True)

@@ -12,7 +12,7 @@ from actgent.client.http.http_request import parse_problem
 from actgent.client.problems import error_of
 from actgent.client.request_sender import RetryBackoff
 from actgent.client.transport import ConnectionLost, RemoteRequest
-from actgent.cluster.following import follow_pool
+from actgent.cluster.directory_follower import follow_pool
 from actgent.cluster.pending import decode_pending
 from actgent.cluster.relay_client import NodeTransport
 from actgent.errors import ActgentError, ConfigurationError, nearest

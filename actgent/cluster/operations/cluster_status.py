@@ -18,9 +18,9 @@ from actgent.journal.postgres import (
     read_cluster_tables,
 )
 
-LEAVING = 60.0
+DRAIN_SECONDS = 60.0
 """Seconds for which `drain` waits until the node has given its partitions back."""
-LOOK = 0.2
+POLL_SECONDS = 0.2
 """Poll interval in seconds of `drain`."""
 
 
@@ -65,7 +65,7 @@ class ClusterStatus:
         return bool(self.nodes) and not self.unhosted and all(each.is_served for each in self.partitions)
 
 
-async def look_at_cluster(journal: str, pool: str) -> ClusterStatus:
+async def read_cluster_status(journal: str, pool: str) -> ClusterStatus:
     """Read the status of a pool.
 
     Args:
@@ -104,13 +104,13 @@ async def drain(journal: str, pool: str, name: str) -> str:
     nodes = (await read_cluster_tables(journal, pool)).nodes
     node = _find(name, sorted(each.name for each in nodes))
     await mark_leaving(journal, pool, node)
-    with trio.move_on_after(LEAVING):
+    with trio.move_on_after(DRAIN_SECONDS):
         while True:
             tables = await read_cluster_tables(journal, pool)
             owned = [each for each in tables.partitions if each.owner == node and not each.is_given_back]
             if not owned or node not in {each.name for each in tables.nodes}:
                 return node
-            await trio.sleep(LOOK)
+            await trio.sleep(POLL_SECONDS)
     raise ConfigurationError(f"the node {quoted(node)} was asked to leave, and still serves partitions")
 
 

@@ -13,9 +13,9 @@ from actgent.support.postgres_address import split_schema
 
 from .directory import NodeInfo, PoolDirectory
 
-POLL = 1.0
+POLL_SECONDS = 1.0
 """Poll interval in seconds of the partition owners if no notification arrives."""
-LOOK = 0.25
+DISCONNECTED_POLL_SECONDS = 0.25
 """Poll interval in seconds while the database connection is lost, so that no notification can arrive."""
 _log = logger_of(__name__)
 
@@ -51,7 +51,7 @@ async def follow_pool(journal: str, pool: str) -> AsyncGenerator[PoolDirectory, 
                 _log.warning(
                     "the nodes of pool %s cannot be read: %s", LogVariable(pool), LogVariable(str(error))
                 )
-            with trio.move_on_after(POLL):
+            with trio.move_on_after(POLL_SECONDS):
                 await _wait_notification(table)
 
     directory = PoolDirectory("", layout.partitions, refresh)
@@ -66,9 +66,9 @@ async def follow_pool(journal: str, pool: str) -> AsyncGenerator[PoolDirectory, 
 
 
 async def _wait_notification(table: NodeTable) -> None:
-    """Wait for a notification of the database, or for `LOOK` seconds without a connection."""
+    """Wait for a notification of the database, or for `DISCONNECTED_POLL_SECONDS` seconds without a connection."""
     if (socket := table.fileno()) is None:
-        await trio.sleep(LOOK)
+        await trio.sleep(DISCONNECTED_POLL_SECONDS)
     else:
         await trio.lowlevel.wait_readable(socket)
 

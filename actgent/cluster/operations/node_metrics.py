@@ -30,7 +30,7 @@ class _Takeover:
 
 
 @attrs.define(eq=False)
-class NodeFigures:
+class NodeMetrics:
     """Counters of a node since it started."""
 
     takeovers: Counter[str] = attrs.field(factory=Counter)
