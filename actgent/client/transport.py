@@ -80,7 +80,9 @@ class RemoteRequest:
     wait: float = 0
     """Seconds for which the server may delay the answer until there is a result; 0 asks for an answer at once."""
     owner: str = ""
-    """Owner to act for; only the transport between cluster nodes uses it. Empty acts for the client's own owner."""
+    """Owner in whose name the request is sent. Only the transport between cluster nodes uses it. Empty means the
+    client's own owner.
+    """
     sources: str = ""
     """Untrusted sources of the request, separated by commas, in addition to those of the running turn."""
     wanted: AbstractSet[str] = frozenset()

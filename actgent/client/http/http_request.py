@@ -62,7 +62,9 @@ Without this header, all other events are sent.
 RETRY_TIMEOUT_HEADER = "actgent-retry-timeout"
 """Request header: seconds for which the client waits until a node accepts the request."""
 BREAKS_HEADER = "actgent-counts-breaks"
-"""Request header: number of connections that broke during this request. With it, a gateway reports a further break at once."""
+"""Request header: number of connections that broke during this request. If it is present, the gateway reports a
+further break at once.
+"""
 SOURCES_HEADER = "actgent-sources"
 """Request header: untrusted sources of the request, separated by commas and percent-encoded. A server adds them to its messages."""
 NO_CONTENT = 204
