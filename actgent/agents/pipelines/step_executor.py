@@ -104,9 +104,9 @@ class RunSteps(Tool):
     timeout = MAX_RUN_SECONDS
 
     def __init__(self, graph: Graph, agents: Mapping[str, str], *, stops: bool, answer: AnswerOf) -> None:
-        """Args: `agents` are the names of the steps' agents; `stops` is True if a failed step stops all others."""
+        """Args: `agents` are the names of the steps' agents by step; `stops` is True if a failed step stops all others."""
         self._graph = graph
-        self._agents = agents
+        self.agents = agents
         self._stops = stops
         self._answer = answer
 
@@ -120,7 +120,7 @@ class RunSteps(Tool):
             state.dispatch(changes)
         run = _Run(
             graph=self._graph,
-            agents=self._agents,
+            agents=self.agents,
             stops=self._stops,
             context=context,
             asker=context_of(session),

@@ -30,7 +30,10 @@ async def list_agents(call: HTTPCall) -> Response:
     """List the running agents."""
     access = call.gateway.access
     agents, known = access.runtime.agents, {each.agent: each for each in access.statistics(call.caller)}
-    found = [of_agent(agents[name], agents.opener(name), known[name]) for name in sorted(agents)]
+    found = [
+        of_agent(agents[name], agents.agent(name), agents.opener(name), known[name])
+        for name in sorted(agents)
+    ]
     return JSON({"items": found, "next": None})
 
 
@@ -39,7 +42,8 @@ async def get_agent(call: HTTPCall) -> Response:
     access, name = call.gateway.access, call.path["a"]
     opener = access.known_opener(name)
     known = next(each for each in access.statistics(call.caller) if each.agent == name)
-    return JSON(of_agent(access.runtime.agents[name], opener, known))
+    agents = access.runtime.agents
+    return JSON(of_agent(agents[name], agents.agent(name), opener, known))
 
 
 async def live(call: HTTPCall) -> Response:

@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
 from types import MappingProxyType
@@ -10,7 +10,9 @@ from typing import Any
 
 import attrs
 
+from actgent.agents.presets import RouterAgent
 from actgent.agents.session import Session, context_of
+from actgent.agents.teams import AgentTool, HandoffTool
 from actgent.approvals import Approval
 from actgent.control.budget import Budget
 from actgent.control.schedule import Schedule
@@ -25,9 +27,10 @@ from actgent.journal.records import (
 )
 from actgent.labels import Label
 from actgent.messages import File, Medium, Message, Part, Text, ToolCall, ToolResult, Usage
-from actgent.runtime.agent_directory import AgentCard
+from actgent.runtime.agent_directory import AgentCard, Listed
 from actgent.runtime.introspection import AgentStatistics
 from actgent.runtime.sessions.session_opener import SessionOpener
+from actgent.tools.base import Tool
 
 MAX_WAITING = 100
 """Maximum number of queued messages shown per session."""
@@ -182,11 +185,14 @@ def of_schedule(schedule: Schedule) -> dict[str, Any]:
     }
 
 
-def of_agent(card: AgentCard, opener: SessionOpener, known: AgentStatistics) -> dict[str, Any]:
-    """Return the JSON of an agent: its card, modes, tools and limits.
+def of_agent(
+    card: AgentCard, agent: Listed | None, opener: SessionOpener, known: AgentStatistics
+) -> dict[str, Any]:
+    """Return the JSON of an agent: its card, modes, tools, links to other agents, and limits.
 
     Args:
         card: The agent's description of itself.
+        agent: The agent object.
         opener: Opener of the running agent's sessions.
         known: Statistics that the caller may see: inbox and sessions.
     """
@@ -200,10 +206,30 @@ def of_agent(card: AgentCard, opener: SessionOpener, known: AgentStatistics) -> 
             {"name": spec.name, "description": spec.description, "parameters": dict(spec.parameters)}
             for spec in running.core.calling.registry.specs()
         ],
+        "links": list(_links_of(agent, running.core.calling.registry)),
         "limits": attrs.asdict(turns.options.limits or turns.limits),
         "inbox": attrs.asdict(known.inbox),
         "sessions": known.sessions,
     }
+
+
+def _links_of(agent: Listed | None, tools: Iterable[Tool]) -> Iterator[dict[str, str]]:
+    """Yield the agents that an agent calls as tools, hands conversations over to, routes to, or runs as steps.
+
+    `kind` is `tool`, `handoff`, `route` or `step`, and `name` the name of the tool, action or step.
+    """
+    from actgent.agents.pipelines.step_executor import RunSteps  # noqa: PLC0415 - few programs have pipelines
+
+    for tool in tools:
+        if isinstance(tool, AgentTool | HandoffTool):
+            kind = "tool" if isinstance(tool, AgentTool) else "handoff"
+            yield {"agent": tool.agent.name, "kind": kind, "name": tool.name}
+        elif isinstance(tool, RunSteps):
+            for step, name in tool.agents.items():
+                yield {"agent": name, "kind": "step", "name": step}
+    if isinstance(agent, RouterAgent):
+        for action, target in agent.routes.items():
+            yield {"agent": target.name, "kind": "route", "name": action}
 
 
 def of_rating(rating: RatingRecord) -> dict[str, Any]:

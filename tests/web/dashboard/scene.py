@@ -13,6 +13,7 @@ from actgent import (
     ScriptedLLM,
     ToolCall,
     ToolContext,
+    handoff,
     open_gateway,
     open_runtime,
     tool,
@@ -73,21 +74,22 @@ def clerk(chat):
 
 def agents():
     rate_limiter = RateLimiter(requests_per_minute=600, tokens_per_minute=200_000)
+    clerk_agent = BareAgent(
+        "clerk",
+        llm=RateLimitedModel(ScriptedLLM(clerk, name="clerk-model"), rate_limiter),
+        tools=[find_invoice, note, credit],
+        role="a clerk",
+        goal="keep the invoices right",
+        modes=Modes(commands=False),
+        limits=Limits(model_calls=25, seconds=300),
+    )
     return [
-        BareAgent(
-            "clerk",
-            llm=RateLimitedModel(ScriptedLLM(clerk, name="clerk-model"), rate_limiter),
-            tools=[find_invoice, note, credit],
-            role="a clerk",
-            goal="keep the invoices right",
-            modes=Modes(commands=False),
-            limits=Limits(model_calls=25, seconds=300),
-        ),
+        clerk_agent,
         BareAgent("scout", llm=ScriptedLLM([ProviderUnavailable("503")], repeat=True)),
         BareAgent(
             "lead",
             llm=ScriptedLLM(lambda chat: ToolCall("find_invoice", {"number": len(chat.messages)})),
-            tools=[find_invoice],
+            tools=[find_invoice, clerk_agent.as_tool(), handoff(to=clerk_agent)],
             limits=Limits(model_calls=3),
         ),
     ]

@@ -1,7 +1,8 @@
 // The agents, those with errors first. A row opens the sessions of the agent.
 
-import { get } from "../api.js";
+import { get, may } from "../api.js";
 import { Empty, Failed, Loading, count, counted, html, usePolled } from "../parts.js";
+import { Team } from "./team.js";
 
 function Warnings({ inbox, now, failures }) {
   const found = [
@@ -24,6 +25,7 @@ export function Agents({ now, failed }) {
   return html`<div class="head"><h1>Agents</h1></div>
     ${agents.error && html`<${Failed} error=${agents.error} what="The list of agents" again=${agents.again} since=${agents.at} />`}
     ${agents.data?.items.length === 0 && html`<${Empty} title="No agents">Start an agent in the runtime of this gateway.</${Empty}>`}
+    ${agents.data && html`<${Team} agents=${agents.data.items} />`}
     <div class="cards">
       ${agents.data?.items.map(
         (each) => html`<section class="panel" key=${each.name} aria-label=${each.name}>
@@ -38,6 +40,7 @@ export function Agents({ now, failed }) {
             <details><summary>${counted(each.tools.length, "tool")}</summary>
               <ul>${each.tools.map((tool) => html`<li><b class="mono">${tool.name}</b> ${tool.description}</li>`)}</ul>
             </details>
+            ${may("chat") && html`<p><a class="btn" href="#/new?agent=${encodeURIComponent(each.name)}" aria-label="New session with ${each.name}">New session</a></p>`}
           </div>
         </section>`,
       )}
