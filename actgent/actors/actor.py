@@ -307,5 +307,5 @@ def start(
     """Start an actor as a task of `nursery` and return its address. An escalated failure is raised in the nursery."""
     name = siblings.context.name_for(getattr(factory, "__name__", "actor"), name)
     context = ActorContext(MessageGroups(name, concurrency, line_of), factory, siblings, children=children)
-    context.run_in(siblings.start(context, nursery, grace=grace))
+    siblings.start(context, nursery, grace=grace)
     return context.ref

@@ -13,6 +13,7 @@ Exceptions that a body raises while it is cancelled are only logged. So a stop n
 siblings never causes a second one.
 """
 
+import contextvars
 import itertools
 import logging
 import math
@@ -51,6 +52,9 @@ class Body(typing.Protocol):
     def ref(self) -> Address: ...
     @property
     def inbox(self) -> PriorityInbox[Any]: ...
+    def run_in(self, cell: "Cell") -> None:
+        """Set the cell that runs this body. The cell calls it once, before the first incarnation."""
+
     async def live(self) -> None:
         """Process messages of the inbox until cancelled; raise after a failure."""
 
@@ -76,7 +80,7 @@ class SystemContext:
     find_waiter: Callable[[], WaitNode | None]
     """Returns the wait-graph node of the actor or session that the calling task works for."""
     dead_letters: DeadLetters = attrs.field(factory=DeadLetters)
-    running: "dict[str, Cell]" = attrs.field(factory=dict)
+    running: "dict[str, Cell | UnusedCell]" = attrs.field(factory=dict)
     serial: "itertools.count[int]" = attrs.field(factory=lambda: itertools.count(1))
 
     def dead_letter(self, letter: DeadLetter, *, is_told: bool = False) -> None:
@@ -99,21 +103,30 @@ class SystemContext:
             raise ConfigurationError(f"an actor named {name!r} is running already: choose another name")
         return name
 
-    def enter(self, cell: "Cell") -> None:
-        """Register a started cell."""
+    def enter(self, cell: "Cell | UnusedCell") -> None:
+        """Register a started cell. The cell of an unused actor takes the place of its `UnusedCell`."""
+        is_new = cell.name not in self.running
         self.running[cell.name] = cell
-        if self.events.watched:
+        if is_new and self.events.watched:
             self.events.publish(ActorStarted(actor=cell.name))
 
-    def leave(self, cell: "Cell") -> None:
+    def leave(self, cell: "Cell | UnusedCell") -> None:
         """Remove an ended cell, which frees its name."""
         del self.running[cell.name]
         if self.events.watched:
             self.events.publish(ActorStopped(actor=cell.name))
 
+    def cells(self) -> "Iterator[Cell]":
+        """Iterate over the cells that have a task, in start order."""
+        return (cell for cell in tuple(self.running.values()) if isinstance(cell, Cell))
+
+    def unused(self) -> "Iterator[UnusedCell]":
+        """Iterate over the cells of unused actors, in start order."""
+        return (cell for cell in tuple(self.running.values()) if isinstance(cell, UnusedCell))
+
     def busy(self) -> "Iterator[Cell]":
         """Iterate over the cells with queued or running messages."""
-        return (cell for cell in tuple(self.running.values()) if not cell.is_idle)
+        return (cell for cell in self.cells() if not cell.is_idle)
 
     async def wait_idle(self) -> None:
         """Wait until the inboxes of all actors are empty and no message is being processed."""
@@ -137,6 +150,66 @@ class SystemContext:
                     cell.stop()
 
 
+class UnusedActor(typing.Protocol):
+    """An actor that is built at its first use."""
+
+    name: str
+
+    @property
+    def ref(self) -> Address: ...
+    def __actgent_build__(self) -> Body:
+        """Build the body. Its cell starts right after the call."""
+
+    async def __actgent_finish__(self) -> None:
+        """Release the resources of an actor that ends unused; it shields itself from cancellation."""
+
+
+@attrs.define(eq=False)
+class UnusedCell:
+    """Place of an actor that was started and not used yet. It has a name in the system, and no task or inbox.
+
+    The first use replaces it by a `Cell`. That cell runs in the context variables of the start, not in those of its first user.
+    """
+
+    actor: UnusedActor
+    grace: float
+    _siblings: "Siblings" = attrs.field(repr=False)
+    _nursery: trio.Nursery = attrs.field(repr=False)
+    _context: contextvars.Context = attrs.field(factory=contextvars.copy_context, init=False, repr=False)
+    is_draining: bool = attrs.field(default=False, init=False)
+    """True if the system block is ending."""
+
+    @property
+    def name(self) -> str:
+        """Name of the actor in its system."""
+        return self.actor.name
+
+    def start(self) -> "Cell":
+        """Build the actor and run it in a task. Call this once."""
+        return self._context.run(self._start)
+
+    def _start(self) -> "Cell":
+        cell = self._siblings.start(self.actor.__actgent_build__(), self._nursery, grace=self.grace)
+        if self.is_draining:
+            cell.drain()
+        return cell
+
+    def stop(self) -> None:
+        """Start the actor and cancel it at once, so that it ends as any other actor."""
+        self.start().stop()
+
+    def drain(self) -> None:
+        """Note that the system block is ending. An actor that is used after this drains from its first message on."""
+        self.is_draining = True
+
+    async def finish(self) -> None:
+        """End the actor without starting it."""
+        try:
+            await self.actor.__actgent_finish__()
+        finally:
+            self._siblings.context.leave(self)
+
+
 class Siblings:
     """The cells of one parent. Applies the supervision policy when one of them fails."""
 
@@ -150,6 +223,7 @@ class Siblings:
     def start(self, body: Body, nursery: trio.Nursery, *, grace: float | None = None) -> "Cell":
         """Start an actor as a task of `nursery`. An escalated failure is raised there."""
         cell = Cell(body, self, grace=self.context.grace if grace is None else grace)
+        body.run_in(cell)
         nursery.start_soon(cell.run, name=f"actor {cell.name}")
         self._cells[cell] = None
         self.context.enter(cell)

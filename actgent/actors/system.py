@@ -10,7 +10,7 @@ from actgent.errors.printable import counted
 from actgent.events import EventStream
 
 from .actor import Actor, start, waiting_actor
-from .cell import GRACE, Body, Cell, Siblings, SystemContext
+from .cell import GRACE, Body, Cell, Siblings, SystemContext, UnusedActor, UnusedCell
 from .dead_letters import DEAD_LETTERS, DeadLetter
 from .message_groups import LineOf
 from .ref import ActorRef, Address
@@ -77,28 +77,49 @@ class ActorSystem:
             line_of=line_of,
         )
 
-    def host(self, body: Body, *, grace: float) -> Cell:
+    def host(self, body: Body, *, grace: float) -> None:
         """Start a body that dispatches its messages itself, such as an agent with many concurrent sessions.
 
         Raises:
             ConfigurationError: The name of the body is taken.
         """
         self._context.name_for(body.name, body.name)
-        return self._siblings.start(body, self._nursery, grace=grace)
+        self._siblings.start(body, self._nursery, grace=grace)
+
+    def host_unused(self, actor: UnusedActor, *, grace: float) -> None:
+        """Register an actor that `use` builds and starts.
+
+        Raises:
+            ConfigurationError: The name of the actor is taken.
+        """
+        self._context.name_for(actor.name, actor.name)
+        self._context.enter(UnusedCell(actor, grace, self._siblings, self._nursery))
+
+    def use(self, name: str) -> None:
+        """Build and start an unused actor; other names are ignored."""
+        cell = self._context.running.get(name)
+        if isinstance(cell, UnusedCell):
+            cell.start()
+
+    def has(self, name: str) -> bool:
+        """Return True if an actor with this name runs, used or not."""
+        return name in self._context.running
 
     def body(self, name: str) -> Body | None:
-        """Return the body of the running actor with this name, or None."""
+        """Return the body of the running actor with this name; None if there is none, or if it is not used yet."""
         cell = self._context.running.get(name)
-        return None if cell is None else cell.body
+        return cell.body if isinstance(cell, Cell) else None
 
     def bodies(self) -> Iterator[Body]:
-        """Iterate over the bodies of all running actors, in start order."""
-        return (cell.body for cell in tuple(self._context.running.values()))
+        """Iterate over the bodies of the running actors that are in use, in start order."""
+        return (cell.body for cell in self._context.cells())
 
     def address(self, name: str) -> Address | None:
         """Return the address of the running actor or agent with this name, or None."""
         cell = self._context.running.get(name)
-        return None if cell is None else cell.body.ref
+        if cell is None:
+            return None
+        return cell.actor.ref if isinstance(cell, UnusedCell) else cell.body.ref
 
     def find(self, name: str) -> ActorRef | None:
         """Return the reference of the running actor with this name, or None. Agents are not included."""
@@ -118,6 +139,13 @@ class ActorSystem:
     async def drain(self) -> None:
         """Let each actor process its accepted messages for at most its grace period, then stop all actors."""
         await self._context.drain()
+
+    async def finish_unused(self) -> None:
+        """End the actors that were not used, concurrently. The system ends all others by cancelling their tasks."""
+        with trio.CancelScope(shield=True):
+            async with trio.open_nursery() as nursery:
+                for cell in self._context.unused():
+                    nursery.start_soon(cell.finish)
 
     @property
     def dead_letters(self) -> tuple[DeadLetter, ...]:

@@ -32,6 +32,7 @@ from actgent.errors import (
 )
 from actgent.labels import Policy
 from actgent.llm.adapters import ModelLike
+from actgent.llm.base import LLM
 from actgent.llm.settings import LLMSettings
 from actgent.memory.base import LongTermMemoryBase, MemoryLike
 from actgent.memory.short_term import ShortTermMemory
@@ -49,7 +50,7 @@ from actgent.protocols.base import (
 )
 from actgent.protocols.prompt_layers import Prompt, SystemPrompt, to_layer
 from actgent.protocols.prompts import PromptManager
-from actgent.runtime.actor import AgentActor
+from actgent.runtime.actor import CLOSE_TIMEOUT_SECONDS, AgentActor
 from actgent.runtime.approval_decisions import list_approvals
 from actgent.runtime.runtime import Host, Runtime, open_runtime
 from actgent.runtime.sessions.new_session import OnSession
@@ -282,7 +283,7 @@ class Agent(Generic[DataT_co, DepsT]):
         self._handler_timeout = handler_timeout
         self._parallel_tools = check_flag("parallel_tools", parallel_tools)
         self._max_threads = at_least_one("max_threads", max_threads)
-        self._bounds: dict[str, Any] = {
+        self.inbox_bounds: dict[str, int] = {
             "concurrency": at_least_one("max_concurrent_sessions", max_concurrent_sessions),
             "urgent_concurrency": at_least_one("max_urgent_sessions", max_urgent_sessions),
             "capacity": at_least_one("inbox_capacity", inbox_capacity),
@@ -332,8 +333,10 @@ class Agent(Generic[DataT_co, DepsT]):
         ).with_agent_options(output, temperature=temperature, max_tokens=max_tokens)
         self._on_session: list[OnSession] = self._deps.first_hooks(modes)
         self._hooks, self._guards = Hooks(queries=list(memory_parts.queries)), Guards()
+        self._host: Host | None = None
+        """Host of the running agent; None while it does not run."""
         self._opener: SessionOpener | None = None
-        """Opens sessions while the agent runs; None while it does not run."""
+        """Opens sessions of the running agent; None before its first use."""
         self._dead_letter: Callable[[DeadLetter], None] | None = None
         """Stores dead letters in the last runtime of the agent; None before the first start."""
         self._block: AsyncExitStack | None = None
@@ -574,6 +577,11 @@ class Agent(Generic[DataT_co, DepsT]):
             await remote_agent(opener, moved).receive(message, enqueue_timeout=enqueue_timeout)
         return message.id
 
+    @property
+    def model_clients(self) -> Mapping[str, LLM]:
+        """Model clients of the agent by role; `default` is the one of `llm=`. Names and settings are converted to clients."""
+        return self._models.open()
+
     async def open_toolsets(self, runtime: Runtime) -> None:
         """Connect the toolsets of the agent. `Runtime.start` calls this method; messages are processed after it.
 
@@ -590,7 +598,8 @@ class Agent(Generic[DataT_co, DepsT]):
 
         A session with damaged records is logged and skipped.
         """
-        await recover(self._require_opener())
+        if self._opener is not None:
+            await recover(self._opener)
 
     def on_session(self, fn: DeliveryHandler[Session[DataT_co], R]) -> DeliveryHandler[Session[DataT_co], R]:
         """Register `fn(session)`, sync or async, to be called before the first message of every session."""
@@ -815,9 +824,9 @@ class Agent(Generic[DataT_co, DepsT]):
                 self.name,
             )
         running = partial(self.run, content, output=output, **options)
-        if self._opener is None:
+        if self._host is None:
             return trio.run(self._run_standalone, running)
-        call = self._opener.running.call_from_outside
+        call = self._host.runtime.call_from_outside
         if call is None:
             raise UsageError(
                 f"agent {self.name!r} runs in another thread without a portal: see open_portal()"
@@ -1118,7 +1127,7 @@ class Agent(Generic[DataT_co, DepsT]):
 
     async def __aenter__(self) -> Self:
         check_loop(f"agent {self.name!r}")
-        if self._opener is not None:
+        if self._host is not None:
             raise ConfigurationError(f"agent {self.name!r} runs already: one block at a time")
         async with AsyncExitStack() as block:
             max_threads = max(RUNTIME_THREADS, self._max_threads)
@@ -1142,49 +1151,101 @@ class Agent(Generic[DataT_co, DepsT]):
         Raises:
             ConfigurationError: The agent is running already.
         """
-        if self._opener is not None:
+        if self._host is not None:
             raise ConfigurationError(f"agent {self.name!r} runs already: one block at a time")
         agents = self._with_companions()
         runtime = host.runtime
         host.check_names([agent.name for agent in agents])
-        for agent, running in [(agent, agent._build(runtime)) for agent in agents]:  # noqa: SLF001
+        for agent, running in [(agent, agent._prepare(runtime)) for agent in agents]:  # noqa: SLF001
             agent._enter(host, running)  # noqa: SLF001
         return agents
 
-    def _enter(self, host: Host, running: AgentActor) -> None:
-        """Register the agent and its actor in the runtime."""
-        host.run(running, grace=self.grace)
-        self._opener = self._build_opener(running, host.runtime)
+    def _prepare(self, runtime: Runtime) -> AgentActor | None:
+        """Return the actor of the agent, or None if it is built at the first use of the agent.
+
+        Agents in a journal may have sessions to resume. Toolsets and databases are opened at the start.
+        """
+        if runtime.journal is None and not self.toolsets and self.database is None:
+            self._models.open()  # raises now if a key is missing
+            return None
+        return self._build(runtime)
+
+    def _enter(self, host: Host, running: AgentActor | None) -> None:
+        """Register the agent in the runtime, with its actor if it has one."""
+        self._host = host
         self._dead_letter = host.runtime.dead_letter
-        host.runtime.agents.add(self, self._opener)
+        host.runtime.agents.add(self)
+        if running is None:
+            host.run_at_first_use(self, grace=self.grace)
+        else:
+            self._connect(running, host.runtime)
+            host.run(running, grace=self.grace)
+
+    def _connect(self, running: AgentActor, runtime: Runtime) -> None:
+        """Build the session opener of a new actor, and register it in the runtime."""
+        self._opener = self._build_opener(running, runtime)
+        runtime.agents.add_opener(self.name, self._opener)
+
+    def __actgent_build__(self) -> AgentActor:
+        """Build the actor of the agent at its first use. Only the runtime calls this method."""
+        assert self._host is not None  # noqa: S101 - the runtime is the host
+        running = self._build(self._host.runtime)
+        self._connect(running, self._host.runtime)
+        running.equipped.set()
+        return running
+
+    def __actgent_use__(self) -> SessionOpener:
+        """Return the session opener. Only the runtime calls this method."""
+        return self._require_opener()
+
+    async def __actgent_finish__(self) -> None:
+        """End an agent that was not used. Only the runtime calls this method."""
+        assert self._host is not None  # noqa: S101 - the runtime is the host
+        runtime = self._host.runtime
+        try:
+            with trio.move_on_after(CLOSE_TIMEOUT_SECONDS, shield=True):
+                await self._stopped(runtime)
+        finally:
+            runtime.agents.remove(self.name)
 
     def _with_companions(self) -> "list[Agent]":
         """Return this agent and all direct and indirect companions that are not running, each once."""
         agents: dict[Agent, None] = {self: None}
         waiting = [self]
         while waiting:
-            found = [a for a in waiting.pop()._companions() if a._opener is None and a not in agents]  # noqa: SLF001
+            found = [a for a in waiting.pop()._companions() if a._host is None and a not in agents]  # noqa: SLF001
             agents.update(dict.fromkeys(found))
             waiting += found
         return list(agents)
 
     def _require_opener(self) -> SessionOpener:
-        """Return the session opener of the running agent.
+        """Return the session opener of the running agent. The first call builds the agent's actor.
 
         Raises:
             NotRunning: The agent is not running.
         """
         if self._opener is None:
-            check_loop(f"agent {self.name!r}")
-            raise NotRunning(self.name)
-        self._opener.running.runner.check_loop()
-        return self._opener
+            check_loop(f"agent {self.name!r}", None if self._host is None else self._host.loop)
+            if self._host is None:
+                raise NotRunning(self.name)
+            self._host.use(self.name)
+        opener = self._opener
+        assert opener is not None  # noqa: S101 - `use` built it
+        opener.running.runner.check_loop()
+        return opener
 
     async def _await_opener(self) -> SessionOpener:
-        """Return the session opener. A turn that was resumed from the journal waits until the program has started this agent."""
-        if self._opener is None:
+        """Return the session opener of the agent, whose task runs by then.
+
+        A turn that was resumed from the journal waits until the program has started this agent.
+        """
+        if self._host is None:
             await wait_started(self.name)
-        return self._require_opener()
+        is_first_use = self._opener is None
+        opener = self._require_opener()
+        if is_first_use:
+            await opener.running.ready.wait()
+        return opener
 
     def _build(self, runtime: Runtime) -> AgentActor:
         if self.database is not None:
@@ -1224,7 +1285,7 @@ class Agent(Generic[DataT_co, DepsT]):
             profile=self.profile,
             memory=self._memory,
             prompts=self.prompts,
-            models=self._models.open(),
+            models=self.model_clients,
             tools=self.tools,
             given_tools=self._initial_tools(),
             threads=self._max_threads,
@@ -1238,11 +1299,11 @@ class Agent(Generic[DataT_co, DepsT]):
             router=self._route,
             failure_logger=self._failure_logger,
             handler_timeout=self._handler_timeout,
-            bounds=self._bounds,
+            bounds=self.inbox_bounds,
         )
 
     async def _stopped(self, runtime: Runtime) -> None:
-        self._opener = None
+        self._host = self._opener = None
         runtime.toolsets.close(self.tools)
         await self._models.aclose()
 

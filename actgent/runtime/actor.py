@@ -5,7 +5,6 @@ from collections.abc import Awaitable, Callable
 import trio
 
 from actgent.actors.cell import Cell
-from actgent.actors.event_loop import call_from_outside
 from actgent.actors.ref import Address
 from actgent.control.clock import Clock
 from actgent.errors.printable import counted, shown
@@ -49,8 +48,7 @@ class AgentActor:
         self.equipped = trio.Event()
         """Set when its toolsets have connected, as far as they are waited for; it serves from then on."""
         self.ready = trio.Event()
-        self.call_from_outside = call_from_outside.get()
-        """Function that runs a callable in the actor's thread, for calls from other threads; set if the actor runs in a portal."""
+        """Set when it starts turns, or when it has ended."""
         self._on_stop = on_stop
         self._on_left = on_left
         self._cell: Cell | None = None
@@ -118,6 +116,7 @@ class AgentActor:
     async def finish(self, reason: str) -> None:
         """Fail the accepted messages that have no answer, and close the agent's connections."""
         self.lifecycle.reject_all()
+        self.ready.set()  # callers that wait for the first use of a stopped agent go on, and are rejected
         try:
             await self.lifecycle.end_remaining()  # shutdown_scope() shields, with a time limit
             with trio.move_on_after(CLOSE_TIMEOUT_SECONDS, shield=True):

@@ -10,6 +10,7 @@ import attrs
 
 from actgent.errors import NotRunning, SessionExists
 from actgent.journal.session_lists import SessionKey
+from actgent.llm.base import LLM
 from actgent.protocols.base import Profile
 from actgent.sessions.context import SessionContext
 
@@ -58,6 +59,17 @@ class Listed(typing.Protocol):
     name: str
     profile: Profile
 
+    @property
+    def model_clients(self) -> Mapping[str, LLM]:
+        """Model clients by role."""
+
+    @property
+    def inbox_bounds(self) -> Mapping[str, int]:
+        """Bounds of the inbox, by the parameters of `PriorityInbox`."""
+
+    def __actgent_use__(self) -> SessionOpener:
+        """Return the session opener of the running agent. The first call builds the agent's actor."""
+
 
 class Directory(Mapping[str, AgentCard]):
     """Running agents of one runtime: a mapping of names to agent cards."""
@@ -65,45 +77,49 @@ class Directory(Mapping[str, AgentCard]):
     def __init__(self) -> None:
         self.start_phase = StartPhase()
         self.trees = SessionTrees()
-        self._cards: dict[str, AgentCard] = {}
         self._openers: dict[str, SessionOpener] = {}
+        """Session openers of the agents that were used since their start, by name."""
         self._resumed = 0
         """Number of sessions that agents resumed which have stopped since."""
         self._agents: dict[str, Listed] = {}
+        """All running agents by name."""
         self._openings: WeakValueDictionary[str, PendingOpens] = WeakValueDictionary()
         """Pending openings by agent. An entry lives as long as its agent, or a task that waits, holds it."""
 
     def __getitem__(self, name: str) -> AgentCard:
-        return self._cards[name]
+        profile = self._agents[name].profile
+        return AgentCard(name=name, role=profile.role, goal=profile.goal, capabilities=profile.capabilities)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._agents
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._cards)
+        return iter(self._agents)
 
     def __len__(self) -> int:
-        return len(self._cards)
+        return len(self._agents)
 
     def find(self, capability: str = "") -> tuple[AgentCard, ...]:
         """Return the agents whose card contains words of `capability`, best match first. An empty text returns all agents by name."""
         wanted = words_of(capability)
         if not wanted:
-            return tuple(self._cards[name] for name in sorted(self._cards))
-        found = [(-card.count_matches(wanted), name) for name, card in self._cards.items()]
-        return tuple(self._cards[name] for matches, name in sorted(found) if matches)
+            return tuple(self[name] for name in sorted(self))
+        found = [(-card.count_matches(wanted), name) for name, card in self.items()]
+        return tuple(self[name] for matches, name in sorted(found) if matches)
 
     # --- for the agents themselves -----------------------------------------------------------
 
-    def add(self, agent: Listed, opener: SessionOpener) -> None:
+    def add(self, agent: Listed) -> None:
         """Add an agent that has started."""
-        profile = agent.profile
-        self._cards[agent.name] = AgentCard(
-            name=agent.name, role=profile.role, goal=profile.goal, capabilities=profile.capabilities
-        )
-        self._openers[agent.name] = opener
         self._agents[agent.name] = agent
+
+    def add_opener(self, name: str, opener: SessionOpener) -> None:
+        """Add the session opener of an agent, whose actor was just built."""
+        self._openers[name] = opener
+        self.trees.add(opener.running.sessions)
 
     def remove(self, name: str) -> None:
         """Remove an agent that has stopped."""
-        self._cards.pop(name, None)
         if (opener := self._openers.pop(name, None)) is not None:
             self._resumed += opener.running.lifecycle.resumed
         self._agents.pop(name, None)
@@ -120,15 +136,27 @@ class Directory(Mapping[str, AgentCard]):
         """Return the agent object with this name; None if it is not running here."""
         return self._agents.get(name)
 
+    @property
+    def unused(self) -> Iterator[Listed]:
+        """Running agents that were not used since their start. They have no actor, session or message."""
+        return (agent for name, agent in self._agents.items() if name not in self._openers)
+
+    @property
+    def models(self) -> Iterator[LLM]:
+        """Model clients of all running agents, sorted by the names of the agents."""
+        return (llm for name in sorted(self._agents) for llm in self._agents[name].model_clients.values())
+
     def opener(self, name: str) -> SessionOpener:
-        """Return the session opener of an agent.
+        """Return the session opener of an agent. The first call builds the agent's actor.
 
         Raises:
             NotRunning: The agent is not running here.
         """
-        if name not in self._openers:
-            raise NotRunning(name, self._openers)
-        return self._openers[name]
+        if name in self._openers:
+            return self._openers[name]
+        if name not in self._agents:
+            raise NotRunning(name, self._agents)
+        return self._agents[name].__actgent_use__()
 
     @asynccontextmanager
     async def making(self, name: str, session_id: str) -> AsyncGenerator[None, None]:
@@ -164,7 +192,7 @@ class Directory(Mapping[str, AgentCard]):
 
     @property
     def openers(self) -> tuple[SessionOpener, ...]:
-        """Session openers of all agents, in the order of their start."""
+        """Session openers of the agents that were used, in the order of their first use. With a journal, these are all agents."""
         return tuple(self._openers.values())
 
     @property

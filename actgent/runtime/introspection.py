@@ -16,13 +16,14 @@ from actgent.journal.base import Journal, SessionSummary
 from actgent.journal.cluster_membership import ClusterStatistics, Membership
 from actgent.journal.records import Record
 from actgent.journal.session_lists import SessionKey
+from actgent.llm.base import LLM
 from actgent.llm.rate_limiter_statistics import LimitLeaser, RateLimiterProtocol, RateLimiterStatistics
 from actgent.sessions.context import SessionContext
 from actgent.sessions.pending.schedules import schedules, schedules_in
 from actgent.sessions.subscriptions import Observed, ObservedType
 
 from .actor import AgentActor
-from .agent_directory import Directory
+from .agent_directory import Directory, Listed
 from .sessions.remote_sessions import RemoteSessions
 from .sessions.table import SessionTable
 from .subscriptions import (
@@ -110,6 +111,7 @@ class Introspection:
 
     journal: Journal | None
     membership: Membership | None
+    agents: Directory
     _askers = 0
     """Number of open `asking_elsewhere` blocks."""
 
@@ -118,11 +120,14 @@ class Introspection:
 
     def statistics(self) -> tuple[AgentStatistics, ...]:
         """Return the statistics of each agent by name: inbox, limits, sessions in memory."""
-        return tuple(_statistics_of(running) for running in self._by_name())
+        used = [_statistics_of(running) for running in self._agents()]
+        unused = [_statistics_of_unused(agent) for agent in self.agents.unused]
+        return tuple(sorted([*used, *unused], key=lambda each: each.agent))
 
     def rate_limiters(self) -> tuple[RateLimiterStatistics, ...]:
         """Return the statistics of the rate limiters of all models: concurrency windows, waiting calls, limits and pauses."""
-        return _rate_limiter_statistics(self._by_name())
+        found = sorted(_rate_limiters(self.agents.models).items(), key=lambda each: each[1])
+        return tuple(rate_limiter.describe(name) for rate_limiter, name in found)
 
     def cluster(self) -> ClusterStatistics | None:
         """Return the statistics of this cluster node: partitions, takeovers, fenced writes, delays; None without a cluster."""
@@ -267,24 +272,34 @@ def _statistics_of(running: AgentActor) -> AgentStatistics:
     )
 
 
-def _rate_limiter_statistics(agents: Iterable[AgentActor]) -> tuple[RateLimiterStatistics, ...]:
-    """Return the statistics of the agents' rate limiters, sorted by name; a shared rate limiter is listed once."""
-    found = sorted(_rate_limiters(agents).items(), key=lambda each: each[1])
-    return tuple(rate_limiter.describe(name) for rate_limiter, name in found)
+def _statistics_of_unused(agent: Listed) -> AgentStatistics:
+    """Return the statistics of an agent that was not used since its start."""
+    bounds = agent.inbox_bounds
+    return AgentStatistics(
+        agent=agent.name,
+        inbox=InboxStatistics(waiting=0, urgent=0, claimed=0, bytes=0, senders=0, sessions=0),
+        capacity=bounds["capacity"],
+        session_capacity=bounds["session_capacity"],
+        concurrency=bounds["concurrency"],
+        sessions=0,
+        suspended=0,
+        restarts=0,
+        state="running",
+    )
 
 
-def _rate_limiters(agents: Iterable[AgentActor]) -> dict[RateLimiterProtocol, str]:
+def _rate_limiters(models: Iterable[LLM]) -> dict[RateLimiterProtocol, str]:
+    """Return the rate limiters of model clients, each once, with a name."""
     found: dict[RateLimiterProtocol, str] = {}
-    for running in agents:
-        for llm in running.core.models.models.values():
-            for name, rate_limiter in llm.rate_limiters().items():
-                found.setdefault(rate_limiter, name)
+    for llm in models:
+        for name, rate_limiter in llm.rate_limiters().items():
+            found.setdefault(rate_limiter, name)
     return found
 
 
-def share_limits(agents: Iterable[AgentActor], leaser: LimitLeaser) -> None:
-    """Let the rate limiters of the agents' models lease their declared limits, so that all processes share them."""
-    for rate_limiter, name in _rate_limiters(agents).items():
+def share_limits(models: Iterable[LLM], leaser: LimitLeaser) -> None:
+    """Let the rate limiters of model clients lease their declared limits, so that all processes share them."""
+    for rate_limiter, name in _rate_limiters(models).items():
         rate_limiter.share(leaser, name)
 
 

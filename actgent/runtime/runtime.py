@@ -11,9 +11,9 @@ import attrs
 import trio
 
 from actgent.actors.actor import Actor
-from actgent.actors.cell import GRACE, SystemContext
+from actgent.actors.cell import GRACE, SystemContext, UnusedActor
 from actgent.actors.dead_letters import DeadLetter
-from actgent.actors.event_loop import check_loop
+from actgent.actors.event_loop import call_from_outside, check_loop
 from actgent.actors.gc_tuning import tuned_gc
 from actgent.actors.message_groups import LineOf
 from actgent.actors.ref import ActorRef, Address
@@ -141,7 +141,10 @@ class Runtime(Introspection, Ratings, SessionMigration):
         if journal is not None:
             self._sweeper = RetentionJob(journal, self.agents, self.accounts, self.clock, retention)
             nursery.start_soon(self._sweeper.run, name="retention")
+        self.call_from_outside = call_from_outside.get()
+        """Function that runs a callable in the runtime's thread, for calls from other threads; None without a portal."""
         self._nursery = nursery
+        self._host = Host(self, self._system)
         self._left = False
         self._unrecovered: list[Startable] = []
 
@@ -162,9 +165,9 @@ class Runtime(Introspection, Ratings, SessionMigration):
         _check_startable(agent)
         is_first = not self.agents.start_phase.has_begun
         self._check_open()
-        started = agent.__actgent_start__(Host(self, self._system))
+        started = agent.__actgent_start__(self._host)
         if self.membership is not None:
-            share_limits(self._agents(), self.membership.lender)
+            share_limits(self.agents.models, self.membership.lender)
         await self._equip(started)
         self.agents.start_phase.note_start()
         if is_first and self.journal is not None:
@@ -287,7 +290,7 @@ class Runtime(Introspection, Ratings, SessionMigration):
         return self._system.count
 
     def __repr__(self) -> str:
-        agents = sum(1 for _ in self._agents())
+        agents = len(self.agents)
         letters = len(self.dead_letters)
         others = counted(self.count - agents, "actor")
         return f"<Runtime: {counted(agents, 'agent')}, {others}, {counted(letters, 'dead letter')}>"
@@ -485,7 +488,7 @@ class Runtime(Introspection, Ratings, SessionMigration):
         check_known_id("session_id", session_id)
         if agent is not None:
             return SessionKey(agent, session_id)
-        names = [running.name for running in self._agents()]
+        names = [running.name for running in self._agents()]  # an unused agent has no session in memory
         agents = {name for name in names if self._find_session(SessionKey(name, session_id)) is not None}
         if self.journal is not None:
             agents.update(await self.journal.agents_with_session(session_id))
@@ -528,6 +531,8 @@ class Host:
 
     runtime: Runtime
     _system: ActorSystem
+    loop: trio.lowlevel.TrioToken = attrs.field(factory=trio.lowlevel.current_trio_token)
+    """Event loop of the runtime."""
 
     def check_names(self, names: Sequence[str]) -> None:
         """Raise if an agent name is taken; called before any of the agents is started.
@@ -536,15 +541,22 @@ class Host:
             ConfigurationError: An agent or actor with one of the names is running.
         """
         for index, name in enumerate(names):
-            if self._system.body(name) is not None or name in names[:index]:
+            if self._system.has(name) or name in names[:index]:
                 raise ConfigurationError(
                     f"an agent or actor named {name!r} runs here already: choose another name"
                 )
 
     def run(self, running: AgentActor, *, grace: float) -> None:
         """Run an agent until the runtime's block exits, and then for at most `grace` seconds while it has work."""
-        running.run_in(self._system.host(running, grace=grace))
-        self.runtime.agents.trees.add(running.sessions)
+        self._system.host(running, grace=grace)
+
+    def run_at_first_use(self, agent: UnusedActor, *, grace: float) -> None:
+        """Register an agent that `use` builds and runs."""
+        self._system.host_unused(agent, grace=grace)
+
+    def use(self, name: str) -> None:
+        """Build and run an agent that was not used before."""
+        self._system.use(name)
 
 
 async def _recover(agents: Sequence[Startable]) -> None:
@@ -771,6 +783,7 @@ async def open_runtime(
                 error = raised
             runtime._left = True  # noqa: SLF001
             nursery.cancel_scope.cancel()
+            await runtime._system.finish_unused()  # noqa: SLF001
     try:
         with trio.CancelScope(shield=True):
             await tool_threads.wait_abandoned(thread_grace)

@@ -218,6 +218,7 @@ def _copy_for_replay(agent: Agent, model: ScriptedLLM) -> Agent:
     models = actor._models  # noqa: SLF001
     changes: dict[str, Any] = {
         "_models": attrs.evolve(models, clients=dict.fromkeys(models.named, model)),
+        "_host": None,
         "_opener": None,
         "_block": None,
         "_on_session": [],
@@ -226,7 +227,7 @@ def _copy_for_replay(agent: Agent, model: ScriptedLLM) -> Agent:
         "_failure_logger": FailureLogger(agent.name),
     }
     changes["_memory"] = without_summaries(vars(agent)["_memory"])  # a summary would call a model
-    if vars(agent)["_opener"] is not None:
+    if vars(agent)["_host"] is not None:
         changes["open_toolsets"] = partial(_serve, actor)
     vars(actor).update(changes)
     return actor

@@ -430,7 +430,7 @@ async def test_a_question_stays_open_for_the_results_of_its_tasks(autojump_clock
 def cards(**capabilities):
     directory = Directory()
     for name, text in capabilities.items():
-        directory.add(BareAgent(name, llm=ScriptedLLM(["x"]), capabilities=text), None)
+        directory.add(BareAgent(name, llm=ScriptedLLM(["x"]), capabilities=text))
     return directory
 
 

@@ -74,7 +74,8 @@ async def test_an_agent_and_its_inbox(autojump_clock):
         agent = await runtime.start(
             BareAgent("clerk", llm=ScriptedLLM(answer, keep=0), max_concurrent_sessions=1)
         )
-        running = agent._opener.running
+        running = runtime.agents.opener("clerk").running
+        await trio.testing.wait_all_tasks_blocked()
         assert repr(running) == "<AgentActor clerk running, 0 sessions, 0 working, 0 messages queued>"
         for name in ("s1", "s2", "s3"):
             await agent.create_session("ada", SECRET, session_id=name)

@@ -398,7 +398,8 @@ async def test_close_during_shutdown_raises_not_running(monkeypatch):
     begun = []
     async with open_runtime() as runtime:
         agent = await runtime.start(BareAgent("a", llm=ScriptedLLM([])))
-        runner = agent._opener.running.runner
+        runner = runtime.agents.opener(agent.name).running.runner
+        await trio.testing.wait_all_tasks_blocked()
         end = runner.end
 
         def end_late():
