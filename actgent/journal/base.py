@@ -44,9 +44,9 @@ class Creation:
     """Outcome of creating a session. All its steps share this object until the first step is written or rejected."""
 
     is_written: bool = False
-    """True if the journal has the session."""
+    """True if the journal has stored the session."""
     is_refused: bool = False
-    """True if another session has this id. The journal rejects all steps of this creation."""
+    """True if the id is taken by another session. The journal rejects all steps of this creation."""
 
 
 @attrs.frozen(kw_only=True)
@@ -69,14 +69,10 @@ class Entry:
     is_urgent: bool = False
     """True if `enqueue_write` starts the write at once, because readers wait for the records."""
     follows: bool = False
-    """True if the session has earlier steps.
-
-    If the session is erased, the step is rejected with `SessionNotFound`.
-    """
+    """True if the session has earlier steps. If it was erased since, the step is rejected with `SessionNotFound`."""
     creation: Creation | None = None
-    """Creation of the session, shared by its steps until the first one is written.
-
-    None for existing sessions, and for sessions that are created by this step alone.
+    """Creation of the session. Its steps share the object until the first of them is written. None for existing
+    sessions, and for sessions that this step alone creates.
     """
 
 
@@ -105,7 +101,9 @@ class SessionSummary:
     closed: bool = False
     """True if the session accepts no more messages."""
     due: float = 0.0
-    """Unix time in seconds of the earliest schedule or deadline of the session; 0 if it has no date, negative if the session is to be erased."""
+    """Unix time in seconds of the earliest schedule or deadline; 0 if there is none, negative if the session must be
+    erased.
+    """
     suspended: bool = False
     """True if the turn of the session waits for an external event, such as an approval."""
     root_agent: str = ""
@@ -131,7 +129,7 @@ class SessionSummary:
 
     @property
     def cursor(self) -> Cursor:
-        """Position of the session in lists: `Journal.page` returns the sessions after this cursor."""
+        """Position of the session in lists. `Journal.page` returns the sessions after this cursor."""
         return Cursor(self.updated_at, self.agent, self.session_id)
 
 
@@ -214,11 +212,11 @@ class Journal(abc.ABC):
 
     @property
     def is_relaxed(self) -> bool:
-        """True if a write is confirmed when it is queued, so that a crash may lose confirmed records."""
+        """True if writes are confirmed when they are queued. A crash may then lose confirmed records."""
         return False
 
     def owns(self, session_id: str) -> bool:
-        """True if this process may write to the session, as far as the process knows."""
+        """True if this process may write to the session, as far as it knows."""
         return True
 
     def have_same_owner(self, session_id: str, other_id: str) -> bool:
@@ -351,7 +349,7 @@ class Journal(abc.ABC):
         """Return the ids of the agent's sessions with an uncompleted message, oldest first, without suspended sessions."""
 
     async def waiting(self) -> dict[str, int]:
-        """Return the number of sessions that `unfinished` lists, by agent name.
+        """Return the number of sessions with an uncompleted message, without suspended sessions, by agent name.
 
         Agents without such sessions are omitted.
         """
@@ -360,7 +358,10 @@ class Journal(abc.ABC):
 
     @abc.abstractmethod
     async def due(self, agent: str) -> list[tuple[str, float]]:
-        """Return the agent's open sessions that have a date: pairs of id and earliest Unix time in seconds, earliest first."""
+        """Return the agent's open sessions that have a date, earliest first.
+
+        Each is a pair of session id and earliest Unix time in seconds.
+        """
 
     async def suspended(self, agent: str, *, after: str = "", limit: int = 100) -> list[str]:
         """Return up to `limit` ids of the agent's open sessions with a suspended turn, in order of id, after the id `after`."""
@@ -454,7 +455,7 @@ class Journal(abc.ABC):
 
 
 def one_of(agents: Sequence[str], session_id: str) -> SessionKey | None:
-    """Return the key of the session if exactly one of the agents has it; None if `agents` is empty.
+    """Return the key of the session if exactly one agent has it; None if no agent has it.
 
     Raises:
         ConfigurationError: Several agents have a session with this id.
@@ -471,7 +472,7 @@ def process_name() -> str:
 
 
 def already_owned(journal: str, owner: str) -> Fenced:
-    """Return the error for a journal that has another owner. `owner` is the `process_name` of the owning process."""
+    """Return the error for a journal that another process owns. `owner` is the `process_name` of that process."""
     remedy = (
         "this process has opened the journal already, so start all agents in one runtime"
         if owner == process_name()

@@ -17,9 +17,9 @@ from actgent.errors import ConfigurationError
 from .base import Journal
 
 PARTS = "actgent.parts"
-"""Group of the entry points by which packages outside the core register."""
+"""Entry point group under which packages outside the core register."""
 EXTRA = ("hypercorn", "psycopg", "starlette")
-"""Packages of the extra `cluster`."""
+"""Names of the packages that the extra `cluster` installs."""
 LEAVE_GRACE_SECONDS = 30.0
 """Seconds that running turns may take to finish when their process leaves the cluster.
 
@@ -44,7 +44,7 @@ class ClusterStatistics:
     lost: int
     """Number of partitions that another node acquired while this node owned them."""
     evicted: int
-    """Number of turns that were stopped because their partition was lost."""
+    """Number of sessions with a turn that was stopped because their partition was lost."""
     resumed: int
     """Number of unfinished sessions that resumed on this node. Their last model call may have been repeated."""
     relayed: int
@@ -58,7 +58,7 @@ class Membership(Protocol):
 
     journal: Journal
     lender: Any
-    """A `LimitLeaser`: leases shares of the rate limits that all processes have in common."""
+    """`LimitLeaser` that leases shares of rate limits that all processes have in common."""
     left: trio.Event
     """Event that is set when the node has handed over all its sessions."""
 
@@ -99,11 +99,11 @@ async def hosted(membership: Membership | None, agents: Collection[str]) -> None
 async def open_membership(
     journal: object, cluster: str | None, *, advertise: str | None, node: str | None
 ) -> AsyncGenerator[Membership | None, None]:
-    """Join the cluster and yield the membership; yield None if `cluster` is None.
+    """Join the cluster and yield the membership of this process. Yield None if `cluster` is None.
 
     Raises:
-        ConfigurationError: Several processes cannot share the journal, a name or URL has another form, or the extra is not
-            installed.
+        ConfigurationError: Several processes cannot share the journal, a name or URL has another form, or the extra is
+            not installed.
     """
     if cluster is None:
         if advertise is not None or node is not None:

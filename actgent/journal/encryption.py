@@ -40,14 +40,14 @@ class Keys:
         return f"Keys({', '.join(self._ciphers)})"
 
     def seal(self, body: bytes, place: bytes) -> bytes:
-        """Return the encrypted body, bound to this position in the journal."""
+        """Return a body encrypted and bound to `place`, its position in the journal."""
         key_id, cipher = next(iter(self._ciphers.items()))
         nonce, name = os.urandom(_NONCE), key_id.encode()
         sealed: bytes = cipher.encrypt(nonce, body, place)
         return b"".join((bytes((SEALED, len(name))), name, nonce, sealed))
 
     def open(self, body: bytes, place: bytes) -> bytes:
-        """Return the decrypted body.
+        """Return the decrypted body. `place` is the position that it was encrypted for.
 
         Raises:
             JournalKeyError: The key is missing, or does not decrypt the body.
@@ -72,7 +72,7 @@ def is_sealed(body: bytes) -> bool:
 
 
 def check_readable(body: bytes | None, keys: Keys | None) -> None:
-    """Raise if a stored body is encrypted but this process has no keys, as later rows would be written in plain.
+    """Raise if a stored body is encrypted but this process has no keys, since it would write later rows unencrypted.
 
     Raises:
         JournalKeyError: The body is encrypted and `keys` is None.

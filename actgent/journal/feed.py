@@ -17,7 +17,7 @@ from .records import Record
 from .session_lists import SessionKey
 
 FEED_BYTES = 16_000_000
-"""Maximum bytes of records that wait for the readers of one backlog."""
+"""Maximum number of bytes of records that one backlog keeps for its readers."""
 
 
 @fast_init
@@ -55,7 +55,7 @@ class Erased:
     session_id: str
     """Id of the erased session."""
     agent: str
-    """Name of the agent of the session."""
+    """Size in bytes in the backlog: 0."""
     size: ClassVar[int] = 0
     """Bytes of this item in the backlog."""
 
@@ -73,7 +73,10 @@ class UnreadStep(Protocol):
 
     @property
     def given(self) -> Sequence[Record]:
-        """Records as the writer passed them; empty if only the bytes are known. For checks of record types only."""
+        """Records as the writer passed them; empty if only the encoded bytes are known.
+
+        Use them only to check record types.
+        """
 
     async def decode(self, *, with_records: bool) -> Written: ...
     def decode_now(self, *, with_records: bool) -> Written | None: ...
@@ -90,7 +93,7 @@ class Backlog:
         self.capacity = 0
         """Maximum number of items: the largest capacity of the readers."""
         self.begin = self.end = 0
-        """The place of the first that is there still, and how much was ever put."""
+        """Position of the oldest item in the list, counted from the first item ever put."""
         self._items: deque[UnreadStep | Erased] = deque()
         self._size = 0
 
@@ -127,11 +130,13 @@ class Backlog:
 
 
 _READ = 32
-"""Number of steps after which items that all readers have read are dropped. Checking the readers at each step costs more."""
+"""Number of steps between two removals of items that all readers have read. Checking the readers at each step costs
+more.
+"""
 
 
 _MUCH = 64
-"""Number of waiting steps from which a reader with a `woken_by` filter is woken by any step."""
+"""Number of waiting steps above which any new step wakes a reader, even if its `woken_by` filter rejects the step."""
 
 
 class FeedReader(trio.abc.ReceiveChannel[Written | Erased]):
@@ -142,7 +147,7 @@ class FeedReader(trio.abc.ReceiveChannel[Written | Erased]):
 
     def __init__(self, backlog: Backlog, capacity: int, *, with_records: bool) -> None:
         self.capacity = capacity
-        """Maximum number of steps that wait for this reader."""
+        """Maximum number of steps that wait for this reader. If there are more, the oldest are lost."""
         self.place = backlog.end
         """Position of the next item to read."""
         self.woken_by: Callable[[Sequence[Record]], bool] | None = None
@@ -214,7 +219,7 @@ class FeedReader(trio.abc.ReceiveChannel[Written | Erased]):
         return self.place < self._backlog.end or self._backlog.has_ended or self._is_closed
 
     async def wait(self) -> None:
-        """Wait until an item or an error is available, or `wake` is called. May return early."""
+        """Wait until an item or an error is available, or `wake` is called. This may also return early."""
         if self.has_news:
             await trio.lowlevel.checkpoint()
         else:

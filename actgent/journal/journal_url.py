@@ -11,7 +11,7 @@ from .base import Journal
 from .grouped import GroupedJournal
 
 _IN_MEMORY = ":memory:"
-"""Name of an in-memory database in SQLite."""
+"""Name that SQLite uses for an in-memory database."""
 
 
 def open_journal(url: str, *, read_only: bool = False) -> AbstractAsyncContextManager[Journal]:
@@ -87,7 +87,7 @@ def _without_login(url: str) -> str:
 
 
 def _suggestion(url: str) -> str:
-    """Return the journal URL that an invalid URL probably means; empty if unclear."""
+    """Return a valid journal URL that an invalid URL probably means; empty if unclear."""
     url = url.strip()
     scheme, colon, rest = url.partition(":")
     if _IN_MEMORY in url or url.strip("/:").lower() == "memory":

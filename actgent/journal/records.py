@@ -29,9 +29,9 @@ from actgent.support.fast_init import fast_constructor, fast_init
 from actgent.support.tagged_codec import TaggedCodec
 
 NOTHING: Mapping[str, str] = MappingProxyType({})
-"""Empty mapping: default of record fields with named values."""
+"""Empty mapping that is the default of record fields with named values."""
 NO_LIMITS: Mapping[str, float] = MappingProxyType({})
-"""Empty mapping: default of record fields with limits."""
+"""Empty mapping that is the default of record fields with limits."""
 NOT_KEPT = "journal"
 """Failure kind of a message whose turn could not be written to the journal.
 
@@ -90,7 +90,7 @@ class Fitting:
     """How a model request was shortened to fit into the context window of its model."""
 
     tokens: int
-    """Estimated tokens of the request before shortening."""
+    """Estimated tokens of the request before it was shortened."""
     room: int
     """Target size of the request in tokens, without the answer: the free part of the context window.
 
@@ -123,7 +123,7 @@ class SessionCreatedRecord:
     parent_agent: str = ""
     """Name of the agent of the parent session; empty without a parent."""
     reports: bool = False
-    """True if the outcome of the session's first message is sent to the parent session as a message."""
+    """True if the outcome of the session's first message is sent to the parent session."""
     system: str | None = None
     """System prompt of the session; None uses the system prompt of the agent."""
     deadline: float = 0.0
@@ -158,9 +158,9 @@ class MessageAcceptedRecord:
     within: tuple[AccountKey, ...] = ()
     """Budget accounts of the turn that sent the message. The message's turn draws on these accounts too."""
     depth: int = 0
-    """Number of turns in the chain of requests that led to this message; 0 for a message from a program or user."""
+    """Number of turns in the chain of requests that led to this message; 0 if a program or user sent it."""
     deepest: int = 0
-    """Maximum `depth` that the limits of those turns allow; 0 means unlimited."""
+    """Maximum `depth` that the limits of the turns in the chain allow; 0 means unlimited."""
     options: TurnOptions | None = None
     """Model options of the message's turn; None uses the options of the agent."""
     baggage: Mapping[str, Any] = NOTHING
@@ -184,7 +184,7 @@ class MessageAppendedRecord:
     again: bool = False
     """True if the message was appended before, and its turn now resumes after a failure of the journal."""
     at: float = 0.0
-    """Unix time in seconds at which the turn started; 0 in records of earlier versions."""
+    """Unix time in seconds at which the turn of the message started; 0 in records of earlier versions."""
 
 
 make_message_appended_record = fast_constructor(MessageAppendedRecord)
@@ -270,7 +270,7 @@ class UsageRecord:
     """
 
     turn: str = ""
-    """Id of the outside message whose turn pays; empty if the usage counts for the whole session."""
+    """Id of the outside message whose turn is charged; empty if the usage is charged to the whole session."""
     of: str = ""
     """Id of the answer that requested the tool calls. The calls of one answer are counted only once."""
     model_calls: int = 0
@@ -563,7 +563,7 @@ class ScheduleRecord:
     depth: int = 0
     """Number of turns in the chain of requests that led to the schedule."""
     deepest: int = 0
-    """Maximum `depth` that the limits of those turns allow; 0 means unlimited."""
+    """Maximum `depth` that the limits of the turns in the chain allow; 0 means unlimited."""
     metadata: Mapping[str, Any] = NOTHING
     """Metadata of the message, for programs."""
     request: str = ""
@@ -683,4 +683,4 @@ RECORD_TAGS: Mapping[str, type] = {
 """Record class by its tag in the journal. A tag must never change its meaning."""
 
 WIRE = TaggedCodec({Medium: MEDIA_TAGS, Part: PART_TAGS, Decision: DECISION_TAGS, Record: RECORD_TAGS})
-"""Encoder and decoder of records."""
+"""Codec that encodes and decodes records."""

@@ -27,7 +27,7 @@ def is_storable(text: str) -> bool:
 
 
 UNUSED_NAME = "\nnobody\n"
-"""Name that no agent, owner or session has."""
+"""Name that no agent, owner or session can have."""
 
 
 def to_searchable(name: str) -> str:
@@ -36,7 +36,7 @@ def to_searchable(name: str) -> str:
 
 
 _LONGEST = 100
-"""Maximum characters of agent name plus id for a readable `scope`; longer keys are hashed."""
+"""Maximum number of characters of agent name and id for a readable `scope`. Longer keys are hashed."""
 
 
 class SessionKey(NamedTuple):
@@ -96,10 +96,10 @@ class SessionFilter:
     changed_before: float | None = None
     """Unix time in seconds: only sessions with an earlier last change match. None matches all."""
     oldest_first: bool = False
-    """True if the oldest change comes first."""
+    """True if the result begins with the session whose last change is oldest."""
 
     def takes(self, session: Any) -> bool:
-        """True if a `SessionSummary` matches the filter."""
+        """Return True if a `SessionSummary` matches the filter."""
         given = (self.agent, self.owner, self.state, self.parent)
         known = (session.agent, session.owner, session.state, session.parent)
         is_below = self.root is None or (session.parent_id is not None and session.root == self.root)
@@ -112,7 +112,7 @@ class SessionFilter:
 
 ALL = SessionFilter()
 _LAST = "\U0010ffff"
-"""Greatest Unicode character: upper bound of all texts with a prefix."""
+"""Greatest Unicode character. Appended to a prefix, it is an upper bound of all texts with the prefix."""
 _ORDER = ("listing.changed_at", "listing.agent", "listing.session_id")
 UNFINISHED_SQL = "length(pending) > 0 OR suspended OR (due > 0 AND NOT closed)"
 """SQL condition of sessions that have pending work; see `Head.is_retained`."""

@@ -52,11 +52,11 @@ class _Chain:
     """Size of the chain of differences of a key."""
 
     whole: int
-    """Bytes of the whole value."""
+    """Size of the whole value in bytes."""
     length: int = 0
-    """Number of differences since the whole value."""
+    """Number of differences since the whole value was written."""
     size: int = 0
-    """Bytes of the differences."""
+    """Size of all differences in bytes."""
 
 
 @attrs.define(eq=False)
@@ -67,9 +67,9 @@ class StatePatcher:
     """
 
     _chains: dict[str, _Chain] = attrs.field(factory=dict)
-    """Chains by key. The next change of a missing key has the whole value."""
+    """Chains of differences by key. The next change of a key without a chain writes the whole value."""
     _next: dict[str, _Chain | None] = attrs.field(factory=dict)
-    """Updates of the chains that `note` applies once the last record is written."""
+    """Chains that `note` stores after the last record was written, by key; None removes a chain."""
 
     def patch(self, changed: StateChangeRecord, before: Mapping[str, Any]) -> StateChangeRecord:
         """Return a change record with differences to the earlier values, where a difference is smaller than the value."""
@@ -90,7 +90,7 @@ class StatePatcher:
         return attrs.evolve(changed, patches=patches) if patches else changed
 
     def note(self, written: StateChangeRecord | StateRollbackRecord) -> None:
-        """Update the chains after a record was written. A change must be the record that `patch` returned last."""
+        """Update the chains after a record was written. A change record must be the one that `patch` returned last."""
         if type(written) is StateRollbackRecord:
             self._chains.clear()
             return
@@ -101,7 +101,7 @@ class StatePatcher:
                 self._chains[key] = chain
 
     def _difference(self, key: str, value: Any, before: Mapping[str, Any]) -> list[Any] | None:
-        """Return the difference of a value to its earlier value, or None if the whole value is to be written."""
+        """Return the difference of a value to its earlier value. None if the whole value must be written."""
         chain = self._chains.get(key)
         if chain is None or chain.length >= MAX_PATCHES or key not in before:
             return None

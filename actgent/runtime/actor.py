@@ -46,7 +46,9 @@ class AgentActor:
         self.timer_service = timer_service
         self.propagation = propagation
         self.equipped = trio.Event()
-        """Set when its toolsets have connected, as far as they are waited for; it serves from then on."""
+        """Set when the toolsets of the agent have connected, or no start waits for them any more. Then the agent
+        serves messages.
+        """
         self.ready = trio.Event()
         """Set when it starts turns, or when it has ended."""
         self._on_stop = on_stop
@@ -100,7 +102,7 @@ class AgentActor:
             self.runner.end()
 
     def cut(self) -> None:
-        """Prepare a restart: turns in progress fail and are not reported as stopped."""
+        """Prepare a restart after a failure: turns in progress fail, but are not reported as stopped."""
         self.runner.has_failed = True
 
     def drain(self) -> None:

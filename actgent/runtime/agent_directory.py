@@ -21,7 +21,7 @@ from .start_phase import StartPhase
 
 _WORD = re.compile(r"\w+")
 _STEM = 4
-"""Number of leading letters in which two words have to agree to match: `translate` matches `translates`."""
+"""Number of leading letters in which two words must agree to match: `translate` matches `translates`."""
 
 
 @attrs.frozen(kw_only=True)
@@ -38,7 +38,7 @@ class AgentCard:
     """Abilities of the agent, from its profile; `find_agents` searches them."""
 
     def count_matches(self, wanted: frozenset[str]) -> int:
-        """Return how many of the words occur in the card's name, role, goal and capabilities."""
+        """Return the number of `wanted` words that occur in the card's name, role, goal and capabilities."""
         known = words_of(f"{self.name} {self.role} {self.goal} {self.capabilities}")
         return sum(any(_is_same(word, other) for other in known) for word in wanted)
 
@@ -80,11 +80,13 @@ class Directory(Mapping[str, AgentCard]):
         self._openers: dict[str, SessionOpener] = {}
         """Session openers of the agents that were used since their start, by name."""
         self._resumed = 0
-        """Number of sessions that agents resumed which have stopped since."""
+        """Number of sessions that were resumed by agents which have stopped since."""
         self._agents: dict[str, Listed] = {}
         """All running agents by name."""
         self._openings: WeakValueDictionary[str, PendingOpens] = WeakValueDictionary()
-        """Pending openings by agent. An entry lives as long as its agent, or a task that waits, holds it."""
+        """Sessions that are being opened, by agent. An entry exists as long as its agent or a waiting task refers to
+        it.
+        """
 
     def __getitem__(self, name: str) -> AgentCard:
         profile = self._agents[name].profile
@@ -100,7 +102,10 @@ class Directory(Mapping[str, AgentCard]):
         return len(self._agents)
 
     def find(self, capability: str = "") -> tuple[AgentCard, ...]:
-        """Return the agents whose card contains words of `capability`, best match first. An empty text returns all agents by name."""
+        """Return the agents whose card contains words of `capability`, best match first.
+
+        For an empty text, return all agents by name.
+        """
         wanted = words_of(capability)
         if not wanted:
             return tuple(self[name] for name in sorted(self))
@@ -160,7 +165,9 @@ class Directory(Mapping[str, AgentCard]):
 
     @asynccontextmanager
     async def making(self, name: str, session_id: str) -> AsyncGenerator[None, None]:
-        """Mark a session as being created during the block, after earlier openings of it have ended; other tasks that open it wait.
+        """Mark a session as being created during the block.
+
+        Other tasks that open it wait. The block begins after earlier openings of the session have ended.
 
         Raises:
             SessionExists: The session is in memory, or another task is opening it and this task cannot wait.
@@ -177,9 +184,10 @@ class Directory(Mapping[str, AgentCard]):
 
     @asynccontextmanager
     async def erasing(self, key: SessionKey) -> AsyncGenerator[bool, None]:
-        """Mark a session as being erased during the block; other tasks that open it wait, also if its agent starts in the meantime.
+        """Mark a session as being erased during the block.
 
-        Yields False if the session is open and can still be written.
+        Other tasks that open it wait, even if its agent starts in the meantime. Yields False if the session is open and
+        can still be written.
         """
         openings = self.pending_opens_of(key.agent)
         await openings.wait_loaded(

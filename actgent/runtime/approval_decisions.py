@@ -56,7 +56,7 @@ async def decide(
     *,
     by: Sender | str | None = None,
 ) -> None:
-    """Record the decision of an approval, and resume its turn after the turn's last approval.
+    """Record the decision of an approval. Resume the turn if it was its last open approval.
 
     Args:
         running: Agent of the session.
@@ -82,7 +82,7 @@ async def decide(
 
 
 def session_holding(context: SessionContext, asked: Approval | str) -> SessionContext:
-    """Return the session that has an approval: the given session, or one of its loaded descendants."""
+    """Return the session that an approval belongs to: the given session, or one of its loaded descendants."""
     known = approval_id_of(asked)
     session_id = session_of(known)
     below = [context]
@@ -106,7 +106,7 @@ async def expire(running: AgentActor, context: SessionContext) -> None:
 async def _write(
     running: AgentActor, context: SessionContext, approval: Approval, decision: Decision, *, by: str
 ) -> None:
-    """Record a decision durably, and resume the turn after its last approval."""
+    """Record a decision durably. Resume the turn if it was its last open approval."""
     ledger = context.ledger()
     await trio.lowlevel.checkpoint_if_cancelled()
     ledger.begin(approval)
@@ -148,7 +148,7 @@ async def _commit(context: SessionContext, decided: ApprovalDecisionRecord) -> N
 
 
 def _finish(running: AgentActor, context: SessionContext, approval: Approval, decision: Decision) -> None:
-    """Notify observers of a decision, and resume the turn after its last approval."""
+    """Notify observers of a recorded decision. Resume the turn if it was its last open approval."""
     running.core.observer.decide(context, approval, decision)
     if not context.ledger().has_open:
         running.runner.resume(context)  # also records that no approval is pending, if needed
@@ -159,7 +159,10 @@ def _finish(running: AgentActor, context: SessionContext, approval: Approval, de
 
 
 def _note_suspended(context: SessionContext) -> None:
-    """Record a turn as still suspended. Needed if its last decision was recorded while recording another decision failed."""
+    """Record that a turn is still suspended.
+
+    This is needed if its last decision was recorded while recording another decision failed.
+    """
     ledger, ids = context.ledger(), tuple(each.id for each in context.ledger().undecided)
     if ids and context.suspension is not None and not ledger.is_suspended:
         context.record_approval(SuspensionRecord(message_id=context.suspension.message.id, ids=ids))
@@ -168,7 +171,7 @@ def _note_suspended(context: SessionContext) -> None:
 
 
 def _checked(running: AgentActor, approval: Approval, decision: Decision) -> Decision:
-    """Return the decision with validated arguments, and with its content converted to a string."""
+    """Return a decision with validated arguments, and with its content converted to a string."""
     if approval.for_caller and not isinstance(decision, Respond | Reject):
         raise UsageError(f"the caller runs the tool {approval.tool_name!r}: take Respond or Reject")
     if isinstance(decision, Edit) and approval.call_id.startswith(GUARDED):

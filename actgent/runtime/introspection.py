@@ -75,7 +75,7 @@ class SetSchedule:
 
     @property
     def place(self) -> tuple[float, str, str, str]:
-        """Sort key: next time, agent, session id, schedule id."""
+        """Sort key of pages: next time, agent, session id, schedule id."""
         return (self.schedule.at, self.agent, self.session_id, self.schedule.id)
 
 
@@ -102,7 +102,7 @@ class OpenBudget:
 
     @property
     def place(self) -> tuple[str, str, str]:
-        """Sort key: agent, session id, turn."""
+        """Sort key of pages: agent, session id, turn."""
         return (self.agent, self.session_id, self.turn)
 
 
@@ -241,7 +241,10 @@ class Introspection:
 
     @contextmanager
     def asking_elsewhere(self) -> Iterator[None]:
-        """Return a block during which approvals are shown by other means than handlers, so that unhandled approvals are not logged."""
+        """Return a block during which the program shows approvals without handlers.
+
+        Unhandled approvals are then not logged.
+        """
         self._askers += 1
         try:
             yield
@@ -330,7 +333,7 @@ def _place(found: SetSchedule) -> tuple[float, str, str, str]:
 
 
 async def _due(agents: Sequence[AgentActor], journal: Journal | None) -> list[tuple[float, AgentActor, str]]:
-    """Return the sessions with timers, sorted by the time of their next timer."""
+    """Return the time, agent and id of sessions with timers, earliest first."""
     dates: dict[tuple[str, str], tuple[float, AgentActor, str]] = {}
     for running in agents:
         for session_id, at in [] if journal is None else await journal.due(running.name):

@@ -169,7 +169,7 @@ class MessageAdmission:
     def _check_and_guard(
         self, context: SessionContext, message: Message, *, is_guarded: bool = True
     ) -> Message:
-        """Return the message, changed by input guards and tracing, if its session accepts messages now.
+        """Return the message if its session accepts messages now. Input guards and tracing may change the message.
 
         Raises:
             GuardrailTripped, HandlerFailed: An input guard rejected the message, or failed.
@@ -188,10 +188,10 @@ class MessageAdmission:
         return message if self._tracing is None else _traced(message, self._lifecycle.name, self._tracing)
 
     def _with_sources(self, context: SessionContext, message: Message) -> Message:
-        """Return the message with the untrusted sources of its sender.
+        """Return the message with the untrusted sources of its sender added.
 
-        These are the sources of the session whose turn sends the message. Under a policy, a sender other than the owner of the
-        session is an untrusted source itself.
+        These are the sources of the session whose turn sends the message. Under a policy, a sender other than the owner
+        of the session is an untrusted source itself.
         """
         sources = sources_of_caller(context)
         if self._labels_senders and running_session() is None:
@@ -236,7 +236,7 @@ class MessageAdmission:
         self._enqueue(context, acceptance, place)
 
     def _start_at_once(self, context: SessionContext, acceptance: QueuedMessage) -> None:
-        """Start the turn of a message whose idle session was claimed, without the inbox and the journal."""
+        """Start the turn of a message at once if its idle session was claimed. Inbox and journal are not used."""
         context.mailbox.pending += 1
         if self._lifecycle.events.watched:
             self._publish(acceptance.message)
@@ -245,7 +245,7 @@ class MessageAdmission:
             stop_if_requested(self._lifecycle, context, acceptance.message.id)
 
     def _count_sending(self, context: SessionContext, acceptance: QueuedMessage) -> None:
-        """Add a message to the session's count of messages being sent."""
+        """Count a message as being sent to the session."""
         context.mailbox.expect(acceptance)
         if context.suspension is not None:  # another message may have unparked the suspended session
             self._inbox.park(context.id)
@@ -306,7 +306,10 @@ class MessageAdmission:
             stop_if_requested(self._lifecycle, context, acceptance.message.id)
 
     def _belongs_to_next_owner(self, context: SessionContext, message: Message) -> bool:
-        """Return True if the next owner of the session has to answer the message. Messages with a pending stop are stopped here."""
+        """Return True if the next owner of the session must answer the message.
+
+        A message that a caller has stopped already is ended here.
+        """
         is_unwanted = message.id in (context.mailbox.unwanted or ())
         return context.parent is None and not is_unwanted and self._lifecycle.eviction.is_held(context.id)
 
@@ -328,7 +331,7 @@ class MessageAdmission:
         self._sessions.mark_idle(context)
 
     def _record_rejection(self, context: SessionContext, acceptance: QueuedMessage, log: SessionLog) -> None:
-        """Record the rejection of a recorded message; a suspended turn that the message would have ended stays suspended."""
+        """Undo the acceptance of a message: release its inbox place and its counts."""
         log.record_rejection(acceptance.message.id)
         message = acceptance.message
         goes_first = message.priority is Priority.URGENT or message.on_busy == "interrupt"
@@ -408,7 +411,10 @@ class MessageAdmission:
     # --- callers that do not wait for approvals -----------------------------------------------
 
     def _handle_suspended_session(self, context: SessionContext, future: TurnFuture) -> None:
-        """Pause the time limits of a caller that accepts waiting for approvals; withdraw the message of any other caller."""
+        """Pause the time limits of a caller that accepts waiting for approvals.
+
+        Withdraw the message of any other caller.
+        """
         if future.is_patient:
             future.hold()
         else:
@@ -508,10 +514,10 @@ class _WithdrawnCaller:
     message_id: str
     error: Suspended
     is_refused: bool
-    """True if its message was withdrawn from the inbox."""
+    """True if the message was withdrawn from the inbox."""
 
     def tell(self, context: SessionContext) -> None:
-        """Raise the error in the waiting caller, or SessionMoved if another process owns the session."""
+        """Raise the error in the waiting caller; `SessionMoved` if another process owns the session."""
         if context.has_moved:
             tell_moved((self.future,), self.message_id, SessionMoved(context.agent, context.id))
         elif self.is_refused:
@@ -549,7 +555,7 @@ def _above(context: SessionContext) -> Iterator[SessionContext]:
 
 
 def _was_sent(context: SessionContext, message_id: str) -> bool:
-    """Return True if a message with this id is queued, running, or in the history of the session."""
+    """Return True if the session has a message with this id: queued, running, or in its history."""
     turn = context.turn
     return (
         context.mailbox.find(message_id) is not None

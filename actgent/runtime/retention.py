@@ -92,7 +92,7 @@ class RetentionJob:
         self._arrived.set()
 
     def leave(self, is_left: Callable[[str], bool]) -> None:
-        """Drop the sessions that other processes own now from the sessions to erase."""
+        """Drop sessions that other processes own now from the list of sessions to erase."""
         for keys in (self._ended, self._kept):
             for key in [key for key in keys if is_left(key.session_id)]:
                 del keys[key]
@@ -179,7 +179,10 @@ class RetentionJob:
     async def _erase_frozen(
         self, roots: Sequence[SessionKey], until: float, held: Iterable[Held | None]
     ) -> Sequence[SessionKey]:
-        """Erase frozen trees. After a journal error they may be erased or not."""
+        """Erase frozen session trees, and return the erased sessions.
+
+        After a journal error they may be erased or not.
+        """
         try:
             return await self.journal.erase_trees(roots, unchanged_since=until)
         except JournalFailed:
@@ -242,7 +245,7 @@ class RetentionJob:
 
 
 def _hold(opener: SessionOpener, key: SessionKey, still: ExitStack) -> Held | None:
-    """Freeze a session until `still` is closed; None if the session is not in memory."""
+    """Freeze a session until `still` is closed, and return it. None if the session is not in memory."""
     context = opener.running.sessions.find_any(key.session_id)
     if context is None:
         return None
@@ -261,7 +264,10 @@ def _forget(held: Iterable[Held | None]) -> None:
 
 @contextmanager
 def _frozen(running: AgentActor, context: SessionContext) -> Iterator[None]:
-    """Freeze an idle session for the block: reject messages and hold back records. Afterwards it accepts messages again unless it was erased."""
+    """Freeze an idle session for the block: reject messages and hold back records.
+
+    After the block it accepts messages again, unless it was erased.
+    """
     context.closed = True
     if context.log is not None:
         context.log.pause()

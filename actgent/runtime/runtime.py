@@ -124,7 +124,7 @@ class Runtime(Introspection, Ratings, SessionMigration):
         self.journal = journal
         self.propagation = propagation
         self.drains: list[SessionPredicate] = []
-        """Filters of the sessions that are about to leave this process."""
+        """Filters of session ids: sessions that are about to leave this process."""
         around = SystemContext(policy=supervision, events=events, find_waiter=find_waiter)
         self._system = ActorSystem(nursery, around)
         self.timer = around.timer
@@ -216,12 +216,12 @@ class Runtime(Introspection, Ratings, SessionMigration):
         await trio.lowlevel.checkpoint()
 
     async def _watch_start(self) -> None:
-        """Log missing agents if the program never calls `ready`."""
+        """Wait until the start phase has ended. Then log the missing agents."""
         await self.agents.start_phase.wait_ended()
         await self._tell_waiting()
 
     async def _tell_waiting(self) -> None:
-        """Log once which agents have unfinished sessions in the journal and are not running."""
+        """Log once which agents are not running and have unfinished sessions in the journal."""
         if self.agents.start_phase.has_logged or self.journal is None:
             return
         self.agents.start_phase.has_logged = True
@@ -645,7 +645,7 @@ async def _acquire(journal: Journal) -> None:
 
 
 def _check_kinds(**given: tuple[object, type]) -> None:
-    """Raise if an argument has the wrong class.
+    """Raise if an argument is neither None nor an instance of its class.
 
     Raises:
         ConfigurationError: An argument is of another class; the text names the argument.

@@ -19,7 +19,7 @@ class _RemoteNode(WaitNode):
 
 
 _remote_nodes: WeakValueDictionary[str, _RemoteNode] = WeakValueDictionary()
-"""Name of a remote session -> its wait-graph node, while the remote session waits for a session here."""
+"""Wait-graph nodes of remote sessions that wait for a session in this process, by session name."""
 _NOTHING_LENT = nullcontext()
 sources_of_request: ContextVar[str] = ContextVar("sources_of_request", default="")
 """Untrusted sources that the client of an HTTP request named; empty for other work."""
@@ -35,10 +35,10 @@ def running_session() -> SessionContext | None:
 
 
 def sources_of_caller(target: SessionContext | None = None) -> str:
-    """Return the untrusted sources of the running turn for what it sends to a session, or to a new one; empty if there are none.
+    """Return the untrusted sources of the running turn for what it sends to session `target`.
 
-    The target has its own sources already. Withheld values in the running call are not among them. A request of an HTTP client
-    has the sources that the client named, which are those of a turn in another process.
+    None as target is a new session. The text is empty if there are no sources. Sources that the target already has are
+    omitted, and so are those of withheld values in the running call.
     """
     caller = running_session()
     if caller is None:
@@ -49,7 +49,7 @@ def sources_of_caller(target: SessionContext | None = None) -> str:
 
 
 def take_sources(target: SessionContext) -> None:
-    """Add the untrusted sources of a session to those of the calling session, which has waited for its answer."""
+    """Add the untrusted sources of session `target` to those of the calling session, which has read its answer."""
     caller = running_session()
     if caller is not None and caller is not target:
         note_sources(caller, join_origins(target.conversation.sources, target.conversation.given))

@@ -141,7 +141,7 @@ def _variables(running: AgentActor, timer: ScheduleTimer) -> Context:
 
 
 def _is_busy(running: AgentActor, context: SessionContext, timer: ScheduleTimer) -> bool:
-    """Return True if the last message of a schedule is unfinished."""
+    """Return True if the last message that a schedule sent is unfinished."""
     if not timer.last_id or not context.mailbox.pending:
         return False
     for begun in (context.turn, context.suspension):
@@ -151,6 +151,6 @@ def _is_busy(running: AgentActor, context: SessionContext, timer: ScheduleTimer)
 
 
 def _set_again(context: SessionContext, timer: ScheduleTimer) -> None:
-    """Restore the timer of a message that was not accepted, unless the schedule was removed."""
+    """Set the timer of a message again that was not accepted, unless its schedule was removed."""
     if not timer.schedule.cron or timer.id in context.timers:
         context.set_timer(timer)

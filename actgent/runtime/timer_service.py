@@ -42,7 +42,7 @@ RETRY_FULL_SECONDS = 1.0
 RETRY_FAILED_SECONDS = 30.0
 """Seconds until a timer is retried after its action failed."""
 INBOX_POLL_SECONDS = 0.05
-"""Seconds between checks of an inbox without room for timers."""
+"""Seconds between checks of an inbox that has no room for messages of timers."""
 
 TimerHandlers = Mapping[type[DurableTimer], Callable[..., Awaitable[None]]]
 """Action of each timer type, called with the loaded session and the timer.
@@ -66,14 +66,14 @@ class TimerService:
         self._handlers: TimerHandlers
         self._queue: deque[str] = deque()
         self._firing = 0
-        """Number of sessions that workers are processing."""
+        """Number of sessions whose timers are being fired by workers."""
         self._workers = 0
         self._nursery: trio.Nursery | None = None
         self._handle: TimerHandle | None = None
         self._handle_at = 0.0
-        """Time of the armed handle, by `Clock.steady`."""
+        """Time in seconds of `Clock.steady` at which the armed runtime timer fires."""
         self._looked_at = -math.inf
-        """Time of the last check, by trio's clock; -inf before the first."""
+        """Time of the last check in seconds of trio's clock; -inf before the first."""
         index.on_push = self._arm_for
 
     # --- life ------------------------------------------------------------------------------
@@ -143,7 +143,7 @@ class TimerService:
 
     @property
     def _room(self) -> int:
-        """Number of sessions that may still fire, one message each; half of the inbox is reserved for other senders."""
+        """Number of sessions that may still fire a timer. Half of the inbox is reserved for other senders."""
         share = max(1, self._inbox.capacity // 2)
         return max(0, share - len(self._inbox) - self._firing)
 

@@ -59,7 +59,7 @@ _SUSPEND, _END = Suspend(), End()
 
 
 def next_step(turn: Turn) -> Suspend | FailWith | End:
-    """Return whether a turn is suspended, fails or ends after its last model call."""
+    """Return the next step of a turn after its last model call: suspension, failure or end."""
     if turn.error is None and turn.pending_approvals is not None:
         return _SUSPEND
     error = turn.error if turn.stop is None else turn.stop
@@ -87,7 +87,7 @@ class TurnRunner:
         self.inbox = inbox
         self.sessions = sessions
         self.has_failed = False
-        """True after an unhandled exception in the agent: all turns are cut, and the agent restarts."""
+        """True after an unhandled exception in the agent. All turns fail, and the agent restarts."""
         self._core = core
         self._timer = timer
         self._wait_started = wait_started
@@ -101,11 +101,11 @@ class TurnRunner:
         self._nursery: trio.Nursery | None = None
         self._workers: Workers[SessionContext, Turn] | None = None
         self._held_up: list[tuple[SessionContext, Turn]] = []
-        """Turns to resume or fail once the agent has restarted."""
+        """Turns that are resumed or failed once the agent has restarted."""
         self._settling = 0
-        """Number of ended turns whose slots are about to be released."""
+        """Number of ended turns whose concurrency slots are about to be released."""
         self._is_cut_off = False
-        """True if the agent was cancelled, by its own failure or from outside."""
+        """True if the agent was cancelled: by its own failure or from outside."""
 
     def connect(
         self,
@@ -205,12 +205,15 @@ class TurnRunner:
             self._workers.start_with(turn.variables, context, turn)
 
     def try_claim(self, message: Message) -> bool:
-        """Claim the session of a message, so that its turn can `start`. Return False if the message has to be queued."""
+        """Claim the session of a message, so that `start` can run its turn.
+
+        Return False if the message must be queued.
+        """
         is_up = self._workers is not None and not (self.has_failed or self._is_cut_off)
         return is_up and self.inbox.try_claim(message)
 
     def try_claim_place(self, place: Place[Message]) -> bool:
-        """Claim the session of a message with a reserved inbox place. Return False if the message has to be queued."""
+        """Claim the session of a message with a reserved inbox place. Return False if the message must be queued."""
         is_up = self._workers is not None and not (self.has_failed or self._is_cut_off)
         return is_up and self.inbox.claim_place(place)
 
@@ -221,7 +224,7 @@ class TurnRunner:
         self._workers.start_with(acceptance.variables, context, turn)
 
     def _collect(self, message: Message) -> tuple[Message, ...]:
-        """Return a claimed message with the queued messages to answer together with it; empty if it is answered alone."""
+        """Return a claimed message and the queued messages to answer with it; empty if it is answered alone."""
         if not is_collected(message):
             return ()
         return (message, *self.inbox.take_along(message.session_id, is_collected))
@@ -290,7 +293,10 @@ class TurnRunner:
                 await self.turn_lifecycle.fail_turn(context, turn, error)
 
     async def _settle(self) -> None:
-        """Run a few checkpoints so that the answered caller can send its next message, before waiting callers get the slot."""
+        """Run a few checkpoints, so that the answered caller can send its next message.
+
+        Only then do waiting callers get the slot.
+        """
         self._settling += 1
         try:
             for _ in range(REPLY_CHECKPOINTS):
@@ -316,7 +322,7 @@ class TurnRunner:
             self.sessions.mark_idle(context)
 
     def _drop_unclaimed(self, context: SessionContext) -> None:
-        """End child sessions that an earlier process started and that the resumed turn did not call again."""
+        """End the child sessions that an earlier process started and that the resumed turn has not used again."""
         for child in context.children.pop_unclaimed() if context.children else ():
             child.closed = True
             host_of(child).resume_if_superseded(child)
@@ -324,7 +330,10 @@ class TurnRunner:
                 child.turn.interrupt("the caller is gone")
 
     async def _abandon_turn(self, context: SessionContext, turn: Turn) -> None:
-        """Handle a turn whose task was cancelled because the agent stops or fails, or the session moves."""
+        """Handle the cancellation of a turn's task.
+
+        The agent stops or fails, or the session moves to another process.
+        """
         if context.turn is not turn:
             return
         if context.has_moved:
@@ -465,7 +474,7 @@ class TurnRunner:
             log.add(SuspensionRecord(message_id=context.suspension.message.id, ids=ids))
 
     def superseded_by(self, message: Message) -> str:
-        """Return the reason why a suspended turn that answers `message` has to end early; empty if it does not."""
+        """Return the reason why the suspended turn of `message` must end early; empty if it need not."""
         if self.inbox.has_urgent(message.session_id):
             return URGENT_CAME
         is_urgent = message.priority is Priority.URGENT
@@ -494,10 +503,10 @@ class TurnRunner:
 
 
 def _queued(context: SessionContext) -> list[TurnFuture]:
-    """Return the callers of queued messages that accept waiting for approvals."""
+    """Return the futures of callers of queued messages that accept waiting for approvals."""
     futures = [each.future for each in (context.mailbox.acceptances or {}).values() if each.is_in]
     return [each for each in futures if each is not None and each.is_patient and not each.abandoned]
 
 
 def _ignore(_: SessionContext) -> None:
-    """Do nothing; default until `connect` is called."""
+    """Do nothing. Default callback until `connect` is called."""

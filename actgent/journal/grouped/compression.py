@@ -7,9 +7,9 @@ each body took an eighth of the CPU of a durable turn with 100 sessions at once 
 import zlib
 
 COMPRESSED = 0xD1
-"""The first byte of a compressed body. It is above every version of plain ones, so that an older actgent refuses it."""
+"""First byte of a compressed body. It is above every version of uncompressed bodies, so an older actgent rejects it."""
 _LEVEL, _WINDOW_BITS, _MEMORY_LEVEL = 1, 12, 4
-"""A window of 32 KB, the default, costs 14 us more a step than one of 4 KB."""
+"""Parameters of zlib. The default window of 32 KB costs 14 us more per step than a window of 4 KB."""
 _NAMES = (
     b"\x92\xa6opened\x83\xa5owner\x81\xa4name\xaacreated_at\xcbA\xda\xa5agent\xb0parent_id\xacparent_agent"
     b"\x92\xa6closed\x92\xa3due\x92\xa7changed\x92\xa8answered\x92\xa5fired\x92\xa5rated\x92\xa9suspended\x92\xa7resumed"
@@ -37,15 +37,19 @@ _NAMES = (
     b"\xa6prompt\xa8\xa7seconds\xcb?\x92\xa5spent\x84\xa4turn\xa2of\xb5\xaatool_calls\x01\xa7seconds\xcb?"
     b"\x92\xa7started\x81\xa8call_ids\x91"
 )
-"""The dictionary. It never changes, since journals on disk need it; another one needs another first byte."""
+"""Dictionary of the compression. It must never change, since journals on disk need it. Another dictionary needs
+another first byte.
+"""
 _BYTE = bytes([COMPRESSED])
 _new = zlib.compressobj(_LEVEL, zlib.DEFLATED, -_WINDOW_BITS, _MEMORY_LEVEL, zlib.Z_DEFAULT_STRATEGY, _NAMES)
 SHORTEST_BYTES = 400
-"""Length from which a body is compressed. Of BFCL's bodies, a fifth is that long. They hold two thirds of what compression saves."""
+"""Length in bytes from which a body is compressed. A fifth of BFCL's bodies are that long and account for two thirds
+of the savings.
+"""
 
 
 def compress(body: bytes) -> bytes:
-    """Return a body in compressed form, or unchanged if it is short or if that is not longer."""
+    """Return a body compressed. Return it unchanged if it is short, or if compression does not make it shorter."""
     if len(body) < SHORTEST_BYTES:
         return body
     compressor = _new.copy()  # a new one takes twice as long
@@ -54,7 +58,7 @@ def compress(body: bytes) -> bytes:
 
 
 def expand(body: bytes) -> bytes:
-    """Return the body that `compress` was given. A body that is not compressed is returned unchanged."""
+    """Return the original of a body that `compress` returned."""
     if body[0] != COMPRESSED:
         return body
     return zlib.decompressobj(-_WINDOW_BITS, _NAMES).decompress(body[1:])

@@ -45,13 +45,13 @@ class _Stored:
     _records: tuple[Record, ...] | None = None
 
     async def decode(self, *, with_records: bool) -> Written:
-        """Return the step. Read the journal if its records refer to earlier ones."""
+        """Return the decoded step. The journal is read if its records refer to earlier records."""
         if with_records and not self._know_records():  # the records refer to an earlier step
             self._records = await self.read(self.key, self.row.first - 1, self.row.count)
         return self._written(with_records=with_records)
 
     def decode_now(self, *, with_records: bool) -> Written | None:
-        """Return the step; None if the journal must be read for it."""
+        """Return the decoded step without waiting; None if the journal must be read for it."""
         if with_records and not self._know_records():
             return None
         return self._written(with_records=with_records)
@@ -68,7 +68,7 @@ class _Stored:
         )
 
     def _know_records(self) -> bool:
-        """Decode the records once. Return False if they refer to an earlier step."""
+        """Decode the records once. Return False if they refer to an earlier step, so that the journal must be read."""
         if self._records is None:
             try:
                 self._records = self._decode()
@@ -83,11 +83,9 @@ class _Stored:
         return tuple(resolve(records)) if any(map(refers, records)) else records
 
     def _with_given_values(self, records: tuple[Record, ...]) -> tuple[Record, ...]:
-        """Return records whose state changes have whole values, taken from the original records.
+        """Return the records with whole values in their state changes, taken from the original records.
 
-        The values must not be changed.
-
-        So readers of a state difference need no read of the journal.
+        The values must not be changed. So readers of a state difference need no read of the journal.
         """
         if len(self.given) != len(records):
             return records
@@ -102,7 +100,7 @@ class _Stored:
 
 
 def are_fixed(records: Iterable[Record]) -> bool:
-    """True if nothing in the records can have been modified since the write, so that they need not be decoded.
+    """True if the records contain only immutable values, so that readers can share them without decoding.
 
     Most turns contain only texts and numbers. The check runs for each step that has a reader.
     """
@@ -190,7 +188,7 @@ class FeedPublisher:
     ) -> None:
         """Publish written rows, one per session, in the order of the writes.
 
-        `given` has the original records of each row.
+        `given` contains the original records of each row.
         """
         everything = self._backlogs.get(None)
         for row, key, records in zip(rows, keys, given, strict=True):
@@ -207,9 +205,9 @@ class FeedPublisher:
                 backlog.put(Erased(session_id=key.session_id, agent=key.agent))
 
     def fence_readers(self, is_lost: Callable[[str], bool], error: ActgentError) -> None:
-        """End the readers of single sessions that another process writes now, with an error.
+        """End the readers of single sessions that another process writes now, with `error`.
 
-        Readers of all sessions stay.
+        Readers of all sessions continue.
         """
         for key in [each for each in self._backlogs if each is not None and is_lost(each.session_id)]:
             self._backlogs.pop(key).finish(error)

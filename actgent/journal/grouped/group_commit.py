@@ -59,9 +59,9 @@ logger = logger_of(__name__)
 FLUSH_DELAY_SECONDS = 0.05
 """Maximum seconds that a step without a waiting caller is delayed to be written with others."""
 ALL_SESSIONS = SessionKey("", "")
-"""Key of a step without records that waits for the steps of all sessions."""
+"""Key of a step without records. The step is complete after the steps of all sessions."""
 ACQUIRE_TIMEOUT_SECONDS = 0.5
-"""Seconds that `acquire` waits for a terminating owner to release the journal."""
+"""Seconds for which `acquire` waits for a terminating owner to release the journal."""
 RETRY_SECONDS = 1.0
 """Seconds between retries of failed steps without a waiting caller."""
 CLOSE_TIMEOUT_SECONDS = 10.0
@@ -76,12 +76,12 @@ class _Transaction:
 
     heads: dict[SessionKey, Head]
     before: Mapping[SessionKey, Head]
-    """The heads before the transaction."""
+    """Heads of the sessions before the transaction."""
     rows: list[Row]
     given: list[Sequence[Record]]
-    """The original records of each row."""
+    """Original records of each row, as the writers passed them."""
     at: float
-    """Start of the transaction: Unix time in seconds."""
+    """Start time of the transaction as Unix time in seconds."""
 
 
 @attrs.define(eq=False)
@@ -92,9 +92,9 @@ class _StartedGroup:
     transaction: _Transaction
     work: Work
     leader: QueuedStep | None
-    """The step whose caller waits for the storage instead of the writer task; None if the writer task waits."""
+    """Queued step whose caller waits for the storage instead of the writer task; None if the writer task waits."""
     is_left: bool = False
-    """True if the leading caller waits no more."""
+    """True if the caller of the leading step has stopped waiting."""
 
 
 class GroupedJournal(StoredJournal):
@@ -224,7 +224,7 @@ class GroupedJournal(StoredJournal):
             await trio.lowlevel.checkpoint()
 
     def _may_be_second(self, step: JournalStep) -> bool:
-        """True if the id of the new session of this step may be taken, so that the caller must wait for the outcome."""
+        """True if the id of a new session may be taken, so that its caller must wait for the outcome of the step."""
         is_there = self._queue.has_unwritten(step.key) or step.key in self._heads.by_key
         return step.creation is not None and (step.is_refused or (is_there and step.begins))
 
@@ -298,7 +298,7 @@ class GroupedJournal(StoredJournal):
             await self._drop_snapshots(SessionKey(agent, session_id), epoch)
 
     async def _resolve(self, key: SessionKey) -> None:
-        """Write the queued steps of a session, and roll back a failed step that may be stored."""
+        """Write the queued steps of a session. Roll back a failed step that may be stored."""
         await self._flush_session(key)
         if key in self._heads.uncertain:
             async with self._storage:
@@ -306,7 +306,10 @@ class GroupedJournal(StoredJournal):
 
     @asynccontextmanager
     async def _all_written(self) -> AsyncGenerator[None, None]:
-        """Write the queued steps of all sessions, except those without space, and lock the storage for the block."""
+        """Write the queued steps of all sessions, then lock the storage for the block.
+
+        Sessions that do not fit on the disk are skipped.
+        """
         with suppress(JournalFull):
             await self._flush(ALL_SESSIONS)
         async with self._storage:
@@ -434,13 +437,16 @@ class GroupedJournal(StoredJournal):
                 raise
 
     def _doubt_all(self) -> None:
-        """Mark all sessions as possibly erased."""
+        """Mark all cached sessions as possibly erased."""
         self._heads.by_key.clear()
         self._queue.note_possibly_erased()
         self._pages.forget_counts()
 
     def _forget_erased(self, gone: Sequence[SessionKey]) -> None:
-        """Remove erased sessions from the caches and drop their failed steps, which would create them again without the first step."""
+        """Remove erased sessions from the caches.
+
+        Drop their failed steps, which would create the sessions again without their first record.
+        """
         self._heads.erase(gone)
         for key in gone:
             self._queue.failed.pop(key, None)
@@ -521,7 +527,7 @@ class GroupedJournal(StoredJournal):
         await waiting.wait()
 
     async def _lead(self, begun: _StartedGroup) -> None:
-        """Wait for the storage instead of the writer task, and complete the group. The writer task does the rest."""
+        """Wait for the storage in the task of a caller, and complete the group. The writer task does the rest."""
         try:
             await self._wait_led(begun.work)
         finally:
@@ -545,7 +551,7 @@ class GroupedJournal(StoredJournal):
         return not self._needs_write or self._start_next()
 
     async def _flush(self, key: SessionKey) -> None:
-        """Wait until all queued steps are complete. Raise the errors of this session's steps."""
+        """Wait until all queued steps are complete. Raise the errors of the steps of session `key`."""
         if key == ALL_SESSIONS and self._queue.is_empty:
             self._check_epoch(self._epoch)
             await trio.lowlevel.checkpoint()
@@ -554,7 +560,7 @@ class GroupedJournal(StoredJournal):
 
     @trio.lowlevel.enable_ki_protection
     async def _run_timer(self, scope: trio.CancelScope) -> None:
-        """Write steps without waiting callers, and time out callers.
+        """Start writes of steps without waiting callers, and time out callers, until cancelled.
 
         One timer is cheaper than a deadline per step.
         """
@@ -620,7 +626,7 @@ class GroupedJournal(StoredJournal):
     def _request_write(self, leader: QueuedStep | None = None) -> _StartedGroup | None:
         """Request a write of the queue.
 
-        Return the started group if the caller of `leader` must wait for the storage.
+        Return the started group if the caller of step `leader` must wait for the storage.
         """
         self._needs_write = True
         if not self._is_idle or self._started is not None:
@@ -631,7 +637,7 @@ class GroupedJournal(StoredJournal):
 
     @trio.lowlevel.enable_ki_protection
     def _start_next(self, leader: QueuedStep | None = None) -> bool:
-        """Start writing the queue. Return False if something must be awaited first."""
+        """Start to write the queue. Return False if it cannot start without waiting."""
         queue, known = self._queue, self._heads.by_key
         if not self._may_start or not self._storage.value or self._heads.uncertain or queue.failed:
             return False
@@ -703,7 +709,7 @@ class GroupedJournal(StoredJournal):
             self._queue.finish(group)
 
     async def _is_over(self, begun: _StartedGroup) -> bool:
-        """True if a started group is written; raises its error."""
+        """Return True if a started group is written. Raise its error if it failed."""
         try:
             await self._see_written(begun.transaction, begun.work.result)
         except HeadFound:
@@ -736,7 +742,10 @@ class GroupedJournal(StoredJournal):
         await self._see_written(transaction, written)
 
     async def _admit(self, group: list[QueuedStep]) -> tuple[Steps, Mapping[SessionKey, Head]]:
-        """Return the steps of a group to write, and the heads before them. Reject duplicate and erased sessions."""
+        """Return the steps of a group to write, by session, and the heads before them.
+
+        Duplicate and erased sessions are rejected.
+        """
         if self._queue.possibly_erased:
             self._queue.drop_erased(await self._find_there(sorted(self._queue.possibly_erased)))
         by_session = self._queue.by_session(group)
@@ -748,7 +757,7 @@ class GroupedJournal(StoredJournal):
         return self._queue.reject_duplicates(group, by_session, before), before
 
     async def _find_there(self, keys: Sequence[SessionKey]) -> set[SessionKey]:
-        """Return the sessions that exist. A damaged session counts as existing."""
+        """Return those of the sessions that exist in the storage. A damaged session counts as existing."""
         try:
             return {*await self._read_heads(keys)}
         except JournalDamaged:
@@ -768,7 +777,7 @@ class GroupedJournal(StoredJournal):
     def _place(
         self, by_session: Mapping[SessionKey, Sequence[JournalStep]], before: Mapping[SessionKey, Head]
     ) -> _Transaction:
-        """Build the rows and heads of the steps."""
+        """Return the transaction that writes the steps: its rows and the new heads."""
         now, rows, given = time.time(), [], []
         heads: dict[SessionKey, Head] = {}
         for key, steps in by_session.items():
@@ -780,7 +789,7 @@ class GroupedJournal(StoredJournal):
         return _Transaction(heads, before, rows, given, now)
 
     async def _see_written(self, transaction: _Transaction, written: "outcome.Outcome[None] | None") -> None:
-        """Note a transaction as written, or raise its error."""
+        """Record that a transaction was written, or raise its error."""
         heads = transaction.heads
         try:
             if written is not None:
@@ -806,9 +815,9 @@ class GroupedJournal(StoredJournal):
             self._feed.publish(transaction.rows, transaction.heads, transaction.given, self.identity)
 
     async def _is_written(self, heads: Mapping[SessionKey, Head], before: Mapping[SessionKey, Head]) -> bool:
-        """True if a transaction that failed at commit is stored nevertheless.
+        """True if a transaction whose commit failed is stored nevertheless.
 
-        Otherwise mark its sessions as uncertain if the storage fails again.
+        If the storage fails again, its sessions are marked as uncertain.
         """
         try:
             return await self._read_heads(sorted(heads)) == heads
@@ -817,7 +826,7 @@ class GroupedJournal(StoredJournal):
             return False
 
     async def _resolve_uncertain(self, keys: Iterable[SessionKey]) -> None:
-        """Roll back failed steps that may be stored, because they may be retried."""
+        """Roll back the failed steps of sessions that may be stored, because callers may retry the steps."""
         uncertain = self._heads.uncertain
         for key in [each for each in keys if each in uncertain]:
             self._pages.forget()

@@ -29,7 +29,7 @@ class HeadCache:
     uncertain: dict[SessionKey, Head | None] = attrs.field(factory=dict)
     """Sessions whose last step failed and may be stored, with their heads before that step; None for a new session."""
     _numbers: Iterator[int] = attrs.field(init=False, factory=lambda: itertools.count(1))
-    """Numbers of the sessions that begin in this epoch."""
+    """Counter that numbers the sessions created in this epoch."""
 
     def begin_epoch(self) -> None:
         """Clear the cache when an epoch begins. Uncertain sessions stay uncertain."""
@@ -46,7 +46,10 @@ class HeadCache:
             known.popitem(last=False)
 
     def certain(self, key: SessionKey) -> Head | None:
-        """Return the cached head of a session; None if it is not cached or the session is uncertain."""
+        """Return the cached head of a session.
+
+        None if it is not cached, or the last write to the session is uncertain.
+        """
         return None if key in self.uncertain else self.by_key.get(key)
 
     def evict(self, keys: Iterable[SessionKey]) -> None:
@@ -61,7 +64,7 @@ class HeadCache:
             self.uncertain.pop(key, None)
 
     def mark_uncertain(self, keys: Iterable[SessionKey], before: Mapping[SessionKey, Head]) -> None:
-        """Mark sessions whose last step may or may not be stored, with their heads before it."""
+        """Mark sessions whose last step may or may not be stored. `before` contains their heads before that step."""
         self.uncertain.update({key: before.get(key) for key in keys})
 
     def mark_rolled_back(self, key: SessionKey) -> None:
@@ -72,7 +75,7 @@ class HeadCache:
     def begin(
         self, step: JournalStep, new_heads: Mapping[SessionKey, Head], *, epoch: int, now: float
     ) -> Head:
-        """Return the head of a new session. Its parent session is in the cache or among the new heads `beside`."""
+        """Return the head of a new session. Its parent session must be in the cache or among `new_heads`."""
         above = find_parent(step)
         parent = None if above is None else new_heads.get(above) or self.by_key.get(above)
         return begin_head(step, name_series(epoch, next(self._numbers)), parent, now=now)

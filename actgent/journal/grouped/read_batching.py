@@ -19,7 +19,7 @@ from actgent.journal.session_lists import SessionKey
 from .row_format import Head
 
 GROUP_READS = 64
-"""Maximum number of requests that are answered in one read."""
+"""Maximum number of requests that one read answers."""
 GROUP_RECORDS = 1000
 """Number of records after which a read of several sessions stops, because writers wait for the read."""
 
@@ -36,13 +36,15 @@ class Stored:
 
 
 Found = outcome.Outcome[Stored]
-"""A session, or the error of reading it."""
+"""Read session, or the error of reading it."""
 ReadSome = Callable[[Sequence[SessionKey]], Awaitable[Sequence[Found]]]
-"""Function that reads sessions in the given order: at least the first, and more until `GROUP_RECORDS` records."""
+"""Function that reads sessions in the given order: at least the first, then more until it has read `GROUP_RECORDS`
+records.
+"""
 Request = TypeVar("Request", bound=Hashable)
 T = TypeVar("T")
 ReadTogether = Callable[[Sequence[Request]], Awaitable[Sequence[outcome.Outcome[T]]]]
-"""Function that answers requests in the given order: at least the first, and more up to the function's own limit."""
+"""Function that answers requests in the given order: at least the first, then more up to its own limit."""
 
 
 @attrs.frozen
@@ -51,7 +53,7 @@ class PageRequest:
 
     key: SessionKey
     after: int
-    """Number of the record before the first requested one."""
+    """Number of the record before the first record to return."""
     limit: int
     """Maximum number of records."""
 
@@ -76,7 +78,7 @@ class _Reading:
     by: ReadTogether[Any, Any]
     found: outcome.Outcome[Any] | None = None
     woken: trio.Event = attrs.field(factory=trio.Event)
-    """Event that is set when another task has read the answer, or when this task must read next."""
+    """Set when another task has read the answer, or when this task has to read next."""
 
 
 class ReadBatcher:
@@ -90,7 +92,7 @@ class ReadBatcher:
         self._waiting: list[_Reading] = []
 
     async def read(self, request: Request, by: ReadTogether[Request, T]) -> T:
-        """Return the answer to a request, read together with the waiting requests that have the same `by`.
+        """Return the answer to a request. It is read together with the waiting requests that have the same `by`.
 
         Raises:
             JournalDamaged, WireError: The answer cannot be read.
@@ -114,7 +116,7 @@ class ReadBatcher:
         return answer
 
     async def _read_group(self) -> None:
-        """Answer the first request, and the other requests with the same `by`."""
+        """Read the answers to the first waiting request and to the others with the same `by`."""
         by = self._waiting[0].by
         group = [reading for reading in self._waiting if reading.by == by][:GROUP_READS]
         for reading, found in zip(group, await self._read_together(group), strict=False):

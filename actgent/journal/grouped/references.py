@@ -23,7 +23,7 @@ from actgent.journal.state_patches import with_values
 
 
 def refer(record: AgentMessageRecord) -> AgentMessageRecord:
-    """Return the record without its tool results, as references to the earlier `CallFinishedRecord` records."""
+    """Return a record whose tool results are replaced by references to the earlier `CallFinishedRecord` records."""
     ids = tuple(result.call_id for result in record.message.tool_results)
     return attrs.evolve(record, message=attrs.evolve(record.message, parts=()), results=ids)
 
@@ -61,7 +61,7 @@ def resolve(records: Iterable[Record], *, is_partial: bool = False) -> list[Reco
 def _follow_state(
     values: dict[str, Any], record: StateChangeRecord | StateRollbackRecord, *, is_partial: bool
 ) -> StateChangeRecord | StateRollbackRecord:
-    """Return a change record with whole values, and update `values` for later differences."""
+    """Return a change record with whole values, and update `values` for later records."""
     if type(record) is StateRollbackRecord:
         values.clear()  # the next change of each key has the whole value
         return record
@@ -75,7 +75,7 @@ def _follow_state(
 
 
 def _with_words(outcome: OutcomeRecord, answer: str) -> OutcomeRecord:
-    """Return the outcome with its text and data, copied from the text of the answer."""
+    """Return the outcome with its text and data filled in from the text of the answer."""
     text, data = outcome.text, outcome.data
     if outcome.text_at:
         text = answer[slice(*outcome.text_at)]

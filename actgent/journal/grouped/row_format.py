@@ -48,11 +48,11 @@ from .compression import compress, expand
 from .references import resolve
 
 TO_ERASE = -1.0
-"""Value of `Head.due` of a session that is to be erased."""
+"""Value of `Head.due` of a session that must be erased."""
 _VERSION = bytes([SCHEMA_VERSION])
-"""First byte of the body of a step: its schema version."""
+"""First byte of a step's body: the schema version."""
 _DIGEST = 8
-"""Bytes of the digest of a message id in a head."""
+"""Size in bytes of the digest of a message id in a head."""
 
 
 @attrs.define
@@ -63,9 +63,11 @@ class JournalStep:
     count: int
     body: bytes
     marks: Sequence[Record] = ()
-    """The records that change the head."""
+    """Records of the step that change the head."""
     given: Sequence[Record] = ()
-    """The original records, which may have been modified since; empty if only the bytes are known."""
+    """Original records as the writer passed them, which may have been modified since; empty if only the bytes are
+    known.
+    """
     creation: Creation | None = None
     """Creation of the session, if the session is new."""
     follows: bool = False
@@ -73,7 +75,7 @@ class JournalStep:
 
     @property
     def begins(self) -> bool:
-        """True if this step has the first record of a session."""
+        """True if the step contains the first record of a session."""
         return _opened_in(self) is not None
 
     @property
@@ -125,7 +127,7 @@ class Head:
     updated_at: float = 0.0
     records: int = 0
     pending: bytes = b""
-    """Digests of the accepted messages that are not completed, in order."""
+    """Digests of the messages that are accepted and not completed, in order."""
     closed: bool = False
     due: float = 0.0
     suspended: bool = False
@@ -169,7 +171,7 @@ class Head:
 
 
 _LOOK_BACK = 100
-"""Number of earlier records that are read first if a page refers to earlier records."""
+"""Number of earlier records to read first if a page refers to earlier records."""
 _make_head, _make_row, _make_step = (
     fast_constructor(Head),
     fast_constructor(Row),
@@ -278,7 +280,7 @@ def decode_page(
 
 
 def _first(rows: Sequence[Row], after: int) -> int:
-    """Return the number of the first record in the rows, which may be before `after` if they share a row."""
+    """Return the number of the first record in the rows. It may be before `after` if both are in the same row."""
     return rows[0].first if rows and after and rows[0].first <= after + 1 else after + 1
 
 
@@ -358,7 +360,7 @@ def _decode(body: bytes) -> tuple[Record, ...]:
 
 
 def _check_text(name: str, text: str) -> None:
-    """Raise `NotSerializable` if databases cannot store the text."""
+    """Raise `NotSerializable` if databases cannot store the text. `name` is its name in the error."""
     if not is_storable(text):
         raise NotSerializable(name, "the text has a NUL character or a lone surrogate")
 
@@ -425,8 +427,7 @@ def place_step(
 ) -> tuple[Row, Head]:
     """Return the row of a step after the existing rows, and the new head.
 
-    The body is encrypted if there are keys. Otherwise it is compressed. Both together would leak content by the
-    length.
+    The body is encrypted if there are keys. Otherwise it is compressed. Both together would leak content by the length.
     """
     first = before.records + 1
     if keys is None:
@@ -496,13 +497,13 @@ def _digest(message_id: str) -> bytes:
 def checksum_row(
     series: str, first: int, count: int, *, body: bytes, identity: bytes, at: float | None = None
 ) -> int:
-    """Return the CRC-32 of a row, its position, its time if any, and the identity of the journal."""
+    """Return the CRC-32 of a row's body, its position, its time if it has one, and the identity of the journal."""
     place = f"{series}\0{first}\0{count}" if at is None else f"{series}\0{first}\0{count}\0{at!r}"
     return zlib.crc32(body, zlib.crc32(place.encode(), zlib.crc32(identity)))
 
 
 def _place(series: str, first: int, count: int, identity: bytes) -> bytes:
-    """Return the position that an encrypted row is bound to."""
+    """Return bytes that identify a row's position, to which an encrypted body is bound."""
     return identity + f"{series}\0{first}\0{count}".encode()
 
 
@@ -545,4 +546,4 @@ _pack_fields = Packers().pack
 _FIELDS_OF_VERSION_1 = HEAD_FIELDS.index("closed") + 1
 _FIELDS_OF_VERSION_3 = HEAD_FIELDS.index("suspended") + 1
 CHANGING = ("updated_at", "records", "pending", "closed", "due", "suspended")
-"""Fields that change with steps after the first one."""
+"""Names of the head fields that change with later steps."""

@@ -16,9 +16,9 @@ from actgent.journal.session_lists import NO_COUNTS, Cursor, SessionFilter, Sess
 from .row_format import Head
 
 SESSIONS_PER_UPDATE = 500
-"""Number of sessions whose list order is updated in one transaction. Writers wait for the transaction."""
+"""Maximum number of sessions whose list order is updated in one transaction. Writers wait for the transaction."""
 MAX_CHANGED_SESSIONS = 10_000
-"""Maximum number of remembered changed sessions. If more change, all sessions are compared."""
+"""Maximum number of changed sessions that are remembered. If more change, all sessions are compared."""
 _FIRST = SessionKey("", "")
 
 
@@ -26,13 +26,13 @@ class SessionListStorage(Protocol):
     """Methods of a storage for lists of sessions. The storage is locked during each call."""
 
     async def resolve_all(self) -> None:
-        """Roll back the steps that failed and may be stored."""
+        """Roll back failed steps that may be stored."""
 
     async def list_changed(self, after: SessionKey, limit: int) -> list[SessionKey]:
         """Return up to `limit` sessions after the key `after` whose list order is outdated."""
 
     async def update_list_order(self, keys: Sequence[SessionKey]) -> None:
-        """Copy the last change of these sessions to the list order."""
+        """Update the list order of these sessions to their last change."""
 
     async def select_page(self, wanted: SessionFilter, after: Cursor | None, limit: int) -> list[Head]:
         """Return up to `limit` heads in order of the last change."""
@@ -62,7 +62,7 @@ class Pages:
         self._states = None
 
     def note(self, heads: Mapping[SessionKey, Head], before: Mapping[SessionKey, Head]) -> None:
-        """Note the sessions that were written. `before` has their heads before the write."""
+        """Record which sessions were written. `before` contains their heads before the write."""
         if self._changed is not None:
             self._changed.update(heads)
             if len(self._changed) > MAX_CHANGED_SESSIONS:
@@ -72,7 +72,7 @@ class Pages:
             self._states.subtract((key.agent, before[key].state) for key in heads if key in before)
 
     async def select(self, wanted: SessionFilter, after: Cursor | None, limit: int) -> list[Head]:
-        """Return a page of sessions, after updating the list order of changed sessions."""
+        """Return a page of sessions. The list order of changed sessions is updated before."""
         async with self._turn:
             await self._update_all_list_orders()
         async with self._storage:

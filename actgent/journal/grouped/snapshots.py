@@ -21,7 +21,7 @@ class SnapshotRow:
     series: str
     records: int
     last: int
-    """Checksum of the row that holds the last covered record."""
+    """Checksum of the row that contains the last record that the snapshot covers."""
     version: int
     body: bytes
     checksum: int
@@ -33,9 +33,9 @@ SNAPSHOT_FIELDS = tuple(field.name for field in attrs.fields(SnapshotRow))
 def place_snapshot(
     snapshot: Snapshot, series: str, last: int, *, identity: bytes, keys: Keys | None
 ) -> SnapshotRow:
-    """Return the stored row of a snapshot, encrypted if there are keys.
+    """Return the row to store for a snapshot, encrypted if there are keys.
 
-    `last` is the checksum of the row with its last record.
+    `last` is the checksum of the row that contains the last covered record.
     """
     body = snapshot.body
     if keys is not None:

@@ -34,7 +34,7 @@ GROUP_BYTES = 16_000_000
 
 
 Steps = dict[SessionKey, list[JournalStep]]
-"""Steps of a group by session."""
+"""Steps of one group by session, in the order in which they are written."""
 
 
 @attrs.define(eq=False)
@@ -44,7 +44,7 @@ class QueuedStep:
     step: JournalStep
     epoch: int
     is_retried: bool = False
-    """True if the step is retained for a retry when the write fails, even though a task waits for it."""
+    """True if the step is kept for a retry after a failed write, even though a task waits for it."""
     is_over: bool = False
     error: ActgentError | None = None
     task: trio.lowlevel.Task | None = None
@@ -93,7 +93,7 @@ class StepQueue:
     steps: deque[QueuedStep] = attrs.field(factory=deque)
     """Queued steps in order of arrival, without the group that is being written."""
     writing: Sequence[QueuedStep] = ()
-    """The group that is being written."""
+    """Queued steps of the group that is being written."""
     failed: dict[SessionKey, list[JournalStep]] = attrs.field(factory=dict)
     """Failed steps by session that no caller retries. They are written before the next step of their session."""
     possibly_erased: set[SessionKey] = attrs.field(factory=set)
@@ -142,7 +142,10 @@ class StepQueue:
     # --- a group --------------------------------------------------------------------------
 
     def sessions_beginning(self, known: Mapping[SessionKey, Head]) -> Sequence[SessionKey] | None:
-        """Return the sessions that begin in the queue; None if heads must be read before the queue can be written."""
+        """Return the sessions that begin in the queue.
+
+        None if heads must be read from the storage before the queue can be written.
+        """
         for queued in self.steps:
             step = queued.step
             if step.count and (step.creation is not None or step.key not in known):
@@ -243,7 +246,7 @@ class StepQueue:
     # --- outcome --------------------------------------------------------------------------
 
     def finish(self, group: list[QueuedStep]) -> None:
-        """Complete a written group and wake its waiting tasks."""
+        """Complete the steps of a written group, and wake the tasks that wait for them."""
         for queued in group:
             if self.failed:
                 self.failed.pop(queued.step.key, None)
@@ -251,9 +254,9 @@ class StepQueue:
                 self._answer(queued)
 
     def fail(self, group: Iterable[QueuedStep], error: JournalError | Fenced) -> bool:
-        """Set the error of all steps of a group.
+        """Fail all steps of a group with an error.
 
-        Return True if steps without a waiting task were retained for a retry.
+        Return True if steps without a waiting task were kept for a retry.
         """
         is_any_retained = False
         for queued in group:
@@ -272,14 +275,14 @@ class StepQueue:
         self.possibly_erased = {key for key, steps in self.failed.items() if not steps[0].begins}
 
     def drop_erased(self, there: Container[SessionKey]) -> None:
-        """Drop the failed steps of possibly erased sessions that are not in `there`."""
+        """Drop the failed steps of possibly erased sessions, except of the sessions `there`, which exist."""
         for key in self.possibly_erased:
             if key not in there:
                 self.failed.pop(key, None)
         self.possibly_erased.clear()
 
     def drop(self, error: Fenced) -> None:
-        """Fail all queued steps with an error, and drop the failed steps that were retained."""
+        """Fail all queued steps with an error, and drop the failed steps that were kept for a retry."""
         waiting = [*self.steps]
         self.steps.clear()
         self.failed.clear()
@@ -308,7 +311,10 @@ class StepQueue:
 
 
 def _admit(steps: Iterable[JournalStep], *, is_there: bool) -> list[JournalStep]:
-    """Return the steps of a session without those of other creations with the same id, and mark those creations as rejected."""
+    """Return the steps of a session that may be written.
+
+    Steps of other creations of the same id are left out, and these creations are marked as rejected.
+    """
     admitted = []
     for step in steps:
         if is_there and step.begins and step.creation is not None:
@@ -328,7 +334,7 @@ def _tell(creation: Creation, queued: QueuedStep) -> None:
 
 
 def _again(error: JournalError | Fenced) -> ActgentError:
-    """Return a copy of the error, so that waiting tasks do not share a traceback."""
+    """Return a copy of an error, so that tasks that wait for one write do not share a traceback."""
     fresh = error if isinstance(error, JournalDamaged) else type(error)(*error.args)
     fresh.__cause__ = error.__cause__
     return fresh

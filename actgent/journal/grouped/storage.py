@@ -34,7 +34,7 @@ class StoredJournal(Journal):
     identity: bytes = b""
     """Identity of the storage, part of each checksum. Set by `_acquire_storage`."""
     _writer: trio.lowlevel.Task | None = None
-    """The writer task while it is idle; see `_wait_called`."""
+    """Writer task while it waits in `_wait_called`; None otherwise."""
 
     @abc.abstractmethod
     async def _acquire_storage(self) -> int:
@@ -66,27 +66,28 @@ class StoredJournal(Journal):
     def _prepare_writing(
         self, rows: Sequence[Row], heads: Sequence[Head], new: Sequence[SessionKey], *, is_led: bool
     ) -> Any:
-        """Start a write without waiting and return its `Work`. Wake the writer task when the write is complete.
+        """Prepare or start a write without waiting, and return its `Work`.
 
-        If one of the `new` sessions exists, nothing is written and the result is `HeadFound`. With `is_led`, the
-        write starts when a task calls `_wait_led`, and only that task is woken at the end.
+        Wake the writer task when the write is complete. If one of the `new` sessions exists, nothing is written and the
+        result is `HeadFound`. With `is_led`, the write starts when a task calls `_wait_led`, and only that task is
+        woken at the end.
         """
         raise NotImplementedError
 
     async def _wait_led(self, work: Any) -> None:
-        """Wait until a led write is complete.
+        """Wait until a write with `is_led` is complete.
 
-        If the wait is cancelled the write continues, and another task may wait for it.
+        If the wait is cancelled, the write continues and another task may wait for it.
         """
         raise NotImplementedError
 
     def _stop_waiting(self, work: Any) -> None:
-        """End the wait of the task in `_wait_led`; the write continues."""
+        """End the wait of the task in `_wait_led`, while the write continues."""
         raise NotImplementedError
 
     @trio.lowlevel.enable_ki_protection  # Ctrl-C here would leave a task registered that no longer waits
     async def _wait_called(self) -> None:
-        """Wait until `_call` is called or a write from `_prepare_writing` is complete. May return early."""
+        """Wait until `_call` is called or a prepared write is complete. This may return early."""
 
         def leave(_: object) -> trio.lowlevel.Abort:
             self._writer = None
@@ -96,7 +97,7 @@ class StoredJournal(Journal):
         await trio.lowlevel.wait_task_rescheduled(leave)
 
     def _call(self) -> None:
-        """Wake the writer task. Rescheduling it directly is cheaper than an event."""
+        """Wake the writer task in `_wait_called`. Rescheduling it directly is cheaper than an event."""
         if self._writer is not None:
             trio.lowlevel.reschedule(self._writer)
             self._writer = None
@@ -106,7 +107,7 @@ class StoredJournal(Journal):
         """Reset a session to this head and delete later rows. If `head` is None, delete the session."""
 
     async def _newest_body(self) -> bytes | None:
-        """Return the stored body of a recently written row; None if there is no row."""
+        """Return the stored body of a recently written row; None if there are no rows."""
         return None
 
     @abc.abstractmethod

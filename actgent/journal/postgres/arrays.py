@@ -15,7 +15,9 @@ import psycopg
 from psycopg.types.string import BytesBinaryDumper
 
 _BEGIN = struct.Struct("!iiIii")
-"""Header: number of dimensions, flag for NULL values, type of the values, their number, and the index of the first."""
+"""Struct of an array header: number of dimensions, flag for NULL values, object id of the type, number of values,
+first index.
+"""
 _EMPTY = struct.Struct("!iiI")
 _NULL = b"\xff\xff\xff\xff"
 _pack_length = struct.Struct("!i").pack
@@ -35,7 +37,7 @@ psycopg.adapters.register_dumper(Array, _ArrayDumper)
 
 
 Pieces = Iterable[bytes]
-"""Encoded values, each after its length."""
+"""Encoded values, each preceded by its length."""
 
 
 def _sized(values: Sequence[bytes]) -> Pieces:
@@ -62,11 +64,11 @@ _KINDS: dict[str, tuple[int, Callable[[Sequence[Any]], Pieces]]] = {
     "text": (25, _texts),
     "float8": (701, _fixed("d")),
 }
-"""Object id of each type, which is the same on all servers, and the encoder of its values."""
+"""Object id of each type, which is equal on all servers, and the encoder of its values."""
 
 
 def encode_array(kind: str, values: Sequence[Any]) -> Array:
-    """Encode values of a server type, with None for NULL, as an array.
+    """Encode values of a server type as an array in PostgreSQL's binary format; None becomes NULL.
 
     Raises:
         psycopg.DataError: A value does not fit the type.
@@ -87,6 +89,6 @@ def encode_array(kind: str, values: Sequence[Any]) -> Array:
 
 
 def encode_columns(types: Mapping[str, str], things: Sequence[Any]) -> list[Array]:
-    """Encode an array for each attribute of the objects. Raises like `encode_array`."""
+    """Encode one array for each attribute of the objects. `types` maps attribute names to server types."""
     columns = zip(*map(operator.attrgetter(*types), things), strict=True) if things else itertools.repeat(())
     return [encode_array(kind, column) for kind, column in zip(types.values(), columns, strict=False)]

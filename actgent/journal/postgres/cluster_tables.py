@@ -50,7 +50,7 @@ class PartitionRow:
 
     partition: int
     owner: str
-    """Name of the node that took the partition last."""
+    """Name of the node that last acquired the partition."""
     epoch: int
     since: datetime
     is_given_back: bool
@@ -98,13 +98,13 @@ class ClusterTables:
     """Live nodes of the pool."""
     partitions: tuple[PartitionRow, ...]
     pending: dict[int, int]
-    """Number of messages without an owner, by slot."""
+    """Number of messages that wait for an owner, by slot."""
     sessions: dict[str, int]
     """Number of open sessions, by agent of the pool."""
     unfinished: dict[int, int]
     """Number of unfinished sessions, by slot."""
     lags: dict[int, float]
-    """Seconds since the last step of the longest waiting unfinished session, by slot."""
+    """Seconds since the last step of the unfinished session that has waited longest, by slot."""
     suspects: int
     """Number of sessions that were unfinished when their process died."""
     dead: int

@@ -40,11 +40,8 @@ OPTIONS: Mapping[str, str] = {
     "tcp_keepalives_count": "3",
     "tcp_user_timeout": "30000",
 }
-"""Settings of the server session that override those of the database and role.
-
-Times in ms, keepalives in seconds.
-
-The server must detect a dead machine soon, because that machine's lock blocks a new owner.
+"""Settings of the server session that override those of the database and the role. Times are in ms, keepalives in
+seconds. The server must detect a dead machine soon, because that machine's lock blocks a new owner.
 """
 RECONNECT_SECONDS = 30.0
 """Seconds in which a lost connection is re-established before a caller gets an error.
@@ -52,12 +49,12 @@ RECONNECT_SECONDS = 30.0
 A failover to a standby takes that long.
 """
 _PAUSES = (0.0, 0.05, 0.1, 0.2, 0.4)
-"""Seconds between attempts; the last value repeats."""
+"""Seconds between attempts to reconnect; the last value repeats."""
 _CANNOT_CONNECT_NOW = b"57P03"
 _OPTIONS_REFUSED = "unsupported startup parameter"
-"""Error of PgBouncer for the parameter `options`, unless `ignore_startup_parameters` lists it."""
+"""Fragment of PgBouncer's error for the parameter `options`, if `ignore_startup_parameters` does not list it."""
 _HELLO = b"\0\0\0\x16\0\3\0\0user\0actgent\0\0"
-"""Startup message without authentication. A starting server answers its state before it checks the user."""
+"""Startup message without authentication. A starting server reports its state before it checks the user."""
 
 T = TypeVar("T")
 Connection = psycopg.Connection[tuple[Any, ...]]
@@ -111,10 +108,10 @@ def _as_text(options: Mapping[str, str]) -> str:
 
 
 def _what_it_says(refused: psycopg.pq.abc.PGconn) -> bytes | None:
-    """Return the SQLSTATE with which a server refuses connections; empty if it accepts them, None if it does not answer.
+    """Return the SQLSTATE with which a server rejects connections.
 
-    libpq reports no SQLSTATE for a failed connection, its error text is in the server's language, and its `PQping`
-    would block the process.
+    Empty if it accepts them, None if it does not answer. libpq reports no SQLSTATE for a failed connection, its error
+    text is in the server's language, and its `PQping` would block the process.
     """
     host, port = (refused.hostaddr or refused.host).decode(), refused.port.decode()
     if not (host and port.isdecimal()):
@@ -165,7 +162,10 @@ def one_row(connection: Connection, sql: Any, *values: Any) -> tuple[Any, ...]:
 
 @contextmanager
 def errors_translated() -> Iterator[None]:
-    """Translate PostgreSQL errors into journal errors. None quotes the address, which may contain a password."""
+    """Convert PostgreSQL errors of the block to journal errors.
+
+    No error quotes the address, which may contain a password.
+    """
     try:
         yield
     except psycopg.errors.DiskFull as error:

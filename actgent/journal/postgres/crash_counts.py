@@ -22,9 +22,11 @@ from .statements import IS_UNFINISHED
 SUSPECT_CRASHES = 3
 """Number of process deaths after which a session is a suspect."""
 DEAD_LETTER_CRASHES = 2
-"""Number of consecutive deaths with the session watched alone after which its message is dead-lettered."""
+"""Number of consecutive deaths with only this session open after which its message is dead-lettered."""
 MAX_ALONE_CRASHES = 4
-"""The same if other nodes died at the same time. Finite, since two messages may kill two nodes again and again."""
+"""As `DEAD_LETTER_CRASHES`, if other nodes died at the same time. It is finite, since two messages may kill two
+nodes again and again.
+"""
 _OF = "slot = ANY(%(slots)s) AND agent = ANY(%(agents)s)"
 _THESE = "(session_id, agent) IN (SELECT * FROM unnest(%(session_ids)s::text[], %(key_agents)s::text[]))"
 _FORGET = f"""
@@ -85,13 +87,13 @@ class Suspect:
     crashes: int
     """Number of process deaths during its turn."""
     alone: int
-    """Number of consecutive deaths of processes that were watching only this suspect."""
+    """Number of consecutive deaths of processes that had only this suspect open."""
     shared: int = 0
-    """Number of these deaths at which other nodes died, too."""
+    """Number of deaths in `alone` at which other nodes died as well."""
 
     @property
     def must_be_dead_lettered(self) -> bool:
-        """True if so many processes died with this session open alone that its message must be dead-lettered."""
+        """True if so many processes died with only this session open that its message must be dead-lettered."""
         return self.alone - self.shared >= DEAD_LETTER_CRASHES or self.alone >= MAX_ALONE_CRASHES
 
 
@@ -106,7 +108,9 @@ class SuspectTable:
     async def list_near(
         self, partitions: Iterable[int], of: int, agents: Collection[str]
     ) -> Mapping[SessionKey, int]:
-        """Return the sessions that one more process death makes suspects, with their number of records at the first death.
+        """Return the sessions that become suspects with one more process death.
+
+        The values are their numbers of records at the first death.
 
         Raises:
             JournalFailed: The database does not answer.
@@ -163,7 +167,7 @@ class SuspectTable:
         ]
 
     async def forget_ended(self, slots: Sequence[int], agents: Collection[str]) -> bool:
-        """Remove sessions that completed their turn. Return True if others remain."""
+        """Remove sessions that have completed their turn. Return True if other sessions remain."""
         values = {"slots": list(slots), "agents": list(agents)}
         await self._table.execute(_FORGET, values)
         return bool(await self._table.select(_LEFT, values))
@@ -174,12 +178,12 @@ class SuspectTable:
             await self._table.execute(_CLEAR_MANY, _columns(known))
 
     async def mark_open(self, keys: Iterable[SessionKey]) -> None:
-        """Note that sessions are about to be opened, so that the next death counts for them."""
+        """Record that sessions are about to be opened, so that the next death of this process counts for them."""
         if known := list(keys):
             await self._table.execute(_OPEN, _columns(known))
 
     async def mark_watched(self, key: SessionKey, *, is_alone: bool) -> None:
-        """Note that a suspect is about to be opened and watched. Ignored if another node owns the session.
+        """Record that a suspect is about to be opened and watched. Ignored if another node owns the session.
 
         Args:
             key: The session.
@@ -188,7 +192,7 @@ class SuspectTable:
         await self._table.execute(_WATCH, {**self._place(key), "is_alone": is_alone})
 
     async def note_survived(self, key: SessionKey) -> None:
-        """Note that the process survived watching a session. Ignored if another node owns the session."""
+        """Record that this process survived while it watched a session. Ignored if another node owns the session."""
         await self._table.execute(_NOTE_SURVIVED, self._place(key))
 
     async def clear(self, key: SessionKey) -> None:

@@ -60,17 +60,17 @@ from .schema import migrate_schema
 from .session_pages import session_page_query
 
 WRITE_TIMEOUT_SECONDS = 10.0
-"""Seconds that the server may take for a write, until its connection is dropped."""
+"""Maximum seconds of a write on the server. After it, the connection is dropped."""
 READ_TIMEOUT_SECONDS = 60.0
-"""Seconds that the server may take for a read, until its connection is dropped."""
+"""Maximum seconds of a read on the server. After it, the connection is dropped."""
 CLEAR_AGAIN_SECONDS, CLEAR_MORE_SECONDS = 600.0, 5.0
 """Seconds between two updates of the flag `active` of idle sessions; the shorter pause after a full batch."""
 UNLOCK_TIMEOUT_SECONDS = 1.0
 """Seconds that the server may take to release the lock when the journal closes."""
 _GONE = (psycopg.OperationalError, psycopg.errors.ReadOnlySqlTransaction, Fenced)
-"""Errors that mean that the server is away, or is not the primary any more."""
+"""Exception classes that mean that the server is away or is no longer the primary."""
 _REFUSED = (psycopg.errors.ProgramLimitExceeded, psycopg.errors.StatementTooComplex)
-"""Errors of statements that the server will never accept."""
+"""Exception classes of statements that the server will never accept."""
 
 _HEAD_LENGTH, _ROW_LENGTH = len(statements.HEAD_TYPES), len(statements.ROW_TYPES)
 
@@ -102,13 +102,13 @@ class PostgresJournal(GroupedJournal):
         self._connection: Connection | None = None
         self._thread: StorageThread | None = None
         self._is_owner = False
-        """True if a new connection must regain the ownership of the previous one."""
+        """True if a new connection must regain the ownership that the previous connection had."""
         self._is_new = False
         """True if nothing was written through this connection yet."""
         self._clear_due = -math.inf
         """Time of the next update of `active` flags, on trio's clock."""
         self._table_id = 0
-        """Object id of the table `meta`. A table restored from a backup has another id."""
+        """Object id of the table `meta`. A table that was restored from a backup has another id."""
 
     def beside(self, name: str) -> str | None:
         joint = "&" if "?" in self._address else "?"
@@ -143,9 +143,10 @@ class PostgresJournal(GroupedJournal):
         self._is_new = False
 
     async def _clear_rested(self, heads: Sequence[Head]) -> None:
-        """Clear the flag `active` of idle sessions from time to time; `heads` are about to be written.
+        """Clear the flag `active` of idle sessions from time to time.
 
-        The flag only speeds up queries. Errors are ignored, because the following write raises them too.
+        `heads` are about to be written. The flag only speeds up queries. Errors are ignored, because the following
+        write raises them too.
         """
         if not heads or trio.current_time() < self._clear_due:
             return
@@ -286,7 +287,7 @@ class PostgresJournal(GroupedJournal):
         return await self._run_alone(in_transaction, fn, *args, timeout_seconds=timeout_seconds)
 
     async def _ask(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:
-        """Return the rows of one statement, in one round trip."""
+        """Run one statement in one round trip, and return its rows."""
         return await self._run_alone(self._select, sql, *values)
 
     async def _run_alone(
@@ -378,7 +379,7 @@ class PostgresJournal(GroupedJournal):
             self._check_epoch_there(connection, self._epoch)
 
     def _check_place(self, connection: Connection) -> None:
-        """Raise if the journal was removed or replaced, as writing would create a new one."""
+        """Raise if the journal was removed or replaced. Otherwise a write would create a new one."""
         meta = psycopg.sql.Identifier(self._schema, "meta")
         sql = psycopg.sql.SQL("SELECT identity, tableoid FROM {}").format(meta)
         try:
@@ -395,7 +396,10 @@ class PostgresJournal(GroupedJournal):
             )
 
     def _own_anew(self, connection: Connection) -> tuple[int, bytes, int]:
-        """Acquire and start an epoch in one transaction, because a connection lost in between could not be regained."""
+        """Acquire the ownership and start an epoch in one transaction.
+
+        A connection that is lost between the two could not be regained.
+        """
         self._own(connection)
         return self._begin_epoch(connection)
 
@@ -612,14 +616,14 @@ class PostgresJournal(GroupedJournal):
         connection.execute(statements.DELETE_HEAD, key)
 
     def _check_fence(self, connection: Connection, epoch: int, keys: Iterable[SessionKey]) -> None:
-        """Raise `Fenced` if another process owns these sessions.
+        """Raise `Fenced` if another process owns one of these sessions.
 
         Ownership cannot change until the transaction ends.
         """
         self._check_epoch_there(connection, epoch)
 
     def _check_epoch_there(self, connection: Connection, epoch: int) -> None:
-        """Raise if another process is the owner, or the journal was replaced.
+        """Raise if another process owns the journal, or the journal was replaced.
 
         Neither can happen until the transaction ends.
         """

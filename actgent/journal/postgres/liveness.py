@@ -8,7 +8,6 @@ IS_UNLOCKED = (
     "pg_try_advisory_xact_lock_shared(lock_key) "
     "AND pg_try_advisory_xact_lock_shared(hashtextextended('actgent node ' || name, 0))"
 )
-"""SQL that is true for the row of a node whose connections have ended.
-
-Both locks are tried for the duration of the statement.
+"""SQL condition that is true for the row of a node whose connections have ended. It tries both locks for the
+duration of the statement.
 """

@@ -92,7 +92,10 @@ class PartitionOwner:
 
 
 def _owners_in(rows: Iterable[tuple[int, str, int, bool]]) -> dict[int, PartitionOwner]:
-    """Return the owners of partitions, from rows with number, owner, epoch and whether the partition was given back."""
+    """Return the owners of partitions by number.
+
+    A row contains number, owner, epoch, and True if the partition was given back.
+    """
     return {
         number: PartitionOwner(owner=owner, epoch=epoch, is_given_back=clean)
         for number, owner, epoch, clean in rows
@@ -105,11 +108,11 @@ class NodeTable(OwnershipTable):
     def __init__(self, address: str, schema: str, *, pool: str, node: str) -> None:
         super().__init__(address, schema, pool=pool, node=node)
         self.connections = 0
-        """Number of connections opened so far."""
+        """Number of connections that were opened so far."""
         self.payloads: list[str] = []
-        """Notifications that arrived and were not returned yet."""
+        """Notifications that have arrived and that `take_payloads` has not returned yet."""
         self.is_server_new = False
-        """True if the server had started less than `NODE_TIMEOUT_SECONDS` seconds before the connection was opened."""
+        """True if the server had been running for less than `NODE_TIMEOUT_SECONDS` when the connection was opened."""
         self._lock_key = 0
 
     def fileno(self) -> int | None:
@@ -118,7 +121,7 @@ class NodeTable(OwnershipTable):
         return self._connection.fileno() if is_open and self._connection is not None else None
 
     async def beat(self, row: NodeRow) -> None:
-        """Write this node's row with a new heartbeat.
+        """Write this node's row with a new heartbeat time.
 
         Raises:
             JournalFailed: The database does not answer.
@@ -206,7 +209,7 @@ class NodeTable(OwnershipTable):
         connection.execute(sql, {**values, "node": values["name"], "lock_key": self._lock_key})
 
     def _begin(self, connection: Connection) -> None:
-        """Acquire the connection's lock under a new key, because a lost connection may still hold the last key."""
+        """Acquire the connection's lock under a new key. A lost connection may still hold the previous key."""
         self._lock_key = secrets.randbits(63)
         one_row(connection, "SELECT pg_advisory_lock(%s)", self._lock_key)
         channel = psycopg.sql.Identifier(channel_of(self._who["pool"]))

@@ -122,7 +122,7 @@ class OwnershipTable:
         await self._run(self._execute, _GIVE_BACK, epochs)
 
     async def look(self) -> tuple[dict[int, int], PoolLayout]:
-        """Return the epochs of the partitions that this node owns, and the layout of the pool.
+        """Read the epochs of the partitions that this node owns, and the layout of the pool.
 
         Raises:
             JournalFailed: The database does not answer, or the pool was removed.
@@ -151,7 +151,7 @@ class OwnershipTable:
             self._thread = None
 
     async def _run(self, fn: Callable[..., T], sql: str, epochs: Mapping[int, int], **values: Any) -> T:
-        """Run a statement about partitions, shielded from cancellation, so that the owner is always known."""
+        """Run a statement about partitions, shielded from cancellation. Otherwise the owner could be unknown."""
         columns = {"partitions": list(epochs), "epochs": list(epochs.values()), "seen": None}
         return await self._run_whole(fn, sql, {**self._who, **columns, **values})
 
@@ -183,9 +183,10 @@ class OwnershipTable:
     # --- in the thread --------------------------------------------------------------------
 
     def _connected(self, fn: Callable[..., T], *args: Any) -> T:
-        """Run an auto-committing statement, once more if the connection was lost since the previous one.
+        """Run an auto-committing statement.
 
-        So a process that stops at any point holds no row lock.
+        Repeat it once if the connection was lost since the previous statement. So a process that stops at any point
+        holds no row lock.
         """
         with errors_translated():
             try:
@@ -209,7 +210,7 @@ class OwnershipTable:
         return self._connection
 
     def _begin(self, connection: Connection) -> None:
-        """Acquire the lock that shows that the process lives; see `node_table`."""
+        """Acquire the lock that shows that this process is alive; see `node_table`."""
         connection.execute(LOCK_OF_NODE, self._who)
 
     def _disconnect(self) -> None:

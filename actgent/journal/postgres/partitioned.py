@@ -71,9 +71,9 @@ class PartitionedJournal(PostgresJournal):
         self.layout = PoolLayout(generation=1, partitions=check_partitions(partitions), writes=layouts.READS)
         """Layout of the pool when this process joined."""
         self.latest = self.layout
-        """Layout of the pool at the last `look`."""
+        """Layout of the pool as of the last `look`."""
         self.owned: dict[int, int] = {}
-        """Epochs by partition that this process owns, as far as it knows."""
+        """Epoch of each partition that this process owns, as far as it knows, by partition number."""
         self.left = trio.Event()
         """Event that is set when this process has released all partitions and takes no more."""
         self.fenced = 0
@@ -90,7 +90,7 @@ class PartitionedJournal(PostgresJournal):
         self._backend: tuple[Any, ...] | None = None
         """Process id and start time of the writer's server session."""
         self._owned_before: dict[int, int] = {}
-        """Owned partitions when the current group was started."""
+        """Owned partitions with their epochs when the current group was started."""
 
     # --- owning --------------------------------------------------------------------------
 
@@ -197,7 +197,10 @@ class PartitionedJournal(PostgresJournal):
             raise
 
     async def look(self) -> list[int]:
-        """Compare the owned partitions with the database. Return the partitions that others have acquired, after `on_lost`."""
+        """Compare the owned partitions with the database.
+
+        Call `on_lost` with those that others have acquired, and return them.
+        """
         before = dict(self.owned)
         known, self.latest = await self._table.look()
         lost = [each for each, epoch in before.items() if known.get(each) != epoch == self.owned.get(each)]
@@ -213,7 +216,7 @@ class PartitionedJournal(PostgresJournal):
             self._on_lost(lost)
 
     def _forget(self, partitions: Iterable[int]) -> None:
-        """Drop all cached data of the partitions, because other processes may write to them."""
+        """Drop all cached data of partitions that other processes may write to."""
         gone = frozenset(partitions)
         for known in (self._heads.by_key, self._heads.uncertain, self._queue.failed):
             for key in [each for each in known if self.partition_of(each.session_id) in gone]:
@@ -240,7 +243,7 @@ class PartitionedJournal(PostgresJournal):
         super()._release_now()
 
     def _own(self, connection: Connection) -> None:
-        """Exclude owners of the whole journal, and migrate the schema."""
+        """Prevent other processes from owning the whole journal, and migrate the schema."""
         name = f"actgent {self._schema}"
         one_row(connection, statements.LOCK_SETTING_UP, f"{name} is set up")
         if not one_row(connection, statements.TRY_SHARED_LOCK, name)[0]:
@@ -260,7 +263,9 @@ class PartitionedJournal(PostgresJournal):
         self._fill_slots(connection)
 
     def _read_layout(self, connection: Connection) -> None:
-        """Read the layout of the pool, or create it. A process that reconnects must find the same generation.
+        """Read the layout of the pool, or create it.
+
+        A reconnecting process must find the generation that it used before.
 
         Raises:
             ConfigurationError: This process must not join the pool.
@@ -277,7 +282,7 @@ class PartitionedJournal(PostgresJournal):
             )
 
     def _is_for_us(self, connection: Connection) -> bool:
-        """Return True if this process can read the record format of a schema that a newer release migrated."""
+        """Return True if this process can read the record format of a schema that a newer release has migrated."""
         found = connection.execute(SELECT_LAYOUTS, (self._pool,)).fetchone()
         return found is not None and found[2] <= self.reads
 
@@ -289,7 +294,7 @@ class PartitionedJournal(PostgresJournal):
             connection.execute(statements.FILL_SLOTS, (ids, [slot_of(each) for each in ids]))
 
     def _own_again(self, connection: Connection) -> None:
-        """Reconnect, and end the lost server session first, so that its last statement cannot run later."""
+        """Reconnect. First end the lost server session, so that its last statement cannot run later."""
         self._check_place(connection)
         if self._backend is not None:
             gone = connection.execute(
@@ -323,7 +328,10 @@ class PartitionedJournal(PostgresJournal):
         self._check_step(JournalStep(key, 0, b""), epoch)
 
     async def _write_group(self, group: list[QueuedStep], begun: object = None) -> None:
-        """Write the steps of owned partitions. Steps of lost partitions fail, whenever the loss is detected."""
+        """Write the steps of owned partitions.
+
+        Steps of lost partitions fail, also if the loss is only detected by the write.
+        """
         current = self._fail_lost(group)
         while current:
             try:
@@ -371,9 +379,9 @@ class PartitionedJournal(PostgresJournal):
         self._is_new = False
 
     def _check_not_taken_again(self, fences: Mapping[int, int]) -> None:
-        """Raise if partitions were lost and taken again while their sessions were read.
+        """Raise if partitions were lost and acquired again while their sessions were read.
 
-        Another process may have written since.
+        Another process may have written to them since.
         """
         again = {each for each, epoch in fences.items() if self._owned_before.get(each) != epoch}
         if again:
@@ -383,7 +391,10 @@ class PartitionedJournal(PostgresJournal):
             raise PartitionsLost  # names no partition: each step has the epoch that it was made in
 
     def _fences(self, session_ids: Iterable[str]) -> dict[int, int]:
-        """Return the partitions of sessions with their epochs. Raise `PartitionsLost` if some are not owned."""
+        """Return the epoch of the partition of each session, by partition.
+
+        Raise `PartitionsLost` if some partitions are not owned.
+        """
         numbers = {self.partition_of(each) for each in session_ids}
         if lost := numbers - self.owned.keys():
             raise PartitionsLost(lost)

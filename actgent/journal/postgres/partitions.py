@@ -37,7 +37,7 @@ def slots_of(partitions: Iterable[int], count: int) -> list[int]:
 
 
 def check_partitions(count: int) -> int:
-    """Return the number of partitions if it is valid.
+    """Return the number of partitions after validation.
 
     Raises:
         ConfigurationError: The number is not a power of two from 1 to the number of slots.
@@ -66,12 +66,12 @@ class Taken:
     """A partition that this process owns now."""
 
     partition: int
-    """Number of the partition."""
+    """Number of the acquired partition."""
     epoch: int
-    """Epoch that writes to the partition must name."""
+    """Epoch that all writes to the partition must name."""
     before: str = ""
     """Name of the previous owner; empty if there was none."""
     was_clean: bool = True
     """True if the previous owner released the partition without unfinished work."""
     is_kept: bool = False
-    """True if this process already owned the partition without interruption, so running turns may continue."""
+    """True if this process owned the partition before without interruption, so that running turns may continue."""

@@ -46,13 +46,13 @@ class PendingMessage:
     """A message that waits for an owner of its session."""
 
     number: int
-    """Ascending number of the message."""
+    """Number of the message; later messages have higher numbers."""
     session_id: str
     message_id: str
     request: bytes
     """The encoded request that sent the message."""
     deliveries: int = 0
-    """Number of started deliveries that have not ended. If none is running, their nodes died."""
+    """Number of deliveries that were started and have not ended. If none is running, the delivering nodes have died."""
 
 
 @attrs.frozen
@@ -61,7 +61,7 @@ class _NewMessage:
 
     partition: int
     epoch: int
-    """Epoch of the partition when its sender saw no owner."""
+    """Epoch of the partition when the sender found that it had no owner."""
     session_id: str
     message_id: str
     request: bytes
@@ -73,7 +73,7 @@ class PendingMessageTable:
 
     _table: OwnershipTable
     _stores: ReadBatcher = attrs.field(init=False, factory=lambda: ReadBatcher(trio.Semaphore(1)))
-    """Batches concurrent stores. Single statements would delay a takeover of the partition."""
+    """Batches concurrent stores into one statement. Single statements would delay a takeover of the partition."""
 
     async def store(
         self, partition: int, epoch: int, *, session_id: str, message_id: str, request: bytes
@@ -121,7 +121,7 @@ class PendingMessageTable:
         ]
 
     async def count_delivery(self, message: PendingMessage, by: int) -> None:
-        """Change the number of running deliveries: 1 when a delivery starts, -1 when it ended without acceptance.
+        """Add `by` to the number of running deliveries: 1 at the start, -1 after an end without acceptance.
 
         Raises:
             JournalFailed: The database does not answer.

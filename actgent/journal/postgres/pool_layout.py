@@ -18,9 +18,11 @@ from .connections import Connection, in_transaction
 from .partitions import check_partitions, partition_of_slot, slots_of
 
 READS = 2
-"""Newest format that this release reads, and the format of new pools. Format 1 was used with RabbitMQ."""
+"""Newest record format that this release reads, and the format of new pools. Format 1 was used with RabbitMQ."""
 ACTIVE, MOVING, PAST = "active", "moving", "past"
-"""States of a generation: nodes serve it; its partitions are being made, and no node may run; a later one replaced it."""
+"""States of a generation. ACTIVE: nodes serve it. MOVING: its partitions are being created, and no node may run.
+PAST: a later generation replaced it.
+"""
 T = TypeVar("T")
 BEGIN_POOL = (
     f"INSERT INTO cluster (pool, generation, partitions, writes, state) SELECT %s, 1, %s, %s, '{ACTIVE}' "  # noqa: S608
@@ -33,9 +35,8 @@ IS_TAKEN_FROM = (
     "SELECT FROM cluster WHERE pool = %(pool)s AND generation = %(generation)s "  # noqa: S608 - as above
     f"AND state = '{ACTIVE}' AND writes <= %(reads)s AND EXISTS (SELECT FROM meta WHERE identity = %(identity)s) FOR SHARE"
 )
-"""SQL that returns a row if a node of this journal, generation and format may take partitions.
-
-It locks the layout until the end of the transaction.
+"""SQL that returns a row if a node of this journal, generation and format may acquire partitions. It locks the
+layout until the end of the transaction.
 """
 
 
@@ -46,7 +47,7 @@ class PoolLayout:
     generation: int
     partitions: int
     writes: int
-    """Format that all nodes write."""
+    """Record format that all nodes of the pool write."""
     state: str = ACTIVE
 
 
@@ -103,7 +104,7 @@ async def end_move(url: str, pool: str, generation: int) -> None:
 
 
 async def raise_form(url: str, pool: str, form: int) -> None:
-    """Make all nodes write another format from now on. Raises `JournalFailed`."""
+    """Change the record format that all nodes write."""
     await _run(url, _raise_form, pool, form)
 
 
@@ -163,7 +164,7 @@ def _forget_host(connection: Connection, pool: str, agent: str) -> bool:
 
 
 def _renumber(connection: Connection, pool: str, before: int, count: int) -> None:
-    """Give all partitions a new epoch, so that no earlier owner can write."""
+    """Give all partitions a new epoch, so that earlier owners cannot write to them."""
     rows = connection.execute(
         "SELECT p, epoch, clean FROM partitions WHERE pool = %s ORDER BY p FOR UPDATE", (pool,)
     ).fetchall()

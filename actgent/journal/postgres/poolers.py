@@ -15,9 +15,9 @@ from actgent.errors.printable import quoted
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 TRIES = 3
-"""Number of times that a second client checks whether it gets the server session of the first client."""
+"""Number of checks whether a second client gets the server session of the first client."""
 PATIENCE = 2.0
-"""Seconds that a second client waits for a session, because a pooler in session mode may have none left."""
+"""Seconds for which a second client waits for a session, because a pooler in session mode may have none left."""
 
 
 def backend_of(connection: Connection) -> int:
@@ -35,7 +35,7 @@ def is_pooled(connection: Connection) -> bool:
 def check_session(
     connection: Connection, open_other: Callable[[], Connection], break_off: Callable[[Connection], object]
 ) -> None:
-    """Refuse a pooler that does not keep one session of the server for a connection.
+    """Raise if the connection goes through a pooler that does not keep one server session for it.
 
     Args:
         connection: The connection of the journal.

@@ -59,11 +59,11 @@ class Loan:
     lent: float
     """Newly leased units."""
     held: float
-    """Units of the previous lease that the holder may keep."""
+    """Units of the previous lease that the holder may still use."""
     wait: float
     """Seconds until the units missing for the next call may be available; 0 if the request was granted."""
     room: float
-    """Units by which the bucket can still fill."""
+    """Units that the bucket can still take until it is full."""
 
 
 @attrs.frozen

@@ -11,7 +11,7 @@ from .journal import PostgresJournal
 from .schema import MIGRATIONS
 
 _READ_ONLY = {"default_transaction_read_only": "on", "default_transaction_isolation": "repeatable read"}
-"""Each transaction reads a consistent snapshot, however many statements it has."""
+"""SQL setting for transactions. Each transaction reads a consistent snapshot, however many statements it has."""
 
 
 class PostgresReader(ReadOnlyJournal, PostgresJournal):

@@ -29,7 +29,7 @@ _UNREACHABLE = (
     "session is read-only",
     "hot standby",
 )
-"""Fragments of libpq's text, in lower case, for errors that end without a change of the address."""
+"""Lower-case fragments of libpq's error texts for failures that pass without a change of the address."""
 
 
 async def wait_until_reachable(url: str, *, seconds: float, report: Callable[[str], None]) -> None:
@@ -65,7 +65,10 @@ def _connect_once(address: str) -> None:
 
 
 def _is_unreachable(error: JournalFailed) -> bool:
-    """True if the same address may work later: the server is down, starting or out of connections."""
+    """Return True if a connection to the same address may succeed later.
+
+    The server is then down, starting or out of connections.
+    """
     cause = error.__cause__
     if is_not_yet(error):
         return True

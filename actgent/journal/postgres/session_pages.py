@@ -11,9 +11,9 @@ from typing import Any
 from actgent.journal.session_lists import Cursor, SessionFilter
 
 SECONDS = 60
-"""Length of a minute of `updated_minute`, in seconds."""
+"""Length in seconds of the time unit of the column `updated_minute`."""
 _LAST = "\U0010ffff"
-"""Sorts after every character of an id."""
+"""Text that sorts after every character of an id."""
 _ORDER = ("updated_at", "agent", "session_id")
 _STATES = {
     "closed": "closed",
@@ -21,13 +21,13 @@ _STATES = {
     "working": "active AND length(pending) > 0 AND NOT suspended AND NOT closed",
     "idle": "length(pending) = 0 AND NOT suspended AND NOT closed",
 }
-"""Conditions for the states of `state_of`, so that partial indexes fit."""
+"""SQL condition for each state of `state_of`, worded so that partial indexes can be used."""
 MINUTE_OF = f"floor({{0}} / {SECONDS})"
-"""SQL of the minute of a time."""
+"""SQL expression that returns the minute of a time."""
 OWNER_LENGTH = 256
-"""Characters of an owner's name in indexes, whose entries are limited to 2,700 bytes."""
+"""Number of characters of an owner's name in indexes, whose entries are limited to 2,700 bytes."""
 OWNER_KEY = f"left(owner, {OWNER_LENGTH})"
-"""SQL of the owner's name as stored in indexes."""
+"""SQL expression of the owner's name as it is stored in indexes."""
 
 
 def session_page_query(
@@ -53,7 +53,7 @@ def session_page_query(
 
 
 def _conditions(wanted: SessionFilter) -> list[tuple[str, tuple[Any, ...]]]:
-    """Return the conditions of a filter with their values."""
+    """Return the SQL conditions of a filter, each with its values."""
     found: list[tuple[str, tuple[Any, ...]]] = []
     if wanted.agent is not None:
         found.append(("agent = %s", (wanted.agent,)))

@@ -49,7 +49,7 @@ SNAPSHOT_COLUMNS = {
 }
 """Columns of a session's snapshot in `READ_SESSIONS`, and the checksum of the row that has its last record."""
 READ_TYPES = {"session_ids": "text", "agents": "text", "after": "bigint", "up_to": "bigint"}
-"""Parameters of `READ_SESSIONS`: an array for each."""
+"""SQL types of the parameters of `READ_SESSIONS`, each an array."""
 
 
 def _read_sessions(
@@ -93,7 +93,7 @@ READ_TAILS = _read_sessions(
 A snapshot counts as one record per KB.
 """
 ALL = 1 << 62
-"""Upper bound of record numbers."""
+"""Number above all record numbers."""
 SELECT_CHILDREN = (
     f"{SELECT_HEADS} WHERE (parent_agent, parent_id) IN {THESE} ORDER BY created_at, session_id, agent"
 )
@@ -128,8 +128,9 @@ CLEAR_ACTIVE = (
     "(SELECT session_id, agent FROM sessions WHERE active AND NOT suspended AND length(pending) = 0 "
     f"AND updated_at < %s - {ACTIVE_SECONDS} LIMIT {CLEAR_BATCH} FOR UPDATE SKIP LOCKED)"
 )
-"""Clear `active` of sessions that have been idle for a while. A session with pending messages keeps the flag, also during a
-concurrent write."""
+"""SQL that clears `active` of sessions that have been idle for a while. A session with pending messages keeps the
+flag, also during a concurrent write.
+"""
 SELECT_DUE = (
     "SELECT agent, session_id, due FROM sessions WHERE agent = ANY(%s::text[]) AND due > 0 AND NOT closed "
     'ORDER BY due, session_id COLLATE "C"'
@@ -185,7 +186,9 @@ delays an epoch change until the end of the transaction.
 
 BEGIN_EPOCH = "UPDATE meta SET epoch = epoch + 1, owner = %s RETURNING epoch, identity, tableoid"
 END_PARTITIONS = "UPDATE partitions SET epoch = epoch + 1, owner = '', clean = true"
-"""Ends the epochs of all partitions when a process acquires the whole journal, so that cluster processes drop their caches."""
+"""SQL that ends the epochs of all partitions when a process acquires the whole journal, so that cluster processes
+drop their caches.
+"""
 LOCK_SETTING_UP = "SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))"
 TRY_SHARED_LOCK = "SELECT pg_try_advisory_lock_shared(hashtextextended(%s, 0))"
 SELECT_WITHOUT_SLOT = "SELECT DISTINCT session_id FROM sessions WHERE slot < 0 LIMIT %s"
@@ -201,15 +204,17 @@ HOLD_PARTITIONS = (
     "SELECT p FROM partitions WHERE pool = %s AND owner = %s "
     "AND (p, epoch) IN (SELECT * FROM unnest(%s::integer[], %s::bigint[])) ORDER BY p FOR SHARE"
 )
-"""Locks partitions by owner and epoch. The owner is compared too, because after a restore an epoch may be reused."""
+"""SQL that locks partitions by owner and epoch. The owner is compared too, because after a restore an epoch may be
+reused.
+"""
 WRITE_PARTITIONS = (
     f"WITH fence AS MATERIALIZED ({HOLD_PARTITIONS}), held AS MATERIALIZED (SELECT FROM fence HAVING count(*) = %s), "  # noqa: S608
     f"put AS ({_put_rows('held, ')}), heads AS ({_put_heads('held, ', {**HEAD_TYPES, 'slot': 'smallint'})}) "
     "SELECT p FROM fence"
 )
-"""Writes a whole group if all its partitions are owned. Returns the owned partitions."""
+"""SQL that writes a whole group if all its partitions are owned. It returns the owned partitions."""
 
 
 def columns_of(keys: Sequence[SessionKey]) -> tuple[list[str], list[str]]:
-    """Return the parameters of `THESE`."""
+    """Return the agents and the ids of session keys as two lists, for the parameters of `THESE`."""
     return [key.agent for key in keys], [key.session_id for key in keys]

@@ -45,7 +45,7 @@ def _check_free(target: Path) -> None:
 
 @contextmanager
 def _held(draft: Path, target: Path) -> Iterator[None]:
-    """Hold the lock of the temporary file in the block. At the end, delete the temporary file and its log."""
+    """Hold the lock of a temporary file during the block. At the end, delete the file and its log."""
     with translated():
         fd = _lock(lock_path(draft), target)
     try:
@@ -60,7 +60,10 @@ def _held(draft: Path, target: Path) -> Iterator[None]:
 
 
 def _lock(path: Path, target: Path) -> int:
-    """Lock a separate file, because some file systems confuse a lock on the temporary file with SQLite's locks."""
+    """Lock a separate lock file and return its descriptor.
+
+    On some file systems, a lock on the temporary file would interfere with SQLite's locks.
+    """
     while True:
         with ExitStack() as otherwise:
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

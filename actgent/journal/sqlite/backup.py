@@ -28,13 +28,15 @@ from .recovery import problems_in
 from .wal import log_path
 
 TRIES = 20
-"""Maximum number of copies from outside. The owner restarts its log during a copy only after about 64 MB."""
+"""Maximum number of attempts to copy a file that another process owns. The owner restarts its log during a copy only
+after about 64 MB.
+"""
 PAUSE = 0.05
-"""Seconds between two attempts."""
+"""Seconds between two attempts to copy."""
 PAGES = 1000
-"""Pages that are copied per step from inside before the journal may write again."""
+"""Number of pages that the owner copies per step, before the journal may write again."""
 _HEADER = 32
-"""Bytes at the start of a log that change when it is restarted."""
+"""Number of bytes at the start of a log that change when the log is restarted."""
 
 
 def back_up(path: Path, target: Path, *, say: Callable[[str], object] = lambda _: None) -> Backup:
@@ -60,7 +62,10 @@ def back_up(path: Path, target: Path, *, say: Callable[[str], object] = lambda _
 
 
 def _copy(path: Path, draft: Path, say: Callable[[str], object]) -> tuple[bytes, int]:
-    """Copy the bytes of a file and its log as of one moment. Return the noted identity and number of commits."""
+    """Copy a file and its log as of one moment.
+
+    Return the identity and the number of commits that the lock file notes.
+    """
     for number in range(1, TRIES + 1):
         with translated(), looking(path):
             noted, before = read_note(path), _round_of(path)

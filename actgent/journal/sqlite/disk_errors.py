@@ -13,7 +13,7 @@ WRITABLE = (
 
 
 def is_full(error: OSError) -> bool:
-    """True if the error means that the disk or quota is full."""
+    """Return True if an error means that the disk or quota is full."""
     return error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 

@@ -52,11 +52,11 @@ from .lock import Lock, LookLock
 from .schema import pragma, read_fact, transaction
 
 LOG_PAGES = 1000
-"""Pages of the log after which it is restarted, like SQLite's default: about 4 MB."""
+"""Number of log pages after which the log is restarted, as in SQLite's default: about 4 MB."""
 MOST_LOG_PAGES = 16_000
-"""Pages after which the log is restarted even if a reader is active and must read again: about 64 MB."""
+"""Number of log pages after which the log is restarted even if a reader is active and must read again: about 64 MB."""
 LOG_STEP = 100
-"""Pages after which the owner checks again for an active reader."""
+"""Number of log pages between two checks for an active reader."""
 
 _HEAD_COLUMNS = (*HEAD_FIELDS, "checksum")
 _ROW_COLUMNS = ("series", "first", "count", "body", "checksum", "at")
@@ -72,7 +72,7 @@ _SELECT_SNAPSHOT = f"SELECT {', '.join(SNAPSHOT_FIELDS)} FROM snapshots WHERE se
 _PUT_SNAPSHOT = f"INSERT OR REPLACE INTO snapshots VALUES ({', '.join('?' * len(SNAPSHOT_FIELDS))})"  # noqa: S608
 _DELETE_SNAPSHOT = f"DELETE FROM snapshots WHERE series = (SELECT series FROM sessions{_OF_KEY})"  # noqa: S608
 _ALL = 1 << 62
-"""Upper bound of record numbers."""
+"""Number above all record numbers."""
 _SELECT_CHILDREN = (
     f"{_SELECT_HEADS} WHERE parent_agent = ? AND parent_id = ? ORDER BY created_at, session_id, agent"
 )
@@ -116,7 +116,7 @@ _COUNT_COMMIT = "UPDATE meta SET value = ? WHERE key = 'commits'"
 
 
 def _is_sound(db: apsw.Connection, table: str) -> bool:
-    """True if a table and its indexes agree, so that a session that is not found does not exist."""
+    """Return True if a table and its indexes agree. Then a session that is not found does not exist."""
     try:
         return bool(pragma(db, f"integrity_check({table})") == "ok")
     except (apsw.CorruptError, UnicodeDecodeError):
@@ -134,16 +134,18 @@ class SqliteFile:
         self.identity: bytes = read_fact(db, "identity").to_bytes(4, "big")
         self.is_suspect = not (_is_sound(db, "sessions") if is_sound is None else is_sound)
         self._has_failed = False
-        """True after a failed write: frames in the log may look like a lost end, so the log must be restarted."""
+        """True after a failed write. Frames of that write in the log may look like a lost end, so the log must be
+        restarted.
+        """
         self._written: tuple[Any, ...] | None = None
-        """Values of the rarely changed head fields after the last write; None if anything else was written since."""
+        """Values of the rarely changed head fields at the last write; None if something else was written since."""
         self.place: Place | None = None
-        """Identity of the file for replacement checks; None if no other process can reach the file."""
+        """Identity of the file, to detect its replacement; None if no other process can reach the file."""
         self._look_lock: LookLock | None = None
         self._log_pages = 0
-        """Pages of the log after the last commit."""
+        """Number of log pages after the last commit."""
         self._log_bound = LOG_PAGES
-        """Pages at which the log is restarted."""
+        """Number of log pages at which the log is restarted."""
 
     def begin_epoch(self) -> tuple[int, bytes]:
         with transaction(self._db):
@@ -151,12 +153,12 @@ class SqliteFile:
         return read_fact(self._db, "epoch"), self.identity
 
     def set_open(self, is_open: bool) -> None:  # noqa: FBT001 - sets a state
-        """Store in the file whether a log belongs to it."""
+        """Store in the file whether it has a log that belongs to it."""
         self._db.execute("UPDATE meta SET value = ? WHERE key = 'open'", (int(is_open),))
         self._checkpoint(apsw.SQLITE_CHECKPOINT_RESTART)
 
     def look_after(self, look_lock: LookLock) -> None:
-        """Restart the log in `tidy` when no reader is active, instead of automatically by SQLite."""
+        """Let `tidy` restart the log when no reader is active. Disable the automatic restart of SQLite."""
         self._look_lock = look_lock
         self._db.set_wal_hook(self._note_log)
 
@@ -165,11 +167,11 @@ class SqliteFile:
         return apsw.SQLITE_OK
 
     def tidy(self) -> None:
-        """Restart a long log after work is done, unless a reader is active.
+        """Restart a long log after a write, unless a reader is active.
 
         The whole restart happens while no reader is active, including the first write to the new log. Otherwise it is
-        tried again later. A log of `MOST_LOG_PAGES` is restarted in any case. If the disk fails, the written data
-        stays as it is.
+        tried again later. A log of `MOST_LOG_PAGES` is restarted in any case. If the disk fails, the written data stays
+        as it is.
         """
         if self._log_pages < self._log_bound or self._look_lock is None or self.is_lost:
             return
@@ -236,7 +238,7 @@ class SqliteFile:
         return self.place is not None and self.place.is_lost
 
     def look(self) -> None:
-        """Raise `JournalFailed` if the file is missing or was replaced."""
+        """Check the file. Raise `JournalFailed` if it is missing or was replaced."""
         if self.place is not None:
             self.place.check()
 
@@ -467,7 +469,7 @@ class SqliteFile:
         self.set_open(True)
 
     def _suspects(self) -> list[str]:
-        """Return the sessions that a damaged index may hide. Loading them reports the damage."""
+        """Return the ids of sessions that a damaged index may hide. Loading them reports the damage."""
         if not self.is_suspect:
             return []
         heads = list(self._readable(f"{_SELECT_HEADS} NOT INDEXED"))
@@ -479,7 +481,7 @@ class SqliteFile:
         ]
 
     def all_sessions(self) -> dict[str, SessionKey | None]:
-        """Return all series in readable parts of the file, with their sessions; None if the head is lost."""
+        """Return the session of each series that is readable in the file; None for a series without a readable head."""
         heads = ("FROM sessions NOT INDEXED", "FROM sessions ORDER BY session_id, agent")
         rows = ("FROM steps NOT INDEXED", "FROM steps INDEXED BY places")
         found: dict[str, SessionKey | None] = {}
@@ -500,7 +502,7 @@ class SqliteFile:
         return series
 
     def _readable(self, sql: str) -> Iterator[tuple[Any, ...]]:
-        """Yield the rows of a query up to the first unreadable one."""
+        """Yield the rows of a query until one is unreadable."""
         with contextlib.suppress(apsw.CorruptError, UnicodeDecodeError):
             yield from self._db.execute(sql)
 
@@ -512,7 +514,7 @@ class SqliteFile:
 
 @contextlib.contextmanager
 def _naming(session_id: str) -> Iterator[None]:
-    """Add the session id to errors of damaged data in the block."""
+    """Add the session id to errors of the block that report damaged data."""
     try:
         yield
     except (apsw.CorruptError, UnicodeDecodeError) as error:
@@ -546,7 +548,7 @@ def _one(upsert: str) -> str:
 
 _WRITE_ONE = _one(_upsert_heads(1))
 _WRITE_ON = _one(_upsert_heads(1, names=("updated_at", "records")))
-"""Statement for a step that leaves the other head fields unchanged, so that their indexes are not rewritten."""
+"""SQL of a step that leaves the other head fields unchanged, so that their indexes are not rewritten."""
 
 
 def _state_values(head: Head) -> tuple[Any, ...]:

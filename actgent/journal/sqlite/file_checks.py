@@ -14,9 +14,9 @@ _log = logger_of(__name__)
 
 
 def check_alone(path: Path, commits: int) -> None:
-    """Raise if a new journal file would destroy the log of a missing or emptied one.
+    """Raise if a new journal file would destroy the log of a missing or emptied file.
 
-    `commits` is the noted number of commits.
+    `commits` is the number of commits in the lock file's note.
 
     Raises:
         JournalDamaged: The log, or the note in the lock file, shows that the file had content.
@@ -59,11 +59,11 @@ class Place:
 
     @property
     def is_lost(self) -> bool:
-        """True if the last check failed."""
+        """True if the file was missing or replaced at the last `check`."""
         return self._is_lost
 
     def check(self) -> None:
-        """Check that the file and its log are still in place.
+        """Raise if the file or its log is not in place any more.
 
         Raises:
             JournalFailed: The file or its log is missing or was replaced or truncated.
@@ -75,9 +75,7 @@ class Place:
         self._is_lost = False
 
     def check_log(self) -> None:
-        """Check that the log was not truncated.
-
-        Call it before any work, because a write would fill the gap with zeros.
+        """Raise if the log was truncated. Call it before any work, because a write would fill the gap with zeros.
 
         Raises:
             JournalFailed: The log is missing or was replaced or truncated.
@@ -87,7 +85,7 @@ class Place:
             raise _lost(self._log)
 
     def begin_log(self) -> None:
-        """Note that the journal itself emptied the log, so it may be shorter than before."""
+        """Record that the journal itself has emptied the log, so that it may be shorter than before."""
         self._log_size = 0
 
     def _missed(self) -> Path | None:
@@ -118,7 +116,7 @@ def _lost(path: Path) -> JournalFailed:
 
 
 def _id_of(path: str) -> tuple[int, int] | None:
-    """Return device and inode of a file; None if it does not exist."""
+    """Return the device and inode numbers of a file; None if it does not exist."""
     try:
         found = os.stat(path)  # noqa: PTH116 - as above
     except OSError:

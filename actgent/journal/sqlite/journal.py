@@ -265,7 +265,7 @@ class SQLiteJournal(GroupedJournal):
 
 
 def advice(path: Path) -> str:
-    """Return the commands that help with a damaged file, for error notes."""
+    """Return the shell commands that help with a damaged file, for error notes."""
     return (
         f"`actgent journal check {path}` lists all damage, and `actgent journal recover {path} NEW` "
         "copies the undamaged records into a new file"
@@ -283,7 +283,7 @@ def read_tails(file: SqliteFile, keys: Sequence[SessionKey]) -> list[Found]:
 
 
 def translating(fn: Callable[..., T]) -> Callable[..., T]:
-    """Return the function with SQLite errors translated into journal errors."""
+    """Return a function that converts SQLite errors of `fn` to journal errors."""
     return partial(_call, fn)
 
 

@@ -56,7 +56,7 @@ class Lock:
         _locks.add(self)
 
     def note(self, identity: bytes, commits: int) -> None:
-        """Note a confirmed commit.
+        """Write the journal's identity and number of confirmed commits into the lock file.
 
         The note is not synced: after a power cut it may be too old, but never too new.
         """
@@ -64,7 +64,7 @@ class Lock:
         os.pwrite(self._fd, packed + zlib.crc32(packed).to_bytes(4, "big"), _NOTE_AT)
 
     def read_note(self) -> tuple[bytes, int]:
-        """Return the noted identity and number of commits; empty and 0 if there is no note."""
+        """Return the identity and the number of commits in the note of the lock file; empty and 0 without a note."""
         return _unpacked(os.pread(self._fd, _NOTE.size + 4, _NOTE_AT))
 
     def close(self) -> None:
@@ -74,7 +74,10 @@ class Lock:
 
 
 def read_note(path: Path) -> tuple[bytes, int]:
-    """Return the noted identity and number of commits of a journal file that another process may own."""
+    """Return the identity and the number of commits in the note of a journal file's lock file.
+
+    Another process may own the file.
+    """
     try:
         with lock_path(path).open("rb") as file:
             file.seek(_NOTE_AT)
@@ -109,7 +112,7 @@ class LookLock:
 
     @contextlib.contextmanager
     def kept_out(self) -> Iterator[bool]:
-        """Yield True if no reader is active. No reader starts during the block then."""
+        """Keep readers out during the block. Yield False if a reader is active already."""
         is_alone = _try_lock(self._fd, fcntl.LOCK_EX)
         try:
             yield is_alone
@@ -124,10 +127,10 @@ class LookLock:
 
 @contextlib.contextmanager
 def looking(path: Path) -> Iterator[None]:
-    """Share the reader lock during the block, so that the owner does not restart its log.
+    """Hold the shared reader lock during the block, so that the owner does not restart its log.
 
-    This is best effort: the reader waits at most `READER_WAIT_SECONDS` for the owner, and an owner with a very long
-    log restarts it anyway.
+    This is best effort: the reader waits at most `READER_WAIT_SECONDS` for the owner, and an owner with a very long log
+    restarts it anyway.
     """
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -153,7 +156,7 @@ READER_PAUSE_SECONDS = 0.005
 """Seconds between two attempts."""
 
 _locks: set[Lock] = set()
-"""The locks that this process holds."""
+"""All locks that this process holds."""
 
 
 def close_all_locks() -> None:
@@ -166,7 +169,7 @@ os.register_at_fork(after_in_child=close_all_locks)
 
 _NOTE = struct.Struct(">4sQ")
 _NOTE_AT = 256
-"""Offset of the note in bytes. The name of the owner, for error messages, is before it."""
+"""Offset of the note in the lock file in bytes. Before it is the name of the owner, for error messages."""
 
 
 def lock_path(path: Path) -> Path:

@@ -19,10 +19,10 @@ class Facts:
     """State of the files before SQLite opened them."""
 
     identity: int = 0
-    """Application id in the file itself. With a foreign log, SQLite would show the id of the log."""
+    """Application id in the file itself. If the log is foreign, SQLite would return the id in the log."""
     has_log: bool = False
     noted: tuple[bytes, int] = (b"", 0)
-    """Identity and minimum number of commits that the lock file notes."""
+    """Identity and minimum number of commits according to the lock file."""
     log: Log = attrs.field(factory=Log)
 
 
@@ -39,10 +39,7 @@ def check_kind(path: Path) -> None:
 
 
 def examine(path: Path, noted: tuple[bytes, int]) -> Facts:
-    """Return the state of a file and its log.
-
-    Nothing may have the file open: closing it here would drop SQLite's locks.
-    """
+    """Return the state of a file and its log. The file must not be open: closing it here would drop SQLite's locks."""
     if not path.exists() or not path.stat().st_size:
         check_alone(path, noted[1])
         return Facts()
@@ -86,7 +83,7 @@ def check_identity(db: apsw.Connection, facts: Facts) -> None:
 
 
 def check_log(db: apsw.Connection, facts: Facts) -> None:
-    """Raise `JournalDamaged` if the write-ahead log does not belong to the file, or lost its end."""
+    """Raise `JournalDamaged` if the write-ahead log does not belong to the file, or its end is missing."""
     check_identity(db, facts)
     accepted, _ = db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_NOOP)
     if facts.log.is_broken_behind(accepted):

@@ -38,13 +38,13 @@ from .schema import MIGRATIONS, pragma
 from .wal import log_path
 
 TRIES = 40
-"""Maximum number of attempts of a read while the file changes."""
+"""Maximum number of attempts to read a file that changes."""
 PAUSE = 0.025
-"""Seconds between two attempts, after which a change of the file gets another modification time."""
+"""Seconds between two attempts to read. After this time, a change of the file gets another modification time."""
 TICK = 0.02
-"""Seconds within which two changes of a file may have the same modification time."""
+"""Maximum seconds within which two changes of a file may get the same modification time."""
 _HEADER = 32
-"""Bytes at the start of a log that change when it is restarted."""
+"""Number of bytes at the start of a log that change when the log is restarted."""
 _VFS = "actgent-read-only"
 
 T = TypeVar("T")
@@ -82,7 +82,7 @@ class _Stamp:
 
     file: tuple[int, ...]
     round: bytes
-    """First bytes of the log; empty if there is no log."""
+    """First bytes of the log, which change when it is restarted; empty if there is no log."""
     log: tuple[int, ...]
     """Identity, size and time of the log. Not compared after a read, because a growing log is harmless."""
     changed_at: float
@@ -91,7 +91,7 @@ class _Stamp:
         return (self.file, self.round) == (other.file, other.round)
 
     def is_settled(self) -> bool:
-        """True if a later change is sure to get another modification time."""
+        """True if any later change of the file is sure to get another modification time."""
         return abs(time.time() - self.changed_at) > TICK
 
 
@@ -142,11 +142,11 @@ class FileReader:
         )
 
     def _is_trusted(self, stamp: _Stamp) -> bool:
-        """True if the modification time of the file would show a change during the read."""
+        """Return True if the modification time of the file would reveal a change during the read."""
         return time.time_ns() - stamp.file[-1] > TICK * 1e9
 
     def _tried(self, fn: Callable[[SqliteFile], T], stamp: _Stamp) -> outcome.Outcome[T]:
-        """Return the result of `fn` or its error. An error counts only if the file did not change during the call."""
+        """Return the result or error of `fn`. If the file changed during the call, the error is ignored."""
         try:
             with translated():
                 return outcome.Value(fn(self._opened(stamp)))
@@ -154,7 +154,7 @@ class FileReader:
             return outcome.Error(error)
 
     def _opened(self, stamp: _Stamp) -> SqliteFile:
-        """Return the current file. Open it again if anything has changed."""
+        """Return the current file, reopened if it has changed."""
         if self._file is None or stamp != self._stamp or not stamp.is_settled():
             self.close()
             self._open(stamp)
@@ -178,10 +178,7 @@ class FileReader:
         self._is_sound = not self._file.is_suspect
 
     def _check(self, db: apsw.Connection) -> None:
-        """Check for damage like an owner, if the file has no owner.
-
-        An owner's unfinished write would look like damage.
-        """
+        """Check the file for damage if it has no owner. An owner's unfinished write would look like damage."""
         if is_owned(self._path):
             check_identity(db, examine(self._path, (b"", 0)))
             return
@@ -270,7 +267,7 @@ class SQLiteReader(ReadOnlyJournal, SQLiteJournal):
 
 
 def _proven(found: list[Found]) -> list[Found] | None:
-    """Return the sessions before the first incomplete one; None if there are none.
+    """Return the sessions before the first incomplete one, which are verified by checksums; None if there are none.
 
     Checksums cover each head and its records.
     """

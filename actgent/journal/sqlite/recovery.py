@@ -35,7 +35,7 @@ from .open_checks import Facts, check_kind, examine, prepare
 from .wal import log_path, read_identity
 
 Heads = dict[str, tuple[SessionKey, int]]
-"""Session key and number of records by series."""
+"""Session key and number of records of each series."""
 
 
 @attrs.frozen
@@ -103,10 +103,7 @@ def recover_file(path: Path, new_path: Path) -> RecoveryResult:
 
 @contextmanager
 def _copied(path: Path) -> Iterator[tuple[Path, tuple[bytes, int]]]:
-    """Yield a copy of a file and its log, because SQLite would change the original.
-
-    The original is locked during the recovery.
-    """
+    """Yield a copy of a file and its log, and lock the original. SQLite would change the original."""
     with translated():
         check_kind(path)
     with translated(), closing(Lock(path)) as lock, tempfile.TemporaryDirectory() as folder:
@@ -134,11 +131,11 @@ def _read_good(copy: Path, identity: int) -> tuple[dict[str, list[Row]], Heads]:
 
 
 _WITH_SERIES = 4
-"""Schema version since which rows have a series; earlier rows have a session id."""
+"""Schema version since which rows contain a series. Earlier rows contain a session id."""
 
 
 _WITH_TIMES = 7
-"""Schema version since which rows have a time."""
+"""Schema version since which rows contain a time."""
 
 
 def _rows(db: apsw.Connection, series: str, at: str, identity: bytes) -> dict[str, list[Row]]:
@@ -156,7 +153,7 @@ _LAST_ROW = ("SELECT max(rowid) FROM steps NOT INDEXED", "SELECT max(rowid) FROM
 
 
 _ROWS_OF_A_PAGE = 64
-"""Upper bound of rows in a page: a row takes at least 64 of its 4,096 bytes."""
+"""Upper bound of the number of rows in a page: a row takes at least 64 of its 4,096 bytes."""
 
 
 def _last_row(db: apsw.Connection) -> int:
@@ -175,7 +172,7 @@ def _last_row(db: apsw.Connection) -> int:
 
 
 def _heads(db: apsw.Connection, series: str) -> Heads:
-    """Read all readable heads, from both ends of their table."""
+    """Read all readable heads. The table is read from both ends."""
     found: Heads = {}
     for order in ("ASC", "DESC"):
         with suppress(apsw.CorruptError, UnicodeDecodeError):
@@ -207,7 +204,7 @@ def _placed(
     saved: Mapping[SessionKey, Head],
     identity: bytes,
 ) -> tuple[list[Row], Head | None]:
-    """Return the rows and the head of a session in the new file. Its parent session was written before."""
+    """Return the rows and the head of a session for the new file. Its parent session must be in `saved`."""
     kept: list[Row] = []
     head: Head | None = None
     for step, at in steps:
@@ -221,7 +218,7 @@ def _placed(
 
 
 def _steps(rows: Iterable[Row], key: SessionKey) -> Iterator[tuple[JournalStep, float | None]]:
-    """Yield the steps of a session with their times, up to the first gap."""
+    """Yield the steps of a session with their times until the first gap."""
     place = 1
     for row in rows:
         if row.first != place:

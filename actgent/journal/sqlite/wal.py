@@ -14,7 +14,7 @@ import attrs
 _HEADER = struct.Struct(">8I")
 _FRAME = struct.Struct(">6I")
 _MAGIC = b"SQLite format 3\0"
-"""First bytes of each SQLite file."""
+"""First bytes of every SQLite file."""
 _APPLICATION_ID = 68
 """Offset of the application id in the first page, in bytes."""
 
@@ -24,17 +24,17 @@ class Log:
     """The write-ahead log of a file."""
 
     commits: tuple[int, ...] = ()
-    """Numbers of the frames that end a transaction, in the current round of the log, from 1."""
+    """Numbers of the frames that end a transaction, counted from 1 in the current round of the log."""
     frames: int = 0
-    """Number of frames in the current round."""
+    """Number of frames in the current round of the log."""
 
     def is_broken_behind(self, accepted: int) -> bool:
-        """True if more than one transaction follows the frames that SQLite accepts."""
+        """True if more than one transaction follows after the frames that SQLite accepts."""
         return any(accepted < commit < self.frames for commit in self.commits)
 
 
 def log_path(path: Path) -> Path:
-    """Return the path of SQLite's log of a file."""
+    """Return the path of the write-ahead log of a SQLite file."""
     return path.with_name(f"{path.name}-wal")
 
 

@@ -18,7 +18,7 @@ from actgent.support.files import write_whole
 
 _FIRST_LINE = b"actgent-sessions 1\n"
 _PAGE = 200
-"""Records per read from the journal."""
+"""Number of records per read from the journal."""
 
 
 @attrs.frozen
@@ -96,7 +96,7 @@ class SessionExport:
     size: int
     """Size of the file in bytes."""
     _body: int
-    """Bytes of the encoded records."""
+    """Size of the encoded records in bytes."""
 
     @classmethod
     async def of(cls, journal: Journal, head: SessionSummary) -> "SessionExport":

@@ -36,7 +36,10 @@ def with_new_ids(sessions: Sequence[ExportedSession]) -> list[ExportedSession]:
 
 
 def _new_id(session_id: str, trees: dict[str, str]) -> str:
-    """Return a new id that keeps the tree prefix of the session. `trees` maps old root prefixes to new ones."""
+    """Return a new session id that keeps the id of its root session as a prefix.
+
+    `trees` maps old root ids to new ones.
+    """
     root, _, rest = session_id.partition("/")
     if root not in trees:
         trees[root] = token_hex(16)
@@ -81,13 +84,13 @@ def renamed(
 
 
 def _task_names(record: object, tasks: Mapping[str, str]) -> dict[str, Any]:
-    """Return the new values of the record fields that hold the task message id, which is derived from the session id."""
+    """Return new values of record fields with the id of the task message. The id is derived from the session id."""
     named = {name: tasks.get(getattr(record, name, "")) for name in ("message_id", "turn")}
     return {name: new for name, new in named.items() if new is not None}
 
 
 def _payers(within: tuple[AccountKey, ...], ids: Mapping[SessionKey, str]) -> tuple[AccountKey, ...]:
-    """Return the budgets with remapped session ids."""
+    """Return the budget accounts with new session ids."""
     return tuple(_payer(key, ids) for key in within)
 
 
@@ -100,7 +103,7 @@ def _payer(key: AccountKey, ids: Mapping[SessionKey, str]) -> AccountKey:
 
 
 def _moved(approval: Approval, key: SessionKey) -> Approval:
-    """Return a copy of the approval for the same call in another session."""
+    """Return a copy of an approval for the same call in the session `key`."""
     new = approval_id(
         key.session_id,
         approval.call_id,

@@ -27,7 +27,7 @@ _LEFT_OUT = (
     ScheduleRemovedRecord,
     TaskOutcomeRecord,
 )
-"""Records that a fork does not copy. A fork is open, has no schedules and reports to no parent session."""
+"""Record classes that a fork does not copy. A fork is open, has no schedules and reports to no parent session."""
 
 
 def forked(session: ExportedSession, session_id: str, agent: str, *, asker: str = "") -> ExportedSession:

@@ -42,7 +42,7 @@ from .wrapper import WrappedJournal
 Redact = Callable[[str], str]
 """A function that returns a text without its sensitive parts."""
 FAILED = "[not written: redact= failed]"
-"""Text that is written if the redaction function fails."""
+"""Text that is written in place of a text for which the redaction function failed."""
 _log = logger_of(__name__)
 
 
@@ -121,7 +121,10 @@ def _message(message: Message, redact: Redact) -> Message:
 
 
 def _part(part: Part, redact: Redact) -> Part | None:
-    """Return the redacted part; None for a changed thought. Thoughts are signed as a whole and cannot be changed."""
+    """Return a redacted message part; None for thinking whose text changed.
+
+    Thinking is signed as a whole and cannot be changed.
+    """
     match part:
         case Text(text):
             return Text(redact(text))
@@ -135,7 +138,7 @@ def _part(part: Part, redact: Redact) -> Part | None:
 
 
 def _call(call: ToolCall, redact: Redact) -> ToolCall:
-    """Return the redacted tool call. If the arguments change they become a text, which no tool accepts."""
+    """Return a redacted tool call. If its arguments change, they become a text, which no tool accepts."""
     arguments = _value(call.arguments, redact)
     if arguments == call.arguments:
         return call

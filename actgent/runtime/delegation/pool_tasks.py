@@ -53,9 +53,11 @@ from actgent.sessions.restore import is_unused, owner_of
 POLL_INTERVAL_SECONDS = 0.02
 """Seconds between two checks whether the session of a finished task is closed."""
 CHARGED_AMOUNTS = ("model_calls", "tool_calls", "tokens", "cost")
-"""Names of the amounts that are charged to the caller; seconds are not charged, because its own time limit covers them."""
+"""Names of the amounts that are charged to the calling session. Seconds are not charged, because the caller's own
+time limit covers them.
+"""
 STOPPED = "stopped"
-"""State key under which a cancelling session stores its task."""
+"""State key under which a cancelling session stores the task that it cancels."""
 CANCEL_WAIT_SECONDS = 2.0
 """Maximum seconds that `PoolCancellations.stop` waits for a cancellation; after that the cancellation continues in the background."""
 CANCEL_RETRY_SECONDS = 60.0
@@ -75,14 +77,14 @@ class PoolTask:
     owner: str
     """Owner of the executing session, prefixed with the pool."""
     message: Message | None = None
-    """Message with the task; None if the request only cancels the task."""
+    """Message that contains the task; None if the request only cancels the task."""
     options: TurnOptions | None = None
     limits: Mapping[str, float] = NO_LIMITS
-    """Granted amounts: limits of the executing session including its descendants."""
+    """Amounts granted to the task: limits of the executing session and its descendants together."""
     deadline: float = 0.0
     """Unix time in seconds at which the unfinished task is stopped; 0 is no deadline."""
     seconds: float = 0.0
-    """The deadline as a duration in seconds from the start of the task."""
+    """Seconds from the start of the task until its deadline."""
     depth: int = 0
     """Number of nested calls between agents that led to the task."""
     deepest: int = 0
@@ -98,7 +100,9 @@ class PoolReport:
     answered: TaskOutcomeRecord | None = None
     """Outcome of the task; None if it is running, or if its session is not closed yet."""
     spent: Mapping[str, float] | None = None
-    """Amounts that the closed session used of the granted limits; None while it can use more, so that nothing is refunded yet."""
+    """Amounts of the granted limits that the closed session used. None while it can use more; then nothing is
+    refunded yet.
+    """
     usage: Usage = NO_USAGE
     """Known token usage of the session and its descendants; for statistics, while `spent` is for limits."""
     refused: str = ""
@@ -137,7 +141,7 @@ class PoolCancellations:
     pool: str
     """Name of the other pool."""
     _waiting: dict[str, tuple[trio.Event, list[PoolReport]]] = attrs.field(factory=dict)
-    """Session id of a cancelled task -> event of the waiting caller, and the list that receives the report."""
+    """Event and report list of each waiting caller, by the session id of the cancelled task."""
 
     async def stop(self, opener: SessionOpener, asker: SessionContext, task: PoolTask) -> PoolReport:
         """Record the cancellation of a task, and wait at most `CANCEL_WAIT_SECONDS` seconds for it.
@@ -158,7 +162,7 @@ class PoolCancellations:
         return confirmed[0] if confirmed else PoolReport()
 
     async def _begin(self, opener: SessionOpener, asker: SessionContext, task: PoolTask) -> None:
-        """Record a cancellation as the message of a new session, and start its turn."""
+        """Record a cancellation as the message of a new internal session, and start its turn."""
         context = opener.new(asker.owner, session_id=id_below(asker.id, new_secret()), is_transient=True)
         kept = attrs.asdict(task, filter=lambda field, _: field.name in _KEPT)
         context.state.dispatch((STOPPED, kept))
@@ -305,7 +309,7 @@ class PoolTasks:
 
     @contextmanager
     def _awaited(self, child: SessionContext, chain: Sequence[str]) -> Iterator[None]:
-        """Register the local callers in `chain` as waiting for a session during the block, to detect cycles.
+        """Register the local callers in `chain` as waiting for session `child` during the block.
 
         Raises:
             DeadlockDetected: The session waits for one of the callers.
@@ -373,7 +377,7 @@ def _answer_of(task: PoolTask, records: Sequence[Record]) -> TaskOutcomeRecord:
 
 
 def _spent_of(records: Sequence[Record]) -> Mapping[str, float]:
-    """Return the amounts charged to a session's limits, without amounts of single turns."""
+    """Return the amounts that were charged to a session's limits, without amounts of single turns."""
     return spent_in([each for each in records if isinstance(each, UsageRecord) and not each.turn]).used
 
 

@@ -439,18 +439,21 @@ def _report_of(
 
 
 def report_id(child: SessionContext, task: Task) -> str:
-    """Return the message id of a task's report."""
+    """Return the message id of a task's report to its parent session."""
     return report_id_of(child.scope if task.name else child.id)
 
 
 def child_ids(opener: SessionOpener, asker: SessionContext, task_id: str) -> Collection[str]:
-    """Return all session ids that a task with this id can have in the calling session."""
+    """Return all session ids that a task with this id may have in the calling session."""
     made = (_child_id(opener, asker, each) for each in (task_id, task_key(asker.scope, task_id)))
     return {task_id, *made}
 
 
 def _child_id(opener: SessionOpener, asker: SessionContext, key: str) -> str:
-    """Return the session id for a key; placed in the tree of the calling session if another process may own the plain id."""
+    """Return the child session id for a key.
+
+    If another process may own this id, return one in the tree of the calling session.
+    """
     return child_id_of(id_in_tree(opener.running, asker, child_id_of(key)))
 
 

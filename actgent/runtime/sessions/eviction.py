@@ -19,11 +19,13 @@ from actgent.sessions.session_log import SessionLog
 from actgent.sessions.turn import Suspension, is_inside, running_turn
 
 SessionPredicate = Callable[[str], bool]
-"""Predicate on a session id: True if the session leaves this process."""
+"""Function of a session id; returns True if the session leaves this process."""
 
 
 def check_sendable(given: Mapping[str, object], moved: Fenced) -> None:
-    """Raise if an argument is set that cannot be sent to the process that owns the session.
+    """Raise if an argument is set that cannot be sent to another process.
+
+    `moved` is the error that names the owner of the session.
 
     Raises:
         ConfigurationError: Such an argument is set; the text names it.
@@ -47,22 +49,25 @@ class SessionEviction:
     journal: Journal | None
     timers: DueIndex
     drains: Sequence[SessionPredicate]
-    """Filters of the sessions that are about to leave; no new work starts in them."""
+    """Filters of session ids: no new work starts in sessions that are about to leave."""
     on_left: Callable[[SessionContext], Awaitable[object]] | None = None
     """Notifies the handlers of a session that it has left; None notifies no handlers."""
     _ends: dict[str, trio.Event] = attrs.field(factory=dict)
-    """Session id -> event that is set when the leaving session has ended here."""
+    """Events by session id, set when the eviction of the session is complete."""
     _scopes: dict[str, list[trio.CancelScope]] = attrs.field(factory=dict)
-    """Session id -> cancel scopes of waits that end when the session leaves."""
+    """Cancel scopes of waits that end when a session is evicted, by session id."""
 
     # --- ownership --------------------------------------------------------------------------
 
     def is_held(self, session_id: str) -> bool:
-        """Return True if new work is rejected because the session is about to leave. Calls from running turns are still accepted."""
+        """Return True if new work is rejected because the session is about to leave.
+
+        Calls from running turns are still accepted.
+        """
         return any(is_left(session_id) for is_left in self.drains) and not is_inside(running_turn.get())
 
     def check_stays(self, session_id: str) -> None:
-        """Raise if the session is about to leave, so that no new work may start in it.
+        """Raise if the session is about to leave this process, so that no new work may start in it.
 
         Raises:
             SessionMoved: The session is about to leave.
@@ -171,9 +176,9 @@ class SessionEviction:
                 context.release_public_session()
 
     def _tell(self, notify: Callable[[SessionContext], Awaitable[object]], context: SessionContext) -> bool:
-        """Notify the handlers that the program attached. Handlers of `Agent.on_session` are omitted: the new owner attaches them again.
+        """Call `notify` if the program attached handlers to the session.
 
-        Return False if there are none.
+        Handlers of `Agent.on_session` do not count: the new owner attaches them again. Return False if there are none.
         """
         outside = context.handlers.outside()
         if outside is None:
@@ -195,12 +200,12 @@ class SessionEviction:
     # --- waiting -----------------------------------------------------------------------------
 
     def find(self, session_id: str) -> trio.Event | None:
-        """Return the event that is set when a session has left; None if it is not leaving."""
+        """Return the event that is set when the eviction of a session is complete; None if it is not evicted."""
         return self._ends.get(session_id)
 
     @contextmanager
     def cut(self, session_id: str) -> Iterator[None]:
-        """Return a block that is cancelled when the session leaves.
+        """Return a block that is cancelled when the session is evicted.
 
         Raises:
             SessionMoved: The session left.
@@ -221,8 +226,8 @@ class SessionEviction:
 def is_stalled(context: SessionContext) -> bool:
     """Return True if a session cannot continue before an approval is decided.
 
-    The approval is its own, or one of the child sessions that all its running calls wait for. Such calls can run again in
-    another process: they find their child sessions by id.
+    The approval is its own, or one of the child sessions that all its running calls wait for. Such calls can run again
+    in another process: they find their child sessions by id.
     """
     turn = context.turn
     if turn is None or turn.batch is None:
@@ -233,7 +238,7 @@ def is_stalled(context: SessionContext) -> bool:
 
 
 def _is_awaited(child: SessionContext) -> bool:
-    """Return True if a call waits for the outcome of a session's task."""
+    """Return True if a call waits for the outcome of the task of a child session."""
     task = child.task
     if task is None or task.reports or task.is_unclaimed:
         return False

@@ -37,7 +37,7 @@ from actgent.turns.lifecycle import SHUTDOWN_HANDLER_SECONDS, TurnLifecycle
 from .eviction import SessionEviction, SessionPredicate
 
 RESTORED_AGE_SECONDS = 1e9
-"""Age in seconds that restored messages get, so that they are ahead of all new ones."""
+"""Age in seconds that messages restored from the journal get, so that they run before all new messages."""
 CLOSED_REASON = "the session was closed"
 """Reason of the `Interrupted` error that ends the turn of a closed session."""
 
@@ -81,12 +81,12 @@ class SessionLifecycle:
 
     @property
     def is_stopping(self) -> bool:
-        """True if the agent is stopping: no turn starts or continues in this process."""
+        """True if the agent is stopping. Then no turn starts or continues in this process."""
         return self.runner.is_stopping
 
     @property
     def has_ended(self) -> bool:
-        """True if the agent was stopped and has ended."""
+        """True if the agent was stopped and no longer runs."""
         return self.is_stopping and not self.runner.is_running
 
     @property
@@ -101,7 +101,7 @@ class SessionLifecycle:
     # --- admission ---------------------------------------------------------------------------
 
     def drain(self) -> None:
-        """Accept messages only from turns and actors that still run."""
+        """Start draining: accept messages only from turns and actors that still run."""
         self.accepts = False
         self.is_draining = True
 
@@ -314,7 +314,7 @@ class SessionLifecycle:
     # --- interrupting, ending and closing ----------------------------------------------------
 
     async def interrupt(self, context: SessionContext, reason: str, *, drop_queued: bool) -> None:
-        """Stop a session's turn; `drop_queued` also ends its queued messages."""
+        """Stop a session's turn. With `drop_queued`, its queued messages end as well."""
         error = Interrupted(reason)
         await self._stop(context, error, drop=error if drop_queued else None)
         _check_not_moved(context)
@@ -356,7 +356,7 @@ class SessionLifecycle:
         *,
         after: trio.Event | None = None,
     ) -> Callable[[], Awaitable[None]]:
-        """Return the function that ends messages already removed from the inbox, after the event `after` is set."""
+        """Return a function that ends messages already removed from the inbox, once the event `after` is set."""
         recorded = trio.Event()
         for message in messages:
             if (acceptance := context.mailbox.find(message.id)) is not None:
@@ -521,7 +521,10 @@ def _requeue(inbox: PriorityInbox[Message], context: SessionContext, waiting: Se
 
 
 def _endings(context: SessionContext) -> list[trio.Event]:
-    """Return the events of messages that are being ended without a turn; each is set when the journal has the failure."""
+    """Return one event for each message that is being ended without a turn.
+
+    It is set when the journal has the failure.
+    """
     acceptances = (context.mailbox.acceptances or {}).values()
     return [each.ending for each in acceptances if each.ending is not None]
 
@@ -546,7 +549,7 @@ async def write_end(context: SessionContext) -> None:
 
 
 def _withdraw(inbox: PriorityInbox[Message], session_id: str) -> list[Message]:
-    """Remove and return the queued messages of a session, including messages whose senders wait for inbox room."""
+    """Remove and return the queued messages of a session. Messages whose senders wait for inbox room are included."""
     messages: list[Message] = []
     while waiting := inbox.withdraw(session_id):
         messages += waiting
@@ -571,7 +574,10 @@ def _with_descendants(context: SessionContext) -> list[SessionContext]:
 
 
 def _release_sessions(host: SessionHost, around: list[SessionContext]) -> None:
-    """Release sessions that stayed only for a removed session, and unload finished sessions, until none is left."""
+    """Release sessions that stayed in memory only for a removed session.
+
+    Unload those that are finished, until none is left.
+    """
     while around:
         other = around.pop()
         its_host = host_of(other)
@@ -597,7 +603,7 @@ def _check_not_moved(context: SessionContext) -> None:
 
 
 def _stop_turn(turn: Turn | None, error: Exception) -> trio.Event | None:
-    """Stop a turn, and return the event of its end; None without a turn."""
+    """Stop a turn with an error, and return the event of its end; None without a turn."""
     if turn is None:
         return None
     turn.stop_with(error)

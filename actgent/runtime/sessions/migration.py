@@ -131,7 +131,7 @@ class SessionMigration:
                 await trio.sleep(POLL_INTERVAL_SECONDS)
 
     async def _wait_turns(self, is_leaving: SessionPredicate) -> None:
-        """Wait for the running turns to end, except turns that wait for approvals."""
+        """Wait until the running turns have ended, except turns that wait for approvals."""
         while running := self._withdraw_queued(is_leaving):
             for context, turn in running:
                 while context.turn is turn and not is_stalled(context):

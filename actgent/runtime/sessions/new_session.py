@@ -68,7 +68,7 @@ def _user(name: str) -> Sender:
 
 
 def _check_kept(name: str) -> None:
-    """Raise if databases cannot store a name unchanged; a changed name could equal another owner's name.
+    """Raise if databases cannot store a name unchanged. A changed name could equal the name of another owner.
 
     Raises:
         ConfigurationError: The name contains NUL or half of a surrogate pair.

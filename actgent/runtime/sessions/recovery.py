@@ -45,7 +45,7 @@ async def recover(opener: SessionOpener) -> None:
 
 
 async def _go_on(opener: SessionOpener, session_id: str) -> None:
-    """Open a session to resume it. A session that cannot be opened is logged and skipped."""
+    """Open a session so that it resumes. A session that cannot be opened is logged and skipped."""
     try:
         with opener.opens(session_id):
             await opener.reopen(session_id)

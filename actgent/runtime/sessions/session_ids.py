@@ -41,7 +41,7 @@ async def choose_id(running: AgentActor, parent: SessionContext, plain: str, sco
 
 
 async def _is_below(running: AgentActor, parent: SessionContext, session_id: str) -> bool | None:
-    """Return True if the session with this id is a child of `parent`; None if it does not exist."""
+    """Return True if the session with this id is a child of `parent`, False if it is not; None if it does not exist."""
     context = running.sessions.get(session_id)
     if context is not None:
         return context.parent_key == parent.key

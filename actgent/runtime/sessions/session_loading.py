@@ -35,16 +35,16 @@ class PendingOpen:
     """Set when the session is in memory, or has failed to load; its handlers may still run."""
     done: trio.Event = attrs.field(factory=trio.Event)
     under: "PendingOpen | None" = None
-    """Earlier opening of the same session that did not make this one wait; None if there is none."""
+    """Earlier opening of the same session that was not waited for; None if there is none."""
 
     @property
     def is_own(self) -> bool:
-        """True if the calling task is part of this opening."""
+        """True if the calling task belongs to this opening."""
         return self in _within.get()
 
 
 _within: ContextVar[tuple[PendingOpen, ...]] = ContextVar("within", default=())
-"""PendingOpens that the calling task is part of, as a handler or as a task started by a handler; some may have ended."""
+"""Openings that the calling task is part of, as a handler or as a task started by a handler. Some may have ended."""
 
 
 class PendingOpens(dict[str, PendingOpen]):
@@ -67,7 +67,7 @@ class PendingOpens(dict[str, PendingOpen]):
             await opening.loaded.wait()
 
     def _find_loading(self, session_id: str) -> PendingOpen | None:
-        """Return an opening of a session that is not in memory yet; None if there is none."""
+        """Return an opening of a session that is not loaded yet; None if there is none."""
         return next((each for each in self.of(session_id) if not each.loaded.is_set()), None)
 
     @contextmanager

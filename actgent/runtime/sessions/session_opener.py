@@ -69,7 +69,7 @@ from .table import SessionTrees
 ERASE_TIMEOUT_SECONDS = 1.0
 """Maximum seconds for erasing a session whose creation failed, before the caller receives the error."""
 _NOBODY_ELSE: AbstractContextManager[None] = nullcontext()
-"""Empty block for new sessions with random ids, which no other task can be opening."""
+"""Empty block for new sessions with random ids, which no other task can open."""
 _log = logger_of(__name__)
 _make_context, _make_conversation = fast_constructor(SessionContext), fast_constructor(SessionConversation)
 _make_mail = fast_constructor(SessionMailbox)
@@ -82,7 +82,7 @@ class SessionOpener:
     running: AgentActor
     admission: MessageAdmission
     make_face: Callable[[SessionContext, object], object]
-    """Makes the public handle of a session, with its deps or None."""
+    """Function `(context, deps)` that creates the public handle of a session."""
     trees: SessionTrees
     start_phase: StartPhase
     """Start phase of the runtime, in which resumed turns wait for agents that are not started yet."""
@@ -92,7 +92,7 @@ class SessionOpener:
     on_session: Sequence[OnSession]
     """Functions that are called before the first message of each session."""
     deps_missing: DepsMissingCheck
-    """Returns the error of a restored session whose tools lack deps; None if they have them."""
+    """Function that returns the error of a restored session whose tools lack deps; None if none are missing."""
     remote_sessions: RemoteSessions | None = None
     """Access to sessions in other processes; None without a cluster."""
     runs_session_hooks: Callable[[SessionContext], bool] = lambda _: True
@@ -323,7 +323,7 @@ class SessionOpener:
         return context  # not about to leave: an eviction begins with closing the context
 
     async def _after_pause(self, face: object) -> SessionContext:
-        """Return the session of a handle after a checkpoint; reload it if it was unloaded in the meantime."""
+        """Return the session of a handle after a checkpoint. Reload the session if it was unloaded in the meantime."""
         await trio.lowlevel.checkpoint()
         return self.running.sessions.loaded(face)
 
@@ -385,7 +385,10 @@ class SessionOpener:
             raise SessionExists(self.running.name, session_id)
 
     async def _load(self, session_id: str) -> Sequence[Record]:
-        """Return the records of a session; empty if no caller received the session, whose records are then erased."""
+        """Return the records of a session.
+
+        If no caller ever received the session, erase its records and return none.
+        """
         journal = self.running.journal
         records = () if journal is None else await journal.load(session_id, agent=self.running.name)
         if journal is not None and is_unused(records):
@@ -408,17 +411,17 @@ class SessionOpener:
         return self._pending_opens.block(session_id, erases=erases)
 
     def _enter(self, context: SessionContext) -> None:
-        """Add a session to memory."""
+        """Add a session to the sessions in memory, and mark its opening as loaded."""
         self.running.lifecycle.open(context)
         self._pending_opens.note_loaded(context.id)
 
     def pending_open_events(self, is_wanted: Callable[[str], bool]) -> list[trio.Event]:
-        """Return the completion events of all sessions that are being opened and match the predicate."""
+        """Return the completion events of all sessions that are being opened and that match the predicate."""
         wanted = [session_id for session_id in self._pending_opens if is_wanted(session_id)]
         return [each.done for session_id in wanted for each in self._pending_opens.of(session_id)]
 
     def may_erase(self, session_id: str) -> bool:
-        """Return True if no task opens or uses a session at this moment."""
+        """Return True if no task opens or uses the session now."""
         context = self.running.sessions.find_any(session_id)
         return session_id not in self._pending_opens and (context is None or context.is_quiescent)
 
@@ -536,7 +539,7 @@ class SessionInitializer:
     _opener: SessionOpener
     _context: SessionContext
     ends: bool = False
-    """True if the session ends after the messages of the block."""
+    """True if the session ends after the messages that the block sends."""
 
     async def __aenter__(self) -> SessionContext:
         context = self._context
@@ -579,7 +582,7 @@ def _tree_of(parent: SessionContext | None, task: Task | None) -> SessionTree[Se
 
 
 async def _call_with(fn: OnSession, face: object) -> None:
-    """Call one function of `Agent.on_session`; its errors are converted as errors of user code."""
+    """Call one function of `Agent.on_session`. Its exceptions are converted as errors of user code."""
     try:
         awaitable = to_awaitable(fn(face))
         if awaitable is not None:

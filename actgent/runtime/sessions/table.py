@@ -11,7 +11,7 @@ from actgent.sessions.subscriptions import LiveText
 MAX_LOADED_IDLE = 1000
 """Maximum number of idle sessions in memory. With a journal, the sessions idle longest are unloaded above it."""
 PURGE_THRESHOLD = 100
-"""Number of waiting child entries from which stale entries are removed."""
+"""Number of waiting child entries above which stale entries are removed."""
 
 
 class SessionTable(Mapping[str, SessionContext]):
@@ -39,7 +39,9 @@ class SessionTable(Mapping[str, SessionContext]):
         self._on_unload = on_unload
         self._loaded: dict[str, SessionContext] = {}
         self._idle: dict[str, None] = {}
-        """Sessions that may be unloaded, longest idle first; used only with a journal. Some may be busy again."""
+        """Sessions that may be unloaded, longest idle first. Only used with a journal. Some sessions may be busy
+        again.
+        """
         self.followed: dict[str, LiveText] = {}
         """Partial answers of the sessions that have followers, by session id."""
         self._unloaded: WeakValueDictionary[str, object] = WeakValueDictionary()
@@ -79,7 +81,10 @@ class SessionTable(Mapping[str, SessionContext]):
         return context if unloaded is None else self._held_by(unloaded)
 
     def reload_any(self, session_id: str) -> SessionContext | None:
-        """Return a session in memory; reload an unloaded session whose handle the program holds. None if there is none."""
+        """Return a session from memory.
+
+        If the program holds the handle of an unloaded session, reload it. None if neither exists.
+        """
         context = self._loaded.get(session_id)
         unloaded = self._unloaded.get(session_id) if context is None else None
         return context if unloaded is None else self.loaded(unloaded)
@@ -93,12 +98,12 @@ class SessionTable(Mapping[str, SessionContext]):
         self._unloaded.pop(session_id, None)
 
     def quota_owner(self, session_id: str) -> str:
-        """Return the name of the owner on whose behalf a session in memory works."""
+        """Return the owner in whose name a session in memory works, for quotas."""
         context = self._loaded.get(session_id)
         return "" if context is None else context.quota_owner
 
     def check_member(self, context: SessionContext) -> None:
-        """Raise if a session does not belong to this run of the agent.
+        """Raise if a session does not belong to the current run of the agent.
 
         Raises:
             SessionClosed: The session was closed.
@@ -179,15 +184,15 @@ class SessionTrees:
     def __init__(self) -> None:
         self._tables: dict[str, SessionTable] = {}
         self._parentless: dict[SessionKey, WeakSet[SessionContext]] = {}
-        """Sessions that wait for another session, by the key of that session. Some may be unloaded by now."""
+        """Loaded child sessions whose parent is not loaded, by the key of the parent. Some may be unloaded by now."""
         self._purged_at = PURGE_THRESHOLD
 
     def add(self, table: SessionTable) -> None:
-        """Add the sessions of a started agent."""
+        """Add the session table of a started agent."""
         self._tables[table.agent] = table
 
     def remove(self, agent: str) -> None:
-        """Remove the sessions of a stopped agent."""
+        """Remove the session table of a stopped agent."""
         self._tables.pop(agent, None)
 
     def find(self, key: SessionKey) -> SessionContext | None:

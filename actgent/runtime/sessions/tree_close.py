@@ -79,13 +79,13 @@ class _Closing:
 
     @property
     def _stored(self) -> Journal | None:
-        """The journal if it may have descendants that are not in memory; None otherwise."""
+        """Journal, if it may contain descendants that are not in memory; None otherwise."""
         log = self._context.log
         are_left = any(self._is_left(each) for each in self._below)
         return self._journal if log is not None and (log.creation is None or are_left) else None
 
     def _is_left(self, below: SessionContext) -> bool:
-        """Return True if a session belongs to another agent that has ended and may have been restarted."""
+        """Return True if a descendant belongs to another agent that has ended and may have been restarted."""
         return below.host is not self._context.host and host_of(below).has_ended
 
     async def _close_loaded(self) -> None:
@@ -95,7 +95,10 @@ class _Closing:
                 await write_end(each)
 
     async def _close_before_stop(self, otherwise: ExitStack) -> None:
-        """Close the sessions in memory within a time limit while the agent stops. If all are closed, discard the `otherwise` callbacks."""
+        """Close the sessions in memory within a time limit while the agent stops.
+
+        If all are closed, the callbacks in `otherwise` are discarded.
+        """
         with trio.move_on_after(CLOSE_TIMEOUT_SECONDS, shield=True), suppress(ActgentError):
             await self._close_loaded()
             if self._stored is None or not await _open_below(self._context.key, self._stored):

@@ -31,7 +31,9 @@ from actgent.support.misuse_hints import hints_for_readers
 from .session_follower import PAGE_RECORDS, SessionFollower, follow_session
 
 SHORT_CHARS, GROWTH_DIVISOR = 4096, 16
-"""Answers up to `SHORT_CHARS` characters are searched for thoughts at each delta; longer answers after each growth by 1/`GROWTH_DIVISOR`."""
+"""Length up to which an answer is searched for thoughts at each delta, and divisor of later growth: a longer answer
+is searched after each growth by 1/`GROWTH_DIVISOR`.
+"""
 
 
 @attrs.frozen(kw_only=True)
@@ -61,7 +63,7 @@ class ObservationReader(trio.abc.ReceiveChannel[Observed]):
         self._wanted = wanted
         self._ready: deque[Observed] = deque()
         self._looked: tuple[str, int] = ("", 0)
-        """Id of the answer that was searched for thoughts last, and its length then."""
+        """Id of the answer that was last searched for thoughts, and its length at that time."""
         self._shown = ""
 
     @property
@@ -151,7 +153,7 @@ class RecentFollower(WakeableReader):
     def __init__(self, recent: RecentRecords, live: LiveText, cursor: int, view: ObservationView) -> None:
         """Args: `view` has read the records up to the cursor, so that it resolves references in later records."""
         self.cursor = cursor
-        """The number of the last record that was received."""
+        """Number of the last received record."""
         self.live = live
         self._recent = recent
         self._history = RecentHistory(recent)
@@ -188,7 +190,7 @@ class RecentFollower(WakeableReader):
         return item
 
     async def move_on(self) -> None:
-        """Wait for a new record, or for new partial text."""
+        """Wait for a new record or new partial text, without receiving it."""
         self._news = trio.Event()
         await self._news.wait()
 

@@ -42,7 +42,7 @@ PAGE_RECORDS = 500
 FIRST_PAGE_RECORDS = 16
 """Number of records in the first page of a backwards read; in most cases the running turn began within these records."""
 _ENDING = (MessageEndRecord, SessionClosedRecord, AgentMessageRecord)
-"""Records that end a partial answer, a turn or the session."""
+"""Record classes that end a partial answer, a turn or the session."""
 
 
 def page_ranges_before(number: int) -> Iterator[tuple[int, int]]:
@@ -76,9 +76,9 @@ class SessionFollower(trio.abc.ReceiveChannel[FollowedItem], WakeableReader):
         self._is_behind = True
         self._has_ended, self._is_closed = has_ended, False
         self._shown: tuple[object, int] = (None, 0)
-        """Partial answer that was received last, and the number of its characters that were received."""
+        """Partial answer that was last received, and the number of characters received of it."""
         self._void = "" if live.is_growing else live.reply_id
-        """Id of the answer or turn that the newest received record has ended; its partial text is no longer received."""
+        """Id of the answer or turn that the last received record has ended. Its partial text is discarded."""
         self._progress: dict[str, CallProgress] = dict(live.progress)
         self._feed: FeedReader
 
@@ -87,7 +87,10 @@ class SessionFollower(trio.abc.ReceiveChannel[FollowedItem], WakeableReader):
         self._feed = feed
 
     def start_idle(self, *, is_current: bool) -> None:
-        """Start where no turn is open; `is_current` is True if the cursor is at the last record, so the feed has the next one."""
+        """Start while no turn is open.
+
+        `is_current` is True if the cursor is at the last record; the feed then has the next one.
+        """
         self._names = TurnAssigner()
         self._is_behind = not is_current
 
@@ -167,7 +170,10 @@ class SessionFollower(trio.abc.ReceiveChannel[FollowedItem], WakeableReader):
         return None
 
     def wake_for(self, woken_by: Callable[[Sequence[Record]], bool]) -> None:
-        """Set the filter for `move_on`: it wakes only for records that `woken_by` accepts, for a full feed buffer, or for partial text."""
+        """Set the filter of `move_on`.
+
+        It wakes only for records that `woken_by` accepts, for a full feed buffer, or for partial text.
+        """
         self._feed.woken_by = woken_by
 
     @property
@@ -176,7 +182,7 @@ class SessionFollower(trio.abc.ReceiveChannel[FollowedItem], WakeableReader):
         return self._is_behind or self._feed.has_news
 
     async def move_on(self) -> None:
-        """Wait for new records. Reads a page of the journal if the reader is behind the feed."""
+        """Wait for new records without receiving them. If the reader is behind the feed, read a page of the journal."""
         if self._is_behind:
             await self._read_on()
         elif self._feed.has_news:
@@ -191,7 +197,7 @@ class SessionFollower(trio.abc.ReceiveChannel[FollowedItem], WakeableReader):
         return item
 
     def _pass(self, record: Record, turn: str) -> None:
-        """Update the reader's state after a record that ends an answer, a turn or the session."""
+        """Update the reader after a received record that ends an answer, a turn or the session."""
         if type(record) is MessageEndRecord:
             self._void = turn
         elif type(record) is SessionClosedRecord:
@@ -200,7 +206,10 @@ class SessionFollower(trio.abc.ReceiveChannel[FollowedItem], WakeableReader):
             self._void = record.message.id
 
     async def _read_on(self) -> None:
-        """Read a page of records after the cursor. Records written during the read arrive in the feed."""
+        """Read a page of records after the cursor from the journal.
+
+        Records written during the read arrive in the feed.
+        """
         key = self._key
         if self._names is None:
             self._names = TurnAssigner(await self._find_turn())
