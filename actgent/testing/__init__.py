@@ -2,6 +2,7 @@
 
 from actgent.llm.scripted import ScriptedLLM
 
+from .declarations import find_leaks
 from .journal_faults import CrashingJournal, FaultyJournal
 from .leaks import assert_no_leaks
 from .provider import (
@@ -49,6 +50,7 @@ __all__ = [
     "assert_replays",
     "assert_valid_transcript",
     "check_transcript",
+    "find_leaks",
     "load_recording",
     "open_provider",
     "refused_url",

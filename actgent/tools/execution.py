@@ -549,7 +549,7 @@ class Batch:
         """Run a call in a tracing span."""
         with _ToolSpan(active, call, tool) as span:
             result = await self._run_and_convert(call, tool, arguments, call_context)
-            span.note_result(result)
+            span.note_result(result, self._label(result, tool, call_context).label)
             return result
 
     async def _run_and_convert(
@@ -824,9 +824,11 @@ class _ToolSpan(TracedWork):
             kind = error = trace = None
         super().__exit__(kind, error, trace)
 
-    def note_result(self, result: ToolResult) -> None:
-        """Add the result to the span; a result other than success marks the span as failed."""
+    def note_result(self, result: ToolResult, label: Label) -> None:
+        """Add the result and its label to the span; a result other than success marks the span as failed."""
         self.facts[names.TOOL_STATUS] = result.status
+        if not label.is_trusted:
+            self.facts[names.LABEL_SOURCES] = tuple(sorted(label.sources))
         if result.status != "success":
             self.error = "tool"
         if self.tracing.has_content:

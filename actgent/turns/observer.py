@@ -269,7 +269,7 @@ class Observer:
 
     def end_turn(self, context: SessionContext, turn: Turn) -> None:
         if self.spans is not None:
-            self.spans.end(turn)
+            self.spans.end(turn, context.conversation.label)
         if turn.error is not None:
             self.fail(context, turn.message, turn.error, turn.blame)
         if self.stream.active:

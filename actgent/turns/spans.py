@@ -6,6 +6,7 @@ from typing import Literal
 
 import attrs
 
+from actgent.labels import Label
 from actgent.messages import Message
 from actgent.sessions.turn import Turn
 from actgent.support import span_names as names
@@ -84,8 +85,8 @@ class TurnSpans:
             activated.ended_as = why
             activated.span.end(error=error)
 
-    def end(self, turn: Turn) -> None:
-        """End the span of a finished turn, with its usage as attributes."""
+    def end(self, turn: Turn, label: Label) -> None:
+        """End the span of a finished turn, with its usage and the label of its session as attributes."""
         activated = self._turns.pop(_key(turn.message), None)
         self._deciders.pop(turn.message.session_id, None)
         if activated is None or activated.ended_as is not None:
@@ -99,6 +100,8 @@ class TurnSpans:
         }
         if usage.cost:
             facts[names.TURN_COST] = usage.cost
+        if not label.is_trusted:
+            facts[names.LABEL_SOURCES] = tuple(sorted(label.sources))
         error = "" if turn.error is None else error_type(turn.error, turn.blame)
         activated.span.end(facts, error=error)
 
