@@ -1,13 +1,12 @@
 """`actgent eval`: run cases for several models and prompts, or make cases from the sessions of a journal."""
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
 import attrs
 from rich import box
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text as Cell
 
@@ -27,12 +26,13 @@ from actgent.evaluation import (
     save_cases,
     to_html,
 )
-from actgent.evaluation.html_report import cost_words, time_words
+from actgent.evaluation.html_parts import cost_words, time_words
 from actgent.llm.base import LLM
 
 from .agent_files import load_values
 from .agent_folders import is_folder, load_folder
 from .models import live_models, open_models
+from .reports import check_output_files, progress_bar, read_prompts, save_report
 from .signals import Shutdown
 from .terminal import Terminal, one_line
 
@@ -79,13 +79,15 @@ async def run_evaluation(options: EvalOptions, terminal: Terminal, shutdown: Shu
     Raises:
         ConfigurationError: The cases, the agent, or a report path is invalid.
     """
-    _check_output_files(options)
+    check_output_files((options.json, options.html))
     cases, variants = _cases_and_variants(options)
     trials: list[Trial] = []
     async with AsyncExitStack() as stack:
         if variants is None:
             variants = await _make_variants(options, stack)
-        bar = await stack.enter_async_context(_progress(terminal, len(cases) * len(variants) * options.runs))
+        bar = await stack.enter_async_context(
+            progress_bar(terminal, "runs", len(cases) * len(variants) * options.runs)
+        )
         judge = await _judge(options, stack)
 
         def note(trial: Trial) -> None:
@@ -126,13 +128,6 @@ async def make_cases(
     save_cases(Path(target), cases)
     terminal.line(f"{target}: {counted(len(cases), 'case')}; review each case: recorded answers may be wrong")
     return 0
-
-
-def _check_output_files(options: EvalOptions) -> None:
-    """Raise if a report cannot be written, before model calls cost money."""
-    for target in filter(None, (options.json, options.html)):
-        if not Path(target).absolute().parent.is_dir():
-            raise ConfigurationError(f"{target} cannot be written: its folder does not exist")
 
 
 # --- cases and agents --------------------------------------------------------------------
@@ -184,7 +179,7 @@ def _variants_in(values: Mapping[str, object], options: EvalOptions) -> Mapping[
 async def _make_variants(options: EvalOptions, stack: AsyncExitStack) -> Mapping[str, Any]:
     """Return one agent for each pair of model and prompt, by display name."""
     target = options.agent or (options.cases if is_folder(options.cases) else None)
-    prompts = {Path(each).stem: _read_prompt(each) for each in options.prompts} or {"": ""}
+    prompts = read_prompts(options.prompts)
     models: Sequence[str] = options.models
     if target is not None and not is_folder(target):
         _check_exists(target)
@@ -198,13 +193,13 @@ async def _make_variants(options: EvalOptions, stack: AsyncExitStack) -> Mapping
         return _offline_variant(target)
     if target is not None and not models:
         return {
-            prompt or load_folder(target).name: _build_agent(target, None, text)
+            prompt or load_folder(target).name: build_agent(target, None, text)
             for prompt, text in prompts.items()
         }
     names = models or live_models(None, hint="name an agent's folder with --agent")[:1]
     clients = await stack.enter_async_context(open_models(names))
     return {
-        " / ".join(filter(None, (name, prompt))): _build_agent(target, client, text)
+        " / ".join(filter(None, (name, prompt))): build_agent(target, client, text)
         for name, client in zip(names, clients, strict=True)
         for prompt, text in prompts.items()
     }
@@ -233,7 +228,7 @@ def _offline_variant(target: str | None) -> Mapping[str, Any]:
     return {agent.name: agent}
 
 
-def _build_agent(target: str | None, model: LLM | None, prompt: str) -> Agent:
+def build_agent(target: str | None, model: LLM | None, prompt: str) -> Agent:
     """Return the agent of a folder, or a plain agent, with the given model and prompt."""
     if target is None:
         return BareAgent("assistant", llm=model or "", system_prompt=prompt or None)
@@ -244,15 +239,6 @@ def _build_agent(target: str | None, model: LLM | None, prompt: str) -> Agent:
     return (builder.body(prompt) if prompt else builder).build()
 
 
-def _read_prompt(target: str) -> str:
-    try:
-        return Path(target).read_text(encoding="utf-8")
-    except OSError as error:
-        raise ConfigurationError(f"{target} cannot be read as a prompt: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise ConfigurationError(f"{target} cannot be read as a prompt: it is not UTF-8") from None
-
-
 async def _judge(options: EvalOptions, stack: AsyncExitStack) -> LLM | None:
     if options.judge is None:
         return None
@@ -261,18 +247,6 @@ async def _judge(options: EvalOptions, stack: AsyncExitStack) -> LLM | None:
 
 
 # --- output ------------------------------------------------------------------------------
-
-
-@asynccontextmanager
-async def _progress(terminal: Terminal, total: int) -> AsyncGenerator[Progress | None, None]:
-    """Yield a progress bar; None in a pipe."""
-    if not terminal.is_live:
-        yield None
-        return
-    columns = (TextColumn("runs"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=terminal.console, auto_refresh=False, transient=True) as bar:
-        bar.add_task("runs", total=total)
-        yield bar
 
 
 def _show(report: Report, terminal: Terminal, *, total: int) -> None:
@@ -318,14 +292,7 @@ def _failure_reason(trial: Trial) -> str:
 
 def _write(report: Report, options: EvalOptions, terminal: Terminal) -> None:
     if options.json is not None:
-        _save(Path(options.json), report.to_json())
+        save_report(options.json, report.to_json())
     if options.html is not None:
-        _save(Path(options.html), to_html(report, title=f"Evaluation of {Path(options.cases).name}"))
+        save_report(options.html, to_html(report, title=f"Evaluation of {Path(options.cases).name}"))
         terminal.line(f"{options.html}: all runs with their answers", style="dim")
-
-
-def _save(path: Path, text: str) -> None:
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise ConfigurationError(f"{path} cannot be written: {error.strerror}") from None

@@ -3,6 +3,9 @@
 from .case_files import case_from, load_cases, save_cases
 from .cases import Case, CheckResult, Trial
 from .checks import calls, calls_no_tool, contains, equals, goal_reached, matches
+from .compare_decisions import DecisionVariant, compare_decisions
+from .decision_html import decisions_to_html
+from .decision_report import ComparedDecision, DecisionFigures, DecisionReport, UnreachedDecisions
 from .evaluate import evaluate
 from .html_report import to_html
 from .journal_cases import cases_from_journal
@@ -13,17 +16,24 @@ from .simulated_user import SimulatedUser, Simulation, StopReason
 __all__ = [
     "Case",
     "CheckResult",
+    "ComparedDecision",
+    "DecisionFigures",
+    "DecisionReport",
+    "DecisionVariant",
     "Figures",
     "Report",
     "SimulatedUser",
     "Simulation",
     "StopReason",
     "Trial",
+    "UnreachedDecisions",
     "calls",
     "calls_no_tool",
     "case_from",
     "cases_from_journal",
+    "compare_decisions",
     "contains",
+    "decisions_to_html",
     "equals",
     "evaluate",
     "goal_reached",

@@ -1,16 +1,26 @@
 """Effects of changed agent code on recorded sessions: preview of a restart, replay, and inspection of model requests."""
 
+from .decisions import AnswerReading, RecordedDecision, SessionDecisions, call_key, find_decisions
+from .forks import ForkEnd, follow_fork
 from .replay_diff import Difference
-from .replayer import Recording, compare_session
+from .replayer import Recording, compare_session, models_of
 from .request_inspector import ShownRequest, show_next_request, show_request
 from .restart_preview import RestartPreview, preview_restart
 
 __all__ = [
+    "AnswerReading",
     "Difference",
+    "ForkEnd",
+    "RecordedDecision",
     "Recording",
     "RestartPreview",
+    "SessionDecisions",
     "ShownRequest",
+    "call_key",
     "compare_session",
+    "find_decisions",
+    "follow_fork",
+    "models_of",
     "preview_restart",
     "show_next_request",
     "show_request",

@@ -2,9 +2,10 @@
 
 import copy
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
+from itertools import zip_longest
+from typing import Any, Self
 
 import attrs
 import trio
@@ -25,7 +26,7 @@ from actgent.journal.records import (
     StateChangeRecord,
     StateRollbackRecord,
 )
-from actgent.llm.base import ModelResponse
+from actgent.llm.base import LLM, ModelResponse
 from actgent.llm.scripted import ScriptedLLM
 from actgent.messages import Message, Reply, Route, ToolCall, ToolResult
 from actgent.runtime.runtime import Runtime, open_runtime
@@ -36,6 +37,7 @@ from actgent.state.store import StateRecord, Store
 from actgent.tools.execution import Batch
 from actgent.tools.registry import ToolRegistry
 from actgent.turns.calls.tool_calls import ToolCaller
+from actgent.turns.core import AgentCore
 from actgent.turns.failure_logging import FailureLogger
 from actgent.turns.hooks import Hooks
 
@@ -60,6 +62,11 @@ class Recording:
         accepted = {r.message.id: r.message for r in self.records if isinstance(r, MessageAcceptedRecord)}
         return tuple(accepted[r.message_id] for r in self.records if isinstance(r, MessageAppendedRecord))
 
+    @property
+    def model_answers(self) -> tuple[AgentMessageRecord, ...]:
+        """Records with an answer of a model, oldest first."""
+        return tuple(each for each in self.records if isinstance(each, AgentMessageRecord) and each.stop)
+
     def model(self) -> ScriptedLLM:
         """Return a model that gives the recorded answers and errors, call by call."""
         ended = Interrupted("the recording ends here")
@@ -71,8 +78,8 @@ class Recording:
         """Replay the messages with a copy of an agent, and return the first difference; None if there is none.
 
         The copy uses `model()`, has no routes, handlers or hooks, and its tools return the recorded results unless `run_tools`
-        is True. Options of single turns (`run(..., output=)`) are not recorded: the agent must have them. `prompts=False`
-        ignores changes of the system prompt and of the tools.
+        is True. Options of single turns (`run(..., output=)`) and the session's system prompt are those of the recording.
+        `prompts=False` ignores changes of the system prompt and of the tools.
         """
         replayed, states = await replay_with(self, agent, self.model(), run_tools=run_tools)
         looking = partial(first_difference, self.records, replayed, states, prompts=prompts)
@@ -156,11 +163,25 @@ def _script(records: Sequence[Record]) -> Iterator[ModelResponse | Exception]:
 
 
 async def replay_with(
-    recording: Recording, agent: Agent, model: ScriptedLLM, *, run_tools: bool
+    recording: Recording,
+    agent: Agent,
+    model: LLM | Mapping[str, LLM],
+    *,
+    run_tools: bool,
+    system: str | None = None,
+    set_up: Callable[[AgentCore], object] | None = None,
 ) -> tuple[Sequence[Record], Sequence[State]]:
     """Replay a recording with a model, and return the records of the replay and the state after each turn.
 
     Summaries and context cuts are applied as recorded, without model calls.
+
+    Args:
+        recording: The session to replay.
+        agent: Agent whose code runs, in a copy.
+        model: Model of all calls, or models by role.
+        run_tools: True runs the tools; False returns the recorded results.
+        system: System prompt of the session; None uses the session's recorded system prompt, if it has one.
+        set_up: Called with the core of the copy before the first message.
     """
     states: list[State] = []
     opened = owner_of(recording.records)
@@ -179,15 +200,18 @@ async def replay_with(
         running.core.models.fitter = RecordedFitter.of(recording.records)
         running.core.bring_summary = RecordedSummaries.of(recording.records).bring
         if not run_tools:
-            running.core.calling = _recorded_caller(running.core.calling, recording.records)
+            running.core.calling = RecordedToolCaller.of(running.core.calling, recording.records)
+        if set_up is not None:
+            set_up(running.core)
+        own = opened.system if system is None else system
         context = await opener.create(
-            opened.owner, session_id=recording.session_id
+            opened.owner, session_id=recording.session_id, system=own
         )  # the recorded id may exceed the limit for new ids
         session = face_of(context)
         session.on_exception(_ignore)
-        for changes, message in _processed_messages(recording.records):
-            _restore(session.state, changes)
-            await opener.admission.accept(context, message)
+        for changes, accepted in _processed_messages(recording.records):
+            restore_changes(session.state, changes)
+            await opener.admission.accept(context, accepted.message, options=accepted.options)
             await session.wait_idle()
             states.append(dict(session.state))
         return await journal.load(recording.session_id), states
@@ -197,9 +221,11 @@ def _ignore(_failure: object) -> None:
     """Ignore failures, which the recording has as well."""
 
 
-def _processed_messages(records: Sequence[Record]) -> Iterator[tuple[Sequence[StateRecord], Message]]:
-    """Yield the messages whose turns have run, each with the state changes since the previous turn."""
-    accepted = {each.message.id: each.message for each in records if isinstance(each, MessageAcceptedRecord)}
+def _processed_messages(
+    records: Sequence[Record],
+) -> Iterator[tuple[Sequence[StateRecord], MessageAcceptedRecord]]:
+    """Yield the records of the messages whose turns have run, each with the state changes since the previous turn."""
+    accepted = {each.message.id: each for each in records if isinstance(each, MessageAcceptedRecord)}
     changes, is_over = list[StateRecord](), True
     for record in records:
         match record:
@@ -212,12 +238,18 @@ def _processed_messages(records: Sequence[Record]) -> Iterator[tuple[Sequence[St
                 changes.append(record)
 
 
-def _copy_for_replay(agent: Agent, model: ScriptedLLM) -> Agent:
+def models_of(agent: Agent) -> Mapping[str, LLM]:
+    """Return the model clients of an agent by role. A stopped agent creates them."""
+    return agent._models.open()  # noqa: SLF001
+
+
+def _copy_for_replay(agent: Agent, model: LLM | Mapping[str, LLM]) -> Agent:
     """Return a copy of an agent without external effects. The copy of a running agent uses its connected tools."""
     actor = copy.copy(agent)
     models = actor._models  # noqa: SLF001
+    clients = dict.fromkeys(models.named, model) if isinstance(model, LLM) else dict(model)
     changes: dict[str, Any] = {
-        "_models": attrs.evolve(models, clients=dict.fromkeys(models.named, model)),
+        "_models": attrs.evolve(models, clients=clients),
         "_host": None,
         "_opener": None,
         "_block": None,
@@ -252,31 +284,76 @@ class _Router:
 
 
 @attrs.frozen
-class _RecordedResults:
+class RecordedResults:
     """Results of the calls of one answer, and the state changes of the tools."""
 
-    results: tuple[ToolResult, ...]
+    step: int
+    """Number of the record with the results, from 1."""
+    record: AgentMessageRecord
+    """The record with the results."""
     changes: Sequence[StateRecord] = ()
+    """State changes of the tools, oldest first."""
+
+
+def recorded_results(records: Sequence[Record]) -> Sequence[RecordedResults]:
+    """Return the results of all tool calls of a session, one item for each answer with calls."""
+    found: list[RecordedResults] = []
+    changes: list[StateRecord] = []
+    has_started = False
+    for step, record in enumerate(records, 1):
+        match record:
+            case CallsStartedRecord():
+                has_started = True
+            case StateChangeRecord() | ActionFailureRecord() | StateRollbackRecord() if has_started:
+                changes.append(record)
+            case AgentMessageRecord(message=message) if message.tool_results:
+                found.append(RecordedResults(step, record, changes))
+                changes, has_started = [], False
+    return found
 
 
 @attrs.define(eq=False, kw_only=True)
-class _RecordedToolCaller(ToolCaller):
+class RecordedToolCaller(ToolCaller):
     """Tool caller that sets the recorded results in place of running tools."""
 
-    recorded: deque[_RecordedResults]
+    recorded: deque[RecordedResults]
+
+    @classmethod
+    def of(cls, calling: ToolCaller, records: Sequence[Record], **options: Any) -> Self:
+        """Return a tool caller of an agent that returns the results of a recording."""
+        fields = {name: getattr(calling, name) for name in attrs.fields_dict(ToolCaller)}
+        return cls(**fields, recorded=deque(recorded_results(records)), **options)
 
     def _batch(self, context: SessionContext, turn: Turn, calls: Sequence[ToolCall]) -> Batch:
         batch = super()._batch(context, turn, calls)
-        recorded = self.recorded.popleft() if self.recorded else _RecordedResults(())
-        for place, call in enumerate(calls):
-            batch.set_result(place, _result_for(call, place, recorded.results))
-        _restore(context.state, recorded.changes)
+        results, changes = self.find_results(calls)
+        for place, (call, result) in enumerate(zip(calls, results, strict=True)):
+            batch.set_result(place, result_for(call, result))
+        restore_changes(context.state, changes)
         return batch
 
+    def find_results(
+        self, calls: Sequence[ToolCall]
+    ) -> tuple[Sequence[ToolResult | None], Sequence[StateRecord]]:
+        """Return the recorded results of the calls of one answer, and the state changes of their tools.
 
-def _result_for(call: ToolCall, place: int, results: Sequence[ToolResult]) -> ToolResult:
-    if place < len(results) and results[place].tool_name == call.name:
-        return attrs.evolve(results[place], id=f"{call.id}/result", call_id=call.id, native=call.native)
+        The result of a call is None if the recording has none.
+        """
+        if not self.recorded:
+            return [None] * len(calls), ()
+        recorded = self.recorded.popleft()
+        results = recorded.record.message.tool_results
+        found = [
+            result if result is not None and result.tool_name == call.name else None
+            for call, result in zip_longest(calls, results[: len(calls)])
+        ]
+        return found, recorded.changes
+
+
+def result_for(call: ToolCall, recorded: ToolResult | None) -> ToolResult:
+    """Return a recorded result as the result of a call; an error if the recording has no result."""
+    if recorded is not None:
+        return attrs.evolve(recorded, id=f"{call.id}/result", call_id=call.id, native=call.native)
     error = "the recording has no result of this call"
     return ToolResult(
         id=f"{call.id}/result",
@@ -288,24 +365,7 @@ def _result_for(call: ToolCall, place: int, results: Sequence[ToolResult]) -> To
     )
 
 
-def _recorded_caller(calling: ToolCaller, records: Sequence[Record]) -> ToolCaller:
-    recorded: deque[_RecordedResults] = deque()
-    changes: list[StateRecord] = []
-    has_started = False
-    for record in records:
-        match record:
-            case CallsStartedRecord():
-                has_started = True
-            case StateChangeRecord() | ActionFailureRecord() | StateRollbackRecord() if has_started:
-                changes.append(record)
-            case AgentMessageRecord(message=message) if message.tool_results:
-                recorded.append(_RecordedResults(message.tool_results, changes))
-                changes, has_started = [], False
-    fields = {name: getattr(calling, name) for name in attrs.fields_dict(ToolCaller)}
-    return _RecordedToolCaller(**fields, recorded=recorded)
-
-
-def _restore(store: Store, changes: Sequence[StateRecord]) -> None:
+def restore_changes(store: Store, changes: Sequence[StateRecord]) -> None:
     """Apply recorded state changes of tools and programs, which do not run in a replay."""
     for change in changes:
         store.restore(change)

@@ -307,6 +307,61 @@ def evaluate_cases(
     return run_command(lambda terminal, shutdown: run_evaluation(options, terminal, shutdown))
 
 
+@app.command(name="ci", group=AGENTS)
+def compare_recorded_decisions(
+    journal: str,
+    /,
+    *,
+    code: str | None = None,
+    agent: str | None = None,
+    session: str | None = None,
+    limit: Count = 100,
+    model: Repeated = (),
+    prompt: Repeated = (),
+    concurrency: Count = 8,
+    threshold: Annotated[float, Parameter(validator=Number(gte=0, lte=1))] = 1.0,
+    html: str | None = None,
+    json: str | None = None,
+    offline: Flag = False,
+) -> int:
+    """Compare models and prompts with recorded sessions: each is asked at each recorded decision. No tool runs.
+
+    Tool calls get their recorded results. The exit code is 1 if fewer decisions are the same than --threshold; a reply in
+    other words is the same decision.
+
+    Args:
+        journal: Journal with the sessions: a file, or postgres://HOST/DATABASE. Agents may be using it.
+        code: The agents: agent folder, Python file, or FILE.py:NAME. Default: the plain agent of `actgent chat`.
+        agent: Compare only sessions of this agent.
+        session: Compare only this session.
+        limit: Maximum number of sessions, latest first.
+        model: Model to ask, e.g. openai:gpt-5.2; give several to compare them. Default: the agent's model.
+        prompt: File with a prompt that replaces the text of brain.md or the system prompt; give several to compare them.
+        concurrency: Maximum number of sessions that are compared at the same time.
+        threshold: Share of decisions that must be the same, for each model and prompt, from 0 to 1.
+        html: Write an HTML report with all differences to this file.
+        json: Write a JSON report with all decisions to this file.
+        offline: Ask no model; check only that the agent's code still leads to each recorded decision. Needs no API key.
+    """
+    from actgent.cli.ci import CiOptions, run_ci  # noqa: PLC0415 - the SDKs take two seconds
+
+    options = CiOptions(
+        journal=journal,
+        code=code,
+        agent=agent,
+        session=session,
+        limit=limit,
+        models=model,
+        prompts=prompt,
+        concurrency=concurrency,
+        threshold=threshold,
+        html=html,
+        json=json,
+        offline=offline,
+    )
+    return run_command(lambda terminal, shutdown: run_ci(options, terminal, shutdown))
+
+
 @app.command(name="tools", group=TOOLS)
 def list_tools(agent: str, /, *, json: Flag = False, allow_env: Repeated = ()) -> int:
     """List the tools of an agent with schema, effect, approval and origin. The exit code is 1 if a toolset is not available.

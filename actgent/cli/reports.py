@@ -1,0 +1,65 @@
+"""Parts that commands with reports share: prompt files, progress, and report files."""
+
+from collections.abc import AsyncGenerator, Iterable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from actgent.errors import ConfigurationError
+
+from .terminal import Terminal
+
+
+def check_output_files(targets: Iterable[str | None]) -> None:
+    """Raise if a report cannot be written, before model calls cost money. None is ignored.
+
+    Raises:
+        ConfigurationError: The folder of a report does not exist.
+    """
+    for target in filter(None, targets):
+        if not Path(target).absolute().parent.is_dir():
+            raise ConfigurationError(f"{target} cannot be written: its folder does not exist")
+
+
+def read_prompt(target: str) -> str:
+    """Return the text of a prompt file.
+
+    Raises:
+        ConfigurationError: The file cannot be read as UTF-8.
+    """
+    try:
+        return Path(target).read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigurationError(f"{target} cannot be read as a prompt: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ConfigurationError(f"{target} cannot be read as a prompt: it is not UTF-8") from None
+
+
+def read_prompts(targets: Iterable[str]) -> dict[str, str]:
+    """Return the texts of prompt files by file name without suffix; one empty text with an empty name without files."""
+    return {Path(each).stem: read_prompt(each) for each in targets} or {"": ""}
+
+
+@asynccontextmanager
+async def progress_bar(terminal: Terminal, noun: str, total: int) -> AsyncGenerator[Progress | None, None]:
+    """Yield a progress bar for `total` items; None in a pipe."""
+    if not terminal.is_live:
+        yield None
+        return
+    columns = (TextColumn(noun), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=terminal.console, auto_refresh=False, transient=True) as bar:
+        bar.add_task(noun, total=total)
+        yield bar
+
+
+def save_report(path: str, text: str) -> None:
+    """Write a report to a file.
+
+    Raises:
+        ConfigurationError: The file cannot be written.
+    """
+    try:
+        Path(path).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigurationError(f"{path} cannot be written: {error.strerror}") from None
