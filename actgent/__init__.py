@@ -143,6 +143,7 @@ _NAMES = {
     "definitions.agent_generator": ("AgentGenerator",),
     "definitions.instructions": ("AgentFolder", "read_folder"),
     "journal.base": ("SessionSummary",),
+    "session_index.queries": ("SearchFilter", "SearchHit", "SearchPage", "Trend", "Trends"),
     "runtime.agent_directory": ("AgentCard",),
     "protocols.goal": ("CustomAction", "detect_action_loop"),
     "protocols.text_rendering": ("conversation_text", "tool_documentation"),

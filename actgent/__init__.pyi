@@ -371,6 +371,13 @@ from .runtime.runtime import (
     Runtime as Runtime,
     open_runtime as open_runtime,
 )
+from .session_index.queries import (
+    SearchFilter as SearchFilter,
+    SearchHit as SearchHit,
+    SearchPage as SearchPage,
+    Trend as Trend,
+    Trends as Trends,
+)
 from .state.store import Store as Store
 from .structured.extract import (
     extract_only as extract_only,

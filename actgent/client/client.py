@@ -11,6 +11,7 @@ from actgent.approvals import Approval
 from actgent.control.arguments import check_seconds
 from actgent.journal.base import SessionSummary
 from actgent.runtime.agent_directory import AgentCard
+from actgent.session_index import Group, SearchFilter, SearchPage, Trends
 from actgent.sessions.context import Status
 from actgent.support.name_hints import async_block
 
@@ -19,9 +20,11 @@ from .event_subscription import ServerLink
 from .http.transport import HTTPTransport
 from .json_conversion import to_approval
 from .request_sender import RequestSender
+from .search_conversion import search_query, to_search_page, to_trends, trends_query
 from .session_operations import SessionOperations, to_summary
 from .transport import RemoteRequest, Transport
 
+EVERYTHING = SearchFilter()
 DEFAULT_RETRY_TIMEOUT_SECONDS = 30.0
 """Default of `retry_timeout`: number of seconds for which a request is retried."""
 
@@ -75,6 +78,56 @@ class Client(SessionOperations):
             found += [to_summary(each) for each in page["items"]]
             after = page["next"]
         return tuple(found)
+
+    async def search(
+        self, query: str, wanted: SearchFilter = EVERYTHING, *, after: str | None = None, limit: int = 20
+    ) -> SearchPage:
+        """Return the newest messages of the sessions that the token reaches that contain all words of a query.
+
+        The query may have phrases in quotes, prefixes with `*` and excluded words with `-`. Another owner than the token's
+        requires the scope admin.
+
+        Args:
+            query: Words to search for.
+            wanted: Conditions on messages and sessions.
+            after: `following` of the previous page; None returns the first page.
+            limit: Maximum number of hits.
+
+        Raises:
+            ConfigurationError: The server has no index, or the query has no word.
+            PermissionDenied: The token may not search for another owner.
+        """
+        request = RemoteRequest(operation="find_messages", query=search_query(query, wanted, after, limit))
+        return to_search_page(await self._link.requests.send(request))
+
+    async def trends(
+        self,
+        by: Group = "day",
+        *,
+        since: float | None = None,
+        until: float | None = None,
+        agent: str | None = None,
+        owner: str | None = None,
+        model: str | None = None,
+    ) -> Trends:
+        """Return cost, tokens, turns, durations, errors and tool failures by day, agent, model or owner.
+
+        Without the scope admin, only the owner of the token counts.
+
+        Args:
+            by: Dimension of the groups.
+            since: Unix time in seconds; only the days from this time on count, in UTC.
+            until: Unix time in seconds; only the days up to this time count.
+            agent: Name of an agent; None counts all agents.
+            owner: Name of an owner; None counts all owners that the token reaches.
+            model: Name of a model; None counts all models.
+
+        Raises:
+            ConfigurationError: The server has no index, or `by` is unknown.
+            PermissionDenied: The token may not read the trends of another owner.
+        """
+        query = trends_query(by, since=since, until=until, agent=agent, owner=owner, model=model)
+        return to_trends(await self._link.requests.send(RemoteRequest(operation="get_trends", query=query)))
 
     async def approvals(self, *, limit: int = 100) -> tuple[Approval, ...]:
         """Return the open approvals of all sessions that the token reaches, at most `limit`."""

@@ -18,6 +18,7 @@ from actgent.journal.records import Record
 from actgent.journal.session_lists import SessionKey
 from actgent.llm.base import LLM
 from actgent.llm.rate_limiter_statistics import LimitLeaser, RateLimiterProtocol, RateLimiterStatistics
+from actgent.session_index import Group, SearchFilter, SearchPage, SessionIndex, Trends
 from actgent.sessions.context import SessionContext
 from actgent.sessions.pending.schedules import schedules, schedules_in
 from actgent.sessions.subscriptions import Observed, ObservedType
@@ -106,10 +107,14 @@ class OpenBudget:
         return (self.agent, self.session_id, self.turn)
 
 
+EVERYTHING = SearchFilter()
+
+
 class Introspection:
     """Queries of a runtime's agents, schedules, budgets, rate limits and sessions."""
 
     journal: Journal | None
+    index: SessionIndex | None
     membership: Membership | None
     agents: Directory
     _askers = 0
@@ -153,6 +158,56 @@ class Introspection:
             ConfigurationError: The limit is below 1.
         """
         return _budget_page(self._by_name(), after, limit)
+
+    async def search(
+        self, query: str, wanted: SearchFilter = EVERYTHING, *, after: str | None = None, limit: int = 20
+    ) -> SearchPage:
+        """Return the newest messages that contain all words of a query, without loading sessions.
+
+        The query may have phrases in quotes, prefixes with `*` and excluded words with `-`. Services that search for their
+        users must set `owner` in the filter.
+
+        Args:
+            query: Words to search for.
+            wanted: Conditions on messages and sessions.
+            after: `following` of the previous page; None returns the first page.
+            limit: Maximum number of hits.
+
+        Raises:
+            ConfigurationError: The runtime has no index, the query has no word, the cursor is invalid, or the limit is
+                below 1.
+            JournalError: The index cannot be read.
+        """
+        return await need_index(self.index).search(query, wanted, after=after, limit=limit)
+
+    async def trends(
+        self,
+        by: Group = "day",
+        *,
+        since: float | None = None,
+        until: float | None = None,
+        agent: str | None = None,
+        owner: str | None = None,
+        model: str | None = None,
+    ) -> Trends:
+        """Return cost, tokens, turns, durations, errors and tool failures by day, agent, model or owner.
+
+        The amounts survive restarts, and include those of erased sessions.
+
+        Args:
+            by: Dimension of the groups.
+            since: Unix time in seconds; only the days from this time on count, in UTC.
+            until: Unix time in seconds; only the days up to this time count.
+            agent: Name of an agent; None counts all agents.
+            owner: Name of an owner; None counts all owners. Child sessions count for the owner of their root.
+            model: Name of a model; None counts all models.
+
+        Raises:
+            ConfigurationError: The runtime has no index, or `by` is unknown.
+            JournalError: The index cannot be read.
+        """
+        index = need_index(self.index)
+        return await index.trends(by, since=since, until=until, agent=agent, owner=owner, model=model)
 
     def follow(
         self, session_id: str, *, agent: str, after: int | None = 0
@@ -451,6 +506,19 @@ async def records_up_to(journal: Journal, key: SessionKey, to: int | None) -> tu
     if to is not None and not 1 <= to <= len(records):
         raise ConfigurationError(f"unknown step {to}: the session's records are 1 to {len(records)}")
     return records[:to]
+
+
+def need_index(index: SessionIndex | None) -> SessionIndex:
+    """Return the index of a runtime.
+
+    Raises:
+        ConfigurationError: The runtime has no index.
+    """
+    if index is None:
+        raise ConfigurationError(
+            "this runtime has no index: pass index=True to open_runtime(), or --index to serve"
+        )
+    return index
 
 
 def need_journal(journal: Journal | None) -> Journal:

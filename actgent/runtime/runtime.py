@@ -44,6 +44,8 @@ from actgent.journal.session_lists import Cursor, SessionKey, State
 from actgent.journal.wrappers import AsyncCommitJournal, Redact, RedactedJournal, check_redact
 from actgent.labels import Policy
 from actgent.messages import Sender
+from actgent.session_index import open_index
+from actgent.session_index.index import IndexedJournal
 from actgent.sessions.budget_accounts import BudgetAccounts
 from actgent.sessions.context import SessionContext, host_of
 from actgent.sessions.context_propagation import Propagation, propagation_of
@@ -122,6 +124,8 @@ class Runtime(Introspection, Ratings, SessionMigration):
         """True if the journal redacts texts. Then log records contain no error texts either."""
         self.threads = threads
         self.journal = journal
+        self.index = journal.index if isinstance(journal, IndexedJournal) else None
+        """Search index of the journal; None without `index=True`."""
         self.propagation = propagation
         self.drains: list[SessionPredicate] = []
         """Filters of session ids: sessions that are about to leave this process."""
@@ -143,6 +147,8 @@ class Runtime(Introspection, Ratings, SessionMigration):
             nursery.start_soon(self._sweeper.run, name="retention")
         self.call_from_outside = call_from_outside.get()
         """Function that runs a callable in the runtime's thread, for calls from other threads; None without a portal."""
+        if self.index is not None:
+            nursery.start_soon(self.index.run, name="session index")
         self._nursery = nursery
         self._host = Host(self, self._system)
         self._left = False
@@ -636,6 +642,18 @@ async def _owned(
             yield owned
 
 
+@asynccontextmanager
+async def _indexed(journal: Journal | None, *, has_index: bool) -> AsyncGenerator[Journal | None, None]:
+    """Open the index of the journal for the block, if the runtime has one."""
+    if not has_index:
+        yield journal
+    elif journal is None:
+        raise ConfigurationError("index= is built from a journal: pass journal=, or leave index= out")
+    else:
+        async with open_index(journal) as index:
+            yield IndexedJournal(journal, index)
+
+
 async def _acquire(journal: Journal) -> None:
     """Acquire ownership of a journal. Errors are raised without the frames of the storage driver."""
     try:
@@ -688,6 +706,7 @@ async def open_runtime(
     redact: Redact | None = None,
     context: Iterable[ContextVar[Any]] = (),
     retention: Retention | None = None,
+    index: bool = False,
     quotas: Quotas | None = None,
     supervision: Supervision | None = None,
     policy: Policy | None = None,
@@ -714,6 +733,9 @@ async def open_runtime(
             turns have these variables and the `traceparent` of their sender, and no others.
         retention: Maximum age of sessions in the journal. Sessions of `run` and `tell` without a session are always
             erased after they end.
+        index: True keeps an index next to the journal, for `runtime.search` and `runtime.trends`. It is filled in the
+            background, and sessions are erased from it with the journal. It needs a journal that is neither encrypted nor
+            shared by a cluster.
         quotas: Limits for all sessions of an owner per day or month, also across restarts.
         supervision: Restarts of agents and actors after failures; None uses the defaults.
         policy: Checks of tool calls of all agents without a policy; see docs/guides/prompt-injection.md. None checks nothing.
@@ -751,7 +773,8 @@ async def open_runtime(
     with tuned_gc(), open_watch() as watch, _ending(EventStream(telemetry)) as events:
         async with (
             open_membership(journal, cluster, advertise=advertise, node=node) as membership,
-            _owned(journal if membership is None else membership.journal, durability, redact) as opened,
+            _owned(journal if membership is None else membership.journal, durability, redact) as owned,
+            _indexed(owned, has_index=index) as opened,
             trio.open_nursery() as nursery,
         ):
             runtime = Runtime(

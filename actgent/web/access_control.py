@@ -177,18 +177,29 @@ class AccessFilter:
         return ListPage(items=found, following=following)
 
     async def _filter(self, caller: Caller, query: Mapping[str, Any]) -> SessionFilter:
-        owner = query.get("owner") if caller.is_admin else caller.owner
-        if not caller.is_admin and query.get("owner", owner) != owner:
-            raise Problem(
-                "forbidden",
-                "owner= requires the scope admin: without it, a token lists only the sessions of its owner",
-            )
+        owner = owner_in(caller, query)
         agent, parent = query.get("agent"), query.get("parent")
         state, prefix = query.get("state"), query.get("q", "")
         if parent is not None:
             above = await self.head(caller, parent, agent)
             return SessionFilter(parent=above.key, state=state, prefix=prefix)
         return SessionFilter(agent=agent, owner=owner, state=state, prefix=prefix, roots=not caller.is_admin)
+
+
+def owner_in(caller: Caller, query: Mapping[str, Any]) -> str | None:
+    """Return the owner to which a query is limited; None for a query of an admin without `owner`.
+
+    Raises:
+        Problem: The query names another owner without the scope `admin`.
+    """
+    if caller.is_admin:
+        return query.get("owner")
+    if query.get("owner", caller.owner) != caller.owner:
+        raise Problem(
+            "forbidden",
+            "owner= requires the scope admin: without it, a token lists only the sessions of its owner",
+        )
+    return caller.owner
 
 
 MAX_SUSPENDED_SEARCHED = 10_000

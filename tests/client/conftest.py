@@ -90,9 +90,9 @@ class Served:
 
 
 @asynccontextmanager
-async def open_served(*agents, journal="memory:", scopes=("chat", "approve"), limits=LIMITS):
+async def open_served(*agents, journal="memory:", scopes=("chat", "approve"), limits=LIMITS, index=False):
     token, known = new_token("ada", owner="ada", scopes=scopes)
-    async with open_runtime(journal=journal) as runtime:
+    async with open_runtime(journal=journal, index=index) as runtime:
         for agent in agents or [make_agent(), BareAgent("helper", llm=ScriptedLLM(["helped"], repeat=True))]:
             await runtime.start(agent)
         given = {"tokens": [known], "hosts": ["127.0.0.1"], "limits": limits}

@@ -61,7 +61,7 @@ def make_agents():
 
 
 @asynccontextmanager
-async def open_served(*, journal="memory:", agents=None, limits=None, **options):
+async def open_served(*, journal="memory:", agents=None, limits=None, index=False, **options):
     made = {
         name: new_token(name, owner=OWNERS.get(name, name), scopes=scopes)
         for name, scopes in {
@@ -75,7 +75,7 @@ async def open_served(*, journal="memory:", agents=None, limits=None, **options)
             "service": ("chat", "impersonate:*"),
         }.items()
     }
-    async with open_runtime(journal=journal) as runtime:
+    async with open_runtime(journal=journal, index=index) as runtime:
         for agent in make_agents() if agents is None else agents:
             await runtime.start(agent)
         given = {"bind": "127.0.0.1:0", "tokens": [token for _, token in made.values()], **options}

@@ -212,10 +212,12 @@ def _open_runtime(
             cluster=cluster.cluster,
             advertise=options.advertise,
             node=options.node,
+            index=options.operation.index,
         )
     location = options.journal or "memory:"
     return open_runtime(
-        journal=location if "://" in location or location == "memory:" else f"sqlite:///{location}"
+        journal=location if "://" in location or location == "memory:" else f"sqlite:///{location}",
+        index=options.operation.index,
     )
 
 

@@ -30,6 +30,8 @@ class OperationOptions:
     """Time in seconds that running turns get to finish after the first signal. Other turns resume at the next start."""
     wait_for_journal: Seconds = 60.0
     """Time in seconds to wait for an unreachable PostgreSQL server at startup; 0 fails immediately."""
+    index: Annotated[bool, Parameter(negative=(), show_default=False)] = False
+    """Keep a search index and statistics next to the journal, for the pages Search and Trends. Not in a cluster."""
     streams: Count = None
     """Maximum number of open streams per token. Default: 1000."""
     rate: Rate = None

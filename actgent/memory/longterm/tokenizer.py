@@ -1,13 +1,10 @@
 """Words of texts and questions. Query operators of a database are never words, so a question cannot contain any."""
 
 import re
-import unicodedata
+
+from actgent.support.word_forms import spaced
 
 _WORD = re.compile(r"\w+")
-_UNSPACED = re.compile(
-    "([\u2e80-\u2fdf\u3040-\u30ff\u31c0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff])"
-)
-"""Pattern of the characters of scripts without spaces between words. Each character is a separate word."""
 MAX_WORDS = 64
 """Maximum number of words of a query. Of a longer query, the first and last words are used."""
 _COMMON = frozenset(
@@ -16,14 +13,6 @@ _COMMON = frozenset(
     "what when where which who whom whose why will with would you your".split()
 )
 """English stop words: they occur in most queries and do not change the result."""
-
-
-def spaced(text: str) -> str:
-    """Return a text as it is indexed.
-
-    It is normalized and in lower case, with spaces around each character of a script without spaces.
-    """
-    return _UNSPACED.sub(r" \1 ", unicodedata.normalize("NFKC", text).casefold().replace("_", " "))
 
 
 def searched_words(question: str) -> list[str]:

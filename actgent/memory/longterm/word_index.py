@@ -15,7 +15,7 @@ from typing import Any, cast
 
 import apsw
 
-from .tokenizer import spaced
+from actgent.support.word_forms import spaced
 
 K1, B = 0.9, 0.4
 """Parameters of BM25: saturation of repeated words, and weight of the text length. The values suit short passages."""

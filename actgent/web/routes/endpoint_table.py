@@ -1,6 +1,18 @@
 """The table of all endpoints. The router searches it in order, so endpoints with the most requests come first."""
 
-from . import agents, approvals, chat, events, introspection, login, media, schedules, sessions, time_travel
+from . import (
+    agents,
+    approvals,
+    chat,
+    events,
+    introspection,
+    login,
+    media,
+    schedules,
+    search,
+    sessions,
+    time_travel,
+)
 
 ENDPOINTS = tuple(
     endpoint
@@ -13,6 +25,7 @@ ENDPOINTS = tuple(
         media,
         time_travel,
         introspection,
+        search,
         agents,
         login,
     )

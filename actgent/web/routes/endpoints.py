@@ -1,5 +1,6 @@
 """`Endpoint`, a row of the gateway's endpoint table, and the parsing and validation of requests against it."""
 
+import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import cached_property, lru_cache
 from typing import Any
@@ -216,6 +217,8 @@ def _value_of(name: str, text: str, schema: Schema) -> Any:
         value = int(text)
         if value < least:
             raise Problem("invalid", f"{name}= must be at least {least}, not {value}")
+    elif kind == "number":
+        value = _number_of(name, text)
     elif "enum" in schema and text not in schema["enum"]:
         raise Problem(
             "invalid", f"{name}= must be one of {', '.join(schema['enum'])}, not {quoted(text, 40)}"
@@ -224,6 +227,17 @@ def _value_of(name: str, text: str, schema: Schema) -> Any:
         raise Problem(
             "invalid", f"{name}= must be a text of at most {schema.get('maxLength', 500)} characters"
         )
+    return value
+
+
+def _number_of(name: str, text: str) -> float:
+    """Convert a query value to a number of at least 0. Raise `Problem` if it is not one."""
+    try:
+        value = float(text) if text.isascii() else math.nan
+    except ValueError:
+        value = math.nan
+    if not 0 <= value < math.inf:
+        raise Problem("invalid", f"{name}= must be a number, at least 0, not {quoted(text, 40)}")
     return value
 
 

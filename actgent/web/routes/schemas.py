@@ -2,11 +2,13 @@
 
 import re
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Any, get_args
 
 import attrs
 
 from actgent.control.limits import Limits
+from actgent.errors.printable import quoted
 from actgent.journal.session_lists import STATES
 from actgent.messages import OnBusy
 from actgent.web.problems import Problem
@@ -29,6 +31,12 @@ LIMIT: Mapping[str, Any] = {
     "type": "integer",
     "minimum": 1,
     "description": "Maximum number of items; default 100.",
+}
+AMOUNT: Mapping[str, Any] = {"type": "number", "minimum": 0}
+DATE: Mapping[str, Any] = {
+    "type": "string",
+    "format": "date-time",
+    "description": "Date and time with a time zone, such as 2026-11-27T09:00:00Z.",
 }
 NUMBER: Mapping[str, Any] = {
     "type": "integer",
@@ -62,6 +70,26 @@ IDEMPOTENCY: Mapping[str, str] = {
     "Idempotency-Key": "The same key again is the same request: nothing happens twice, also after a restart. With another body it is a 422."
 }
 _CLIENT_ID = re.compile(CLIENT_ID)
+
+
+def date_in(query: Mapping[str, Any], name: str) -> float | None:
+    """Return the Unix time in seconds of a date in a query; None if the query does not have it.
+
+    Raises:
+        Problem: The value is not a date with a time zone.
+    """
+    if name not in query:
+        return None
+    try:
+        date = datetime.fromisoformat(query[name])
+    except ValueError:
+        date = datetime.min  # noqa: DTZ901 - has no time zone, so it is refused below
+    if date.tzinfo is None:
+        raise Problem(
+            "invalid",
+            f"{name}= must be a date with a time zone, such as 2026-11-27T09:00:00Z, not {quoted(query[name], 40)}",
+        )
+    return date.timestamp()
 
 
 def check_client_id(what: str, value: str) -> str:

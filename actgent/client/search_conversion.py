@@ -1,0 +1,67 @@
+"""Conversion of searches and statistics to requests, and of their answers to values."""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+import attrs
+
+from actgent.session_index import Group, SearchFilter, SearchHit, SearchPage, Trend, Trends
+
+from .json_conversion import to_seconds
+
+_PLAIN = ("agent", "owner", "role", "state", "min_cost", "max_cost", "min_seconds", "max_seconds")
+"""Fields of a filter that are query parameters of the same name and value."""
+
+
+def search_query(query: str, wanted: SearchFilter, after: str | None, limit: int) -> dict[str, Any]:
+    """Return the query parameters of a search."""
+    given = {
+        "q": query,
+        **{name: getattr(wanted, name) for name in _PLAIN},
+        "since": _to_date(wanted.since),
+        "until": _to_date(wanted.until),
+        "has_errors": None if wanted.has_errors is None else str(wanted.has_errors).lower(),
+        "tags": ",".join(wanted.tags) or None,
+        "after": after,
+        "limit": limit,
+    }
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def to_search_page(page: Mapping[str, Any]) -> SearchPage:
+    """Convert the answer to a search."""
+    return SearchPage(
+        hits=tuple(map(_to_hit, page["items"])), following=page["next"], is_complete=page["is_complete"]
+    )
+
+
+def _to_hit(item: Mapping[str, Any]) -> SearchHit:
+    marks = tuple((start, stop) for start, stop in item["marks"])
+    return SearchHit(**{**item, "at": to_seconds(item["at"]), "marks": marks})
+
+
+def trends_query(
+    by: Group, *, since: float | None, until: float | None, **names: str | None
+) -> dict[str, Any]:
+    """Return the query parameters of a request for statistics."""
+    given = {"by": by, "since": _to_date(since), "until": _to_date(until), **names}
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def to_trends(found: Mapping[str, Any]) -> Trends:
+    """Convert the answer with statistics."""
+    return Trends(
+        items=tuple(map(_to_trend, found["items"])),
+        total=_to_trend(found["total"]),
+        is_complete=found["is_complete"],
+    )
+
+
+def _to_trend(item: Mapping[str, Any]) -> Trend:
+    known = {field.name for field in attrs.fields(Trend)}
+    return Trend(**{name: value for name, value in item.items() if name in known})
+
+
+def _to_date(seconds: float | None) -> str | None:
+    return None if seconds is None else datetime.fromtimestamp(seconds, UTC).isoformat()

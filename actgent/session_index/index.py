@@ -1,0 +1,391 @@
+"""`SessionIndex`: fills the index of a journal in the background, and answers its queries."""
+
+import math
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+import attrs
+import trio
+
+from actgent.control.arguments import at_least_one
+from actgent.errors import (
+    ConfigurationError,
+    FeedLagged,
+    Fenced,
+    JournalError,
+    JournalFailed,
+    WireError,
+    nearest,
+)
+from actgent.journal.base import Journal, SessionSummary
+from actgent.journal.encryption import current_keys
+from actgent.journal.feed import Erased, FeedReader, Written
+from actgent.journal.session_lists import SessionFilter, SessionKey, is_storable
+from actgent.journal.wrappers import WrappedJournal
+from actgent.sessions.quota_accounts import is_holder
+from actgent.support.logs import logger_of
+from actgent.support.storage_thread import StorageThread
+
+from .queries import Group, SearchFilter, SearchPage, Trends
+from .store import IndexStore
+from .tally import DAY_SECONDS, SessionFacts
+
+NAME = "index"
+"""Name of the index next to its journal."""
+GATHER_SECONDS = 0.5
+"""Seconds for which written steps are collected before they are added in one transaction."""
+BATCH_SESSIONS = 100
+"""Maximum number of sessions in one transaction."""
+BATCH_RECORDS = 2_000
+"""Number of records after which a batch is full."""
+READ_RECORDS = 500
+"""Number of records of a session that are read at a time."""
+RETRY_SECONDS = 30.0
+"""Seconds until the index is compared with the journal again after an error."""
+FEED_STEPS = 20_000
+"""Maximum number of steps that wait for the index; if more arrive, the journal is read instead."""
+PAGE = 500
+MAX_CURSOR_CHARS = 18
+"""Maximum length of a cursor, in digits."""
+MAX_LIMIT = 500
+"""Maximum number of hits on a page."""
+GROUPS: Sequence[Group] = ("day", "agent", "model", "owner")
+_log = logger_of(__name__)
+T = TypeVar("T")
+
+
+@attrs.frozen(eq=False)
+class _Connection:
+    """A connection to the index, with the thread that uses it."""
+
+    thread: StorageThread
+    store: IndexStore
+    turn: trio.Lock = attrs.field(factory=trio.Lock)
+
+    @classmethod
+    async def open(cls, name: str, open_store: Callable[[], IndexStore]) -> "_Connection":
+        thread = StorageThread(name)
+        try:
+            with trio.CancelScope(shield=True):  # otherwise the store would stay open
+                store = await thread.run(open_store)
+            return cls(thread, store)
+        except BaseException:
+            thread.end(_do_nothing)
+            raise
+
+    async def run(self, fn: Callable[..., T], *args: Any) -> T:
+        async with self.turn:
+            try:
+                return await self.thread.run(fn, *args)
+            except trio.ClosedResourceError as error:
+                raise JournalFailed("the session index was closed during the call") from error
+
+    def end(self) -> None:
+        self.thread.end(self.store.close)
+
+
+def _do_nothing() -> None:
+    """End a thread without a store."""
+
+
+class SessionIndex:
+    """Search and statistics over the sessions of a journal. `open_index` opens it."""
+
+    def __init__(self, journal: Journal, writer: _Connection, reader: _Connection) -> None:
+        self._journal = journal
+        self._writer, self._reader = writer, reader
+        self._filling = trio.Lock()
+        """Held while steps are read and added, so that an erasure is not undone by steps that were read before it."""
+        self._waiting: dict[SessionKey, list[Written]] = {}
+        """Sessions whose steps are to be added; without steps, the journal has them."""
+        self._is_compared = False
+        """True once the index was compared with the journal."""
+        self._is_adding = False
+        self._reader_of_feed: FeedReader | None = None
+        self._hurry = trio.Event()
+        """Set to add the waiting steps without a delay."""
+        self._added = trio.Event()
+        """Set after waiting steps were added; then replaced."""
+
+    # --- queries -----------------------------------------------------------------------------
+
+    @property
+    def is_complete(self) -> bool:
+        """True if the index has all sessions as of `GATHER_SECONDS` ago."""
+        return self._is_compared
+
+    async def search(
+        self, query: str, wanted: SearchFilter, *, after: str | None = None, limit: int = 20
+    ) -> SearchPage:
+        """Return the newest messages that match a query and a filter. `after` is the cursor of the previous page.
+
+        Raises:
+            ConfigurationError: The query has no word, the cursor is invalid, or the limit is below 1.
+            JournalError: The index cannot be read.
+        """
+        limit = min(at_least_one("limit", limit), MAX_LIMIT)
+        before = None if after is None else _to_number(after)
+        page = await self._reader.run(self._reader.store.search, query, wanted, before, limit)
+        return attrs.evolve(page, is_complete=self.is_complete)
+
+    async def trends(
+        self,
+        by: Group,
+        *,
+        since: float | None = None,
+        until: float | None = None,
+        agent: str | None = None,
+        owner: str | None = None,
+        model: str | None = None,
+    ) -> Trends:
+        """Return statistics by day, agent, model or owner. `since` and `until` are Unix times in seconds; whole days count.
+
+        Raises:
+            ConfigurationError: `by` is unknown.
+            JournalError: The index cannot be read.
+        """
+        if by not in GROUPS:
+            raise ConfigurationError(f"by={by!r:.200} is unknown: {nearest(str(by), GROUPS)}")
+        conditions: dict[str, object] = {}
+        if since is not None:
+            conditions["day >= ?"] = _day_of(since)
+        if until is not None:
+            conditions["day <= ?"] = _day_of(until)
+        for name, value in (("agent", agent), ("owner", owner), ("model", model)):
+            if value is not None:
+                conditions[f"{name} = ?"] = value if is_storable(value) else "\n"
+        found = await self._reader.run(self._reader.store.trends, by, conditions)
+        return attrs.evolve(found, is_complete=self.is_complete)
+
+    async def wait_filled(self) -> None:
+        """Wait until the index has all steps that are written now.
+
+        Raises:
+            JournalError: The journal cannot be read.
+        """
+        await self._journal.waiting()  # writes the queued steps
+        feed = self._reader_of_feed
+        while (
+            not self._is_compared or self._waiting or self._is_adding or (feed is not None and feed.has_news)
+        ):
+            self._hurry.set()
+            await self._added.wait()
+            feed = self._reader_of_feed
+
+    # --- filling -----------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Fill the index until the task is cancelled. After an error, compare it with the journal again."""
+        is_open = True
+        while is_open:
+            try:
+                async with self._journal.feed(capacity=FEED_STEPS) as reader:
+                    self._reader_of_feed = reader
+                    await self._compare()
+                    await self._add_waiting()
+                    self._is_compared = True
+                    self._note_added()
+                    await self._follow(reader)
+                is_open = False
+            except (JournalError, Fenced, WireError) as error:
+                _log.warning("the session index is not up to date, and is tried again: %s", error)
+                self._is_compared = False
+                await trio.sleep(RETRY_SECONDS)
+
+    async def _follow(self, reader: FeedReader) -> None:
+        """Add new steps in groups, as long as the journal is open."""
+        while True:
+            await reader.wait()
+            with trio.move_on_after(GATHER_SECONDS):
+                await self._hurry.wait()
+            self._hurry = trio.Event()
+            self._is_adding = True
+            try:
+                await self._take(reader)
+            except FeedLagged:
+                await self._compare()
+            except trio.EndOfChannel:
+                return
+            await self._add_waiting()
+            self._is_adding = False
+            self._note_added()
+
+    def _note_added(self) -> None:
+        self._added.set()
+        self._added = trio.Event()
+
+    async def _take(self, reader: FeedReader) -> None:
+        """Take the waiting items of the feed."""
+        while reader.has_news:
+            try:
+                item = reader.receive_nowait()
+            except trio.WouldBlock:
+                item = await reader.receive()
+            if isinstance(item, Erased):
+                await self.erase([item.key])
+            elif not is_holder(item.key):
+                self._waiting.setdefault(item.key, []).append(item)
+
+    async def _compare(self) -> None:
+        """Note the sessions with records that are not in the index, and remove the sessions that the journal no longer has."""
+        known = await self._writer.run(self._writer.store.known_sessions)
+        after = None
+        while page := await self._journal.page(SessionFilter(oldest_first=True), after=after, limit=PAGE):
+            for head in page:
+                if not is_holder(head) and known.pop(head.key, None) != (
+                    head.records,
+                    head.created_at,
+                    head.state,
+                ):
+                    self._waiting.setdefault(head.key, [])
+            after = page[-1].cursor
+        missing = [key for key in known if await self._journal.head(*key) is None]
+        for at in range(0, len(missing), PAGE):
+            await self.erase(missing[at : at + PAGE])
+
+    async def _add_waiting(self) -> None:
+        while self._waiting:
+            async with self._filling:
+                await self._add_some()
+
+    async def _add_some(self) -> None:
+        """Add the steps of some waiting sessions in one transaction."""
+        batch: list[tuple[SessionFacts, Sequence[Written]]] = []
+        unfinished: list[SessionKey] = []
+        size = 0
+        for key in [*self._waiting][:BATCH_SESSIONS]:
+            steps: Sequence[Written] = self._waiting.pop(key)
+            head = self._journal.cached_head(*key) or await self._journal.head(*key)
+            if head is None:  # erased
+                continue
+            if not steps:
+                steps = await self._read(key)
+                if steps and steps[-1].last < head.records:
+                    unfinished.append(key)
+            batch.append((await self._facts_of(head), steps))
+            size += sum(step.count for step in steps)
+            if size >= BATCH_RECORDS:
+                break
+        gaps = await self._writer.run(self._writer.store.add, batch)
+        for key in (*gaps, *unfinished):
+            self._waiting[key] = []
+
+    async def _read(self, key: SessionKey) -> Sequence[Written]:
+        """Read the next steps of a session from the journal. A damaged session is left out."""
+        done = await self._writer.run(self._writer.store.records_of, key)
+        try:
+            return await self._journal.read_steps(
+                key.session_id, agent=key.agent, after=done, limit=READ_RECORDS
+            )
+        except (JournalError, WireError) as error:
+            if isinstance(error, JournalFailed):
+                raise
+            _log.warning("a session is left out of the session index, because it cannot be read: %s", error)
+            return ()
+
+    async def _facts_of(self, head: SessionSummary) -> SessionFacts:
+        root = head if head.parent_id is None else await self._journal.head(*head.root)
+        return SessionFacts(
+            agent=head.agent,
+            session_id=head.session_id,
+            owner=head.owner if root is None else root.owner,
+            created_at=head.created_at,
+            updated_at=head.updated_at,
+            state=head.state,
+        )
+
+    async def erase(self, keys: Sequence[SessionKey]) -> None:
+        """Remove sessions that the journal has erased."""
+        async with self._filling:
+            for key in keys:
+                if (
+                    key in self._waiting
+                ):  # its steps may be of the erased session, or of a new one with the same id
+                    self._waiting[key] = []
+            await self._writer.run(self._writer.store.erase, keys)
+
+    def close(self) -> None:
+        for each in {self._writer, self._reader}:
+            each.end()
+
+
+class IndexedJournal(WrappedJournal):
+    """Journal wrapper that erases sessions from the index too."""
+
+    def __init__(self, inner: Journal, index: SessionIndex) -> None:
+        super().__init__(inner)
+        self.index = index
+
+    async def erase_trees(
+        self, roots: Sequence[SessionKey], *, unchanged_since: float = math.inf
+    ) -> list[SessionKey]:
+        erased = await self.inner.erase_trees(roots, unchanged_since=unchanged_since)
+        if erased:
+            await self.index.erase(erased)
+        return erased
+
+    async def delete(self, session_id: str, *, agent: str | None = None) -> None:
+        agents = await self.inner.agents_with_session(session_id) if agent is None else [agent]
+        await self.inner.delete(session_id, agent=agent)
+        await self.index.erase([SessionKey(each, session_id) for each in agents])
+
+
+@asynccontextmanager
+async def open_index(journal: Journal, *, read_only: bool = False) -> AsyncGenerator[SessionIndex, None]:
+    """Open the index of a journal for the block. It is next to the journal: in a file, or in a database schema.
+
+    With `read_only`, another process fills the index.
+
+    Raises:
+        ConfigurationError: The journal is encrypted, or shared by a cluster. With `read_only`: there is no index.
+        JournalFailed: The index cannot be opened.
+    """
+    if journal.is_shared:
+        raise ConfigurationError("index= is filled by one process: leave it out, or leave out cluster=")
+    if current_keys() is not None:
+        raise ConfigurationError(
+            "index= would store the texts of encrypted records readable: leave it out, or unset ACTGENT_JOURNAL_KEYS"
+        )
+    place = journal.beside(NAME)
+    open_store = partial(_open_store, place, read_only=read_only)
+    writer = await _Connection.open("session index", open_store)
+    reader = writer
+    try:
+        if place is not None:
+            reader = await _Connection.open("session index search", open_store)
+        index = SessionIndex(journal, writer, reader)
+    except BaseException:
+        writer.end()
+        raise
+    try:
+        yield index
+    finally:
+        index.close()
+
+
+def _open_store(place: str | None, *, read_only: bool) -> IndexStore:
+    if place is not None and not place.startswith("sqlite:///"):
+        from .postgres import PostgresIndexStore  # noqa: PLC0415 - needs an extra
+
+        return PostgresIndexStore(place, read_only=read_only)
+    from .sqlite import SQLiteIndexStore  # noqa: PLC0415
+
+    path = (place or "").removeprefix("sqlite:///")
+    if read_only and not Path(path).is_file():
+        raise ConfigurationError(
+            f"there is no session index {path}: start the agents with index=True, which builds it"
+        )
+    return SQLiteIndexStore(path, read_only=read_only)
+
+
+def _to_number(cursor: str) -> int:
+    if not (cursor.isascii() and cursor.isdigit() and len(cursor) <= MAX_CURSOR_CHARS):
+        raise ConfigurationError("after= must be `following` of the previous page")
+    return int(cursor)
+
+
+def _day_of(seconds: float) -> int:
+    return int(min(max(seconds, 0.0), 1e12) // DAY_SECONDS)

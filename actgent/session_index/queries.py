@@ -1,0 +1,253 @@
+"""Queries of a session index, and their results."""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Literal
+
+import attrs
+
+from actgent.errors import ConfigurationError
+from actgent.errors.printable import quoted
+from actgent.journal.session_lists import State, is_storable
+from actgent.support.word_forms import spaced
+
+MAX_QUERY_CHARS = 500
+"""Maximum length of a query, in characters."""
+MAX_TERMS = 32
+"""Maximum number of terms of a query."""
+MIN_PREFIX_CHARS = 2
+"""Minimum length of a prefix, in characters."""
+SNIPPET_CHARS = 160
+"""Length of a snippet, in characters."""
+_TERM = re.compile(r'(-?)(?:"([^"]*)"?|(\S+))')
+_WORD = re.compile(r"[^\W_]+")
+Group = Literal["day", "agent", "model", "owner"]
+"""Dimension by which statistics are grouped."""
+
+
+@attrs.frozen
+class Term:
+    """A word or phrase of a query."""
+
+    words: Sequence[str]
+    """Consecutive words, as the index has them."""
+    is_prefix: bool = False
+    """True if the last word may continue."""
+    is_excluded: bool = False
+    """True if messages with the term do not match."""
+
+
+def parse_query(text: str, tokenize: Callable[[str], Sequence[str]]) -> tuple[Term, ...]:
+    """Return the terms of a query.
+
+    Syntax: `word`, `"a phrase"`, `begin*` and `-excluded`. A message matches if it has all terms that are not excluded.
+
+    Raises:
+        ConfigurationError: The query is too long, has no word to search for, or a prefix is too short.
+    """
+    if len(text) > MAX_QUERY_CHARS:
+        raise ConfigurationError(f"a search query is a text of at most {MAX_QUERY_CHARS} characters")
+    found: list[Term] = []
+    for sign, phrase, word in _TERM.findall(text):
+        given = phrase or word
+        if words := tokenize(spaced(given)):
+            is_prefix = word.endswith("*")
+            if is_prefix and len(words[-1]) < MIN_PREFIX_CHARS:
+                raise ConfigurationError(
+                    f"the prefix {quoted(word, 60)} is too short: give at least {MIN_PREFIX_CHARS} characters before the *"
+                )
+            found.append(Term(words, is_prefix=is_prefix, is_excluded=bool(sign)))
+    if all(term.is_excluded for term in found):
+        raise ConfigurationError(f"the search query {quoted(text, 60)} has no word: name at least one")
+    if len(found) > MAX_TERMS:
+        raise ConfigurationError(
+            f"a search query has at most {MAX_TERMS} words and phrases, not {len(found)}"
+        )
+    return tuple(found)
+
+
+@attrs.frozen(kw_only=True)
+class SearchFilter:
+    """Filter of a search. A message must match all given fields. None matches everything."""
+
+    agent: str | None = None
+    """Name of the session's agent."""
+    owner: str | None = None
+    """Name of the owner of the session's root."""
+    role: Literal["user", "assistant"] | None = None
+    """Sender of the message: `assistant` for answers, `user` for all other messages."""
+    state: State | None = None
+    """State of the session."""
+    since: float | None = None
+    """Unix time in seconds: only messages written at or after this time match."""
+    until: float | None = None
+    """Unix time in seconds: only messages written before this time match."""
+    min_cost: float | None = None
+    """Minimum cost of the session in US dollars."""
+    max_cost: float | None = None
+    """Maximum cost of the session in US dollars."""
+    min_seconds: float | None = None
+    """Minimum duration of all turns of the session together, in seconds."""
+    max_seconds: float | None = None
+    """Maximum duration of all turns of the session together, in seconds."""
+    has_errors: bool | None = None
+    """True if only sessions with a failed turn match, False if only sessions without one."""
+    tags: tuple[str, ...] = ()
+    """Tags that the session must have, all of them."""
+
+    @property
+    def has_session_conditions(self) -> bool:
+        """True if the filter has conditions that the word index cannot check."""
+        given = (
+            self.state,
+            self.min_cost,
+            self.max_cost,
+            self.min_seconds,
+            self.max_seconds,
+            self.has_errors,
+        )
+        return bool(self.tags) or any(value is not None for value in given)
+
+    @property
+    def is_satisfiable(self) -> bool:
+        """False if a name in the filter cannot occur in a database, so that nothing matches."""
+        names = (self.agent, self.owner, *self.tags)
+        return all(name is None or is_storable(name) for name in names)
+
+
+@attrs.frozen(kw_only=True)
+class SearchHit:
+    """A message that matches a search, with figures of its session."""
+
+    agent: str
+    """Name of the session's agent."""
+    session_id: str
+    """Id of the session."""
+    owner: str
+    """Name of the owner of the session's root."""
+    message_id: str
+    """Id of the message."""
+    role: str
+    """`assistant` for an answer, `user` for all other messages."""
+    at: float
+    """Unix time in seconds at which the message was written."""
+    snippet: str
+    """Part of the text with the first match."""
+    marks: tuple[tuple[int, int], ...]
+    """Start and end index of each match in `snippet`, in characters."""
+    cost: float
+    """Cost of the session in US dollars."""
+    seconds: float
+    """Duration of all turns of the session together, in seconds."""
+    turns: int
+    """Number of turns of the session."""
+    errors: int
+    """Number of failed turns of the session."""
+
+
+@attrs.frozen(kw_only=True)
+class SearchPage:
+    """A page of hits, the newest message first."""
+
+    hits: tuple[SearchHit, ...]
+    """The hits. A page with few hits, or none, may have a `following` page."""
+    following: str | None = None
+    """Cursor of the next page; None on the last page."""
+    is_complete: bool = True
+    """False while the index is being built, so that older messages may be missing."""
+
+
+@attrs.frozen(kw_only=True)
+class Trend:
+    """Statistics of one group: one day, agent, model or owner."""
+
+    name: str
+    """Day (`2026-11-27`, UTC), or name of the agent, model or owner; empty for turns without a model call."""
+    turns: int = 0
+    """Number of ended turns."""
+    errors: int = 0
+    """Number of failed turns, without those that were stopped or rejected."""
+    model_calls: int = 0
+    """Number of answers of models."""
+    input_tokens: int = 0
+    """Number of prompt tokens."""
+    output_tokens: int = 0
+    """Number of answer tokens."""
+    cached_tokens: int = 0
+    """Number of prompt tokens that were read from the provider's cache."""
+    cost: float = 0.0
+    """Cost in US dollars."""
+    tool_calls: int = 0
+    """Number of tool calls."""
+    tool_failures: int = 0
+    """Number of failed tool calls."""
+    p50: float | None = None
+    """Median duration of a turn in seconds, within 5 %; None without turns."""
+    p95: float | None = None
+    """Duration in seconds that 95 % of the turns do not exceed, within 5 %; None without turns."""
+    p99: float | None = None
+    """Duration in seconds that 99 % of the turns do not exceed, within 5 %; None without turns."""
+
+
+@attrs.frozen(kw_only=True)
+class Trends:
+    """Statistics by group, and of all groups together."""
+
+    items: tuple[Trend, ...]
+    """One item per group: days in order, other groups by cost and turns, highest first."""
+    total: Trend
+    """Statistics of all groups, also of those that `items` omits."""
+    is_complete: bool = True
+    """False while the index is being built, so that sessions may be missing."""
+
+
+# --- snippets ----------------------------------------------------------------------------
+
+
+def cut_snippet(
+    text: str, terms: Sequence[Term], tokenize: Callable[[str], Sequence[str]]
+) -> tuple[str, tuple[tuple[int, int], ...]]:
+    """Return the part of a text with the first match of the terms, and the ranges of all matches in the part."""
+    wanted = {word for term in terms if not term.is_excluded for word in term.words}
+    begins = tuple(term.words[-1] for term in terms if term.is_prefix and not term.is_excluded)
+    places = _places(text, wanted, begins, tokenize)
+    first = places[0][0] if places else 0
+    begin = max(0, first - SNIPPET_CHARS // 4)
+    if begin and (space := text.find(" ", begin, first)) != -1:
+        begin = space + 1
+    end = begin + SNIPPET_CHARS
+    marks = tuple((start - begin, stop - begin) for start, stop in places if begin <= start and stop <= end)
+    return text[begin:end], marks
+
+
+def _places(
+    text: str, wanted: set[str], begins: tuple[str, ...], tokenize: Callable[[str], Sequence[str]]
+) -> list[tuple[int, int]]:
+    """Return the ranges of matching words up to the end of the snippet of the first match."""
+    found: list[tuple[int, int]] = []
+    for match in _WORD.finditer(text):
+        if found and match.start() > found[0][0] + SNIPPET_CHARS:
+            break
+        words = tokenize(spaced(match[0]))
+        if any(word in wanted or (begins and word.startswith(begins)) for word in words):
+            found.append(match.span())
+    return found
+
+
+# --- percentiles -------------------------------------------------------------------------
+
+BUCKET_RATIO = 1.1
+"""Ratio of two consecutive bucket limits of durations."""
+
+
+def duration_percentile(
+    counts: Mapping[int, int], share: float, to_seconds: Callable[[int], float]
+) -> float | None:
+    """Return the duration that a share of the turns does not exceed; None without turns."""
+    total = sum(counts.values())
+    seen = 0
+    for bucket in sorted(counts):
+        seen += counts[bucket]
+        if seen >= share * total:
+            return round(to_seconds(bucket), 3)
+    return None

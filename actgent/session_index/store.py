@@ -1,0 +1,468 @@
+"""Storage of a session index: the SQL that SQLite and PostgreSQL share. All methods block."""
+
+import abc
+import datetime as dt
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, cast
+
+import attrs
+
+from actgent.journal.feed import Written
+from actgent.journal.session_lists import SessionKey
+
+from .queries import (
+    Group,
+    SearchFilter,
+    SearchHit,
+    SearchPage,
+    Term,
+    Trend,
+    Trends,
+    cut_snippet,
+    duration_percentile,
+    parse_query,
+)
+from .tally import DAY_SECONDS, FIGURES, IndexedText, IndexProgress, Place, SessionFacts, Tally, seconds_of
+
+VERSION = 1
+"""Version of the tables. An index of another version is built again."""
+MAX_WORD_CHARS = 100
+"""Length to which an indexed word is cut, in characters."""
+MAX_NAMED_SESSIONS = 200
+"""Maximum number of sessions whose numbers a query of the word index contains."""
+MAX_SCANNED_MESSAGES = 60_000
+"""Maximum number of messages with the words of a query that one page checks against conditions of sessions."""
+SCAN_MESSAGES = 10_000
+"""Number of messages that are checked in one statement."""
+MAX_TRENDS = 100
+"""Maximum number of groups in one result, days excepted."""
+MICROSECONDS = 1_000_000
+_LAST_ID = 1 << 62
+
+TABLES = """
+    CREATE TABLE indexed_sessions (
+        number {serial}, agent TEXT {binary} NOT NULL, session_id TEXT {binary} NOT NULL, owner TEXT {binary} NOT NULL,
+        created_at {real} NOT NULL, updated_at {real} NOT NULL, state TEXT NOT NULL, records {integer} NOT NULL,
+        progress TEXT NOT NULL, cost {real} NOT NULL, seconds {real} NOT NULL, turns {integer} NOT NULL,
+        errors {integer} NOT NULL, UNIQUE (agent, session_id)
+    );
+    CREATE TABLE daily (
+        level INTEGER NOT NULL, owner TEXT {binary} NOT NULL, day INTEGER NOT NULL, agent TEXT {binary} NOT NULL,
+        model TEXT {binary} NOT NULL,
+        turns {integer} NOT NULL, errors {integer} NOT NULL, model_calls {integer} NOT NULL,
+        input_tokens {integer} NOT NULL, output_tokens {integer} NOT NULL, cached_tokens {integer} NOT NULL,
+        cost {real} NOT NULL, tool_calls {integer} NOT NULL, tool_failures {integer} NOT NULL,
+        PRIMARY KEY (level, owner, day, agent, model)
+    ){without_rowid};
+    CREATE TABLE durations (
+        level INTEGER NOT NULL, owner TEXT {binary} NOT NULL, day INTEGER NOT NULL, agent TEXT {binary} NOT NULL,
+        model TEXT {binary} NOT NULL, bucket INTEGER NOT NULL, turns {integer} NOT NULL,
+        PRIMARY KEY (level, owner, day, agent, model, bucket)
+    ){without_rowid};
+"""
+_PUT_SESSION = (
+    "INSERT INTO indexed_sessions (agent, session_id, owner, created_at, updated_at, state, records, progress, cost, "
+    "seconds, turns, errors) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (agent, session_id) DO UPDATE SET "
+    "updated_at = excluded.updated_at, state = excluded.state, records = excluded.records, progress = excluded.progress, "
+    "cost = excluded.cost, seconds = excluded.seconds, turns = excluded.turns, errors = excluded.errors RETURNING number"
+)
+_PLACE = "level, owner, day, agent, model"
+_ADD_FIGURES = (
+    f"INSERT INTO daily ({_PLACE}, {', '.join(FIGURES)}) VALUES ({', '.join('?' * (5 + len(FIGURES)))}) "  # noqa: S608
+    f"ON CONFLICT ({_PLACE}) DO UPDATE SET "
+    f"{', '.join(f'{name} = daily.{name} + excluded.{name}' for name in FIGURES)}"
+)
+_ADD_DURATIONS = (
+    f"INSERT INTO durations ({_PLACE}, bucket, turns) VALUES (?, ?, ?, ?, ?, ?, ?) "  # noqa: S608
+    f"ON CONFLICT ({_PLACE}, bucket) DO UPDATE SET turns = durations.turns + excluded.turns"
+)
+ALL_OWNERS, EACH_OWNER, WHOLE_OWNER = 0, 1, 2
+"""Levels of sums: of all owners by day, agent and model; of each owner by the same; of each owner by day only."""
+HIT_COLUMNS = (
+    "m.id, m.message_id, m.role, m.text, s.agent, s.session_id, s.owner, s.cost, s.seconds, s.turns, s.errors"
+)
+Row = tuple[Any, ...]
+
+
+@attrs.frozen(kw_only=True)
+class WordQuery:
+    """A search in the form of the word index."""
+
+    terms: Sequence[Term]
+    names: Sequence[str]
+    """Scope words that a message must have, all of them: of its agent, owner and role."""
+    sessions: Sequence[int] = ()
+    """Numbers of the sessions of which one must match; empty if all sessions match."""
+    first: int = 0
+    """Least id of a message."""
+    before: int = _LAST_ID
+    """Id after the greatest id of a message."""
+    conditions: Mapping[str, Sequence[Any]] = attrs.field(factory=dict)
+    """SQL conditions on the session `s` that are checked for each message, with their values."""
+
+
+class IndexStore(abc.ABC):
+    """An open session index, used by one thread."""
+
+    def __init__(self) -> None:
+        import apsw  # noqa: PLC0415 - only indexes need it
+
+        # SQLite's tokenizer, also for PostgreSQL, so that words are the same everywhere.
+        self._tokenize_as = apsw.FTS5_TOKENIZE_DOCUMENT
+        self._tokenizer = apsw.Connection(":memory:").fts5_tokenizer("unicode61", ["remove_diacritics", "2"])
+
+    # --- the database ------------------------------------------------------------------------
+
+    @abc.abstractmethod
+    def run(self, sql: str, values: Iterable[object] = ()) -> list[Row]:
+        """Execute a statement with `?` placeholders, and return its rows."""
+
+    @abc.abstractmethod
+    def run_many(self, sql: str, rows: Sequence[Sequence[object]]) -> None:
+        """Execute a statement once for each row of values."""
+
+    @abc.abstractmethod
+    def transaction(self) -> AbstractContextManager[object]:
+        """Return the block of a transaction."""
+
+    @abc.abstractmethod
+    def close(self) -> None: ...
+
+    @abc.abstractmethod
+    def add_messages(self, rows: Sequence[tuple[int, int, IndexedText, str]]) -> None:
+        """Add messages: wanted id, number of the session, text and scope words. A taken id is replaced by the next free one."""
+
+    @abc.abstractmethod
+    def remove_messages(self, session: int, scope_of: Mapping[str, str]) -> None:
+        """Remove the messages of a session. `scope_of` has the scope words by role."""
+
+    @abc.abstractmethod
+    def find_hits(self, query: WordQuery, limit: int) -> list[Row]:
+        """Return the newest messages that match, with the columns of `HIT_COLUMNS`."""
+
+    @abc.abstractmethod
+    def scan_end(self, query: WordQuery) -> int | None:
+        """Return the id of the message that is `SCAN_MESSAGES` matches older than `query.before`; None if there are fewer.
+
+        Conditions of sessions are not checked.
+        """
+
+    def finish_erasure(self) -> None:
+        """Remove what an erasure has left in files."""
+
+    def tokenize(self, text: str) -> list[str]:
+        """Return the words of a text in the form of `spaced`."""
+        found = self._tokenizer(text.encode(), self._tokenize_as, None, include_offsets=False)
+        return [word[:MAX_WORD_CHARS] for together in found for word in cast(tuple[str, ...], together)]
+
+    # --- writing -----------------------------------------------------------------------------
+
+    def add(self, batch: Sequence[tuple[SessionFacts, Sequence[Written]]]) -> list[SessionKey]:
+        """Add steps of sessions in one transaction. Return the sessions whose steps do not follow the indexed records."""
+        gaps: list[SessionKey] = []
+        tallies: list[Tally] = []
+        with self.transaction():
+            for facts, steps in batch:
+                progress = self._progress_of(facts)
+                new = _after(progress.records, steps)
+                if new and new[0].first > progress.records + 1:
+                    gaps.append(SessionKey(facts.agent, facts.session_id))
+                else:
+                    tally = Tally(facts, progress)
+                    tally.add(new)
+                    tallies.append(tally)
+            self._write(tallies)
+        return gaps
+
+    def _progress_of(self, facts: SessionFacts) -> IndexProgress:
+        """Return the position in a session. An erased session with the same id is removed first."""
+        found = self.run(
+            "SELECT created_at, progress FROM indexed_sessions WHERE agent = ? AND session_id = ?",
+            (facts.agent, facts.session_id),
+        )
+        if not found:
+            return IndexProgress()
+        created_at, progress = found[0]
+        if created_at != facts.created_at:
+            self._remove(SessionKey(facts.agent, facts.session_id))
+            return IndexProgress()
+        return IndexProgress(**json.loads(progress))
+
+    def _write(self, tallies: Sequence[Tally]) -> None:
+        messages: list[tuple[int, int, IndexedText, str]] = []
+        sums: dict[tuple[Any, ...], Counter[str]] = {}
+        durations: Counter[tuple[Any, ...]] = Counter()
+        for tally in tallies:
+            number, facts = self._put_session(tally), tally.facts
+            scopes = scope_words(facts.agent, facts.owner, number)
+            messages += [
+                (int(each.at * MICROSECONDS), number, each, scopes[each.role]) for each in tally.texts
+            ]
+            for place, added in tally.sums.items():
+                for level in _levels_of(place):
+                    sums.setdefault(level, Counter()).update(added)
+            for (place, bucket), turns in tally.durations.items():
+                for level in _levels_of(place):
+                    durations[*level, bucket] += turns
+        messages.sort(key=lambda each: each[0])
+        self.add_messages(messages)
+        self.run_many(
+            _ADD_FIGURES, [(*place, *(added[name] for name in FIGURES)) for place, added in sums.items()]
+        )
+        self.run_many(_ADD_DURATIONS, [(*place, turns) for place, turns in durations.items()])
+
+    def _put_session(self, tally: Tally) -> int:
+        facts, progress = tally.facts, tally.progress
+        figures = progress.figures
+        values = (
+            *(facts.agent, facts.session_id, facts.owner, facts.created_at, facts.updated_at, facts.state),
+            *(progress.records, json.dumps(attrs.asdict(progress))),
+            *(float(figures.get(name, 0.0)) for name in ("cost", "seconds")),
+            *(int(figures.get(name, 0)) for name in ("turns", "errors")),
+        )
+        number: int = self.run(_PUT_SESSION, values)[0][0]
+        return number
+
+    def erase(self, keys: Sequence[SessionKey]) -> None:
+        """Remove the sessions and their messages. The statistics by day keep their amounts."""
+        with self.transaction():
+            found = [key for key in keys if self._remove(key)]
+        if found:
+            self.finish_erasure()
+
+    def _remove(self, key: SessionKey) -> bool:
+        found = self.run(
+            "SELECT number, agent, owner FROM indexed_sessions WHERE agent = ? AND session_id = ?",
+            key.searchable(),
+        )
+        for number, agent, owner in found:
+            self.remove_messages(number, scope_words(agent, owner, number))
+            self.run("DELETE FROM indexed_sessions WHERE number = ?", (number,))
+        return bool(found)
+
+    def records_of(self, key: SessionKey) -> int:
+        """Return the number of indexed records of a session."""
+        rows = self.run(
+            "SELECT records FROM indexed_sessions WHERE agent = ? AND session_id = ?", key.searchable()
+        )
+        return rows[0][0] if rows else 0
+
+    def known_sessions(self) -> dict[SessionKey, tuple[int, float, str]]:
+        """Return the number of indexed records, the creation time and the state of each session."""
+        rows = self.run("SELECT agent, session_id, records, created_at, state FROM indexed_sessions")
+        return {SessionKey(agent, session_id): tuple(rest) for agent, session_id, *rest in rows}
+
+    # --- search ------------------------------------------------------------------------------
+
+    def search(self, text: str, wanted: SearchFilter, before: int | None, limit: int) -> SearchPage:
+        """Return the newest messages that match a query and a filter.
+
+        Raises:
+            ConfigurationError: The query has no word, or too many.
+        """
+        terms = parse_query(text, self.tokenize)
+        query = _word_query(terms, wanted, before)
+        if not wanted.is_satisfiable:
+            return SearchPage(hits=())
+        if wanted.has_session_conditions:
+            numbers = self._matching_sessions(query, wanted)
+            if not numbers:
+                return SearchPage(hits=())
+            if len(numbers) > MAX_NAMED_SESSIONS:
+                return self._scan(query, limit)
+            query = attrs.evolve(query, sessions=numbers, conditions={})
+        rows = self.find_hits(query, limit)
+        return self._to_page(rows, terms, rows[-1][0] if len(rows) == limit else None)
+
+    def _matching_sessions(self, query: WordQuery, wanted: SearchFilter) -> list[int]:
+        conditions = dict(query.conditions)
+        for name in ("agent", "owner"):
+            if (value := getattr(wanted, name)) is not None:
+                conditions[f"s.{name} = ?"] = (value,)
+        sql = f"SELECT s.number FROM indexed_sessions AS s WHERE {' AND '.join(conditions)} LIMIT ?"  # noqa: S608 - conditions of `_conditions`
+        values = [value for given in conditions.values() for value in given]
+        return [number for (number,) in self.run(sql, [*values, MAX_NAMED_SESSIONS + 1])]
+
+    def _scan(self, query: WordQuery, limit: int) -> SearchPage:
+        """Check the matching messages against the conditions of sessions, newest first, up to `MAX_SCANNED_MESSAGES`."""
+        found: list[Row] = []
+        end: int | None = query.before
+        for _ in range(MAX_SCANNED_MESSAGES // SCAN_MESSAGES):
+            end = self.scan_end(query)
+            part = attrs.evolve(query, first=query.first if end is None else end)
+            found += self.find_hits(part, limit - len(found))
+            if len(found) == limit:
+                end = found[-1][0]
+            if end is None or len(found) == limit:
+                break
+            query = attrs.evolve(query, before=end)
+        return self._to_page(found, query.terms, end)
+
+    def _to_page(self, rows: Sequence[Row], terms: Sequence[Term], following: int | None) -> SearchPage:
+        hits = tuple(self._to_hit(row, terms) for row in rows)
+        return SearchPage(hits=hits, following=None if following is None else str(following))
+
+    def _to_hit(self, row: Row, terms: Sequence[Term]) -> SearchHit:
+        number, message_id, role, text, agent, session_id, owner, cost, seconds, turns, errors = row
+        snippet, marks = cut_snippet(text, terms, self.tokenize)
+        return SearchHit(
+            agent=agent,
+            session_id=session_id,
+            owner=owner,
+            message_id=message_id,
+            role=role,
+            at=number / MICROSECONDS,
+            snippet=snippet,
+            marks=marks,
+            cost=cost,
+            seconds=seconds,
+            turns=turns,
+            errors=errors,
+        )
+
+    # --- statistics --------------------------------------------------------------------------
+
+    def trends(self, group: Group, conditions: Mapping[str, object]) -> Trends:
+        """Return the statistics of each group. `conditions` are SQL conditions on `daily` and `durations`, with values."""
+        names = {each.partition(" ")[0] for each in conditions}
+        level = EACH_OWNER if "owner" in names else ALL_OWNERS
+        by_level = level
+        if group == "owner":
+            by_level = EACH_OWNER if names & {"agent", "model"} else WHOLE_OWNER
+        sums = ", ".join(f"sum({name})" for name in FIGURES)
+        order = "1" if group == "day" else "sum(cost) DESC, sum(turns) DESC, 1"
+        limit = "" if group == "day" else f" LIMIT {MAX_TRENDS}"
+        where, values = _where(by_level, conditions)
+        rows = self.run(
+            f"SELECT {group}, {sums} FROM daily{where} GROUP BY {group} ORDER BY {order}{limit}",  # noqa: S608 - names of our own
+            values,
+        )
+        by_group = self._durations(group, by_level, conditions, [row[0] for row in rows])
+        where, values = _where(level, conditions)
+        (total,) = self.run(f"SELECT {sums} FROM daily{where}", values)  # noqa: S608
+        whole = self.run(f"SELECT bucket, sum(turns) FROM durations{where} GROUP BY bucket", values)  # noqa: S608
+        return Trends(
+            items=tuple(_to_trend(_name_of(group, row[0]), row[1:], by_group[row[0]]) for row in rows),
+            total=_to_trend("", total, {bucket: int(turns) for bucket, turns in whole}),
+        )
+
+    def _durations(
+        self, group: Group, level: int, conditions: Mapping[str, object], found: Sequence[Any]
+    ) -> dict[Any, dict[int, int]]:
+        """Return the number of turns of each group by bucket of the duration."""
+        counts: dict[Any, dict[int, int]] = {name: {} for name in found}
+        if not found:
+            return counts
+        where, values = _where(level, conditions)
+        if group != "day":  # an owner's rows are found by the primary key
+            where += f" AND {group} IN ({', '.join('?' * len(found))})"
+            values += found
+        for name, bucket, turns in self.run(
+            f"SELECT {group}, bucket, sum(turns) FROM durations{where} GROUP BY {group}, bucket",  # noqa: S608
+            values,
+        ):
+            counts[name][bucket] = int(turns)
+        return counts
+
+
+def _levels_of(place: Place) -> tuple[tuple[Any, ...], ...]:
+    """Return the keys of the sums to which a place belongs, one for each level."""
+    day, agent, owner, model = place
+    return (
+        (ALL_OWNERS, "", day, agent, model),
+        (EACH_OWNER, owner, day, agent, model),
+        (WHOLE_OWNER, owner, day, "", ""),
+    )
+
+
+def _where(level: int, conditions: Mapping[str, object]) -> tuple[str, list[object]]:
+    """Return the SQL condition for the sums of a level, and its values."""
+    return f" WHERE {' AND '.join(['level = ?', *conditions])}", [level, *conditions.values()]
+
+
+def _to_trend(name: str, sums: Sequence[Any], durations: Mapping[int, int]) -> Trend:
+    figures = {
+        key: float(value or 0) if key == "cost" else int(value or 0)
+        for key, value in zip(FIGURES, sums, strict=True)
+    }
+    p50, p95, p99 = (duration_percentile(durations, share, seconds_of) for share in (0.5, 0.95, 0.99))
+    return Trend(name=name, **figures, p50=p50, p95=p95, p99=p99)  # type: ignore[arg-type]
+
+
+def _name_of(group: Group, value: Any) -> str:
+    if group != "day":
+        return str(value)
+    return dt.datetime.fromtimestamp(int(value) * DAY_SECONDS, dt.UTC).date().isoformat()
+
+
+def _after(records: int, steps: Sequence[Written]) -> list[Written]:
+    """Return the steps after a record number. A step that has earlier records too is cut."""
+    found: list[Written] = []
+    for step in steps:
+        if step.first > records:
+            found.append(step)
+        elif step.last > records:
+            cut = records - step.first + 1
+            found.append(
+                Written(
+                    session_id=step.session_id,
+                    agent=step.agent,
+                    first=records + 1,
+                    count=step.count - cut,
+                    at=step.at,
+                    records=step.records[cut:],
+                )
+            )
+    return found
+
+
+def scope_words(agent: str, owner: str, number: int) -> dict[str, str]:
+    """Return the scope words of a session's messages by role, separated by spaces."""
+    names = f"{name_word('a', agent)} {name_word('o', owner)} s{number}"
+    return {role: f"{names} r{role}" for role in ("user", "assistant")}
+
+
+def name_word(kind: str, name: str) -> str:
+    """Return the scope word of an agent or owner: one letter and a digest, so that it is one word in each tokenizer."""
+    return kind + hashlib.blake2b(name.encode("utf-8", "replace"), digest_size=12).hexdigest()
+
+
+def _word_query(terms: Sequence[Term], wanted: SearchFilter, before: int | None) -> WordQuery:
+    names = []
+    if wanted.agent is not None:
+        names.append(name_word("a", wanted.agent))
+    if wanted.owner is not None:
+        names.append(name_word("o", wanted.owner))
+    if wanted.role is not None:
+        names.append(f"r{wanted.role}")
+    last = _LAST_ID if wanted.until is None else _id_at(wanted.until)
+    return WordQuery(
+        terms=terms,
+        names=names,
+        first=0 if wanted.since is None else _id_at(wanted.since),
+        before=last if before is None else min(before, last),
+        conditions=_conditions(wanted),
+    )
+
+
+def _id_at(seconds: float) -> int:
+    return int(min(max(seconds, 0.0), 1e12) * MICROSECONDS)
+
+
+def _conditions(wanted: SearchFilter) -> dict[str, Sequence[Any]]:
+    """Return the SQL conditions of a filter on the session `s`, with their values."""
+    found: dict[str, Sequence[Any]] = {}
+    if wanted.state is not None:
+        found["s.state = ?"] = (wanted.state,)
+    for name in ("cost", "seconds"):
+        if (least := getattr(wanted, f"min_{name}")) is not None:
+            found[f"s.{name} >= ?"] = (float(least),)
+        if (most := getattr(wanted, f"max_{name}")) is not None:
+            found[f"s.{name} <= ?"] = (float(most),)
+    if wanted.has_errors is not None:
+        found["s.errors > 0" if wanted.has_errors else "s.errors = 0"] = ()
+    return found

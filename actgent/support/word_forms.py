@@ -1,0 +1,19 @@
+"""The form of texts in word indexes, and the words of it."""
+
+import re
+import unicodedata
+
+_UNSPACED = re.compile(
+    "([\u2e80-\u2fdf\u3040-\u30ff\u31c0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff])"
+)
+"""Pattern of the characters of scripts without spaces between words. Each character is a separate word."""
+
+
+def spaced(text: str) -> str:
+    """Return a text as it is indexed.
+
+    It is normalized and in lower case, with spaces around each character of a script without spaces.
+    """
+    if text.isascii():
+        return text.lower().replace("_", " ")
+    return _UNSPACED.sub(r" \1 ", unicodedata.normalize("NFKC", text).casefold().replace("_", " "))

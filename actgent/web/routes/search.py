@@ -1,0 +1,104 @@
+"""Endpoints of the session index: full-text search over messages, and statistics by day, agent, model or owner."""
+
+from typing import Any
+
+import attrs
+from starlette.responses import Response
+
+from actgent.session_index import SearchFilter, SearchHit
+from actgent.session_index.index import GROUPS
+from actgent.session_index.queries import MAX_QUERY_CHARS
+from actgent.web.access_control import owner_in
+
+from .endpoints import JSON, Endpoint, HTTPCall
+from .schemas import AFTER, AMOUNT, DATE, LIMIT, STATE, TEXT, date_in
+from .views import to_date
+
+DEFAULT_HITS = 20
+"""Number of hits on a page if the request names no limit."""
+_NAMED = ("agent", "role", "state", "min_cost", "max_cost", "min_seconds", "max_seconds")
+"""Query parameters that are fields of `SearchFilter`."""
+_SEARCH = {
+    "q": {
+        "type": "string",
+        "maxLength": MAX_QUERY_CHARS,
+        "description": 'Words that a message must contain. "Quotes" hold a phrase, * ends a prefix, - excludes a word.',
+    },
+    "agent": TEXT,
+    "owner": TEXT,
+    "role": {"type": "string", "enum": ["user", "assistant"]},
+    "state": STATE,
+    "since": DATE,
+    "until": DATE,
+    "min_cost": {**AMOUNT, "description": "Cost of the session in US dollars."},
+    "max_cost": {**AMOUNT, "description": "Cost of the session in US dollars."},
+    "min_seconds": {**AMOUNT, "description": "Duration of all turns of the session."},
+    "max_seconds": {**AMOUNT, "description": "Duration of all turns of the session."},
+    "has_errors": {"type": "string", "enum": ["true", "false"]},
+    "after": AFTER,
+    "limit": LIMIT,
+}
+_TRENDS = {
+    "by": {"type": "string", "enum": list(GROUPS)},
+    "agent": TEXT,
+    "owner": TEXT,
+    "model": TEXT,
+    "since": DATE,
+    "until": DATE,
+}
+
+
+async def find_messages(call: HTTPCall) -> Response:
+    """Find messages by their words, the newest first. The server needs the option `--index`."""
+    query, gateway = call.query, call.gateway
+    has_errors = query.get("has_errors")
+    wanted = SearchFilter(
+        owner=owner_in(call.caller, query),
+        since=date_in(query, "since"),
+        until=date_in(query, "until"),
+        has_errors=None if has_errors is None else has_errors == "true",
+        **{name: query[name] for name in _NAMED if name in query},
+    )
+    limit = min(query.get("limit", DEFAULT_HITS), gateway.limits.page)
+    page = await gateway.access.runtime.search(
+        query.get("q", ""), wanted, after=query.get("after"), limit=limit
+    )
+    items = [_of_hit(hit) for hit in page.hits if await _sees(call, hit)]
+    return JSON({"items": items, "next": page.following, "is_complete": page.is_complete})
+
+
+async def _sees(call: HTTPCall, hit: SearchHit) -> bool:
+    """True if the session of a hit still exists, and the caller may access it."""
+    access = call.gateway.access
+    head = access.journal.cached_head(hit.agent, hit.session_id) or await access.journal.head(
+        hit.agent, hit.session_id
+    )
+    return head is not None and await access.sees(call.caller, head)
+
+
+def _of_hit(hit: SearchHit) -> dict[str, Any]:
+    return {**attrs.asdict(hit), "at": to_date(hit.at)}
+
+
+async def get_trends(call: HTTPCall) -> Response:
+    """Get cost, tokens, turns, durations, errors and tool failures by day, agent, model or owner.
+
+    Without the scope `admin`, only the sessions of the caller count. The server needs the option `--index`.
+    """
+    query = call.query
+    found = await call.gateway.access.runtime.trends(
+        query.get("by", "day"),
+        since=date_in(query, "since"),
+        until=date_in(query, "until"),
+        owner=owner_in(call.caller, query),
+        agent=query.get("agent"),
+        model=query.get("model"),
+    )
+    items = [attrs.asdict(each) for each in found.items]
+    return JSON({"items": items, "total": attrs.asdict(found.total), "is_complete": found.is_complete})
+
+
+ENDPOINTS = (
+    Endpoint(verb="GET", path="/search", answer=find_messages, scope="read", query=_SEARCH),
+    Endpoint(verb="GET", path="/trends", answer=get_trends, scope="read", query=_TRENDS),
+)
