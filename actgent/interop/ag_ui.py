@@ -45,11 +45,11 @@ class AGUIEncoder:
     shows_foreign: bool
     """True if the client may see the text of exceptions of foreign code."""
     _open: str = ""
-    """Id of the text message that is open."""
+    """Id of the open text message; empty if none is open."""
     _restarts: int = 0
     """Number of texts that were discarded."""
     _calls: set[str] = attrs.field(factory=set)
-    """Ids of the calls that were emitted in this run."""
+    """Ids of the tool calls that were sent in this run."""
 
     def first(self) -> bytes:
         """Return the event with which each run begins."""
@@ -99,7 +99,10 @@ class AGUIEncoder:
         yield self._sse("TOOL_CALL_END", toolCallId=call.id)
 
     def _result(self, result: ToolResult) -> Iterator[bytes]:
-        """Emit a result. The call of a resumed run was emitted by the run before it, and its result has no event there."""
+        """Yield the events of a tool result.
+
+        The call of a resumed run was sent in the run before, so its result has no event here.
+        """
         if result.call_id not in self._calls:
             return
         content = result.content

@@ -6,9 +6,9 @@ from typing import Any
 from actgent.approvals import Approval, Approve, Decision, Reject, Respond
 
 ANSWER = "answer"
-"""Field of a form for an answer that is not an object."""
+"""Name of the form field for an answer that is not an object."""
 APPROVE = "approve"
-"""Field of a form that only approves or rejects."""
+"""Name of the form field that approves or rejects."""
 _APPROVAL_FORM: Mapping[str, Any] = {
     "type": "object",
     "properties": {APPROVE: {"type": "boolean", "title": "Approve", "description": "Run the tool"}},

@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator
 import trio
 
 MAX_LINE_BYTES = 10 * 1024 * 1024
-"""Longest line in bytes that is read. A longer line is discarded."""
+"""Maximum length of a line in bytes. Longer lines are discarded."""
 
 
 async def read_lines(stream: trio.abc.ReceiveStream) -> AsyncGenerator[bytes | None, None]:

@@ -88,9 +88,11 @@ _CODES = {
     "limit-reached": "rate_limit_exceeded",
 }
 _AFTER = ".a"
-"""End of a response id whose response followed results or decisions: before it is the beginning of an approval's id."""
+"""Suffix of the id of a response that followed results or decisions. The part before it is the beginning of an
+approval id.
+"""
 _SEPARATOR = "_"
-"""Between the two ids of a response id. Ids that the server makes do not contain it."""
+"""Separator between the two ids in a response id. Ids made by the server do not contain it."""
 
 
 def to_error(problem: Problem, request_id: str) -> Response:
@@ -128,7 +130,7 @@ def agent_of(call: HTTPCall) -> str:
 
 
 def check_supported(body: Mapping[str, Any]) -> None:
-    """Refuse fields that change the answer and cannot be served.
+    """Raise if a request has fields that change the answer and are not supported.
 
     Raises:
         Problem: The request has one.
@@ -261,7 +263,7 @@ class RequestMessages:
     history: Sequence[ImportedMessage]
     """Earlier messages of the user and the assistant, with tool calls and their results."""
     last: str | list[Part]
-    """The message that is answered; empty if the request brings results or decisions."""
+    """Message to answer; empty if the request contains results or decisions."""
     results: Mapping[str, Decision] = attrs.field(factory=dict)
     """Results of tool calls at the end of the request, by the id of the call."""
     decisions: Mapping[str, Decision] = attrs.field(factory=dict)
@@ -324,7 +326,7 @@ def _messages_of(items: Any, instructions: str | None) -> RequestMessages:
 
 
 def _kind_of(item: Mapping[str, Any]) -> str:
-    """Return `user`, `assistant`, `call`, `tool` or `decision`."""
+    """Return the kind of an item: `user`, `assistant`, `call`, `tool` or `decision`."""
     kind = {"function_call": "call", "function_call_output": "tool", "mcp_approval_response": "decision"}
     found = kind.get(str(item.get("type"))) or item.get("role")
     if found not in ("user", "assistant", "call", "tool", "decision"):
@@ -567,7 +569,7 @@ class ChatEncoder:
     _has_text: bool = False
     _usage: Usage = attrs.field(factory=Usage)
     _gap: str = ""
-    """Text before the next delta: separates answers, and follows text that is void."""
+    """Text to send before the next delta: it separates answers, and marks a void text."""
 
     def first(self) -> bytes:
         """Return the chunk with the role."""
@@ -826,7 +828,7 @@ class ResponseEncoder:
     """`sequence_number` of the next event."""
     _output: list[Wire] = attrs.field(factory=list)
     _open: str = ""
-    """Id of the item whose text grows."""
+    """Id of the item whose text is being sent; empty if there is none."""
     _text: str = ""
     _usage: Usage = attrs.field(factory=Usage)
 

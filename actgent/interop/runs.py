@@ -112,7 +112,7 @@ class RunSuspended:
 
     @property
     def of_people(self) -> Sequence[Approval]:
-        """Approvals of the turn, without calls of the caller's tools."""
+        """Approvals of the turn that a user decides, without calls of the caller's tools."""
         return [each for each in self.approvals if not each.for_caller]
 
 
@@ -157,7 +157,7 @@ class RunReader:
     """Converts what a follower of a session receives into the events of one run."""
 
     message_id: str
-    """Id of the message; empty: the turn that the next `ApprovalDecisionRecord` record belongs to."""
+    """Id of the message whose run is read. Empty: the run that follows the next approval decision."""
     open_approvals: Callable[[], Sequence[Approval]]
     """Returns the approvals and calls that wait now in the session, and the approvals of its child sessions."""
     is_over: bool = False
@@ -165,9 +165,9 @@ class RunReader:
     is_suspended: bool = False
     """True after `RunSuspended`."""
     is_whole: bool = False
-    """True: suspensions that are over by now do not end the run."""
+    """True if suspensions that were resumed since do not end the run."""
     reads_on: bool = False
-    """True: no suspension ends the run. `RunSuspended` is followed by `RunStarted` when the turn resumes."""
+    """True if no suspension ends the run. `RunSuspended` is followed by `RunStarted` when the turn resumes."""
     _turn: str = ""
     """Id of the outside message whose turn answers the message."""
     _reply_id: str = ""
@@ -175,14 +175,14 @@ class RunReader:
     _text: str = ""
     """Emitted text of that answer."""
     _said: str = ""
-    """Text of the model's last answer, if it was emitted and no reply has replaced it; else empty."""
+    """Emitted text of the model's last answer; empty if a reply has replaced it."""
     _stop: str = ""
     _media: Sequence[Medium] = ()
     """Images and files of the model's last answer."""
     _outcome: OutcomeRecord | None = None
     """Reply of the last answer, or its event if it has no reply; None if the reply is the text of the answer."""
     _at: float = 0.0
-    """Time of the record that is read."""
+    """Unix time in seconds of the record that is being read."""
     _usage: Usage = NO_USAGE
     _results: set[str] = attrs.field(factory=set)
     """Ids of calls whose results were emitted."""
@@ -307,7 +307,7 @@ class RunReader:
         return events
 
     def _tell(self, record: OutcomeRecord) -> list[RunEvent]:
-        """Emit a reply whose text differs from the answer of the model, e.g. one that a guard replaced."""
+        """Emit a reply whose text differs from the model's answer, e.g. because a guard replaced it."""
         said, self._said = self._said, ""
         if record.kind == "reply" or (record.kind == "event" and self._outcome is None):
             self._outcome = record

@@ -44,9 +44,9 @@ from .runs import RunEnded, RunEvent, RunReader, RunSuspended, read_run
 from .temporary_sessions import TemporarySession, temporary_session
 
 ENQUEUE_SECONDS = 10
-"""Time for which a message waits for room in the inbox."""
+"""Seconds for which a message waits for room in the inbox."""
 PAGE = 200
-"""Records that are read at once to find a decision."""
+"""Number of records per read in the search for a decision."""
 
 
 @attrs.frozen(kw_only=True)
@@ -78,13 +78,13 @@ class Run:
     after_decision: str = ""
     """Id of a decided approval: the run that followed the decision is read, and nothing is sent."""
     is_read: bool = False
-    """True: the run of a message that was sent before is read, and no message is sent."""
+    """True if the request only reads the run of a message that was sent before."""
     is_whole: bool = False
-    """True: suspensions of the turn that are over by now do not end the run."""
+    """True if suspensions of the turn that were resumed since do not end the run."""
     reads_on: bool = False
-    """True: no suspension ends the run; see `RunReader.reads_on`."""
+    """True if no suspension ends the run; see `RunReader.reads_on`."""
     is_stateless: bool = False
-    """True: the session ends after its last reader, and its turn is stopped if all clients disconnect."""
+    """True if the session ends after its last reader, and its turn stops when all clients have disconnected."""
 
     @asynccontextmanager
     async def open(self, *, streams: bool) -> AsyncGenerator[AsyncGenerator[Sequence[RunEvent], None], None]:
@@ -128,7 +128,7 @@ class Run:
 
     @asynccontextmanager
     async def _reading(self) -> AsyncGenerator[TemporarySession, None]:
-        """Give a block that ends a stateless session after its last reader. Other sessions stay open."""
+        """Open a block that ends a stateless session after its last reader. Other sessions stay open."""
         if not self.is_stateless:
             yield TemporarySession()
             return
@@ -149,7 +149,10 @@ class Run:
         return (*self.session.approvals, *self.session.caller_calls)
 
     async def _find_begin(self) -> tuple[int, bool, bool]:
-        """Return the number of the record before the run, whether the run is new, and whether its turn is still suspended."""
+        """Return the number of the record before the run.
+
+        Also return True if the run is new, and True if its turn is still suspended.
+        """
         key, journal = context_of(self.session).key, self.call.gateway.access.journal
         head = journal.cached_head(*key) or await journal.head(*key)
         if head is None:
@@ -359,7 +362,10 @@ class RunStream(Streamed):
         last: bytes = b"",
         headers: Mapping[str, str] | None = None,
     ) -> None:
-        """Args: `first` returns what is sent before the events; `last` is sent after them."""
+        """Keep the run and its encoder. `first` returns the bytes before the events, `last` is sent after them.
+
+        Args: `first` returns what is sent before the events; `last` is sent after them.
+        """
         super().__init__(status_code=200, headers={**HEADERS, **(headers or {})})
         del self.headers["content-length"]
         self._run, self._encode, self._first, self._last = run, encode, first, last

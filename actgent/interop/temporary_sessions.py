@@ -14,7 +14,7 @@ from actgent.runtime.sessions.session_opener import SessionOpener
 from actgent.support.logs import LogVariable, logger_of
 
 CLOSE_SECONDS = 30
-"""Time for which the end of a session is waited for."""
+"""Seconds to wait for the end of a temporary session."""
 _log = logger_of(__name__)
 
 
@@ -25,15 +25,15 @@ class TemporarySession:
     session: Session | None = None
     """The session; None if it is not open, or if another process ends it."""
     readers: int = 0
-    """Number of requests that read the answer."""
+    """Number of requests that currently read the answer."""
     is_over: bool = False
     """True if a request has read the end of the run."""
     is_kept: bool = False
-    """True if a client has received the approvals or calls that the turn waits for, and may continue it later."""
+    """True if a client has received the approvals or calls that the turn waits for. It may continue the turn later."""
 
 
 _open: WeakKeyDictionary[AgentActor, dict[str, TemporarySession]] = WeakKeyDictionary()
-"""Temporary sessions that are read, by agent and id."""
+"""Open temporary sessions by agent and session id."""
 
 
 @asynccontextmanager

@@ -60,7 +60,10 @@ class BudgetAccounts:
         return account
 
     def forget(self, session: SessionKey) -> None:
-        """Disconnect the accounts of an erased session from its journal log, so that later usage is counted but not recorded."""
+        """Disconnect the accounts of an erased session from its journal log.
+
+        Later usage is counted but not recorded.
+        """
         for account in list(self._accounts.values()):
             if (account.key.agent, account.key.session_id) == session:
                 account.log = None
@@ -169,9 +172,9 @@ class BudgetAccounts:
         turn.budget = gather(own, shared, accounts)
 
     def beside(self, context: SessionContext) -> Budget | None:
-        """Return the budget for work of a session outside of turns: accounts of the session, its parents and its owner.
+        """Return the budget for work of a session outside of turns; None if no limit applies.
 
-        Return None if no limit applies.
+        It draws on the accounts of the session, its parents and its owner.
         """
         owners = () if self.owners is None else self.owners.of(context.quota_owner)
         found = (*context.accounts, *owners)
@@ -218,7 +221,7 @@ class BudgetAccounts:
         return budget
 
     def _plant(self, context: SessionContext, turn: Turn, agent: str, limits: Mapping[str, float]) -> Account:
-        """Create the account for a turn's tree of turns, with the usage of the turn so far."""
+        """Create the account of a turn tree, with the usage of the turn so far."""
         key = AccountKey(session_id=context.id, turn=turn.message.id, agent=agent, tree=True)
         spent = Amounts(
             model_calls=turn.progress.calls,
@@ -240,7 +243,7 @@ def funding_of_result(child: SessionContext) -> Funding | None:
 
 
 def _deepest(turn: Turn) -> int:
-    """Return the maximum depth for turns that this turn starts, by its own limits and those of the turns before it."""
+    """Return the maximum depth of turns that this turn starts: the lowest limit among this turn and those before it."""
     return int(min(turn.depth + turn.limits.depth, turn.deepest or math.inf))
 
 
@@ -257,12 +260,15 @@ def too_deep(deepest: int, agent: str, session_id: str) -> LimitReached:
 
 
 def _is_looser(trees: Sequence[Account], name: str, bound: float) -> bool:
-    """True if no tree account has a limit `name` of at most `bound`."""
+    """Return True if no tree account has a limit `name` that is at most `bound`."""
     return all(tree.limits.get(name, math.inf) > bound for tree in trees)
 
 
 def _tool_calls(record: Sequence[Message], turn: str) -> int:
-    """Count the tool calls in the answers of the running turn. Calls that a model wrote as text are counted by their results."""
+    """Return the number of tool calls in the answers of turn `turn`.
+
+    Calls that a model wrote as text are counted by their results.
+    """
     calls = results = 0
     for message in reversed(record):
         if message.id == turn:

@@ -84,7 +84,9 @@ class SessionContext:
     agent: str = ""
     """Name of the agent."""
     is_former: bool = False
-    """True for a session of an old journal format, in which ids were unique across agents. Derived ids keep the old form."""
+    """True for a session of an old journal format, in which session ids were unique across agents. Ids derived from
+    such a session keep the old form.
+    """
     handlers: Handlers = attrs.field(factory=Handlers)
     """Handlers of the session."""
     public_session: object = None
@@ -134,7 +136,10 @@ class SessionContext:
 
     @property
     def has_moved(self) -> bool:
-        """True if another process owns the session, or is about to. The session is closed in this process then."""
+        """True if another process owns the session, or is about to own it.
+
+        In this process the session is closed then.
+        """
         return self.mailbox.has_moved
 
     @property
@@ -144,7 +149,7 @@ class SessionContext:
 
     @property
     def answered_ids(self) -> tuple[str, ...]:
-        """Ids of the messages that the running or suspended turn answers. The first one is the id of the turn."""
+        """Ids of the messages that the running or suspended turn answers. The first id is that of the turn."""
         turn = self.turn
         if turn is None:
             return () if self.suspension is None else (self.suspension.message.id,)
@@ -176,7 +181,7 @@ class SessionContext:
 
     @property
     def seen_state(self) -> Mapping[str, Any]:
-        """State for reading; empty, without creating a store, if the session has no state."""
+        """State of the session for reading. If the session has no state, it is empty, and no store is created."""
         return self._state if self._state is not None else _NO_STATE
 
     @property
@@ -197,7 +202,10 @@ class SessionContext:
         return 0 if self._state is None else self._state.number
 
     def state_at(self, number: int) -> Mapping[str, Any]:
-        """Return the state after `number` changes; the newest state if that version was rolled back or is no longer stored."""
+        """Return the state after `number` changes.
+
+        If that version was rolled back or is no longer stored, return the newest state.
+        """
         if self._state is None or number not in self._state.known:
             return self.seen_state
         return self._state.replay(number)
@@ -211,7 +219,7 @@ class SessionContext:
     def record_approval(
         self, record: ApprovalRequestRecord | ApprovalDecisionRecord | SuspensionRecord | ResumptionRecord
     ) -> None:
-        """Apply an approval record to the session, and add it to the session's log."""
+        """Apply an approval record to the session's ledger, and add it to the session's log."""
         self.ledger().apply(record)
         if type(record) is ApprovalRequestRecord:
             self.mark_approvals_open()
@@ -241,12 +249,12 @@ class SessionContext:
 
     @property
     def is_silent(self) -> bool:
-        """True if the session is closed and its log stopped writing, because the session is or will be erased."""
+        """True if the session is closed and its log has stopped writing, because the session is being erased."""
         return self.closed and self.log is None
 
     @property
     def is_quiescent(self) -> bool:
-        """True if the session has no work and no unwritten records."""
+        """True if the session has no work, no timers and no unwritten records."""
         has_work = self.is_busy or self.mailbox.pending or self.turn is not None or self.timers or self.closed
         return not has_work and (self.log is None or self.log.is_idle)
 
@@ -373,7 +381,7 @@ class SessionContext:
             child.mark_approvals_open()
 
     def family(self) -> "list[SessionContext]":
-        """Return this session and all open sessions below it, parents before children."""
+        """Return this session and all open descendants, parents before children."""
         family = [self]
         for each in family:
             family += (each.children or {}).values()
@@ -401,12 +409,12 @@ class SessionContext:
 
     @property
     def may_have_approvals(self) -> bool:
-        """True if an approval is open in this session, or may be open in a session below it."""
+        """True if this session has an open approval, or a descendant may have one."""
         waits = self.approvals is not None and self.approvals.has_open
         return waits or bool(self.children and self.children.asking)
 
     def mark_approvals_open(self) -> None:
-        """Mark this session in all its parents as a session that may have open approvals."""
+        """Mark this session in all its parents, because it or a descendant may have open approvals."""
         child, parent = self, self.parent
         while parent is not None and parent.children is not None and parent.children.mark_asking(child):
             child, parent = parent, parent.parent
@@ -415,7 +423,7 @@ class SessionContext:
 
     @property
     def _is_deciding(self) -> bool:
-        """True if the suspended turn only waits for decisions that are being written."""
+        """True if the suspended turn waits only for decisions that are being written."""
         return self.approvals is not None and self.approvals.is_deciding
 
     async def wait_idle(self) -> None:

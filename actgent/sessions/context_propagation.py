@@ -45,7 +45,7 @@ class Propagation:
     """Unregistered variable names for which a warning was logged."""
 
     def take(self, sender: Context) -> Mapping[str, Any]:
-        """Return the values of the registered context variables in the context of a message's sender.
+        """Return the values of the registered variables from the context of a message's sender.
 
         Raises:
             NotSerializable: A value is not plain data, or the values are too large together.
@@ -127,7 +127,10 @@ def _check_size(taken: Mapping[str, Any]) -> None:
 
 
 async def run_with(variables: Context, work: Coroutine[Any, Any, T]) -> T:
-    """Await a coroutine in this task with a copy of the given context variables. Inside, no turn is the running turn."""
+    """Await a coroutine in this task with a copy of the given context variables.
+
+    During the call, no turn is the running turn.
+    """
     inside = variables.copy()
     inside.run(running_turn.set, None)
     inside.run(time_limits.set, ())
@@ -136,7 +139,7 @@ async def run_with(variables: Context, work: Coroutine[Any, Any, T]) -> T:
 
 @types.coroutine
 def _step(variables: Context, work: Coroutine[Any, Any, T]) -> Generator[Any, Any, T]:
-    """Drive a coroutine step by step within the given context variables, passing its traps to trio.
+    """Run a coroutine step by step in the given context variables, and pass its traps to trio.
 
     A separate task could have the variables too, but would wrap exceptions in a group.
     """

@@ -25,7 +25,7 @@ from .recent_records import Entry, RecentRecords
 MAX_DESCRIPTION_CHARS = 2000
 """Maximum length of a session's description in characters. The first message has the complete text."""
 DIGEST_BYTES = 8
-"""Size in bytes of the digest of a call id from before a snapshot."""
+"""Size in bytes of each digest of a call id in a snapshot."""
 
 
 class EarlierMessages(typing.Protocol):
@@ -67,7 +67,7 @@ class RecordedMessages(Sequence[Message]):
 
     def __init__(self, missing: int, held: Iterable[Message], earlier: EarlierMessages | None = None) -> None:
         self.missing = missing
-        """The number of the first that are not in memory."""
+        """Number of messages, from the oldest, that are not in memory."""
         self._held = list(held)
         self._earlier = earlier
 
@@ -76,7 +76,7 @@ class RecordedMessages(Sequence[Message]):
         self._held.append(message)
 
     def forget(self, kept: int) -> None:
-        """Keep only the `kept` newest messages in memory."""
+        """Keep only the `kept` newest messages in memory. The journal has the others."""
         gone = max(0, len(self._held) - kept)
         self.missing += gone
         del self._held[:gone]
@@ -119,7 +119,10 @@ class RecordedMessages(Sequence[Message]):
             yield from reversed(self._from(0)[:missing])
 
     def _from(self, place: int) -> list[Message]:
-        """Return the messages in memory. If the position is not in memory, load all messages first."""
+        """Return the messages in memory from position `place` on.
+
+        If the position is not in memory, load all messages first.
+        """
         if place < self.missing:
             if self._earlier is None:
                 raise LookupError(f"message {place} is not in memory")
@@ -135,7 +138,7 @@ class OfferedTools:
     specs: tuple[ToolSpec, ...]
     """Descriptions of the tools."""
     version: int = -1
-    """Version of the agent's tools about which the model was notified last."""
+    """Version of the agent's tools that the model was last notified of."""
 
 
 @attrs.define(eq=False)
@@ -158,24 +161,26 @@ class SessionConversation:
     offered: OfferedTools | None = None
     """Tools that are fixed for the session; None if the agent's tools never change."""
     former_ids: bytes = b""
-    """Digests of call ids from before a snapshot: `DIGEST_BYTES` bytes each, sorted."""
+    """Digests of the call ids that a snapshot contained: `DIGEST_BYTES` bytes each, sorted."""
     origin: str = ""
     """Sources of all untrusted text in the conversation, such as `page, memories`; empty if there is none."""
     via: str = ""
     """Untrusted sources that influenced the conversation without being repeated in it; empty if there are none."""
     given: str = ""
-    """Sources of withheld text in the answers of this process; the model has not read that text."""
+    """Sources of withheld text that answers of this process contained. The model has not read that text."""
     last_answer: AgentMessageRecord | None = None
-    """Record of the model's last answer, if it was read from the journal. Its usage gives the size of the request."""
+    """Record of the model's last answer if it was read from the journal; else None. Its usage gives the size of the
+    request.
+    """
     _call_ids: set[str] | None = None
     _notices: dict[str, str] | None = None
     """Mark of the last notice of each source; None without notices."""
     _history: tuple[Message, ...] = ()
-    """Cached tuple of all messages."""
+    """Cached result of `history`."""
     recent: RecentRecords | None = None
     """Newest records of the session, for observations; None if a journal stores the session."""
     _unseen: Message | None = None
-    """Last answer if it was not added to the view yet. Many last answers are never shown to a model."""
+    """Last answer, if it is not part of the view yet; else None. Many last answers are never shown to a model."""
 
     def describe(self, message: Message) -> None:
         """Set the description of the session to the beginning of a message's text."""
@@ -196,7 +201,7 @@ class SessionConversation:
     def append(self, message: Message, *, answered: bool = False) -> None:
         """Append a message.
 
-        `answered` is True if the message's turn already has an answer, so no model will answer the message now.
+        With `answered`, its turn already has an answer, so no model will answer the message now.
         """
         self.messages.append(message)
         kind = message.sender.kind
@@ -219,7 +224,7 @@ class SessionConversation:
             self._notices = {**(self._notices or {}), message.sender.name: message.causation_id or ""}
 
     def note(self, *entries: Entry) -> None:
-        """Add entries to the newest records, if the session has no journal."""
+        """Add entries to the recent records. Does nothing if the session has a journal."""
         recent = self.recent
         if recent is not None:
             recent.extend(entries)
@@ -227,15 +232,15 @@ class SessionConversation:
                 recent.note_growth()
 
     def add_origin(self, origin: str) -> None:
-        """Note a source of untrusted text that the model sees outside of messages."""
+        """Add a source of untrusted text that the model sees outside of messages."""
         self.origin = join_origins(self.origin, origin)
 
     def add_given(self, sources: str) -> None:
-        """Note the sources of withheld text that an answer has given to the user or the caller."""
+        """Add the sources of withheld text that an answer has passed to the user or the caller."""
         self.given = join_origins(self.given, sources)
 
     def add_via(self, sources: str) -> None:
-        """Note untrusted sources that influenced the conversation."""
+        """Add untrusted sources that influenced the conversation."""
         self.via = join_origins(self.via, sources)
 
     @property
@@ -245,7 +250,7 @@ class SessionConversation:
 
     @property
     def label(self) -> Label:
-        """Label of the next request to the model. It only grows."""
+        """Label of the next request to the model. Sources are only added to it, never removed."""
         return label_of(self.origin, self.via)
 
     def add_origins(self, messages: Iterable[Message]) -> None:
@@ -370,7 +375,7 @@ class SessionConversation:
         )
 
     def _is_former(self, call_id: str) -> bool:
-        """Return True if a call from before the snapshot has this id."""
+        """Return True if a call id was used before the last snapshot."""
         wanted, ids = _digest(call_id), self.former_ids
         low, high = 0, len(ids) // DIGEST_BYTES
         while low < high:
@@ -387,7 +392,7 @@ def _digest(call_id: str) -> bytes:
 
 
 def _places(total: int, limit: int, before: int | None, after: int | None) -> tuple[int, int]:
-    """Return the position of a page's first message, and the position after its last message."""
+    """Return the positions of a page: its first message, and the position after its last message."""
     at_least_one("limit", limit)
     if before is not None and after is not None:
         raise ConfigurationError("before= and after= cannot both be positions: pass one of them")

@@ -26,7 +26,7 @@ HandlerKind = Literal[
 Handler = Callable[..., Any]
 """Sync or async function that receives a delivery, and optionally also the session."""
 _BITS: dict[HandlerKind, int] = {"conversation": 1, "event": 2, "tool_result": 4, "routing": 8}
-"""Bit flag of each kind for which undelivered items are logged."""
+"""Bit flags of the handler kinds for which undelivered items are logged."""
 
 
 @attrs.define(eq=False, weakref_slot=False)
@@ -38,9 +38,8 @@ class HandlerRegistration:
     takes_session: bool
     """True if the handler also receives the session."""
     is_outside: bool = False
-    """True if a program registered the handler in this process.
-
-    False for handlers of `Agent.on_session`, which run in each process.
+    """True if a program registered the handler in this process. False for handlers of `Agent.on_session`, which are
+    registered again in each process.
     """
 
 
@@ -58,9 +57,9 @@ class Handlers(dict[HandlerKind, tuple[HandlerRegistration, ...]]):
 
     def __init__(self) -> None:
         self._had = 0
-        """The kinds that have had a handler."""
+        """Bit flags of the kinds that have had a handler."""
         self._missed = 0
-        """Kinds of deliveries that occurred before the session had a handler for them."""
+        """Bit flags of the kinds of deliveries that occurred before the session had a handler for them."""
 
     def add(self, kind: HandlerKind, handler: Handler, *, is_outside: bool = False) -> HandlerRegistration:
         """Register a handler, and return the registration for `drop`.
@@ -90,7 +89,7 @@ class Handlers(dict[HandlerKind, tuple[HandlerRegistration, ...]]):
                 del self[kind]
 
     def settle(self) -> None:
-        """Mark all current handlers as registered by `Agent.on_session`, not by a program."""
+        """Mark all current handlers as registered by `Agent.on_session` and not by a program."""
         for group in self.values():
             for attached in group:
                 attached.is_outside = False
@@ -107,11 +106,14 @@ class Handlers(dict[HandlerKind, tuple[HandlerRegistration, ...]]):
         return bool(self) and not self.keys().isdisjoint(kinds)
 
     def miss(self, kind: HandlerKind) -> None:
-        """Note that an item of this kind was delivered while no handler was registered."""
+        """Record that an item of this kind was delivered while no handler was registered."""
         self._missed |= _BITS.get(kind, 0) & ~self._had
 
     def pop_missed(self, kind: HandlerKind) -> bool:
-        """Return True once if items of this kind were delivered before the first handler was registered."""
+        """Return True if items of this kind were delivered before the first handler was registered.
+
+        Each kind returns True only once.
+        """
         if not self._missed:
             return False
         bit = _BITS.get(kind, 0)

@@ -42,7 +42,7 @@ _TAKEN: Mapping[Role, tuple[type, ...]] = {
     "assistant": (Text, Thinking, Opaque, ToolCall),
     "tool": (ToolResult,),
 }
-"""Part classes that a message of each role may have."""
+"""Part classes that an imported message of each role may contain."""
 
 
 @attrs.frozen
@@ -168,7 +168,7 @@ class _CallPairing:
     _ids: set[str] = attrs.field(factory=set)
 
     def add(self, place: int, message: ChatMessage) -> None:
-        """Add the message at an index of `history=`.
+        """Add the message at index `place` of `history=`.
 
         Raises:
             ConfigurationError: The message has a result for an unknown call, or precedes the results of open calls.
@@ -181,7 +181,7 @@ class _CallPairing:
         self._messages.append(attrs.evolve(message, parts=tuple(map(self._unique, message.parts))))
 
     def close(self) -> tuple[ChatMessage, ...]:
-        """Return all messages, after the last one was added.
+        """Return all messages. Raise if calls of the last message have no results.
 
         Raises:
             ConfigurationError: The last calls have no results.
@@ -193,7 +193,7 @@ class _CallPairing:
         return tuple(self._messages)
 
     def _add_results(self, place: int, message: ChatMessage) -> None:
-        """Add tool results. Several messages of results after one message of calls become one message."""
+        """Add a message of tool results. Consecutive result messages after one message of calls become one message."""
         results = [part for part in message.parts if isinstance(part, ToolResult)]
         named = [self._answer(place, result, results) for result in results]
         if self._messages and self._messages[-1].role == "tool":

@@ -61,7 +61,7 @@ RULES: tuple[OnBusy, ...] = get_args(OnBusy)
 
 
 def check_rule(rule: object) -> OnBusy:
-    """Return the busy rule with this name.
+    """Return the `on_busy` rule if it is valid.
 
     Raises:
         ConfigurationError: The rule is unknown.
@@ -85,14 +85,14 @@ def check_busy(context: SessionContext, message: Message) -> None:
 
 
 def is_collected(message: Message) -> bool:
-    """Return True if one turn answers this message together with other collected messages."""
+    """Return True if one turn may answer this message together with other queued messages (rule `collect`)."""
     return message.on_busy == "collect" and message.priority is not Priority.URGENT
 
 
 Content = str | Part | Sequence[str | Part]
 """Content of a message: a text, a part, or a sequence of texts and parts."""
 _NOT_SAID = (ToolCall, ToolResult, Thinking)
-"""Parts that only models and tools create. Providers reject them in other messages."""
+"""Part classes that only models and tools create. Providers reject them in other messages."""
 
 
 def message_parts(content: Content) -> tuple[Part, ...]:
@@ -161,7 +161,7 @@ def question_to(
     *,
     metadata: Mapping[str, Any] | None = None,
 ) -> Message:
-    """Create a message to a session whose sender waits for the outcome. Such a message is never collected with others."""
+    """Create a message whose sender waits for the outcome. Such a message is never answered together with others."""
     rule = context.mailbox.on_busy
     on_busy: OnBusy = "queue" if rule == "collect" else rule
     return message_to(
@@ -192,7 +192,10 @@ def remember_turn_outcome(context: SessionContext, turn: Turn, outcome: Outcome)
 
 
 def finish_listeners(context: SessionContext, turn: Turn) -> None:
-    """Finish the futures of an ended turn. A future that joined too late receives the outcome first."""
+    """Finish the futures of the callers of an ended turn.
+
+    A caller that joined after the last delivery receives the outcome first.
+    """
     receiver = next((each for each in turn.listeners if each.has_outcome), None)
     failure = turn.failure
     outcome = Outcome(None if receiver is None else receiver.answer(), failure)

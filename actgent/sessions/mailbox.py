@@ -38,11 +38,11 @@ class QueuedMessage:
     options: TurnOptions | None = None
     """Stored model options of the message's turn, if the message was loaded from the journal; None without options."""
     place: Place[Message] | None = None
-    """Entry in the agent's inbox; None before the message is in the inbox."""
+    """Reserved or occupied entry in the agent's inbox; None before the reservation."""
     log: SessionLog | None = None
     """Session log that may have recorded the message; None without a journal."""
     is_in: bool = False
-    """True if the message is accepted."""
+    """True if the message was accepted."""
     settled: trio.Event | None = None
     """Event that is set when the message is accepted or rejected; None if no caller waits for that."""
     joined_futures: tuple[TurnFuture, ...] = ()
@@ -50,7 +50,9 @@ class QueuedMessage:
     ending: trio.Event | None = None
     """Event that is set when the message has ended without a turn; None unless the message is being ended."""
     failed: FailureRecord | None = None
-    """Recorded failure of the message whose handlers may not have received it yet; None if there is none."""
+    """Recorded failure of the message that its handlers may not have received yet; None if the message has not
+    failed.
+    """
 
     def __init__(
         self,
@@ -76,7 +78,7 @@ class QueuedMessage:
         await self.settled.wait()
 
     def mark_done(self) -> None:
-        """Wake the callers that wait in `wait_settled`."""
+        """Wake the tasks in `wait_settled`."""
         if self.settled is not None:
             self.settled.set()
 
@@ -98,7 +100,9 @@ class SessionMailbox:
     has_moved: bool = False
     """True if another process owns the session, or is about to own it."""
     is_left: bool = False
-    """True if the agent is stopping and its next start resumes the session. Outcomes in this process are not final then."""
+    """True if the agent is stopping and its next start resumes the session. Outcomes in this process are then not
+    final.
+    """
     is_forwarded: bool = False
     """True if queued messages were passed to another process, so this process must not close the session."""
     pending: int = 0
@@ -112,9 +116,9 @@ class SessionMailbox:
     unwritten_turn: TurnCheckpoint | None = None
     """Checkpoint of the last turn, if the journal failed during the turn. The turn resumes when its message is sent again."""
     is_only_read: bool = False
-    """True if the journal may not have an answer yet that only readers of the journal receive."""
+    """True if only readers of the journal may receive the next answer."""
     unwanted: dict[str, str] | None = None
-    """Reasons of cancellations for messages that have not arrived, by message id; None if there are none."""
+    """Cancellation reasons of messages that have not arrived, by message id; None if there are none."""
     _accepted: dict[str, None] | None = None
     _idle: trio.lowlevel.ParkingLot | None = None
 
@@ -142,16 +146,16 @@ class SessionMailbox:
             del self._accepted[next(iter(self._accepted))]
 
     def release_accepted_id(self, message_id: str) -> None:
-        """Forget an accepted id, so that a message with this id can be accepted again after a withdrawal or failed write."""
+        """Forget an accepted id. A message with this id can then be accepted again, e.g. after a failed write."""
         if self._accepted is not None:
             self._accepted.pop(message_id, None)
 
     # --- messages that were stopped before they were in -----------------------------------
 
     def cancel_on_arrival(self, message_id: str, reason: str) -> bool:
-        """Cancel a message that is being sent or has not arrived. Ended messages are ignored.
+        """Cancel a message that is being sent or has not arrived.
 
-        Return True if the cancellation is new.
+        Ended messages are ignored. Return True if the message was not cancelled before.
         """
         has_ended = self.has_accepted(message_id) and self.find(message_id) is None
         if has_ended or message_id in (self.unwanted or ()):
@@ -210,7 +214,7 @@ class SessionMailbox:
         acceptance.mark_done()
 
     def take(self, message: Message) -> QueuedMessage:
-        """Remove and return the queued entry of a message whose turn starts, or that ends without a turn."""
+        """Remove and return the queue entry of a message whose turn starts, or that ends without a turn."""
         assert self.acceptances is not None  # noqa: S101 - each message in the inbox has an acceptance
         acceptance = self.acceptances.pop(message.id)
         if not self.acceptances:
@@ -231,16 +235,16 @@ class SessionMailbox:
     # --- idleness -------------------------------------------------------------------------
 
     def tell_idle(self) -> None:
-        """Wake the tasks in `park`: the session is idle, or cannot continue."""
+        """Wake the tasks in `park`, because the session is idle or cannot continue."""
         if self._idle is not None:
             self._idle.unpark_all()
 
     async def park(self) -> None:
-        """Wait for the next `tell_idle`."""
+        """Wait until `tell_idle` is called."""
         if self._idle is None:
             self._idle = trio.lowlevel.ParkingLot()
         await self._idle.park()
 
     def drop_idle_waiters(self) -> None:
-        """Free the wait queue of `park` if no task waits."""
+        """Drop the wait queue of `park` to free its memory. No task may be waiting."""
         self._idle = None

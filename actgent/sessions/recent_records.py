@@ -33,13 +33,15 @@ class RecentRecords(list[Entry]):
 
     __slots__ = ("dropped", "is_closed", "readers")
     TRIM_AT: ClassVar = MAX_RECORDS + 250
-    """Number of entries above which all but the newest `MAX_RECORDS` are dropped together, so that the list is rarely moved."""
+    """Number of entries above which old entries are dropped. Then all but the newest `MAX_RECORDS` are dropped at
+    once, so that the list is rarely moved.
+    """
 
     def __init__(self) -> None:
         self.dropped = 0
-        """The number of the newest entry that was dropped; 0 if all entries are there."""
+        """Number of the newest entry that was dropped; 0 if no entry was dropped."""
         self.is_closed = False
-        """True if the session is over: no entry will be added."""
+        """True if the session has ended, so that no entry will be added."""
         self.readers: tuple[Wakeable, ...] = ()
         """Readers to wake after each entry."""
 

@@ -59,7 +59,7 @@ class SessionLog:
     _steps: int = 0
     """Number of batches passed to the journal."""
     _durable: int = 0
-    """Number of batches, from the first, that are known to be durable."""
+    """Number of batches that are known to be durable. They are the first ones."""
     _is_over: bool = False
     _is_closed: bool = False
     is_unused: bool = False
@@ -68,13 +68,15 @@ class SessionLog:
     """True if the session serves a single request, and the journal erases it at its end."""
     _is_paused: bool = False
     _opened: trio.Event | None = None
-    """Event that is set when the batch that creates the session is finished; None unless that batch is being written."""
+    """Event that is set when the batch that creates the session is complete; None unless that batch is being
+    written.
+    """
     grown: int = 0
     """Number of records that were written since the last snapshot."""
     on_snapshot_due: "Callable[[SessionLog], object] | None" = None
     """Function that is called at the end of a turn if `SNAPSHOT_RECORDS` records were written since the last snapshot."""
     on_fenced: "Callable[[SessionLog], object] | None" = None
-    """Function that is called if another process is found to own the session; None raises `Fenced` instead."""
+    """Function that is called if another process owns the session; None raises `Fenced` instead."""
     has_moved: bool = False
     """True if another process owns the session, or is about to own it."""
     due: float = 0.0
@@ -148,8 +150,8 @@ class SessionLog:
     def _flush_before(self) -> None:
         """Queue the collected records as a separate batch, because the next batch may fail.
 
-        Records of timers stay in the next batch: a firing timer records its next time together with its message.
-        The record that creates the session stays too.
+        Records of timers stay in the next batch: a firing timer records its next time together with its message. The
+        record that creates the session stays too.
         """
         dates = [each for each in self._pending if isinstance(each, NextTimerRecord)]
         if len(dates) < len(self._pending) and not _opens(self._pending):
@@ -162,7 +164,7 @@ class SessionLog:
         self._is_paused, self._opened = True, trio.Event()
 
     def _end_opening(self) -> None:
-        """Continue with the records that were held back."""
+        """Resume writing with the records that were held back while the session was created."""
         if self._opened is not None:
             self._opened.set()
         self._is_paused, self._opened = False, None
@@ -186,7 +188,10 @@ class SessionLog:
         return max(0.0, scope.deadline - trio.current_time())
 
     def tell(self, outcomes: Iterable[OutcomeRecord], checkpoint: TurnCheckpoint | None) -> None:
-        """Add records of outcomes before they are delivered, except those that the checkpoint of a resumed turn has already."""
+        """Add records of outcomes before they are delivered.
+
+        Outcomes that the checkpoint of a resumed turn contains are skipped.
+        """
         for outcome in outcomes:
             if checkpoint is None or outcome.id not in checkpoint.told:
                 self.add(outcome)
@@ -204,7 +209,7 @@ class SessionLog:
                 self._finished.add(result.call_id)
 
     def note_recorded_result(self, call_id: str) -> None:
-        """Note that the result of a call was recorded before a restart."""
+        """Record that the result of a call was recorded before a restart."""
         self._finished.add(call_id)
 
     def record_results(self, record: AgentMessageRecord) -> None:
@@ -319,7 +324,10 @@ class SessionLog:
         self._pending.clear()
 
     def withdraw(self) -> bool:
-        """Free the id of a session that no caller received. Return True if the journal may have records of the session."""
+        """Free the id of a session that was not returned to any caller.
+
+        Return True if the journal may have records of the session.
+        """
         creation = self.creation
         is_refused = creation is not None and creation.is_refused
         is_there = bool(self._steps) and not (self.has_moved or is_refused)
@@ -419,7 +427,7 @@ class SessionLog:
 
 @contextmanager
 def unless_written() -> Iterator[None]:
-    """Suppress `SessionMoved` in the block if its records were written, because the new owner continues from them."""
+    """Suppress `SessionMoved` in the block if the records were written, because the new owner continues from them."""
     try:
         yield
     except SessionMoved as moved:

@@ -34,11 +34,11 @@ class Children(dict[SessionKey, C], Generic[C]):
     def __init__(self) -> None:
         super().__init__()
         self.reporting: set[SessionKey] = set()
-        """Children whose tasks are to report what they came to."""
+        """Keys of children whose task outcomes must be reported to this session."""
         self.unclaimed: dict[SessionKey, C] = {}
-        """Children that an earlier process asked, and this one did not ask again when it was last looked."""
+        """Children with restored tasks that no resumed turn has requested again."""
         self.asking: dict[SessionKey, C] = {}
-        """Child sessions that may have open approvals, themselves or in their descendants; see `open_approvals`."""
+        """Children that may have open approvals, themselves or in their descendants; see `open_approvals`."""
 
     def add(self, child: C) -> None:
         self[child.key] = child
@@ -57,7 +57,7 @@ class Children(dict[SessionKey, C], Generic[C]):
         self.asking.pop(child.key, None)
 
     def mark_asking(self, child: C) -> bool:
-        """Mark a child that may have open approvals. Return False if the child is marked already or unknown."""
+        """Mark a child as possibly having open approvals. Return False if the child is already marked or unknown."""
         is_known = child.key in self.asking or self.get(child.key) is not child
         if not is_known:
             self.asking[child.key] = child
@@ -69,7 +69,7 @@ class Children(dict[SessionKey, C], Generic[C]):
         return [child for child, task in tasks if task is not None and (task.name or child.id) == task_id]
 
     def stop_report(self, child: C) -> None:
-        """Mark that the outcome of a child's task is no longer reported to this session."""
+        """Stop reporting the outcome of a child's task to this session."""
         if child.task is not None:
             child.task.reports = False
         self.reporting.discard(child.key)

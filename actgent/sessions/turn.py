@@ -47,7 +47,7 @@ class TurnHost(typing.Protocol):
 #   ending     has a request to stop (by a user, a timeout or a failure of the agent): it ends at its next step
 #   over       the handlers have received its last outcome
 TurnState = Literal["running", "exposed", "suspended", "ending", "over"]
-"""State of a turn; `exposed` is running and may be cancelled at once."""
+"""States of a turn. `exposed` means running, and may be cancelled at once."""
 TRANSITIONS: Mapping[str, Mapping[TurnState, TurnState]] = {
     "expose": {"running": "exposed"},
     "cover": {"exposed": "running"},
@@ -77,7 +77,9 @@ class Turn:
     checkpoint: TurnCheckpoint | None = None
     """Progress of the turn before a restart; None for a new turn."""
     lent_slots: int = 0
-    """Number of the turn's tools and handlers that wait for other turns. Each lends its slot to another turn."""
+    """Number of tools and handlers of the turn that wait for other turns. Each lends its concurrency slot to another
+    turn.
+    """
     batch: Batch | None = None
     """Running tool calls; None if there are none."""
     listeners: tuple[TurnFuture, ...] = ()
@@ -115,7 +117,7 @@ class Turn:
     over: float = math.inf
     """End of the turn's time limit, on trio's clock; infinite without a limit."""
     is_cut: bool = False
-    """True if the agent failed during the turn, so the turn only has to end."""
+    """True if the agent failed during the turn. The turn then only has to end."""
     ended: trio.Event | None = None
     """Event that is set at the end of the turn; None if no caller waits for it."""
     error: Exception | None = None
@@ -144,7 +146,7 @@ class Turn:
     None if no guard runs.
     """
     is_only_read: bool = False
-    """True if no receiver of the answer exists in this process, only readers of the journal."""
+    """True if only readers of the journal receive the answer, and no receiver in this process."""
     aside: str = ""
     """Text that query pre-processors add to the next model call."""
     fitting: Fitting | None = None
@@ -174,7 +176,7 @@ class Turn:
             self.state = "exposed"
 
     def cover(self) -> None:
-        """Forbid immediate cancellation of the turn until `expose`, so that its next step is completed."""
+        """Forbid immediate cancellation of the turn until `expose`, so that its next step completes."""
         if self.state == "exposed":
             self.state = "running"
 
@@ -221,7 +223,7 @@ class Turn:
         self.state = TRANSITIONS[event].get(self.state, self.state)
 
     def keep_results(self, results: Iterable[ToolResult], asking: Iterable[str]) -> None:
-        """Keep the results of finished calls while other calls wait for approvals.
+        """Keep the results of finished calls while the calls with the ids `asking` wait for approvals.
 
         Args:
             results: Results of the answer's calls.
@@ -271,7 +273,7 @@ class Turn:
 
     @property
     def is_ending(self) -> bool:
-        """True if the turn will not be resumed: it was stopped, or its agent failed and restarts without it."""
+        """True if the turn will not resume: it was stopped, or its agent failed and restarts without it."""
         return self.stop is not None or (self.host is not None and self.host.has_failed)
 
     def check(self) -> None:
@@ -341,7 +343,7 @@ def checkpoint_of(turn: Turn, messages: Sequence[Message], *, state_number: int)
 
 
 def is_inside(turn: Turn | None) -> bool:
-    """Return True if the calling task works for this turn, or for a turn that this turn waits for."""
+    """Return True if the calling task works for this turn, or for a turn that waits for it."""
     if turn is None:
         return False
     try:

@@ -83,7 +83,7 @@ _make_calls, _make_chat, _make_view = (
     fast_constructor(TurnView),
 )
 _COMPLETE_STOPS: tuple[StopReason, ...] = ("end", "tool_calls", "pause")
-"""Stop reasons of answers that were not cut."""
+"""Stop reasons of answers that are complete."""
 Router = Callable[[SessionContext, Turn, Route], Awaitable[Reply | None]]
 """Routes a message to another agent. Returns the agent's reply, or None if the route names no agent."""
 
@@ -155,7 +155,10 @@ class AgentCore:
             turn.error = convert_user_error(raised, "turn of session", context.id)
 
     async def _wait_for_person(self, context: SessionContext, turn: Turn, needed: ApprovalNeeded) -> None:
-        """Request the approval of a guard. The turn resumes after the last message when the request is decided."""
+        """Request the approval that a guard needs.
+
+        The turn resumes after the last message when the approval is decided.
+        """
         former, messages = turn.checkpoint, context.conversation.messages
         turn.checkpoint = checkpoint_of(turn, messages, state_number=context.state_number)
         if former is not None and turn.checkpoint is not None:
@@ -299,7 +302,7 @@ class AgentCore:
             self.observer.change_mode(context)
 
     async def tell_idle(self, context: SessionContext) -> None:
-        """Make mode changes outside of a turn durable. They also enter the conversation, unless a turn runs."""
+        """Write mode changes that were made outside of a turn. Unless a turn runs, they also enter the conversation."""
         is_idle = context.turn is None and context.checkpoint is None and not context.conversation.open_calls
         if is_idle and self.modes is not None and add_notices(context, (self.modes,)):
             self.observer.change_mode(context)
@@ -558,7 +561,10 @@ def _check_stop(answer: ModelResponse) -> None:
 
 
 def _first_due(further: Sequence[CallTools | Continue | Finish]) -> CallTools | Continue | Finish:
-    """Return the outcome that decides the next step: a `Finish`, else all tool calls combined, else a `Continue`."""
+    """Return the outcome that decides the next step.
+
+    It is a `Finish`, else all tool calls combined, else a `Continue`.
+    """
     if ends := [outcome for outcome in further if isinstance(outcome, Finish)]:
         return ends[0]
     if tools := [outcome for outcome in further if isinstance(outcome, CallTools)]:

@@ -62,6 +62,6 @@ def _told(
 
 
 def _place_of(text: str | None, answer_text: str) -> tuple[int, ...]:
-    """Return the start and end of a text in an answer; empty if the text is missing or short."""
+    """Return the start and end index of a text in an answer; empty if the text is missing or short."""
     begin = -1 if text is None or len(text) < MIN_POSITION_CHARS else answer_text.find(text)
     return () if text is None or begin < 0 else (begin, begin + len(text))

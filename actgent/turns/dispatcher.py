@@ -81,7 +81,7 @@ def to_deliveries(
 
 
 def _rank(outcome: Outcome) -> int:
-    """Return the sort rank of an outcome: events, then routing, then conversation."""
+    """Return the sort rank of an outcome: events first, then routes, then replies."""
     return 0 if isinstance(outcome, Event) else 1 if isinstance(outcome, Route) else 2
 
 

@@ -194,7 +194,7 @@ class FailureLogger:
         return f"{named} ({advice})" if advice else named
 
     def _trace(self, error: BaseException) -> _Traced | None:
-        """Return the error with its traceback, starting at the first frame outside of actgent; None if no frame is outside."""
+        """Return the error with its traceback from the first frame outside of actgent; None without such a frame."""
         error = _user_exception(error)
         trace = None if self.is_redacted else error.__traceback__
         while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_PACKAGE):

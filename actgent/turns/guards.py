@@ -204,7 +204,7 @@ class _RunningGuards:
     _turn: Turn
     _dispatcher: Dispatcher
     error: Exception | None = None
-    """Error of the guards; None while they have not rejected the messages."""
+    """Error with which the guards rejected the messages; None while they have not."""
     _calling: trio.CancelScope = attrs.field(factory=trio.CancelScope)
 
     def __attrs_post_init__(self) -> None:

@@ -51,7 +51,7 @@ SHUTDOWN_HANDLER_SECONDS = 1.0
 """Total seconds for all handlers together when their agent shuts down."""
 _make_turn = fast_constructor(Turn)
 _NOTHING = Context()
-"""Empty context variables, set for ended turns."""
+"""Empty context that replaces the context variables of ended turns."""
 
 
 class DepsMissingCheck(typing.Protocol):
@@ -82,7 +82,9 @@ class TurnLifecycle:
     tools: ToolRegistry
     deps_missing: DepsMissingCheck
     _silence: float | None = None
-    """Deadline of all shutdown handlers (`trio.current_time()`); None before the first."""
+    """Deadline of all shutdown handlers together, in seconds of `trio.current_time()`; None before the first
+    handler.
+    """
 
     def begin(self) -> None:
         """Reset the shutdown deadline when the agent starts or restarts."""
@@ -159,7 +161,7 @@ class TurnLifecycle:
         turn.joined, turn.progress = resume.joined, resume.progress
 
     def enter(self, turn: Turn, scope: trio.CancelScope) -> None:
-        """Store the calling task's cancel scope in the turn, so that an interruption can cancel it."""
+        """Store the cancel scope of the calling task in the turn, so that an interruption can cancel the task."""
         turn.task = trio.lowlevel.current_task()
         turn.scope = scope
         running_turn.set(turn)
@@ -330,7 +332,7 @@ class TurnLifecycle:
         return error
 
     def _is_heard(self, context: SessionContext, acceptance: QueuedMessage) -> bool:
-        """Return True if a handler or caller receives the outcome of a message, now or later."""
+        """Return True if a handler or caller can receive the outcome of a message, now or later."""
         has_caller = context.future_of(acceptance) is not None or acceptance.joined_futures
         return bool(
             has_caller
@@ -525,7 +527,7 @@ def failed_record(message_id: str, kind: str, error: Exception) -> FailureRecord
 
 
 def _chain_errors(lost: Exception, error: Exception) -> Exception:
-    """Return the error of a journal that could not store a failure, with the original error as its cause."""
+    """Return the journal error that prevented the storage of a failure, with the original error as its cause."""
     lost.__cause__ = error
     return lost
 

@@ -298,7 +298,10 @@ class Observer:
         )
 
     def _at(self, context: SessionContext, turn: str | None = None) -> _Place:
-        """Return the shared event fields. `turn` defaults to the running or suspended turn of the session."""
+        """Return the event fields that identify the session and turn.
+
+        `turn` defaults to the running or suspended turn.
+        """
         if turn is None:
             begun = context.turn or context.suspension
             turn = "" if begun is None else begun.message.id

@@ -21,7 +21,7 @@ from actgent.support.tracing import (
 
 Activation = Literal["begin", "person", "restart"]
 Key = tuple[str, str]
-"""Session id and message id of a turn."""
+"""Pair of session id and message id that identifies a turn."""
 
 
 @attrs.define(eq=False)
@@ -30,7 +30,7 @@ class _Activation:
 
     span: OpenSpan
     ended_as: Activation | None = None
-    """Kind of the next activation, after this one ended; None while this activation runs."""
+    """Kind of the next activation, set when this one has ended; None while it runs."""
 
 
 @attrs.define(eq=False)

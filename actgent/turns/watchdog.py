@@ -23,9 +23,9 @@ from actgent.support.logs import LogVariable, logger_of, summarise
 _log = logger_of(__name__)
 
 INTERVAL_SECONDS = 0.5
-"""Seconds between two checks."""
+"""Seconds between two checks whether the event loop is blocked."""
 BLOCKED_SECONDS = 1.0
-"""Seconds for which code may block the event loop before it is logged."""
+"""Seconds for which code may block the event loop before it is reported."""
 
 _PACKAGE = str(pathlib.Path(__file__).parents[1]) + os.sep
 _CALLERS: Mapping[tuple[str, str], tuple[str, str]] = MappingProxyType(
@@ -56,11 +56,11 @@ class Watch:
         self.busy: tuple[Handler, str, float] | None = None
         """Handler, session and monotonic time of its start."""
         self.named: tuple[Handler, str, float] | None = None
-        """The stall that was reported already."""
+        """Handler, session id and start time (monotonic seconds) of the running handler; None if none runs."""
         self._thread = threading.get_ident()
         self._token = trio.lowlevel.current_trio_token()
         self._asked: float | None = None
-        """When the loop was asked for a sign of life; None: it gave the last one."""
+        """Handler, session id and start time of the stall that was reported last; None if none was reported."""
         self._is_alive = False
         self._is_named = False
 

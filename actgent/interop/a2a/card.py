@@ -19,7 +19,7 @@ from .settings import A2ASettings
 
 VERSION = "1.0"
 CARD_SECONDS = 300
-"""Time for which clients may keep a card."""
+"""Seconds for which clients may cache an agent card."""
 _STARTED = formatdate(time.time(), usegmt=True)
 
 

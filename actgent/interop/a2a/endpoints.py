@@ -161,7 +161,7 @@ def _read_rpc(
 
 
 _PATH_NAMES = {"id": "id", "task": "taskId", "config": "id"}
-"""Parameter of each variable segment of a path."""
+"""Name of the request parameter that each variable segment of a path sets."""
 
 
 async def answer_rest(operation: Operation, call: HTTPCall) -> Response:

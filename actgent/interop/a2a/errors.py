@@ -20,7 +20,7 @@ _ERRORS = {
     "CONTENT_TYPE_NOT_SUPPORTED": (-32005, 415, "INVALID_ARGUMENT"),
     "VERSION_NOT_SUPPORTED": (-32009, 400, "UNIMPLEMENTED"),
 }
-"""JSON-RPC code, HTTP status and name in `google.rpc.Status` of each reason."""
+"""JSON-RPC code, HTTP status and `google.rpc.Status` name of each error reason."""
 _STATUS_NAMES = {
     400: "INVALID_ARGUMENT",
     401: "UNAUTHENTICATED",
@@ -33,7 +33,7 @@ _STATUS_NAMES = {
 """Name of an HTTP status in `google.rpc.Status`."""
 _UNPROCESSABLE = 422
 _RPC_STATUSES = (400, 409, _UNPROCESSABLE)
-"""HTTP statuses of problems that are JSON-RPC errors with the status 200. Other problems keep their status."""
+"""HTTP statuses of problems that are sent as JSON-RPC errors with status 200. Other problems keep their status."""
 
 
 class A2AError(Problem):
@@ -54,12 +54,15 @@ task_not_found = partial(A2AError, "TASK_NOT_FOUND", "this task does not exist")
 
 
 def invalid(field: str, detail: str) -> Problem:
-    """Return the error for an invalid value; `field` is its path in the parameters."""
+    """Return the error for an invalid value. `field` is its path in the request parameters."""
     return Problem("invalid", f"{field}: {detail}", param=field)
 
 
 def to_problem(error: Exception) -> Problem:
-    """Return the problem of an exception. Server errors and exceptions without a mapping are raised again, to be logged."""
+    """Return the problem that a client gets for an exception.
+
+    Server errors and unknown exceptions are raised again, so that they are logged.
+    """
     problem = problem_of(error)
     if problem is None or (problem.status >= 500 and problem is not error):  # noqa: PLR2004 - server errors
         raise error
@@ -67,7 +70,7 @@ def to_problem(error: Exception) -> Problem:
 
 
 def envelope_response(problem: Problem, _request_id: str) -> JSON:
-    """Return the JSON-RPC error for a request that was refused before its method was read."""
+    """Return the JSON-RPC error for a request that was rejected before its method was read."""
     if problem.kind == "invalid":
         problem.fields["code"] = INVALID_REQUEST
     return rpc_response(problem, None)

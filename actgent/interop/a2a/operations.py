@@ -49,7 +49,7 @@ MAX_LISTED_SESSIONS = 200
 MAX_LISTED_RECORDS = 2000
 """Maximum number of records of a session that are searched for tasks, the newest first."""
 CANCEL_SECONDS = 10
-"""Time for which the end of a cancelled task is waited for."""
+"""Seconds to wait for the end of a cancelled task."""
 _PUSH_CONFIG = "taskPushNotificationConfig"
 _CLIENT_ID = re.compile(CLIENT_ID)
 Params = Mapping[str, Any]
@@ -61,9 +61,9 @@ class TaskStream:
 
     run: Run
     task: TaskState
-    """State before the first event of the run."""
+    """State of the task before the first event of the run."""
     first: Wire
-    """Task with which the stream begins."""
+    """Task object with which the stream begins."""
 
     def encode(self, event: RunEvent) -> list[Wire]:
         """Return the stream's events for an event of the run."""
@@ -79,7 +79,7 @@ class _Asked:
     history: int | None
     is_immediate: bool
     is_new: bool
-    """True if the message begins a task."""
+    """True if the message starts a new task."""
 
 
 async def send_message(settings: A2ASettings, call: HTTPCall, agent: str, params: Params) -> Wire:
@@ -147,10 +147,10 @@ async def _add_push_config(
 
 
 def _new_context(owner: str, agent: str, message_id: str, parts: Sequence[Mapping[str, Any]]) -> str:
-    """Return the id of the context of a message that names none.
+    """Return the context id for a message without one.
 
-    A repeated message gives the same id. Another message with the same id gives another one: a client chooses ids that are
-    unique in a context, and some clients reuse them.
+    A repeated message gets the same id. A different message with the same message id gets another context: a client
+    chooses ids that are unique in a context, and some clients reuse them.
     """
     known = orjson.dumps([owner, agent, message_id, parts], option=orjson.OPT_SORT_KEYS)
     return hashlib.blake2b(known, digest_size=16, person=b"actgent.a2a").hexdigest()
@@ -328,7 +328,7 @@ async def find_task(call: HTTPCall, agent: str, task_id: str) -> tuple[SessionSu
 
 
 async def _approvals(call: HTTPCall, head: SessionSummary) -> Callable[[], Sequence[Approval]]:
-    """Return a function that returns the open approvals of a session. Only a suspended session has some."""
+    """Return a function that returns the open approvals of a session. Sessions that are not suspended have none."""
     found: Sequence[Approval] = ()
     if head.suspended:
         opener = call.gateway.access.opener(head.agent)

@@ -46,7 +46,7 @@ _NOTIFIED = (SuspensionRecord, MessageEndRecord, SessionClosedRecord)
 class _TaskNotification(Notification):
     config: PushConfig
     is_last: bool
-    """True if the task has ended."""
+    """True if the task has ended, so that no later notification follows."""
 
 
 class PushOutbox(Outbox):
@@ -60,7 +60,7 @@ class PushOutbox(Outbox):
         clients: AsyncExitStack,
         configs: PushConfigs,
     ) -> None:
-        """Create a sender that sends nothing yet.
+        """Create an outbox without notifications.
 
         Args:
             webhook: Timeouts, pauses and permitted addresses of the deliveries.
@@ -98,7 +98,10 @@ class PushOutbox(Outbox):
         return pause
 
     async def _drop(self, configs: Iterable[PushConfig]) -> None:
-        """Remove configurations that are no longer needed. One that stays in the journal is removed with its session."""
+        """Remove configurations that are no longer needed.
+
+        A configuration that cannot be removed from the journal is removed with its session.
+        """
         try:
             await self.configs.remove(configs)
         except (JournalError, Fenced) as error:
@@ -139,7 +142,7 @@ class PushOutbox(Outbox):
     async def _state_at(
         self, head: SessionSummary, message_id: str, number: int, *, is_end: bool
     ) -> TaskState | None:
-        """Return a task after a record; None if it is unknown, or had ended before the end of its session."""
+        """Return the state of a task after a record. None if the task is unknown, or had ended before its session."""
         place = await find_message(self._journal, head.key, message_id, number)
         if place is None:
             return None

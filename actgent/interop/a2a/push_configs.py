@@ -19,7 +19,7 @@ from actgent.web.problems import Problem
 MAX_PER_TASK = 10
 MAX_PER_SESSION = 100
 MAX_RECORDS = 5000
-"""Records after which the configurations are written to a new session."""
+"""Number of records after which the configurations move to a new session."""
 _NAME = "a2a-push"
 _NEVER = 4e9
 
@@ -55,7 +55,7 @@ class PushConfig:
 
     @property
     def headers(self) -> dict[str, str]:
-        """Headers of the notifications."""
+        """HTTP headers of the notifications."""
         found = {"x-a2a-notification-token": self.token} if self.token else {}
         if self.scheme:
             found["authorization"] = f"{self.scheme} {self.credentials}".strip()
@@ -69,9 +69,9 @@ class PushConfigs:
     journal: Journal
     _by_session: dict[SessionKey, dict[str, PushConfig]] = attrs.field(factory=dict)
     _generation: int = 0
-    """Number of the session that stores the configurations now."""
+    """Number of the session that currently stores the configurations."""
     _written: int = MAX_RECORDS
-    """Number of records in that session."""
+    """Number of records in the session that currently stores the configurations."""
 
     @classmethod
     async def load(cls, journal: Journal) -> "PushConfigs":
@@ -117,7 +117,7 @@ class PushConfigs:
         )
 
     def find(self, config: PushConfig) -> PushConfig | None:
-        """Return the configuration that has the id of this one now; None if it was removed."""
+        """Return the stored configuration with the same id; None if it was removed."""
         return self._by_session.get(config.key, {}).get(config.entry)
 
     async def add(self, config: PushConfig) -> None:

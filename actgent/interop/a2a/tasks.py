@@ -29,7 +29,7 @@ from actgent.web.routes.views import to_date
 from .wire import Wire, decision_parts, from_parts, question_parts
 
 SEPARATOR = "~"
-"""Separates session and message in the id of a task. Neither id contains it."""
+"""Separator between session id and message id in a task id. Neither id contains it."""
 ARTIFACT_ID = "reply"
 """Id of the only artifact of a task: the answer of the agent."""
 SUBMITTED = "TASK_STATE_SUBMITTED"
@@ -44,7 +44,7 @@ _STATES = {
     "guard": "TASK_STATE_REJECTED",
     "refused": "TASK_STATE_REJECTED",
 }
-"""State of a failed task by the kind of the failure; other failures are `TASK_STATE_FAILED`."""
+"""A2A state of a failed task by failure kind. Other failures are `TASK_STATE_FAILED`."""
 _OPEN_STATES = (SUBMITTED, WORKING, INPUT_REQUIRED)
 
 
@@ -67,11 +67,11 @@ class TaskState:
     _note: Sequence[Wire] = ()
     """Parts of the status message: the questions of approvals, or the reason of a failure."""
     _text: str = ""
-    """Text of the answer so far."""
+    """Answer text received so far."""
     _is_void: bool = True
-    """True if the next text replaces the artifact."""
+    """True if the next text replaces the artifact of the task."""
     _more: list[Wire] = attrs.field(factory=list)
-    """Media and data of the answer."""
+    """Media and data of the answer, as parts."""
     _notes: list[Wire] = attrs.field(factory=list)
     """Messages of the agent between tool calls, and decided questions with their decisions."""
     _metadata: Wire = attrs.field(factory=dict)
@@ -114,7 +114,7 @@ class TaskState:
         }
 
     def apply(self, event: RunEvent) -> Iterator[Wire]:
-        """Change the state by an event of the run, and yield the updates."""
+        """Update the state from an event of the run, and yield the updates for clients."""
         match event:
             case RunStarted(at=at):
                 yield self._become(WORKING, at)
@@ -209,7 +209,7 @@ class TaskState:
 
 
 def _encodes(text: str, data: Any) -> bool:
-    """Return True if a text is the JSON of some data, with or without a code fence."""
+    """Return True if a text is the JSON encoding of some data, with or without a code fence."""
     try:
         return bool(orjson.loads(unfenced(text)) == data)
     except orjson.JSONDecodeError:

@@ -12,9 +12,9 @@ from actgent.support.logs import logger_of
 from actgent.support.strict_json import encode_json
 
 MAX_REQUESTS = 1000
-"""Most requests that may be open. Each one is a task."""
+"""Maximum number of open requests. Each request is a task."""
 LAST_LINE_SECONDS = 1
-"""Time that the peer has to read the last line, before the stream is closed."""
+"""Seconds that the peer has to read the last line before the stream is closed."""
 PARSE_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND = -32700, -32600, -32601
 INVALID_PARAMS, INTERNAL_ERROR, NOT_FOUND = -32602, -32603, -32002
 
@@ -81,7 +81,7 @@ class JSONRPCConnection:
         handlers: Mapping[str, Handler],
         notification_handlers: Mapping[str, NotificationHandler],
     ) -> None:
-        """Args: the handlers of requests and of notifications, by method."""
+        """Keep the streams, and the handlers of requests and notifications by method."""
         self._receive_stream, self._send_stream = receive_stream, send_stream
         self._handlers, self._notification_handlers = handlers, notification_handlers
         self._send_lock = trio.Lock()
@@ -104,7 +104,10 @@ class JSONRPCConnection:
                 await self._finish_line()  # noqa: ASYNC102 - it shields itself, with a time limit
 
     async def _finish_line(self) -> None:
-        """Wait for the line that is being sent, and close the stream. Without the close, a shielded send could block for ever."""
+        """Wait until the line that is being sent is complete, and close the stream.
+
+        Without the close, a shielded send could block forever.
+        """
         try:
             with trio.move_on_after(LAST_LINE_SECONDS, shield=True):
                 async with self._send_lock:

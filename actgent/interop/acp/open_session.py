@@ -44,19 +44,19 @@ class Prompt:
     request_id: RequestId
     """Id of the client's request."""
     former: "Prompt | None" = None
-    """Prompt before this one in the session, which is sent first; None after that."""
+    """Previous prompt of the session, which must be sent first; None once it was sent."""
     message_id: str = attrs.field(factory=new_id)
     """Id of the message that the prompt becomes."""
     sent: trio.Event = attrs.field(factory=trio.Event)
-    """Set when the message is in the inbox, or was refused. The next prompt of the session waits for it."""
+    """Set when the message is in the inbox or was rejected. The next prompt of the session waits for it."""
     ended: trio.Event = attrs.field(factory=trio.Event)
     """Set when the message has ended."""
     is_cancelled: bool = False
     """True after the client has cancelled the prompt."""
     failed: str | None = None
-    """Kind of the failure; None is an answer."""
+    """Kind of the failure; None if the prompt was answered or has not ended."""
     reason: str = ""
-    """Actgent's description of the failure."""
+    """Text of the failure, worded by actgent."""
     stop: str = ""
     """Reason for which the model stopped its last answer."""
     usage: Usage = NO_USAGE
@@ -103,11 +103,11 @@ class OpenSession:
         """Prompts that have not ended, by the id of their message, oldest first."""
         self._last: Prompt | None = None
         self._asked: set[str] = set()
-        """Ids of approvals that the client was asked for."""
+        """Ids of the approvals that were sent to the client."""
         self._update_lock = trio.Lock()
         self._scope = trio.CancelScope()
         self.is_over = False
-        """True after `follow` has ended: no update and no end of a prompt is sent any more."""
+        """True after `follow` has ended. Then no updates and no prompt results are sent."""
 
     def close(self) -> None:
         """Stop following the session."""
@@ -245,7 +245,7 @@ class OpenSession:
     # --- approvals -------------------------------------------------------------------------
 
     def ask_for_all(self) -> None:
-        """Ask the client for each open approval that it was not asked for, e.g. before a restart."""
+        """Ask the client about each open approval that was not sent to it yet, e.g. after a restart."""
         for approval in self.session.approvals:
             self._ask(approval)
 
@@ -255,7 +255,10 @@ class OpenSession:
             self._connection.start(self._decide, approval)
 
     async def _decide(self, approval: Approval) -> None:
-        """Ask the client for an approval, and record the decision. Without one, the call waits, and the prompts end."""
+        """Ask the client about an approval, and record its decision.
+
+        Without a decision, the call waits and the prompts end.
+        """
         try:
             decision = await self._request_decision(approval)
         except RPCError as error:

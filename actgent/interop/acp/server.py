@@ -28,12 +28,12 @@ from .open_session import OpenSession
 VERSION = 1
 """Version of the protocol."""
 PAGE = 50
-"""Sessions of one page of a list."""
+"""Number of sessions on one page of a list."""
 OWNER = "user"
 """Owner of the sessions, as in a terminal."""
 TITLE_CHARS = 80
 FIRST_RECORDS = 16
-"""Records of a session that are read for its title and working directory."""
+"""Number of records that are read to find a session's title and working directory."""
 _MCP_SERVERS = (
     "mcpServers of a session are not supported: add the servers to mcp_config.json in the agent's folder"
 )
@@ -140,7 +140,10 @@ class ACPServer:
         return opened
 
     def _find(self, session_id: str) -> OpenSession | None:
-        """Return a session that is open. One that cannot be followed any more has to be loaded again."""
+        """Return an open session.
+
+        A session that cannot be followed any more is not returned and must be loaded again.
+        """
         opened = self._sessions.get(session_id)
         return None if opened is None or opened.is_over else opened
 
@@ -167,7 +170,10 @@ class ACPServer:
             raise RPCError(INVALID_PARAMS, "cursor is the nextCursor of a list") from None
 
     async def _close(self, request: RPCRequest) -> Wire:
-        """Stop the turns of a session and forget it. It stays in the journal, and may be loaded again."""
+        """Stop the turns of a session and remove it from the connection.
+
+        The journal keeps it, so it can be loaded again.
+        """
         await self._leave(self._opened(request))
         return {}
 
@@ -198,7 +204,10 @@ class ACPServer:
     # --- prompts ---------------------------------------------------------------------------
 
     def _prompt(self, request: RPCRequest) -> Awaitable[Wire]:
-        """Note the prompt at once, so that a cancellation that follows the request finds it."""
+        """Register a prompt when its request is read, so that a later cancellation finds it.
+
+        Return the awaitable of its result.
+        """
         opened, parts = self._opened(request), parts_of_prompt(request.params.get("prompt"))
         return opened.answer(opened.add_prompt(request.id), parts)
 

@@ -24,11 +24,11 @@ class UpdateEncoder:
     """Converts what happens in one session to updates of ACP."""
 
     _restarts: int = 0
-    """Number of texts that were discarded."""
+    """Number of answer texts that were discarded and started again."""
     _discarded: str = ""
-    """Id of the client's message whose text is void; the next chunk names it."""
+    """Id of the client's message whose text is void. The next chunk gets a new id."""
     _loaded: set[str] = attrs.field(factory=set)
-    """Ids of messages that the client got as history."""
+    """Ids of messages that were sent to the client as history."""
 
     def encode_history(self, messages: Iterable[Message]) -> Iterator[Wire]:
         """Yield the updates that show a history."""
@@ -60,7 +60,7 @@ class UpdateEncoder:
                 yield _encode_result(event.result)
 
     def _add_text(self, event: TextDelta) -> Wire:
-        """Return a chunk. A text that replaces a void one is a new message for the client."""
+        """Return a text chunk. A text that replaces a void text begins a new message for the client."""
         chunk: Wire = {
             "sessionUpdate": "agent_message_chunk",
             "content": text_block(event.text),

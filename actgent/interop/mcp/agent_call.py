@@ -24,9 +24,9 @@ from actgent.runtime.subscriptions import SessionFollower, follow_session
 from actgent.sessions.subscriptions import FollowedItem, FollowedRecord
 
 Report = Callable[[str], Awaitable[None]]
-"""Reports progress: what the agent does now."""
+"""Async function that reports the current activity of the agent as progress."""
 Ask = Callable[[Approval], Awaitable[Decision | None]]
-"""Asks the client's user for an approval; None is no decision."""
+"""Async function that asks the client's user about an approval. None means no decision."""
 
 
 @attrs.frozen(kw_only=True)
@@ -69,7 +69,7 @@ class Questions:
     """Result of a call that cannot continue without approval decisions."""
 
     approvals: Sequence[Approval]
-    """The approvals, oldest first."""
+    """Approvals to decide, oldest first."""
     state: CallState
     """State that continues the call after the decisions."""
 
@@ -80,7 +80,7 @@ class AgentCall:
 
     journal: Journal
     opener: SessionOpener
-    """Opens sessions of the agent."""
+    """Session opener of the agent."""
     owner: str
     """Name of the owner of the session."""
     report: Report
@@ -270,6 +270,6 @@ def _waiting_calls(session: Session) -> str:
 
 
 def _session_of(owner: str, message_id: str) -> str:
-    """Return the id of the temporary session of a message id, so that a repeated call finds it."""
+    """Return the id of the temporary session for a message id. A repeated call finds the session by it."""
     text = f"{owner}\n{message_id}".encode("utf-8", "surrogatepass")
     return hashlib.blake2b(text, digest_size=16, person=b"actgent.mcp").hexdigest()

@@ -31,7 +31,7 @@ LOG_LEVELS: tuple[types.LoggingLevel, ...] = (
 )
 """Levels of log messages, least severe first (RFC 5424)."""
 _LOG_LEVEL = "actgent.log_level"
-"""Key of the least severe level in the state of a connection."""
+"""Key of the minimum log level in the state of a connection."""
 _RESULTS: Mapping[type, tuple[type, ...]] = {
     types.ElicitRequest: (types.ElicitResult,),
     types.CreateMessageRequest: (types.CreateMessageResult, types.CreateMessageResultWithTools),

@@ -17,10 +17,12 @@ from actgent.tools.registry import ToolRegistry
 MAX_COMPLETIONS = 100
 """Maximum number of completions of an argument, as the protocol demands."""
 _OF_AGENTS = ("actgent.agents.", "actgent.memory.", "actgent.modes.", "actgent.tools.")
-"""Packages with tools that need a session."""
+"""Packages whose tools need a session."""
 _VARIABLE = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _UPWARD = re.compile(r"(^|[/\\])\.\.([/\\]|$)|\x00")
-"""A path that leads to a parent folder, or a character that ends paths: functions often open files by the name."""
+"""Pattern of a path that leads to a parent folder, or of a character that ends paths. Functions often open files by
+the name.
+"""
 
 Complete = Sequence[str] | Callable[[str], Sequence[str]]
 """Values of an argument that a client may propose, or a sync function of the text that its user has typed."""
@@ -212,7 +214,7 @@ def tools_of(agents: Iterable[Agent]) -> list[Tool]:
 
 
 def _is_of_program(each: Tool) -> bool:
-    """Return True for a tool that an agent does not need to exist: of the program, or of `actgent.toolsets.builtin`."""
+    """Return True if a tool comes from the program or from `actgent.toolsets.builtin`, so that it needs no agent."""
     inner = unwrap_tool(each)
     if isinstance(inner, FunctionTool):
         return not getattr(inner.func, "__module__", "").startswith(_OF_AGENTS)
@@ -227,7 +229,7 @@ def _check_tools(registry: ToolRegistry) -> ToolRegistry:
 
 
 def _need_of_agent(each: Tool) -> str:
-    """Return what a tool needs of an agent; empty if it runs without one."""
+    """Return the agent feature that a tool needs; empty if the tool runs without an agent."""
     if each.deps_type is not None:
         return "deps"
     return "other tools of its agent" if each.calls_tools else ""

@@ -44,11 +44,11 @@ from .content import blocks_of, contents_of, messages_of
 from .tool_call import ToolOutcome, run_tool
 
 LIST_MILLISECONDS = 60_000
-"""Time for which a client may keep a list."""
+"""Milliseconds for which a client may cache a list."""
 MAX_SUBSCRIPTIONS = 1_000
 """Maximum number of resources that a connection may subscribe to."""
 PROGRESS_SECONDS = 5.0
-"""Time for which a report of progress may wait for a client that does not read."""
+"""Seconds for which a progress report may wait for a client that does not read."""
 _LISTS = ("prompts/list", "resources/list", "resources/templates/list")
 _SUBSCRIPTIONS = "actgent.subscriptions"
 """Key of the subscribed URIs in the state of a connection."""
@@ -65,9 +65,9 @@ class _CallState:
     responses: dict[str, types.InputResponse] = attrs.field(factory=dict)
     """Responses to the requests of the function, by key."""
     asked: Approval | None = None
-    """Approval that the client was asked for; None if the function itself has asked."""
+    """Approval that the client was asked about; None if the function itself asked."""
     grant: Approve | None = None
-    """Last decision, which the function gets when it runs; None before the first."""
+    """Last decision, which the function gets when it runs again; None before the first."""
 
     def to_text(self) -> str:
         """Return the state as text."""
@@ -97,7 +97,7 @@ class _Failed:
     """The end of a call without a value."""
 
     text: str
-    """Reason for the client."""
+    """Reason of the failure, for the client."""
     error: Exception | None = None
     """Exception of the function; None if it did not run."""
 

@@ -31,11 +31,11 @@ from .catalog import MCPCatalog
 from .catalog_server import LIST_MILLISECONDS, CatalogServer
 
 OWNER = "user"
-"""Owner of the sessions of a client without a token, as in a terminal."""
+"""Owner of the sessions of a client that has no token, as in a terminal."""
 MESSAGE_ID = "actgent/messageId"
 """Member of `_meta` with the id of the message; a repeated call with the same id gives the same answer."""
 STATE_SECONDS = 86_400.0
-"""Time for which the state of an open question is accepted."""
+"""Seconds for which the state of an open question is accepted."""
 _log = logger_of(__name__)
 _SESSION_ID = r"^[A-Za-z0-9._-]{1,128}$"
 _INPUT: dict[str, Any] = {

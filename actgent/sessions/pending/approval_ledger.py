@@ -42,7 +42,9 @@ REMEMBERED = 1000
 """Maximum number of decisions that a session remembers, to detect a second decision about an approval."""
 
 GUARDED = "guard/"
-"""Prefix of the call id in a guard's approval. Such an approval is about a message and not about a tool call."""
+"""Prefix of the call id in an approval that a guard requested. Such an approval is about a message, not about a tool
+call.
+"""
 
 DENIED = "User denied access to tool execution"
 """Error text for the model if an approver rejected a call without a reason."""
@@ -53,7 +55,7 @@ class PendingCalls:
     """The tool calls of one answer, some of which wait for approvals."""
 
     message: Message
-    """Outside message of the turn."""
+    """Outside message of the turn that waits."""
     calls: tuple[ToolCall, ...]
     """All calls of the answer."""
     stage: str | None
@@ -71,7 +73,7 @@ class PendingDecision:
 
     @property
     def grant(self) -> Grant | None:
-        """The decision if it allows the call to run; None if the decision itself is the result of the call."""
+        """Decision, if it allows the call to run; None if the decision itself is the result of the call."""
         decision = self.decision
         if isinstance(decision, Edit):
             return decision
@@ -126,9 +128,9 @@ class ApprovalLedger:
     is_suspended: bool = False
     """True if the turn is recorded as suspended."""
     _writing: dict[str, trio.Event] = attrs.field(factory=dict)
-    """Events of the decisions that are being written, by approval id. An event is set when the write ends."""
+    """Events of decisions that are being written, by approval id. They are set when the write ends."""
     _verdicts: dict[str, PendingDecision] = attrs.field(factory=dict)
-    """Decisions about calls without a result, by call id."""
+    """Decisions about calls that have no result yet, by call id."""
     _decisions: dict[str, Decision] = attrs.field(factory=dict)
     """Remembered decisions by approval id, oldest first."""
 
@@ -150,7 +152,7 @@ class ApprovalLedger:
                 self.is_suspended = isinstance(record, SuspensionRecord)
 
     def _decided(self, approval_id: str) -> Approval | None:
-        """Return an approval whose decision is in the journal although its write reported a failure; None if there is none."""
+        """Return the approval if the journal has its decision although the write reported a failure; else None."""
         each = (verdict.approval for verdict in self._verdicts.values())
         return next((approval for approval in each if approval.id == approval_id), None)
 
@@ -224,7 +226,7 @@ class ApprovalLedger:
         return min((approval.deadline for approval in self.undecided), default=math.inf)
 
     def expired(self, now: float) -> list[Approval]:
-        """Return the undecided approvals whose deadline is before the Unix time `now` (seconds)."""
+        """Return the undecided approvals that expire at or before the Unix time `now` in seconds."""
         return [approval for approval in self.undecided if approval.deadline <= now]
 
     def open_of(self, call_id: str) -> Approval | None:
@@ -238,7 +240,7 @@ class ApprovalLedger:
     def reuse_decision(self, approval_id: str) -> bool:
         """Apply a remembered decision to its call again, because the call asked the same question again.
 
-        Return False if there is no decision about this approval.
+        Return False if no decision is remembered.
         """
         for call_id, verdict in self._verdicts.items():
             if verdict.approval.id == approval_id:
@@ -282,11 +284,14 @@ class ApprovalLedger:
             await writing.wait()
 
     def begin(self, approval: Approval) -> None:
-        """Mark that a decision about the approval is being written. Other decisions about it wait until the write ends."""
+        """Mark that a decision about the approval is being written.
+
+        Other decisions about it wait for the end of the write.
+        """
         self._writing[approval.id] = trio.Event()
 
     def undo(self, approval: Approval) -> None:
-        """Allow other decisions about an approval, because the decision could not be written."""
+        """Unmark an approval after the write of its decision failed, so that it can be decided again."""
         self._end_writing(approval.id)
 
     def _end_writing(self, approval_id: str) -> None:
@@ -294,7 +299,7 @@ class ApprovalLedger:
             writing.set()
 
     def check_not_withdrawn(self, approval: Approval) -> None:
-        """Check that the approval was not withdrawn while its decision was written.
+        """Raise if the approval was withdrawn while its decision was written.
 
         Raises:
             ApprovalAlreadyDecided: The approval was withdrawn in the meantime.

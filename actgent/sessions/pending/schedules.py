@@ -42,7 +42,7 @@ schedule each other. Later schedules are bounded by time: an agent may schedule 
 
 
 def _of_schedule(value: Callable[[Schedule], T]) -> T:
-    """Return an attrs default that is computed from the timer's schedule."""
+    """Return an attrs default that `value` computes from the timer's schedule."""
     return attrs.Factory(lambda timer: value(timer.schedule), takes_self=True)
 
 
@@ -65,7 +65,7 @@ class ScheduleTimer(DurableTimer):
     depth: int = 0
     """Number of turns in the chain of requests that led to the schedule."""
     deepest: int = 0
-    """Lowest limit of `depth` among the turns of the chain; 0 means unlimited."""
+    """Lowest limit of `depth` among the turns of that chain; 0 means unlimited."""
     accounts: tuple[Account, ...] = ()
     """Budget accounts with the keys `within`; empty if the schedule was loaded from the journal."""
     via: str = ""
@@ -170,7 +170,7 @@ async def is_set(context: SessionContext, timer: ScheduleTimer) -> bool:
 
 @contextmanager
 def _being_set(context: SessionContext, schedule_id: str) -> Iterator[None]:
-    """Mark the schedule id as being written while the block runs. Concurrent calls with the id wait."""
+    """Mark a schedule id as being written during the block. Concurrent calls with the id wait."""
     writing = context.schedules.writing
     done = writing[schedule_id] = trio.Event()
     try:
@@ -278,7 +278,7 @@ def schedules_in(records: Iterable[Record]) -> tuple[Schedule, ...]:
 
 
 def is_over_by_time(records: Iterable[Record], schedule_id: str) -> bool:
-    """Return True if the last record of the schedule marks its final firing."""
+    """Return True if the last record of a schedule is its final firing."""
     last: Record | None = None
     for record in records:
         match record:
@@ -308,7 +308,7 @@ class SavedSchedules:
     due: tuple[SavedSchedule, ...] = ()
     """Schedules that are set."""
     known: tuple[ScheduleRecord, ...] = ()
-    """Schedules whose ids are known and cannot be set again, oldest first."""
+    """Schedules whose ids are remembered, oldest first. They cannot be set again."""
 
 
 def save_schedules(context: SessionContext) -> SavedSchedules:

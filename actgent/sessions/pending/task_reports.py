@@ -67,7 +67,7 @@ def with_shortfall(text: str, shortfall: str) -> str:
 
 
 def answer_in(records: Sequence[Record]) -> TaskOutcomeRecord | None:
-    """Return the outcome of a task from the records of the task's session; None if the task has not ended."""
+    """Return the outcome of a delegated task from the records of its session; None if the task has not ended."""
     return next((record for record in reversed(records) if isinstance(record, TaskOutcomeRecord)), None)
 
 

@@ -42,18 +42,21 @@ class Task:
     name: str = ""
     """Task id that the parent session chose; empty uses the session id."""
     is_unclaimed: bool = False
-    """True if the task was restored after a restart, and the parent's resumed turn has not requested it again yet."""
+    """True if the task was restored after a restart and the resumed turn of the parent has not requested it again."""
     is_answered: bool = False
     """True if the outcome was recorded before a restart, and the session has further messages."""
     deadline: float = 0.0
     """Unix time in seconds at which the task is stopped; 0 means no deadline."""
     seconds: float = 0.0
-    """Time limit of the task in seconds."""
+    """Time limit of the task from its start in seconds."""
     asker: str = ""
     """Parent session in another pool, as `POOL/AGENT/ID`; empty for a parent in this pool."""
 
     def tell_deadline(self, now: float) -> None:
-        """Limit the model calls of the task's turn to the remaining time. `now` is steady Unix time in seconds."""
+        """Limit the model calls of the task's turn to the time until its deadline.
+
+        `now` is steady Unix time in seconds.
+        """
         if self.deadline:
             self.future.wait_until(trio.current_time() + self.deadline - now)
 
@@ -73,7 +76,7 @@ class TaskDeadline(DurableTimer):
 
 
 def id_below(session_id: str, name: str) -> str:
-    """Return an id for a session in the tree of another session.
+    """Return the id of a session in the tree of another session.
 
     The part before the first `/` is the id of the topmost session.
     """

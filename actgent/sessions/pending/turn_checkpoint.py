@@ -36,11 +36,11 @@ class TurnProgress:
     last_call: ToolCall | None = None
     """Last finished tool call; None before the first."""
     identical: int = 0
-    """Number of consecutive tool calls that are identical to `last_call`."""
+    """Number of consecutive tool calls that are identical to `last_call`, including that call."""
     called: list[ToolCall] | None = None
     """Recent finished tool calls in order, to detect cycles; None if there are none."""
     counted: str = ""
-    """Id of the last answer whose tool calls were counted."""
+    """Id of the answer whose tool calls were counted last."""
 
     def count_calls(self, calls: Iterable[ToolCall]) -> None:
         """Count finished tool calls, and update the number of identical calls."""
@@ -70,13 +70,13 @@ class TurnCheckpoint:
     stop: str = ""
     """Stop reason of the last answer; empty if the next step of the turn is a model call."""
     state_number: int = 0
-    """Number of the session state at the last message of the turn."""
+    """Number of state changes of the session at the last message of the turn."""
     delivered: set[str] = attrs.field(factory=set)
     """Ids of the outcomes that handlers have received."""
     told: set[str] = attrs.field(factory=set)
-    """Ids of the outcomes that are recorded."""
+    """Ids of the outcomes that the journal has recorded."""
     started: set[str] = attrs.field(factory=set)
-    """Ids of the calls of the last answer that may have run."""
+    """Ids of the calls of the last answer that were started and may have run."""
     finished: dict[str, ToolResult] = attrs.field(factory=dict)
     """Results of the last answer's calls, by call id."""
     limits: Mapping[str, float] = NO_LIMITS
@@ -125,7 +125,7 @@ class TurnCheckpoint:
 
     @property
     def unsettled(self) -> set[str]:
-        """Ids of the calls that may have run and have no result."""
+        """Ids of the calls that may have run and have no recorded result."""
         return self.started - self.finished.keys()
 
     def apply(

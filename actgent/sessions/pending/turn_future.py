@@ -40,7 +40,7 @@ class CallOptions:
     tools: tuple[ToolSpec, ...] = ()
     """Tools that the caller of the turn runs itself."""
     journal_form: TurnOptions | None = None
-    """The options that were set for this turn only, as the journal stores them; None if there are none."""
+    """Options that were set for this turn only, in the form that the journal stores; None if there are none."""
 
 
 class AwaitedTurn(typing.Protocol):
@@ -89,7 +89,9 @@ class TurnFuture:
     def __init__(self, options: CallOptions, *, is_patient: bool = False) -> None:
         self.options = options
         self.is_patient = is_patient
-        """True if the caller also waits while the turn waits for approvals; False raises `Suspended` instead."""
+        """True if the caller also waits while the turn waits for approvals. False raises `Suspended` in the caller
+        instead.
+        """
         self.done = trio.Event()
         self.reply: Reply | None = None
         self.event: Event | None = None
@@ -99,9 +101,9 @@ class TurnFuture:
         self.is_sent_away = False
         """True if the message of the caller was withdrawn from the inbox."""
         self.is_guest = False
-        """True if the caller joined while the turn was waiting for approvals."""
+        """True if the caller joined a turn that was waiting for approvals."""
         self.is_joined = False
-        """True if the caller repeated the id of an earlier message. Its cancellation does not stop the turn."""
+        """True if the caller repeated the id of an earlier message. Its cancellation then does not stop the turn."""
         self.suspended: SuspendedError | None = None
         """Error with the ids of the pending approvals if the turn was suspended; None otherwise."""
         self._asker: AskingSession | None = None
@@ -110,7 +112,7 @@ class TurnFuture:
         """Deadline of the caller's own cancel scope, in seconds of `trio.current_time()`; infinity without one."""
         self._holds = 0
         self._held: tuple[TurnFuture, ...] = ()
-        """Futures of the calling turn, whose tool timeouts are paused while this future waits."""
+        """Futures of callers of the calling turn. Their time limits are paused while this caller waits."""
 
     def abandon(self) -> None:
         """Stop waiting for the outcome. If no other caller waits, the turn is stopped, now or when it starts."""
@@ -131,7 +133,7 @@ class TurnFuture:
             self.abandon()
 
     def set_reply(self, delivery: object) -> None:
-        """Store a reply or an event of the turn. The last reply is the answer; without a reply, the last event is the answer."""
+        """Store a reply or an event of the turn as its answer. The last reply takes precedence over the last event."""
         if isinstance(delivery, Reply):
             self.reply = delivery
         elif isinstance(delivery, Event):
@@ -175,7 +177,10 @@ class TurnFuture:
         self.finish()
 
     def pause_tool_timeout(self, asker: AskingSession | None) -> None:
-        """Let suspensions of the awaited turn pause the tool timeouts of the calling code. `asker` is the caller's session."""
+        """Let suspensions of the awaited turn pause the tool timeouts of the calling code.
+
+        `asker` is the calling session.
+        """
         if self._holds:
             for each in self._let_time_pass():
                 each.release()
@@ -209,7 +214,10 @@ class TurnFuture:
         return min((self._until, over, *(limit.deadline for limit in self._limits)))
 
     def hold(self) -> None:
-        """Pause the time limits of this caller and of all callers that wait for its turn: the awaited turn is suspended."""
+        """Pause the time limits of this caller and of all callers that wait for its turn.
+
+        The awaited turn is suspended.
+        """
         held = [self]
         while held:
             held += held.pop().pause_own_timeouts()
@@ -240,14 +248,17 @@ class TurnFuture:
                 each.release()
 
     def _stop_time(self) -> "tuple[TurnFuture, ...]":
-        """Pause this caller's time limits. Return the futures of the callers that wait for its turn."""
+        """Pause the time limits of this caller. Return the futures of the callers that wait for its turn."""
         for limit in self._limits:
             limit.hold()
         self._held = self.above()
         return self._held
 
     def _let_time_pass(self) -> "tuple[TurnFuture, ...]":
-        """Resume this caller's time limits. Return the futures of the callers that waited for its turn at the pause."""
+        """Resume the time limits of this caller.
+
+        Return the futures of the callers that waited for its turn when it was paused.
+        """
         for limit in self._limits:
             limit.release()
         held, self._held = self._held, ()
@@ -281,10 +292,10 @@ class TurnFuture:
         return False
 
     def receive_delivery(self, delivery: object) -> None:
-        """Receive an outcome, tool result or stream event of the turn. Does nothing here; overridden by streams."""
+        """Receive an outcome, tool result or stream event of the turn. Ignored here; streams override it."""
 
     async def wait_capacity(self) -> None:
-        """Wait until the caller can receive another token. Returns at once here; overridden by streams."""
+        """Wait until the caller can receive another token. Returns at once here; streams override it."""
 
     async def receive_partial(self, text: str, attempt: int) -> None:
         """Receive a piece of a streamed answer, if `wants_stream`. A new attempt discards the pieces of earlier attempts."""

@@ -31,7 +31,7 @@ class TurnReader(trio.abc.ReceiveChannel[T], Generic[T]):
         self._ended = False
         self._closed = False
         self.is_heeded = False
-        """True if the reader itself reports failures and pending approvals to the user; see `mark_reported`."""
+        """True if the reader shows failures and pending approvals to the user itself; see `mark_reported`."""
 
     async def receive(self) -> T:
         """Return the next delivery.

@@ -20,7 +20,7 @@ from .snapshot import BEGINNING, Mark
 _PAGE = 3_000
 """Number of records per read. One row of a journal has up to about 700 records."""
 _WIDE = 10_000
-"""Maximum number of records between two marks that are read at once."""
+"""Maximum number of records between two marks for which they are read in one read."""
 
 
 @attrs.frozen
@@ -99,7 +99,7 @@ def _lost(key: SessionKey) -> tuple[Record, ...]:
 
 
 def messages_in(records: Iterable[Record]) -> Sequence[Message]:
-    """Return the messages that the records between two marks add to the conversation."""
+    """Return the messages that these records add to the conversation. The records begin and end at marks."""
     context = SessionContext("", Sender("nobody"), SessionConversation(_NoView()))
     reader = RecordReplayer(context)
     for record in records:
@@ -114,7 +114,7 @@ class _NoView(ModelView):
     """Memory view that shows no messages, used while only the conversation is read."""
 
     def add(self, message: Message, *, answered: bool = False) -> None:
-        """Ignore the message."""
+        """Ignore a message. A reader of old messages needs no view."""
 
     def messages(self) -> Sequence[ChatMessage]:
         return ()

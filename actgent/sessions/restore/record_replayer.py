@@ -57,7 +57,7 @@ TOOLS = Sender("tools", "tool")
 
 
 def close_calls(answer: Message, calls: Iterable[ToolCall], turn: TurnCheckpoint) -> Message:
-    """Return a message with results for the unanswered calls of an answer.
+    """Return the message with results for the unanswered calls of an answer.
 
     A recorded result is used; otherwise the result states whether the call may have run.
     """
@@ -96,7 +96,7 @@ class RestoredSession:
     spent: Amounts
     """Usage that counts for the whole session."""
     bounded: tuple[MessageAcceptedRecord, ...]
-    """Records of the waiting messages that have own limits or budget accounts."""
+    """Acceptance records of the waiting messages that have their own limits or budget accounts."""
 
 
 def is_unused(records: Sequence[Record]) -> bool:
@@ -117,13 +117,13 @@ class RecordReplayer:
         self._waiting: dict[str, MessageAcceptedRecord] = {}
         self._turn: TurnCheckpoint | None = None
         self._unkept: TurnCheckpoint | None = None
-        """The last turn, if the journal failed for it."""
+        """Checkpoint of the last turn, if the journal failed during it; else None."""
         self._asking: Message | None = None
-        """The answer whose calls have no results yet."""
+        """Answer whose tool calls have no results yet; None if there is none."""
         self._is_closed = self._is_described = False
         self.due = 0.0
         self.number = 0
-        """Of the record that is read, or was last."""
+        """Number of the record that was read last."""
         self.spent = NOTHING
         self.failed: dict[str, FailureRecord] = {}
         """Recorded failures of messages that have not ended, by their ids."""
@@ -131,7 +131,7 @@ class RecordReplayer:
 
     @property
     def is_between_turns(self) -> bool:
-        """True if the session is open and no turn is unfinished after the records read so far."""
+        """True if the session is open and no turn is unfinished after the records that were read."""
         goes_on = self._turn is not None or self._unkept is not None or self._asking is not None
         if goes_on or self._is_closed:
             return False
@@ -182,7 +182,7 @@ class RecordReplayer:
                 self._read_aside(record)
 
     def _read_aside(self, record: Record) -> None:
-        """Apply a record that belongs to no turn."""
+        """Apply a record that does not belong to a turn."""
         match record:
             case ApprovalRequestRecord() | ApprovalDecisionRecord() | SuspensionRecord() | ResumptionRecord():
                 self._read_approval(record)
@@ -207,7 +207,7 @@ class RecordReplayer:
             self._turn.apply(record)
 
     def _joined_messages(self) -> tuple[Message, ...]:
-        """Return the messages that the turn answers together with the message that was just appended."""
+        """Return the messages that the turn answers in addition to the message that was just appended."""
         if self._turn is None:
             return ()
         return (*self._turn.joined, self._find_accepted(self._turn.message_id))
@@ -293,7 +293,7 @@ class RecordReplayer:
             self._context.approvals.close(result.call_id for result in message.tool_results)
 
     def result(self, opened: SessionCreatedRecord) -> RestoredSession:
-        """Finish the restore after the last record, and return its facts."""
+        """Finish the restore after the last record. Return the facts about the session."""
         if self._context.approvals is not None:
             self._context.update_approval_timer()
         turn, self._context.mailbox.unwritten_turn = self._turn, self._unkept

@@ -22,9 +22,9 @@ from .record_replayer import RecordReplayer, RestoredSession, owner_of
 from .snapshot import RECENT, Mark, SessionSnapshot, decode_snapshot, put
 
 SLICE = 1000
-"""Number of records that are applied between two checkpoints of the event loop."""
+"""Number of records that are applied before the event loop gets a checkpoint."""
 LARGE = 100_000
-"""Size in bytes from which a snapshot is decoded in a worker thread."""
+"""Size in bytes above which a snapshot is decoded in a worker thread."""
 
 
 @attrs.frozen
@@ -129,7 +129,7 @@ class RebuiltSession:
     """The content of a session after one of its records."""
 
     step: int
-    """Number of that record, from 1."""
+    """Number of the record up to which the session was rebuilt, from 1."""
     owner: Sender
     """Owner of the session."""
     state: Mapping[str, Any]

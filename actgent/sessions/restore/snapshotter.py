@@ -29,11 +29,11 @@ MARK_MESSAGES = 256
 PAGE = 3_000
 """Number of records per read. One row of a journal has up to about 700 records."""
 SLICE = 300
-"""Number of records that are applied between two checkpoints of the event loop, about 2 ms."""
+"""Number of records that are applied before the event loop gets a checkpoint, about 2 ms."""
 SLACK = 2_000
-"""Maximum number of newest records that a snapshot may leave out, so that it ends between two turns."""
+"""Maximum number of newest records that a snapshot may omit, so that it ends between two turns."""
 SMALL = 1_000
-"""Number of messages from which a snapshot is encoded in a worker thread."""
+"""Number of messages above which a snapshot is encoded in a worker thread."""
 _log = logger_of(__name__)
 
 
@@ -53,7 +53,10 @@ class SessionSnapshotter:
     _one: trio.Semaphore = attrs.field(factory=lambda: trio.Semaphore(1))
 
     def keep_soon(self, log: SessionLog) -> None:
-        """Start the creation of a snapshot for a session whose log has grown. The next one is due after the same growth."""
+        """Start to create a snapshot of a session whose log has grown.
+
+        The next snapshot is due after the same growth.
+        """
         if log.session_id not in self._making and self.start_soon(self._keep, log):
             self._making.add(log.session_id)
 
@@ -95,7 +98,9 @@ class SnapshotBuilder:
         self._number = 0
 
     async def make(self, *, slack: int, epoch: int) -> bool:
-        """Create and store a snapshot that leaves out at most `slack` newest records. Return False if no snapshot can be made.
+        """Create and store a snapshot that omits at most `slack` newest records.
+
+        Return False if no snapshot can be made.
 
         Raises:
             JournalError: The journal cannot be read or written.
@@ -115,7 +120,7 @@ class SnapshotBuilder:
         )
 
     async def _begin(self) -> None:
-        """Continue from the last snapshot, if there is one."""
+        """Restore the replayer from the last snapshot, if there is one."""
         kept = await self._journal.find_snapshot(self._key.session_id, agent=self._key.agent)
         beginning = None if kept is None else await read_beginning(kept, self._memory)
         if beginning is not None:
@@ -124,7 +129,10 @@ class SnapshotBuilder:
             self._number = beginning.records
 
     async def _read_until(self, last: int, slack: int) -> Snapshot | None:
-        """Read records up to a position between two turns, near record `last`. Return the snapshot at that position."""
+        """Read records up to a position between two turns at or up to `slack` records before record `last`.
+
+        Return the snapshot at that position.
+        """
         while self._number < last:
             page = await self._journal.read(
                 self._key.session_id, agent=self._key.agent, after=self._number, limit=PAGE

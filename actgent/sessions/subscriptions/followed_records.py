@@ -57,7 +57,7 @@ FollowedItem = FollowedRecord | PartialText | CallProgress
 
 
 def _nowhere() -> None:
-    """Return None. Placeholder for the weak reference to a session that is not in memory."""
+    """Return None. It stands for the weak reference to a session that is not in memory."""
 
 
 @attrs.define(eq=False)
@@ -76,9 +76,9 @@ class LiveText:
     _text: io.StringIO = attrs.field(factory=io.StringIO)
     _wakers: "list[WakeableReader]" = attrs.field(factory=list)
     _thinkers: "list[WakeableReader]" = attrs.field(factory=list)
-    """Readers that are also woken for reasoning."""
+    """Readers that are also woken for new reasoning text."""
     _context: Callable[[], SessionContext | None] = _nowhere
-    """Weak reference to the session, so that followers do not keep the session in memory."""
+    """Weak reference to the session, so that readers do not keep the session in memory."""
     _attached: list[HandlerRegistration] = attrs.field(factory=list)
 
     @property
@@ -163,7 +163,7 @@ class LiveText:
 
     @property
     def whole(self) -> "tuple[str, str, str]":
-        """Turn id, answer id and raw text of the partial answer; empty texts if no answer is being received."""
+        """Ids of turn and answer, and raw text of the partial answer. All are empty if no answer is being received."""
         context = self._context()
         turn = None if context is None else context.turn
         if turn is None or turn.growth is None or turn.gate is not None:
@@ -198,7 +198,7 @@ class TurnAssigner:
         """Args: `turn` is the id of the turn that is open before the first record; empty if none is open."""
         self._turn = turn
         self._messages = {turn}
-        """Those that it answers."""
+        """Ids of the messages that the open turn answers."""
 
     def name(self, step: Written, after: int) -> Iterator[FollowedRecord]:
         """Yield the records of a written step after record number `after`, each with its turn."""
@@ -232,7 +232,7 @@ class TurnAssigner:
         return self._turn
 
     def _begin(self, record: MessageAppendedRecord, behind: Iterable[Record]) -> None:
-        """Start a turn, named by the last of the messages that it answers."""
+        """Start a turn. Its id is that of the last message that it answers."""
         joins = itertools.takewhile(
             lambda each: isinstance(each, MessageAppendedRecord) and each.joins, behind
         )

@@ -19,7 +19,7 @@ from .observations import Observed
 PAGE = 200
 """Number of messages that are read at a time."""
 LOOKAHEAD = 10
-"""Number of messages that are read after a page, to find the end of its last turn."""
+"""Number of messages that are read after a page in order to find the end of its last turn."""
 _ROLES: tuple[SenderKind, ...] = get_args(SenderKind)
 
 
@@ -68,7 +68,7 @@ class MessageFilter:
         )
 
     def wants(self, message: Message) -> bool:
-        """Return True if the sender and time of a message match. Positions are not checked."""
+        """Return True if sender and time of a message match the filter. Positions are not checked."""
         at = message.created_at
         if (self.until is not None and at >= self.until) or (self.since is not None and at <= self.since):
             return False
@@ -144,10 +144,9 @@ def intermediate_answers(messages: Sequence[Message], *, after: Message | None =
 
 
 def _is_intermediate(answer: Message, after: Message | None) -> bool:
-    """Return True if the protocol marked the answer as intermediate, it has tool calls, or its turn continued after it.
+    """Return True if an answer is intermediate: its protocol says so, it has tool calls, or its turn continued.
 
-    An instruction with a mapped tool is delivered as an answer before the tool runs, so its answer is not
-    intermediate.
+    An instruction with a mapped tool is delivered as an answer before the tool runs, so its answer is not intermediate.
     """
     if answer.metadata.get(INTERMEDIATE) is True or (answer.tool_calls and not answer.cut):
         return True
@@ -203,7 +202,7 @@ class MessageTrace:
         return None if self.traceparent is None else self.traceparent.split("-")[1]
 
     def concerns(self, observed: Observed) -> bool:
-        """Return True if an observation of the turn belongs to this message."""
+        """Return True if an observation of the turn is about this message."""
         if self.is_whole_turn:
             return True
         ids = {self.message.id, *(call.id for call in self.calls)}
@@ -255,7 +254,7 @@ def _is_final(message: Message, known: Sequence[Message]) -> bool:
 
 
 def _steps(of_turn: Sequence[Message]) -> tuple[Message, ...]:
-    """Return the messages of a turn that are neither final answers nor empty."""
+    """Return the messages of a turn, without final answers and empty messages."""
     steps = intermediate_answers(of_turn)
     return tuple(
         each for each in of_turn if each.parts and (each.sender.kind != "assistant" or each.id in steps)
@@ -263,7 +262,7 @@ def _steps(of_turn: Sequence[Message]) -> tuple[Message, ...]:
 
 
 def _with_results(message: Message, of_turn: Sequence[Message]) -> Sequence[Message]:
-    """Return the message, followed by the next message if that has results of its calls."""
+    """Return the message. If the next message contains results of its calls, return that as well."""
     if message.sender.kind != "assistant" or message not in of_turn:
         return (message,)
     behind = of_turn[of_turn.index(message) + 1 :]
@@ -271,6 +270,6 @@ def _with_results(message: Message, of_turn: Sequence[Message]) -> Sequence[Mess
 
 
 def _begins(each: Message, message_id: str, known: Sequence[Message]) -> bool:
-    """Return True if `each` is the outside message that began the turn of an already read message."""
+    """Return True if `each` is the outside message that began the turn of a message in `known`."""
     found = next((one for one in known if one.id == message_id), None)
     return found is not None and each.id == (found.correlation_id or found.id)

@@ -52,7 +52,7 @@ _OF_EVENTS: Mapping[str, ObservedType] = {
     "item": "ITEM_STATUS_CHANGE",
     "thoughts": "THOUGHTS",
 }
-"""Observation type by the name of an event of the built-in protocols; other events become EVENT observations."""
+"""Observation type of each event of the built-in protocols, by event name. Other events become EVENT observations."""
 _TITLE_KEYS = 3
 """Maximum number of keys in the title of a state update."""
 
@@ -88,11 +88,11 @@ class ObservationView:
 
     def __init__(self) -> None:
         self._texts: dict[str, str] = {}
-        """The text of the last answer, by its id."""
+        """Text of the last answer, by the answer's id."""
         self._told: set[str] = set()
-        """Outcomes of that with a record of their own."""
+        """Ids of outcomes of the last answer that have separate records."""
         self._done: set[str] = set()
-        """Calls whose results were observed already."""
+        """Ids of calls whose results were already observed."""
 
     def read(self, item: FollowedRecord) -> Iterator[Observed]:
         """Yield the observations of one record."""
@@ -198,7 +198,7 @@ def _state_title(changes: Mapping[str, Any], action: str) -> str:
 
 
 def _readable(changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return state changes with plans as plain data, because the session's state stores a plan as JSON text."""
+    """Return state changes in which plans are plain data. The session's state stores a plan as JSON text."""
     return {key: _decode_value(value) if key == PLAN else value for key, value in changes.items()}
 
 
@@ -230,5 +230,5 @@ def growing_thoughts(text: str) -> str:
 
 
 def _without_half_pair(quoted: str) -> str:
-    """Return the content of a JSON string without an incomplete surrogate pair at its end."""
+    """Return the content of a JSON string, without an incomplete surrogate pair at its end."""
     return re.sub(r"\\u[dD][89abAB][0-9a-fA-F]{2}\Z", "", quoted)

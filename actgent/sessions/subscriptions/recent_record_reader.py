@@ -22,10 +22,10 @@ class RecentHistory:
     def __init__(self, recent: RecentRecords) -> None:
         self._recent = recent
         self._number = recent.dropped
-        """The number of the entry that was read last."""
+        """Number of the entry that was read last."""
         self._names = TurnAssigner()
         self._answer: Message | None = None
-        """The last answer of the model."""
+        """Last answer of the model; None before the first."""
         self._at: float | None = None
 
     def read(self) -> list[FollowedRecord]:

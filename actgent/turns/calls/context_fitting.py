@@ -37,7 +37,7 @@ _ADVICE = (
 _log = logger_of(__name__)
 
 Assemble = Callable[[], Sequence[ChatMessage]]
-"""Rebuilds the messages of a request after messages were dropped from its view."""
+"""Function that builds the messages of a request again, after messages were omitted from its view."""
 
 
 @attrs.define(eq=False)
@@ -195,7 +195,7 @@ def with_short_results(
 
 
 def fitter_for(models: Iterable[LLM]) -> ContextFitter | None:
-    """Return a fitter if a model has a context window, or its provider may reject a long request; None otherwise."""
+    """Return a fitter if a model has a context window or its provider may reject a long request; else None."""
     needs = any(model.context_window is not None or model.refuses_length for model in models)
     return ContextFitter() if needs else None
 

@@ -21,7 +21,7 @@ from actgent.tools.outputs.result_text import canonical_json
 from actgent.tools.registry import ToolRegistry
 
 REFERENCE = re.compile(r"@r([1-9]\d{0,8})(?:/([A-Za-z0-9_]{1,64}))?(?![A-Za-z0-9_/])")
-"""A reference to a withheld result, or to a field of it."""
+"""Pattern of a reference to a withheld result or to a field of it."""
 _KEY = "_withheld/"
 _LAST = "_withheld"
 _APPROVED = "_approved_values"
@@ -41,7 +41,7 @@ class Isolation:
     storing: set[str] = attrs.field(factory=set, init=False)
     """Ids of the calls that have changed the state of the session."""
     first: int = attrs.field(init=False)
-    """Number of the last result that was withheld before this batch."""
+    """Number of the last withheld result before this batch."""
 
     def __attrs_post_init__(self) -> None:
         self.first = self.context.seen_state.get(_LAST, 0)
@@ -132,7 +132,7 @@ class Isolation:
         )
 
     def note_stored(self, call_id: str) -> None:
-        """Note that a call has changed the state of the session."""
+        """Record that a call has changed the state of the session."""
         self.storing.add(call_id)
 
     def is_withheld(self, number: int) -> bool:

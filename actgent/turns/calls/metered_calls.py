@@ -119,7 +119,7 @@ async def _write_all(budget: Budget) -> None:
 
 
 def _free(_prompt: int, _answer: int) -> float:
-    """Return a price of 0; used if the budget has no cost limit."""
+    """Return 0. It is the price function of a budget without a cost limit."""
     return 0.0
 
 

@@ -302,7 +302,10 @@ class ModelCaller:
 
 
 async def _show_later(gate: trio.Event, show: OnText, text: str, attempt: int) -> None:
-    """Emit a text delta of an answer after the message guards accept the message. The model stream is paused until then."""
+    """Emit a text delta of an answer once the message guards have accepted the message.
+
+    The model stream waits until then.
+    """
     await gate.wait()
     await show(text, attempt)
 

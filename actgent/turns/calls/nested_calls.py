@@ -130,7 +130,10 @@ class NestedCalls:
         return join_origins(running.given, running.found)
 
     async def _begin(self, call: ToolCall, batch: Batch, places: Sequence[int]) -> None:
-        """Record that a nested call with side effects starts, so that a restart knows it. The write is not cancellable."""
+        """Record that a nested call with side effects starts, so that a restart can detect it.
+
+        The write is not cancellable.
+        """
         if self.context.log is None or not all(map(batch.can_start, places)):
             return
         self.context.state.dispatch([(_KEY + call.id, {"call": _digest(call)})])
@@ -188,7 +191,7 @@ class NestedCalls:
         return f"[call {call.id.rpartition('/')[2]} of {self.outer.name!r}: {call.name}({shown})]"
 
     def _grant(self, call: ToolCall) -> Grant | None:
-        """Return the approval decision for a nested call with these arguments; None if there is none."""
+        """Return the approval decision that allows a nested call with these arguments; None if there is none."""
         ledger = self.context.approvals
         verdict = None if ledger is None else ledger.verdict(self.outer.id)
         if verdict is None or (grant := verdict.grant) is None:

@@ -161,7 +161,7 @@ def is_quoted(value: object, texts: Iterable[str]) -> bool:
 
 
 def _trusted_text(messages: Sequence[Message]) -> str:
-    """Return the words of all trusted user messages and tool results in memory, in a normal form."""
+    """Return the words of all trusted user messages and tool results in memory, normalized for `occurs`."""
     texts: list[str] = []
     for message in _held(messages):
         texts += texts_of_owner(message)
@@ -174,7 +174,7 @@ def _normal_form(value: object) -> str:
 
 
 def occurs(value: object, text: str) -> bool:
-    """Return True if each text and number in a value occurs, as whole words, in a text in normal form."""
+    """Return True if each text and number in a value occurs as whole words in a text of `_trusted_text`."""
     if value is None or isinstance(value, bool) or value == "":
         return True
     if isinstance(value, Mapping):

@@ -42,7 +42,9 @@ from .progress_publisher import ProgressPublisher
 
 _make_batch = fast_constructor(Batch)
 Access = Callable[[ToolCall, Tool, ToolContext], str | None]
-"""Access rule of a tool call. It returns None to allow the call, or a rejection reason for the model. It must be sync and have no side effects."""
+"""Access rule of a tool call. It returns None to allow the call, or the reason of a rejection, worded for the model.
+It must be sync and have no side effects.
+"""
 
 
 def _count_calls(turn: Turn, budget: Budget, calls: Sequence[ToolCall]) -> None:
@@ -170,7 +172,10 @@ class ToolCaller:
             await self.dispatcher.deliver(context, turn, result)
 
     def _prepare(self, context: SessionContext, turn: Turn, batch: Batch) -> None:
-        """Attach observers to a batch. With a journal, calls with side effects are recorded before they start."""
+        """Attach the turn's observers to a batch.
+
+        With a journal, calls with side effects are recorded before they start.
+        """
         if self.observer.stream.active:
             batch.on_start = partial(self.observer.start_tool, context)
         if context.log is None:
@@ -226,7 +231,7 @@ class ToolCaller:
             turn.cover()
 
     def _restore_batch(self, context: SessionContext, resume: TurnCheckpoint, batch: Batch) -> None:
-        """Restore the state of a batch after a restart: results of finished calls, and calls with an unknown outcome."""
+        """Restore a batch after a restart: results of finished calls, and calls whose outcome is unknown."""
         for place, call in enumerate(batch.calls):
             tool = self.registry.get(call.name)
             if call.id in resume.finished:
