@@ -206,7 +206,7 @@ class SQLiteStore(MemoryStore):
             )
 
     def cosines(self, scope: Scope, vector: bytes, *, limit: int, numbers: Iterable[int]) -> dict[int, float]:
-        nearest = _NEAREST if scope.with_shared else _NEAREST_OWN
+        nearest = _NEAREST if scope.with_shared and self.words.has_shared(scope.key) else _NEAREST_OWN
         try:
             compared = {number for number, _ in self.run(nearest, (_pad_vector(vector), scope.key, limit))}
             compared.update(numbers)

@@ -4,6 +4,7 @@ This module has the code that all databases share. Only connections and vector i
 """
 
 import abc
+import itertools
 import json
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -71,6 +72,8 @@ BATCH_VALUES = 500
 """Maximum number of values in one statement."""
 FIRST_CANDIDATES = 100
 """Initial maximum of candidates by words and by vectors. It grows if filters leave too few results."""
+COMPARED_WORD_HITS = 50
+"""Number of best candidates by words whose vectors are compared too. More are slower and do not improve recall (LoCoMo)."""
 CANDIDATE_GROWTH = 10
 """Factor by which the maximum of candidates grows."""
 SPREADING_MEMORIES = 10
@@ -477,7 +480,8 @@ class MemoryStore(abc.ABC):
         words, is_all = self.words.scores(search.scope.key, search.words, pool)
         cosines: dict[int, float] = {}
         if search.vector is not None:
-            cosines = self.cosines(search.scope, search.vector, limit=pool, numbers=words)
+            by_words = itertools.islice(words, COMPARED_WORD_HITS)
+            cosines = self.cosines(search.scope, search.vector, limit=pool, numbers=by_words)
         scores = own_scores(words, cosines)
         if search.periods:
             scores = dated(scores, self._created_in(search.periods, list(scores)))

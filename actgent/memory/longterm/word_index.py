@@ -23,6 +23,8 @@ MAX_READ_ROWS = 8_000
 """Maximum number of index rows that a search reads, unless its rarest word alone has more."""
 MAX_KNOWN_SIZES = 1_000
 """Maximum number of owners whose number of memories is cached."""
+MAX_KNOWN_TERMS = 50_000
+"""Maximum number of terms whose number of memories is cached."""
 BATCH_ROWS = 500
 """Maximum number of rows in one statement."""
 MAX_TERM_CHARS = 100
@@ -55,6 +57,8 @@ class WordIndex:
         self._data_version = data_version
         self._known_scopes: dict[str, tuple[Sequence[str], int, int]] = {}
         """Cached results of `_scopes` by owner, valid for the database version `_known_version`."""
+        self._known_counts: dict[int, int] = {}
+        """Number of memories by term, in the same version. Most words of a question are common, and counting is a third of a search."""
         self._known_version: object = None
         # SQLite's tokenizer, also for other databases: the stems are the same everywhere.
         self._tokenize = apsw.Connection(":memory:").fts5_tokenizer(
@@ -106,19 +110,28 @@ class WordIndex:
         )
         return dict(cast(list[tuple[int, float]], rows)), is_all and len(rows) < limit
 
+    def has_shared(self, owner: str) -> bool:
+        """Return False if the last `scores` for this owner found that other owners share no memories."""
+        known = self._known_scopes.get(owner)
+        return known is None or SHARED in known[0]
+
     def _counts(self, keys: dict[int, str]) -> dict[str, int]:
         """Return the number of memories with each term, counted up to a maximum. Terms without memories are omitted."""
         if not keys:
             return {}
-        rows = self._run(
-            "SELECT q.column1, (SELECT count(*) FROM (SELECT 1 FROM terms AS t WHERE t.key = q.column1 LIMIT ?) AS counted) "  # noqa: S608
-            f"FROM (VALUES {', '.join(['(?)'] * len(keys))}) AS q",
-            [MAX_READ_ROWS + 1, *keys],
-        )
+        known = self._known_counts
+        unknown = [key for key in keys if key not in known]
+        if unknown:
+            rows = self._run(
+                "SELECT q.column1, (SELECT count(*) FROM (SELECT 1 FROM terms AS t WHERE t.key = q.column1 LIMIT ?) AS counted) "  # noqa: S608
+                f"FROM (VALUES {', '.join(['(?)'] * len(unknown))}) AS q",
+                [MAX_READ_ROWS + 1, *unknown],
+            )
+            known.update(rows)
         counts: dict[str, int] = {}
-        for key, count in rows:
-            if count:
-                counts[keys[key]] = counts.get(keys[key], 0) + count
+        for key, term in keys.items():
+            if known[key]:
+                counts[term] = counts.get(term, 0) + known[key]
         return counts
 
     def _scopes(self, owner: str) -> tuple[Sequence[str], int, int]:
@@ -128,11 +141,14 @@ class WordIndex:
         the owner's terms.
         """
         version = self._data_version()
-        if version is None or version != self._known_version or len(self._known_scopes) >= MAX_KNOWN_SIZES:
-            self._known_scopes, self._known_version = {}, version
+        if version is None or version != self._known_version or self._is_full():
+            self._known_scopes, self._known_counts, self._known_version = {}, {}, version
         if owner not in self._known_scopes:
             self._known_scopes[owner] = self._read_scopes(owner)
         return self._known_scopes[owner]
+
+    def _is_full(self) -> bool:
+        return len(self._known_scopes) >= MAX_KNOWN_SIZES or len(self._known_counts) >= MAX_KNOWN_TERMS
 
     def _read_scopes(self, owner: str) -> tuple[Sequence[str], int, int]:
         keys = [_key(scope, EVERY_MEMORY) for scope in (owner, SHARED)]
