@@ -18,7 +18,7 @@ from actgent.support.concurrency import plain_nursery
 from actgent.support.logs import LogVariable, logger_of
 from actgent.web.problems import Problem
 from actgent.web.server.addresses import is_loopback
-from actgent.web.server.request_relay import WaitReleased, is_freeing
+from actgent.web.server.request_relay import WaitReleased
 from actgent.web.server.rpc_adapter import RelayApplication, RelayedRequest, has_moved
 
 from .directory import PoolDirectory
@@ -96,7 +96,8 @@ class RelayServer:
     ) -> None:
         """Answer one verified request, after its session is served and not held back."""
         session_id = request.session_id
-        if session_id and not await self._wait_served(session_id, is_freeing(request.verb, request.path)):
+        is_freeing = self.application.is_freeing(request.verb, request.path)
+        if session_id and not await self._wait_served(session_id, is_freeing):
             await response.misdirect(self.directory.owner_of(session_id).epoch)
             return
         response.epoch = self.directory.owner_of(session_id).epoch if session_id else 0

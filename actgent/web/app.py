@@ -164,6 +164,8 @@ class Application:
     meters: Meters
     """Request meters of the gateway, by access token."""
     router: Router
+    preflight: Response
+    """Answer to preflight requests (CORS) of allowed origins."""
     relay: Relay | None = None
     """Forwards requests to the cluster nodes that own their sessions; None without a cluster."""
 
@@ -181,7 +183,7 @@ class Application:
         try:
             answer.origin = self.host_policy.check(scope)
             _check_framing(scope)
-            app = _preflight if scope["method"] == "OPTIONS" and answer.origin else self.router
+            app = self.preflight if scope["method"] == "OPTIONS" and answer.origin else self.router
             await app(self._with_raw_path(scope, answer), receive, answer)
         except Exception as error:  # the outermost handler: every exception becomes a problem document
             if answer.is_cut:
@@ -377,6 +379,20 @@ def router_of(endpoints: Iterable[Endpoint], pages: Sequence[Path] = ()) -> Rout
     return Router([*addresses, *pages], redirect_slashes=False, default=_nowhere)
 
 
+def preflight_of(endpoints: Iterable[Endpoint]) -> Response:
+    """Return the answer to preflight requests (CORS): the HTTP methods and request headers that the endpoints support."""
+    known = tuple(endpoints)
+    names = {name.lower() for endpoint in known for name in endpoint.request_headers}
+    headers = {
+        "access-control-allow-methods": ", ".join(sorted({"HEAD", *(each.verb for each in known)})),
+        "access-control-allow-headers": ", ".join(
+            ["authorization", "content-type", "traceparent", SOURCES_HEADER, *sorted(names)]
+        ),
+        "access-control-max-age": "600",
+    }
+    return Response(status_code=204, headers=headers)
+
+
 def by_path(endpoints: Iterable[Endpoint]) -> dict[str, dict[str, Endpoint]]:
     """Return the endpoints by path and HTTP method."""
     paths: dict[str, dict[str, Endpoint]] = {}
@@ -394,16 +410,6 @@ async def _nowhere(_scope: ASGIScope, _receive: Receive, _send: Send) -> None:
     raise no_address()
 
 
-async def _preflight(scope: ASGIScope, receive: Receive, send: Send) -> None:
-    """Answer the CORS preflight request of an allowed origin."""
-    headers = {
-        "access-control-allow-methods": "GET, HEAD, POST, PUT, DELETE",
-        "access-control-allow-headers": "authorization, content-type, idempotency-key, last-event-id, prefer, traceparent, actgent-sources, actgent-events, a2a-version, a2a-extensions",
-        "access-control-max-age": "600",
-    }
-    await Response(status_code=204, headers=headers)(scope, receive, send)
-
-
 def _cors(origin: str) -> dict[str, str]:
     return {
         "access-control-allow-origin": origin,
@@ -412,7 +418,7 @@ def _cors(origin: str) -> dict[str, str]:
     }
 
 
-def problem_response(problem: Problem, request_id: str) -> JSON:
+def problem_response(problem: Problem, request_id: str) -> JSON[dict[str, Any]]:
     """Return the HTTP response for a problem, with the request id as the document's `instance`."""
     return JSON(
         problem.document(request_id),

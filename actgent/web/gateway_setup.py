@@ -14,7 +14,7 @@ from actgent.errors import ConfigurationError
 from actgent.runtime.runtime import Runtime
 
 from .access_control import AccessFilter, require_journal
-from .app import Application, HostPolicy, router_of
+from .app import Application, HostPolicy, preflight_of, router_of
 from .dashboard import routes
 from .gateway_context import GatewayContext
 from .gateway_limits import GatewayLimits, Meters, OpenMessages
@@ -164,6 +164,7 @@ def _application(
         now=now,
         meters=context.meters,
         router=router_of(endpoints, routes() if dashboard else ()),
+        preflight=preflight_of(endpoints),
         relay=relay,
     )
 

@@ -1,17 +1,22 @@
 """Gateways on loopback with two owners, and clients with their tokens."""
 
 import json
+import re
 import threading
 from contextlib import asynccontextmanager, contextmanager
+from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import attrs
 import httpx2
+import jsonschema_rs
 import pytest
 
 from actgent import BareAgent, ScriptedLLM, ToolCall, open_gateway, open_runtime, tool
 from actgent.modes.modes import Modes
 from actgent.web.gateway_limits import GatewayLimits
+from actgent.web.routes.endpoint_table import ENDPOINTS
+from actgent.web.routes.openapi import document_of
 from actgent.web.tokens import new_token
 
 ALL = ("chat", "approve", "journal")
@@ -49,8 +54,48 @@ class Served:
             base_url=self.gateway.url,
             headers={"authorization": f"Bearer {self.tokens[name]}", **headers},
             timeout=120,
+            event_hooks={"response": [check_answer]},
         ) as client:
             yield client
+
+
+@cache
+def find_document():
+    """Return the OpenAPI document in which components accept no unknown fields, and its operations by path pattern."""
+    document = json.loads(json.dumps(document_of(ENDPOINTS)))
+    for schema in document["components"]["schemas"].values():
+        if "properties" in schema:
+            schema.setdefault("additionalProperties", False)
+    patterns = [
+        (re.compile(re.sub(r"\{\w+\}", "[^/]+", path)), operations)
+        for path, operations in document["paths"].items()
+    ]
+    return document["components"], patterns
+
+
+@cache
+def find_validator(schema):
+    """Return the validator of a schema, given as JSON text."""
+    return jsonschema_rs.validator_for({**json.loads(schema), "components": find_document()[0]})
+
+
+async def check_answer(answer):
+    """Compare each JSON answer of the gateway with the OpenAPI document. Answers outside of it are not checked."""
+    components, patterns = find_document()
+    path = answer.request.url.raw_path.partition(b"?")[0].decode()
+    found = [operations for pattern, operations in patterns if pattern.fullmatch(path)]
+    operation = found[0].get(answer.request.method.lower()) if found else None
+    media = answer.headers.get("content-type", "")
+    if operation is None or media not in ("application/json", "application/problem+json"):
+        return
+    await answer.aread()
+    responses = operation["responses"]
+    response = responses.get(str(answer.status_code), responses["default"])
+    if "$ref" in response:
+        response = components["responses"][response["$ref"].rpartition("/")[2]]
+    schema = response["content"][media]["schema"]
+    for error in find_validator(json.dumps(schema)).iter_errors(answer.json()):
+        pytest.fail(f"{answer.request.method} {path} {answer.status_code}: {error}")
 
 
 def make_agents():

@@ -302,7 +302,11 @@ async def test_unknown_media_id_is_404(gallery):
     description = (await ada.get("/v1/openapi.json")).json()
     operation = description["paths"]["/v1/sessions/{id}/media/{media_id}"]["get"]
     assert operation["x-scope"] == "read"
-    assert operation["responses"]["200"]["content"] == {"application/octet-stream": {"schema": {}}}
+    assert operation["responses"]["200"]["content"] == {
+        "application/octet-stream": {
+            "schema": {"type": "string", "contentMediaType": "application/octet-stream"}
+        }
+    }
 
 
 @pytest.mark.parametrize(

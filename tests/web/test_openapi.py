@@ -7,6 +7,7 @@ import pytest
 
 from actgent import ConfigurationError, open_gateway, open_runtime
 from actgent.web.routes.endpoint_table import ENDPOINTS
+from actgent.web.routes.openapi import document_of
 
 
 async def test_openapi_document_has_each_endpoint(served):
@@ -23,9 +24,93 @@ async def test_openapi_document_has_each_endpoint(served):
         assert named == set(re.findall(r"\{(\w+)\}", path)), path
         assert each["summary"], path
         assert ("requestBody" in each) == (verb in ("post", "put"))
-        for content in (each.get("requestBody", {}).get("content", {})).values():
-            jsonschema_rs.validator_for(content["schema"])
     assert document["openapi"] == "3.1.0"
+
+
+def walk(value, place="#"):
+    """Yield each place of a document with its value."""
+    yield place, value
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, each in items:
+        if key not in ("example", "examples", "enum", "const", "required"):
+            yield from walk(each, f"{place}/{key}")
+
+
+def schemas_in(document):
+    """Yield each schema of an OpenAPI document with its place: of parameters, bodies, answers, events and components."""
+    starts = [
+        (f"#/components/schemas/{name}", each) for name, each in document["components"]["schemas"].items()
+    ]
+    for place, value in walk({"paths": document["paths"], "components": document["components"]}):
+        if isinstance(value, dict):
+            starts += [(f"{place}/{key}", value[key]) for key in ("schema", "x-item-schema") if key in value]
+    while starts:
+        place, schema = starts.pop()
+        yield place, schema
+        starts += [
+            (f"{place}/properties/{name}", each) for name, each in schema.get("properties", {}).items()
+        ]
+        starts += [(f"{place}/{key}", schema[key]) for key in ("items", "propertyNames") if key in schema]
+        if isinstance(schema.get("additionalProperties"), dict):
+            starts.append((f"{place}/additionalProperties", schema["additionalProperties"]))
+        starts += [(f"{place}/{key}", each) for key in ("anyOf",) for each in schema.get(key, ())]
+        starts += [(f"{place}/oneOf", each) for each in schema.get("oneOf", ()) if set(each) != {"required"}]
+
+
+TYPED = ({"$ref"}, {"type"}, {"const"}, {"enum"}, {"oneOf"}, {"anyOf"}, {"allOf"})
+
+
+def test_every_schema_names_its_type():
+    """Objects have fields, or are explicitly open; arrays have items. So client generators find no untyped value."""
+    document = document_of(ENDPOINTS)
+    untyped = []
+    for place, schema in schemas_in(document):
+        kinds = schema.get("type", ())
+        kinds = [kinds] if isinstance(kinds, str) else kinds
+        is_open = "properties" not in schema and "additionalProperties" not in schema
+        if (
+            not any(each <= schema.keys() for each in TYPED)
+            or (kinds == ["object"] and is_open)
+            or (kinds == ["array"] and "items" not in schema)
+        ):
+            untyped.append(place)
+    assert untyped == []
+
+
+def test_answers_events_and_errors_have_types():
+    """Each JSON answer refers to a component, each stream names its events, and each error is a problem."""
+    document = document_of(ENDPOINTS)
+    for path, verbs in document["paths"].items():
+        for verb, operation in verbs.items():
+            for status, answer in operation["responses"].items():
+                if status == "default" or int(status) >= 400:
+                    problem = document["components"]["responses"][answer["$ref"].rpartition("/")[2]]
+                    assert "application/problem+json" in problem["content"], (path, verb, status)
+                elif status not in ("204", "304"):
+                    for media, content in answer["content"].items():
+                        schema = content["x-item-schema" if media == "text/event-stream" else "schema"]
+                        assert "$ref" in schema or not media.endswith("json"), (path, verb, media)
+
+
+def test_examples_match_their_schemas():
+    """The document has an example of each body and answer, and each is valid."""
+    document = document_of(ENDPOINTS)
+    checked = 0
+    for place, value in walk({"paths": document["paths"], "responses": document["components"]["responses"]}):
+        if (
+            isinstance(value, dict)
+            and "application" in place.rpartition("/content/")[2]
+            and "schema" in value
+        ):
+            if "example" not in value:
+                assert not place.endswith("json"), place
+                continue
+            schema = {**value["schema"], "components": document["components"]}
+            assert [
+                str(each) for each in jsonschema_rs.validator_for(schema).iter_errors(value["example"])
+            ] == [], place
+            checked += 1
+    assert checked > 60
 
 
 async def test_unsupported_method_is_405(served):

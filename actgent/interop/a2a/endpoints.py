@@ -45,6 +45,10 @@ from .wire import Wire, to_camel_case
 Params = Mapping[str, Any]
 Operation = Callable[[HTTPCall, str, Params], Awaitable[Wire | TaskStream]]
 Wrap = Callable[[Wire], Wire]
+HEADERS = {
+    "A2A-Version": "Version of the protocol.",
+    "A2A-Extensions": "URIs of extensions, separated by commas.",
+}
 VERSION_QUERY = {"A2A-Version": {"type": "string", "maxLength": 20}}
 
 
@@ -212,6 +216,7 @@ def _rest(
         answer=partial(answer_rest, operation),
         scope=scope,
         query={"tenant": _TEXT, **VERSION_QUERY, **(query or {})},
+        headers=HEADERS,
         body={"type": "object"} if verb == "POST" else None,
         has_parts=verb == "POST",
         ignores_body=operation is subscribe,
@@ -229,6 +234,7 @@ def _rpc(path: str, methods: Mapping[str, tuple[Operation, Scope]]) -> Endpoint:
         answer=partial(answer_rpc, methods),
         scope="read",
         query=VERSION_QUERY,
+        headers=HEADERS,
         body={"type": "object"},
         has_parts=True,
         streams=True,

@@ -69,14 +69,14 @@ def to_problem(error: Exception) -> Problem:
     return problem
 
 
-def envelope_response(problem: Problem, _request_id: str) -> JSON:
+def envelope_response(problem: Problem, _request_id: str) -> JSON[dict[str, Any]]:
     """Return the JSON-RPC error for a request that was rejected before its method was read."""
     if problem.kind == "invalid":
         problem.fields["code"] = INVALID_REQUEST
     return rpc_response(problem, None)
 
 
-def rpc_response(problem: Problem, rpc_id: str | int | None) -> JSON:
+def rpc_response(problem: Problem, rpc_id: str | int | None) -> JSON[dict[str, Any]]:
     """Return a problem as a JSON-RPC error. Errors of the operation have the HTTP status 200."""
     is_rpc = isinstance(problem, A2AError) or problem.status in _RPC_STATUSES
     error = {"code": _code_of(problem), "message": problem.detail or problem.title, "data": _details(problem)}
@@ -87,7 +87,7 @@ def rpc_response(problem: Problem, rpc_id: str | int | None) -> JSON:
     )
 
 
-def rest_response(problem: Problem, _request_id: str) -> JSON:
+def rest_response(problem: Problem, _request_id: str) -> JSON[dict[str, Any]]:
     """Return a problem as the error of the HTTP+JSON binding."""
     status = 400 if problem.status == _UNPROCESSABLE else problem.status
     name = _STATUS_NAMES.get(status, "FAILED_PRECONDITION")

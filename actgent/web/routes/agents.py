@@ -1,6 +1,7 @@
 """Endpoints of agents, health, statistics, metrics, webhooks and the OpenAPI document."""
 
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 import attrs
 import trio
@@ -9,6 +10,7 @@ from starlette.responses import Response
 from actgent.errors import Fenced, JournalError
 from actgent.journal.base import Journal
 from actgent.journal.session_lists import STATES
+from actgent.web import documents
 from actgent.web.metrics import MEDIA_TYPE, gauges_of
 from actgent.web.problems import Problem, missing
 
@@ -26,7 +28,7 @@ TOTALS = {
 }
 
 
-async def list_agents(call: HTTPCall) -> Response:
+async def list_agents(call: HTTPCall) -> JSON[documents.PageDocument[documents.AgentDocument]]:
     """List the running agents."""
     access = call.gateway.access
     agents, known = access.runtime.agents, {each.agent: each for each in access.statistics(call.caller)}
@@ -37,7 +39,7 @@ async def list_agents(call: HTTPCall) -> Response:
     return JSON({"items": found, "next": None})
 
 
-async def get_agent(call: HTTPCall) -> Response:
+async def get_agent(call: HTTPCall) -> JSON[documents.AgentDocument]:
     """Return an agent: its description, modes, tools and limits."""
     access, name = call.gateway.access, call.path["a"]
     opener = access.known_opener(name)
@@ -46,14 +48,15 @@ async def get_agent(call: HTTPCall) -> Response:
     return JSON(of_agent(agents[name], agents.agent(name), opener, known))
 
 
-async def live(call: HTTPCall) -> Response:
+async def live(call: HTTPCall) -> JSON[documents.Liveness]:
     """Liveness probe: the process answers. A cluster node adds the seconds for which no node of its cluster has died."""
     member = call.gateway.access.runtime.membership
-    calm = {} if member is None else {"calm_seconds": round(member.calm_seconds(), 3)}
-    return JSON({"status": "live", **calm})
+    if member is None:
+        return JSON({"status": "live"})
+    return JSON({"status": "live", "calm_seconds": round(member.calm_seconds(), 3)})
 
 
-async def ready(call: HTTPCall) -> Response:
+async def ready(call: HTTPCall) -> JSON[documents.Readiness]:
     """Readiness probe: messages are accepted."""
     reasons = [*_full(call), *await _unwritable(call.gateway.access.journal)]
     if reasons:
@@ -93,19 +96,19 @@ async def _unwritable(journal: Journal) -> Iterable[str]:
     return ()
 
 
-async def statistics(call: HTTPCall) -> Response:
+async def statistics(call: HTTPCall) -> JSON[documents.Statistics]:
     """Return statistics of the agents, for the caller's sessions. With the scope `metrics` they cover all sessions."""
     access = call.gateway.access
-    agents = {each.agent: attrs.asdict(each) for each in access.statistics(call.caller)}
+    agents: dict[str, Any] = {each.agent: attrs.asdict(each) for each in access.statistics(call.caller)}
     if "totals" in call.query and call.caller.allows("metrics"):
         await call.gateway.metrics.wait_past()
         agents = {name: {**each, **call.gateway.metrics.totals(name)} for name, each in agents.items()}
-    of_all = {}
+    document: documents.Statistics = {"agents": agents}
     if call.caller.is_admin:
         counts = await access.journal.counts()
-        letters = len(access.runtime.dead_letters)
-        of_all = {"sessions": {state: counts.get(state, 0) for state in STATES}, "dead_letters": letters}
-    return JSON({"agents": agents, **of_all})
+        document["sessions"] = {state: counts.get(state, 0) for state in STATES}
+        document["dead_letters"] = len(access.runtime.dead_letters)
+    return JSON(document)
 
 
 async def show_metrics(call: HTTPCall) -> Response:
@@ -122,12 +125,12 @@ async def show_metrics(call: HTTPCall) -> Response:
     return Response(gateway.metrics.text(gauges), media_type=MEDIA_TYPE)
 
 
-async def list_webhooks(call: HTTPCall) -> Response:
+async def list_webhooks(call: HTTPCall) -> JSON[documents.PageDocument[documents.WebhookDocument]]:
     """List webhooks with counts of deliveries, pending retries and failed deliveries."""
     return JSON({"items": [each.describe() for each in call.gateway.outboxes], "next": None})
 
 
-async def redeliver(call: HTTPCall) -> Response:
+async def redeliver(call: HTTPCall) -> JSON[documents.PageDocument[documents.FailedDelivery]]:
     """Redeliver failed notifications of a webhook: those with the given ids, or all. Delivered ones are removed from `failed`."""
     outbox = next((each for each in call.gateway.outboxes if each.webhook.id == call.path["w"]), None)
     if outbox is None:
@@ -136,12 +139,12 @@ async def redeliver(call: HTTPCall) -> Response:
     items = await outbox.redeliver(wanted)
     if unknown := sorted({*(wanted or ())} - {each["webhook_id"] for each in items}):
         raise Problem("not-found", "no failed notification has these ids", webhook_ids=unknown[:100])
-    return JSON({"items": [dict(each) for each in items], "next": None}, status_code=202)
+    return JSON({"items": items, "next": None}, status_code=202)
 
 
-async def openapi(call: HTTPCall) -> Response:
+async def openapi(call: HTTPCall) -> JSON[documents.JSONObject]:
     """Return the OpenAPI document of the gateway."""
-    return JSON(call.gateway.document())
+    return JSON(dict(call.gateway.document()))
 
 
 ENDPOINTS = (

@@ -21,12 +21,13 @@ from actgent.messages import File, Image, Message, Part, Text, new_id, to_parts
 from actgent.runtime.sessions.answer_ratings import MAX_TEXT, read_ratings
 from actgent.sessions.incoming_messages import message_to
 from actgent.tools.caller_tools import MAX_TOOLS, to_spec
+from actgent.web import documents
 from actgent.web.problems import Problem, missing
 from actgent.web.streaming.session_events import MessageProgress, find_message
 
-from .endpoints import JSON, Endpoint, HTTPCall
+from .endpoints import JSON, READS_JOURNAL, Endpoint, HTTPCall
 from .idempotency import key_for
-from .schemas import AGENT, ID, IDEMPOTENCY, LIMIT, METADATA, ON_BUSY, PLACE, PRIORITY
+from .schemas import AGENT, ID, LIMIT, LOCATION, METADATA, ON_BUSY, PLACE, PRIORITY
 from .views import of_rating, of_said
 
 MAX_WAIT_SECONDS = 300
@@ -81,7 +82,11 @@ TOOLS: Mapping[str, Any] = {
         "properties": {
             "name": {"type": "string", "pattern": "^[a-zA-Z0-9_.-]{1,64}$"},
             "description": {"type": "string", "maxLength": 4000},
-            "parameters": {"type": "object", "description": "JSON Schema of the arguments."},
+            "parameters": {
+                "type": "object",
+                "additionalProperties": True,
+                "description": "JSON Schema of the arguments.",
+            },
         },
         "required": ["name"],
         "additionalProperties": False,
@@ -112,6 +117,7 @@ _MESSAGE = {
 }
 
 
+_PREFER = {"Prefer": "`wait=30` waits up to 30 seconds for the outcome."}
 _ROLES = {
     "type": "string",
     "pattern": "^(user|assistant|agent|tool|system)(,(user|assistant|agent|tool|system))*$",
@@ -155,7 +161,7 @@ def _to_part(part: Mapping[str, Any]) -> Part:
 # --- sending -------------------------------------------------------------------------------
 
 
-async def say(call: HTTPCall) -> Response:
+async def say(call: HTTPCall) -> JSON[documents.MessageStatus]:
     """Send a message to a session."""
     gateway, body = call.gateway, call.body
     message_id, content = key_for(call, "message_id"), to_content(body["content"])
@@ -202,13 +208,15 @@ def _check_not_suspended(session: Session) -> None:
         raise context.ledger().suspended()
 
 
-def _document(call: HTTPCall, head: SessionSummary, progress: MessageProgress) -> dict[str, Any]:
+def _document(call: HTTPCall, head: SessionSummary, progress: MessageProgress) -> documents.MessageStatus:
     if not progress.is_over and _is_working(call, head, progress):
         progress.status = "working"
     return progress.document(head.key)
 
 
-def _accepted_row(call: HTTPCall, head: SessionSummary, progress: MessageProgress) -> Response:
+def _accepted_row(
+    call: HTTPCall, head: SessionSummary, progress: MessageProgress
+) -> JSON[documents.MessageStatus]:
     location = f"/v1/sessions/{_segment(head.session_id)}/messages/{_segment(progress.message_id)}"
     return JSON(
         _document(call, head, progress),
@@ -217,7 +225,7 @@ def _accepted_row(call: HTTPCall, head: SessionSummary, progress: MessageProgres
     )
 
 
-def accepted(call: HTTPCall, head: SessionSummary, message_id: str) -> Response:
+def accepted(call: HTTPCall, head: SessionSummary, message_id: str) -> JSON[documents.MessageStatus]:
     """Return the 202 response for a message that was stored until a node owns its session."""
     return _accepted_row(call, head, MessageProgress(message_id, number=head.records + 1))
 
@@ -324,7 +332,7 @@ def _is_working(call: HTTPCall, head: SessionSummary, progress: MessageProgress)
     return turn is not None and any(each.id == progress.message_id for each in (*turn.joined, turn.message))
 
 
-async def get_message(call: HTTPCall) -> Response:
+async def get_message(call: HTTPCall) -> JSON[documents.MessageStatus]:
     """Return the status and outcome of a message. `Prefer: wait=30` waits for the outcome."""
     journal, head, seconds = call.gateway.access.journal, await call.head(), wait_of(call)
     async with journal.feed(head.key) if seconds else nullcontext() as reader:
@@ -336,7 +344,7 @@ async def get_message(call: HTTPCall) -> Response:
     return JSON(_document(call, head, progress))
 
 
-async def get_feedback(call: HTTPCall) -> Response:
+async def get_feedback(call: HTTPCall) -> JSON[documents.PageDocument[documents.Feedback]]:
     """List the feedback on the answer to a message."""
     head = await call.head()
     found = await read_ratings(call.gateway.access.journal, head.key, call.path["m"])
@@ -359,7 +367,7 @@ async def give_feedback(call: HTTPCall) -> Response:
     return Response(status_code=204)
 
 
-async def get_messages(call: HTTPCall) -> Response:
+async def get_messages(call: HTTPCall) -> JSON[documents.MessagePageDocument]:
     """List messages of a session: the newest, those before a position, or those after a position."""
     query, session = call.query, await call.readable_session()
     limit = min(query.get("limit", 100), call.gateway.limits.page)
@@ -388,7 +396,9 @@ ENDPOINTS = (
         body=_MESSAGE,
         has_parts=True,
         statuses=(202, 200),
-        headers={**IDEMPOTENCY, "Prefer": "`wait=30` waits up to 30 seconds for the outcome."},
+        headers=_PREFER,
+        answer_headers=LOCATION,
+        id_field="message_id",
     ),
     Endpoint(
         verb="GET",
@@ -396,7 +406,7 @@ ENDPOINTS = (
         answer=get_message,
         scope="read",
         query={"agent": AGENT},
-        headers={"Prefer": "`wait=30` waits up to 30 seconds for the outcome."},
+        headers=_PREFER,
     ),
     Endpoint(
         verb="GET",
@@ -411,6 +421,7 @@ ENDPOINTS = (
         answer=get_feedback,
         scope="read",
         query={"agent": AGENT},
+        forwarding=READS_JOURNAL,
     ),
     Endpoint(
         verb="POST",

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import cached_property, lru_cache
-from typing import Any
+from typing import Any, Generic, TypeVar
 from urllib.parse import parse_qsl
 
 import attrs
@@ -33,11 +33,40 @@ _JSON_TYPES = ("application/json", "application/a2a+json")
 """Media types of JSON bodies. A page of another origin cannot send them without a preflight request."""
 _SECRETS = {"token", "access_token", "key", "api_key", "apikey", "authorization", "bearer"}
 Schema = Mapping[str, Any]
+T = TypeVar("T")
+IDEMPOTENCY_KEY = "Idempotency-Key"
+"""Request header with a key that makes a retry of a request idempotent."""
+IDEMPOTENCY_TEXT = "A repeated key is the same request: it has its effect once, also after a restart. With another body it is a 422."
+
+
+def _session_in_path(call: "HTTPCall") -> str:
+    return call.path.get("id", "")
 
 
 @attrs.frozen(kw_only=True)
+class Forwarding:
+    """How a gateway forwards requests of an endpoint to the cluster node that owns the session."""
+
+    session_of: "Callable[[HTTPCall], str]" = _session_in_path
+    """Returns the id of the session of a request; empty if any node can answer it."""
+    reads_journal: bool = False
+    """True if the endpoint only reads the journal, so that any node answers it for any session."""
+    frees: bool = False
+    """True if the request helps turns to end or reads a session's status, so that a draining node answers it."""
+    repeated_status: int | None = None
+    """HTTP status of a retry whose first try succeeded. The client gets a success instead. None if there is no such status."""
+
+
+READS_JOURNAL = Forwarding(reads_journal=True)
+
+
+@attrs.frozen(kw_only=True, eq=False)
 class Endpoint:
-    """One endpoint of the gateway: HTTP method, path, required scope, schemas of the request, and type of the response."""
+    """One endpoint of the gateway: HTTP method, path, required scope, schemas of the request, and type of the response.
+
+    The row is the only place for these facts: routing, validation, the OpenAPI document, forwarding in a cluster and the headers
+    that pages of other origins may send follow from it. The type of the answer is the return annotation of `answer`.
+    """
 
     verb: str
     path: str
@@ -55,7 +84,16 @@ class Endpoint:
     statuses: Sequence[int] = (200,)
     """HTTP statuses of success."""
     headers: Mapping[str, str] = attrs.field(factory=dict)
-    """Request headers that the endpoint supports, with their descriptions."""
+    """Request headers that the endpoint supports, with their descriptions. `id_field` adds `Idempotency-Key`."""
+    answer_headers: Mapping[str, str] = attrs.field(factory=dict)
+    """Headers of a successful answer, with their descriptions."""
+    id_field: str | None = None
+    """Field of the body with the id that makes a retry idempotent, as an alternative to `Idempotency-Key`.
+
+    Empty if the endpoint supports only the header; None if it supports neither.
+    """
+    forwarding: Forwarding = Forwarding()
+    """How the endpoint is served in a cluster."""
     ignores_body: bool = False
     """True if a POST needs no body and no content type, because it only reads."""
     gives: str = "application/json"
@@ -66,6 +104,12 @@ class Endpoint:
     """First part of the URL path, before `path`. Endpoints of other protocols have another prefix than the gateway's API."""
     to_error: "Callable[[Problem, str], Response] | None" = None
     """Converts a problem and the request id to an error response. None uses problem+json (RFC 9457)."""
+
+    @cached_property
+    def request_headers(self) -> Mapping[str, str]:
+        """Request headers that the endpoint supports, with their descriptions."""
+        key = {} if self.id_field is None else {IDEMPOTENCY_KEY: IDEMPOTENCY_TEXT}
+        return {**key, **self.headers}
 
     @cached_property
     def checker(self) -> CompiledSchema:
@@ -138,10 +182,19 @@ class HTTPCall:
         return await self.gateway.access.readable(await self.head())
 
 
-class JSON(Response):
-    """Response with a value encoded as JSON."""
+class JSON(Response, Generic[T]):
+    """Response with a document of type `T`, encoded as JSON."""
 
     media_type = "application/json"
+
+    def __init__(
+        self,
+        content: T,
+        status_code: int = 200,
+        headers: Mapping[str, str] | None = None,
+        media_type: str | None = None,
+    ) -> None:
+        super().__init__(content, status_code, headers, media_type)
 
     def render(self, content: Any) -> bytes:
         return encode_json(content, _plain)

@@ -1,12 +1,13 @@
 """Endpoints of events and observations of a session, as a stream or a page, and of changes in all sessions."""
 
-from typing import get_args
+from typing import Any, get_args
 
 from starlette.responses import Response
 
 from actgent.client.http.http_request import EVENTS_ALONG_HEADER, EVENTS_HEADER
 from actgent.errors.printable import counted
 from actgent.sessions.subscriptions import ObservedType
+from actgent.web import documents
 from actgent.web.problems import Problem
 from actgent.web.streaming.broadcast import SessionEventStream
 from actgent.web.streaming.change_feed import WATCHED, ChangeStream
@@ -24,7 +25,9 @@ WHOLE = {
 }
 
 
-async def get_events(call: HTTPCall) -> Response:
+async def get_events(
+    call: HTTPCall,
+) -> JSON[documents.EventPage] | StreamedEvents[documents.SessionStreamEvent] | Response:
     """Stream the events of a session after `after` or `Last-Event-ID`. `Accept: application/json` returns a page."""
     head = await call.head()
     after = _after_of(call)
@@ -45,7 +48,7 @@ async def get_events(call: HTTPCall) -> Response:
     return StreamedEvents(reading.run, call.gateway.streams)
 
 
-async def watch(call: HTTPCall) -> Response:
+async def watch(call: HTTPCall) -> StreamedEvents[documents.ChangeEvent]:
     """Stream changes in all sessions: `head`, `agent`, `approval`, `decision` and `error`, and `resync` after a gap."""
     gateway, kinds = call.gateway, call.query.get("watch", "heads").split(",")
     if not set(kinds) <= set(WATCHED):
@@ -56,7 +59,9 @@ async def watch(call: HTTPCall) -> Response:
     return StreamedEvents(watching.run, gateway.streams)
 
 
-async def get_observations(call: HTTPCall) -> Response:
+async def get_observations(
+    call: HTTPCall,
+) -> JSON[documents.ObservationPage] | StreamedEvents[documents.ObservationEvent] | Response:
     """Stream the observations of a session: intents, plans, thoughts, tools, answers and errors.
 
     `Accept: application/json` returns a page instead.
@@ -126,7 +131,7 @@ def _after_of(call: HTTPCall) -> int:
     return int(text)
 
 
-async def _page(call: HTTPCall, after: int) -> Response:
+async def _page(call: HTTPCall, after: int) -> JSON[documents.EventPage]:
     """Return the events of the next records as a page. `cursor` is the number of the last record that was read."""
     access, head = call.gateway.access, await call.head()
     limit = min(call.query.get("limit", 100), call.gateway.limits.page)
@@ -136,7 +141,7 @@ async def _page(call: HTTPCall, after: int) -> Response:
     encoder.is_whole = call.query.get("whole") == "true"
     events = [each for step in steps for each in encoder.encode_all(step.first, step.records, step.at or 0.0)]
     cursor = steps[-1].last if steps else after
-    items = [{"id": each.number, "event": each.name, "data": each.data} for each in events]
+    items: list[Any] = [{"id": each.number, "event": each.name, "data": each.data} for each in events]
     return JSON({"items": items, "cursor": cursor, "next": cursor if cursor < head.records else None})
 
 
@@ -153,6 +158,8 @@ ENDPOINTS = (
             "Actgent-Events": "Comma-separated names of the events to send without delay; `failed` selects `ended` events of "
             "failed messages. Other events are sent together with the next of these. `token`, `growing` and `progress` are "
             "sent only if listed. Without the header, all events are sent without delay.",
+            "Actgent-Events-Along": "Comma-separated names of the other events to send, together with the next event of "
+            "`Actgent-Events`. Without the header, all other events are sent.",
         },
         streams=True,
     ),

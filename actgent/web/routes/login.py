@@ -1,8 +1,8 @@
 """Endpoints of the browser login: exchange the one-time key from the terminal for a token, and show the token's scopes."""
 
 import trio
-from starlette.responses import Response
 
+from actgent.web import documents
 from actgent.web.problems import Problem
 from actgent.web.tokens import SCOPES
 
@@ -17,7 +17,7 @@ _LOGIN = {
 }
 
 
-async def exchange_key(call: HTTPCall) -> Response:
+async def exchange_key(call: HTTPCall) -> JSON[documents.LoginToken]:
     """Exchange a one-time key for a token that is valid for 12 hours. A key works once, in the process that printed it."""
     gateway = call.gateway
     found = gateway.logins.exchange(call.body["key"], now=gateway.access.runtime.clock.now())
@@ -31,7 +31,7 @@ async def exchange_key(call: HTTPCall) -> Response:
     return JSON({"token": secret, "owner": token.owner, "expires_at": to_date(token.expires or 0.0)})
 
 
-async def get_me(call: HTTPCall) -> Response:
+async def get_me(call: HTTPCall) -> JSON[documents.Identity]:
     """Return owner, scopes and expiry of the request's token."""
     caller = call.caller
     return JSON(

@@ -11,7 +11,7 @@ from starlette.responses import Response
 from actgent.messages import Medium
 from actgent.web.problems import missing
 
-from .endpoints import Endpoint, HTTPCall
+from .endpoints import READS_JOURNAL, Endpoint, HTTPCall
 from .schemas import AGENT
 from .views import media_of_record
 
@@ -45,6 +45,7 @@ ENDPOINTS = (
         verb="GET",
         path="/sessions/{id}/media/{media_id}",
         answer=get_medium,
+        forwarding=READS_JOURNAL,
         scope="read",
         query={"agent": AGENT},
         gives="application/octet-stream",

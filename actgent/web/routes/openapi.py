@@ -1,99 +1,236 @@
 """Generates the gateway's OpenAPI 3.1 document from the endpoint table against which requests are validated."""
 
 import re
+import types
 from collections.abc import Iterable, Mapping
-from typing import Any
+from functools import lru_cache
+from http import HTTPStatus
+from typing import Any, Union, get_args, get_origin, get_type_hints
 
+from actgent.web import documents
 from actgent.web.problems import MEDIA_TYPE, TITLES
+from actgent.web.streaming.sse import StreamedEvents
 
-from .endpoints import Endpoint
+from .endpoints import IDEMPOTENCY_KEY, JSON, Endpoint
+from .type_schemas import Schema, TypeSchemas, example_of
 
 _NAMES = re.compile(r"\{(\w+)\}")
-_PROBLEM = {
-    "type": "object",
-    "properties": {
-        "type": {"enum": [f"/errors/{kind}" for kind in TITLES]},
-        "title": {"type": "string"},
-        "status": {"type": "integer"},
-        "detail": {"type": "string"},
-        "instance": {"type": "string", "description": "The id of the request."},
-        "retry_after": {"type": "number", "description": "Seconds."},
-    },
-    "required": ["type", "title", "status", "detail", "instance"],
+_NO_BODY = {"type": "object", "properties": {}, "additionalProperties": False}
+"""Schema of the body of a POST that needs no body."""
+_PATH_VARIABLES: Mapping[str, tuple[str, str]] = {
+    "a": ("Name of the agent.", "support"),
+    "call": ("Id of the call.", "9f2c41d0.order-17"),
+    "id": ("Id of the session.", "order-17"),
+    "m": ("Id of the message.", "0197c2d6a1f4"),
+    "media_id": ("Number of a record, and index of the picture or file in the record.", "12-0"),
+    "n": ("Number of the record.", "12"),
+    "s": ("Id of the schedule.", "reminder"),
+    "t": ("Id of the task.", "research"),
+    "w": ("Id of the webhook.", "w1"),
 }
+"""Description and example of each variable segment of a path."""
+_APPROVAL_ID = ("Id of the approval.", "9f2c41d0.order-17")
+_RETRIED = (429, 503)
+"""HTTP statuses of errors with the header `Retry-After`."""
+_ANY_REQUEST = (401, 403, 429, 503)
+_BODY_ERRORS = (408, 413, 415)
+_VALUE_ERRORS = (400, 422)
 
 
-def document_of(endpoints: Iterable[Endpoint]) -> dict[str, Any]:
+@lru_cache(maxsize=4)
+def document_of(endpoints: Iterable[Endpoint]) -> Mapping[str, Any]:
     """Return the OpenAPI document of these endpoints."""
+    builder = _DocumentBuilder()
     paths: dict[str, dict[str, Any]] = {}
     for endpoint in endpoints:
-        paths.setdefault(f"/v1{endpoint.path}", {})[endpoint.verb.lower()] = _operation(endpoint)
+        paths.setdefault(f"{endpoint.prefix}{endpoint.path}", {})[endpoint.verb.lower()] = builder.operation(
+            endpoint
+        )
     return {
         "openapi": "3.1.0",
         "info": {
             "title": "actgent",
             "version": "1",
-            "description": "Agents over HTTP: new fields and events may come.",
+            "summary": "Agents over HTTP.",
+            "description": "Later versions add fields, events and values: ignore those that are unknown.",
+            "license": {"name": "MIT", "identifier": "MIT"},
         },
+        "servers": [{"url": "/"}],
+        "tags": [{"name": name} for name in sorted(builder.tags)],
         "paths": paths,
         "components": {
-            "schemas": {"Problem": _PROBLEM},
-            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
+            "schemas": dict(sorted(builder.types.components.items())),
+            "responses": builder.responses,
+            "headers": _HEADERS,
+            "securitySchemes": {
+                "token": {
+                    "type": "http",
+                    "scheme": "bearer",
+                    "description": "A token that `actgent token new` has created.",
+                }
+            },
         },
     }
 
 
-def _operation(endpoint: Endpoint) -> dict[str, Any]:
-    problem = {
-        "description": "A problem (RFC 9457).",
-        "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}},
-    }
-    operation: dict[str, Any] = {
-        "operationId": endpoint.answer.__name__,
-        "summary": (endpoint.answer.__doc__ or "").partition("\n")[0],
-        "parameters": [*_in_path(endpoint), *_in_query(endpoint), *_in_headers(endpoint)],
-        "responses": {str(status): _success(endpoint, status) for status in endpoint.statuses}
-        | {"default": problem},
-        "security": [] if endpoint.scope is None else [{"token": []}],
-    }
+_HEADERS = {
+    "X-Request-Id": {
+        "description": "Id of the request, under which the server log has the details of an error.",
+        "schema": {"type": "string", "examples": ["0197c2d6a1f4"]},
+    },
+    "Retry-After": {
+        "description": "Seconds after which the request can be sent again.",
+        "schema": {"type": "integer", "minimum": 0, "examples": [1]},
+    },
+}
+
+
+class _DocumentBuilder:
+    """Collects the components of a document while its operations are built."""
+
+    def __init__(self) -> None:
+        self.types = TypeSchemas()
+        self.responses: dict[str, Schema] = {"Problem": self._problem_response(None)}
+        self.tags: set[str] = set()
+
+    def operation(self, endpoint: Endpoint) -> dict[str, Any]:
+        tag = endpoint.answer.__module__.rpartition(".")[2].replace("_", " ")
+        self.tags.add(tag)
+        summary, _, more = (endpoint.answer.__doc__ or "").partition("\n")
+        operation: dict[str, Any] = {
+            "operationId": endpoint.answer.__name__,
+            "tags": [tag],
+            "summary": summary,
+            **({"description": " ".join(more.split())} if more.strip() else {}),
+            "parameters": [*_in_path(endpoint), *_in_query(endpoint), *_in_headers(endpoint)],
+            "responses": self._responses(endpoint),
+            "security": [] if endpoint.scope is None else [{"token": []}],
+        }
+        if endpoint.scope is not None:
+            operation["x-scope"] = endpoint.scope
+        if endpoint.verb in ("POST", "PUT"):
+            operation["requestBody"] = self._request_body(endpoint)
+        return operation
+
+    def _request_body(self, endpoint: Endpoint) -> Schema:
+        if endpoint.body is None:
+            return {"required": False, "content": {"application/json": {"schema": _NO_BODY, "example": {}}}}
+        words = endpoint.answer.__name__.split("_")
+        name = "".join(map(str.capitalize, words)) + "Body"
+        self.types.components[name] = dict(endpoint.body)
+        example = example_of(endpoint.body, self.types.components)
+        content = {"schema": {"$ref": f"#/components/schemas/{name}"}, "example": example}
+        return {"required": bool(endpoint.body.get("required")), "content": {"application/json": content}}
+
+    def _responses(self, endpoint: Endpoint) -> dict[str, Any]:
+        answers = {
+            str(status): self._success(endpoint, status)
+            for status in endpoint.statuses
+            if status < HTTPStatus.BAD_REQUEST
+        }
+        errors = {str(status): self._error(status) for status in _error_statuses(endpoint)}
+        return answers | errors | {"default": {"$ref": "#/components/responses/Problem"}}
+
+    def _success(self, endpoint: Endpoint, status: int) -> dict[str, Any]:
+        headers: dict[str, Any] = {"X-Request-Id": {"$ref": "#/components/headers/X-Request-Id"}}
+        for name, text in endpoint.answer_headers.items():
+            headers[name] = {"description": text, "schema": {"type": "string"}}
+        answer: dict[str, Any] = {"description": f"{HTTPStatus(status).phrase}.", "headers": headers}
+        if status in (HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED):
+            return answer
+        content: dict[str, Any] = {}
+        document, events = _answer_types(endpoint)
+        if document is not None:
+            schema = self.types.schema(document)
+            content["application/json"] = {
+                "schema": schema,
+                "example": example_of(schema, self.types.components),
+            }
+        if events is not None:
+            text = "Server-sent events. `x-item-schema` describes the fields `event` and `data` of each event; `id` is its cursor."
+            content["text/event-stream"] = {
+                "schema": {"type": "string", "description": text},
+                "x-item-schema": self.types.schema(events),
+            }
+        if not content:
+            content[endpoint.gives] = {"schema": {"type": "string", "contentMediaType": endpoint.gives}}
+        return answer | {"content": content}
+
+    def _error(self, status: int) -> Schema:
+        name = HTTPStatus(status).phrase.replace(" ", "").replace("-", "")
+        if name not in self.responses:
+            self.responses[name] = self._problem_response(status)
+        return {"$ref": f"#/components/responses/{name}"}
+
+    def _problem_response(self, status: int | None) -> Schema:
+        """Return the response for problems with an HTTP status; None means any status."""
+        kinds = [kind for kind, (number, _) in TITLES.items() if status in (None, number)]
+        schema = self.types.schema(documents.Problem)
+        first = kinds[0]
+        known = {"type": f"/errors/{first}", "title": TITLES[first][1], "status": TITLES[first][0]}
+        example = known | {"detail": "the reason, in words for people", "instance": "0197c2d6a1f4"}
+        headers: Schema = {"X-Request-Id": {"$ref": "#/components/headers/X-Request-Id"}}
+        if status in _RETRIED:
+            headers["Retry-After"] = {"$ref": "#/components/headers/Retry-After"}
+            example["retry_after"] = 1
+        description = "A problem (RFC 9457)."
+        if status is not None:
+            types = [f"/errors/{kind}" for kind in kinds]
+            schema = {
+                "allOf": [schema, {"properties": {"type": {"enum": types}, "status": {"const": status}}}]
+            }
+            description = f"A problem of type {', '.join(f'`{each}`' for each in types)}."
+        content = {MEDIA_TYPE: {"schema": schema, "example": example}}
+        return {"description": description, "headers": headers, "content": content}
+
+
+def _answer_types(endpoint: Endpoint) -> tuple[Any, Any]:
+    """Return the types of an endpoint's JSON document and of its events, from the handler's return annotation; None if it has none."""
+    returned = get_type_hints(endpoint.answer, include_extras=True)["return"]
+    members = get_args(returned) if get_origin(returned) in (Union, types.UnionType) else (returned,)
+    found = {get_origin(each): get_args(each)[0] for each in members if get_origin(each) is not None}
+    return found.get(JSON), found.get(StreamedEvents)
+
+
+def _error_statuses(endpoint: Endpoint) -> list[int]:
+    """Return the HTTP statuses of the errors that an endpoint can answer with."""
+    statuses = {status for status in endpoint.statuses if status >= HTTPStatus.BAD_REQUEST}
     if endpoint.scope is not None:
-        operation["x-scope"] = endpoint.scope
+        statuses |= set(_ANY_REQUEST)
+    if "{" in endpoint.path:
+        statuses |= {404}
+    if "{id}" in endpoint.path or endpoint.body is not None:
+        statuses |= {409}
+    if endpoint.query or endpoint.body is not None or "{" in endpoint.path:
+        statuses |= set(_VALUE_ERRORS)
     if endpoint.verb in ("POST", "PUT"):
-        schema = endpoint.body or {"type": "object", "maxProperties": 0}
-        content = {"application/json": {"schema": schema}}
-        operation["requestBody"] = {"required": endpoint.body is not None, "content": content}
-    return operation
-
-
-def _success(endpoint: Endpoint, status: int) -> dict[str, Any]:
-    if status in (204, 304):
-        return {"description": "Done, without a body." if status == 204 else "Nothing is new."}  # noqa: PLR2004 - the HTTP statuses without a body
-    kinds: dict[str, Any] = {endpoint.gives: {"schema": _form_of(endpoint)}}
-    if endpoint.streams:
-        kinds["text/event-stream"] = {"schema": {"type": "string"}}
-    return {"description": "Done.", "content": kinds}
-
-
-def _form_of(endpoint: Endpoint) -> dict[str, Any]:
-    return {"type": "object"} if endpoint.gives == "application/json" else {}
+        statuses |= set(_BODY_ERRORS)
+    return sorted(statuses)
 
 
 def _in_path(endpoint: Endpoint) -> Iterable[Mapping[str, Any]]:
+    known = dict(_PATH_VARIABLES)
+    if endpoint.path.startswith("/approvals/"):
+        known["id"] = _APPROVAL_ID
     for name in _NAMES.findall(endpoint.path):
-        yield {"name": name, "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
+        text, example = known[name]
+        schema = {"type": "string", "minLength": 1, "maxLength": 2000, "examples": [example]}
+        yield {"name": name, "in": "path", "required": True, "description": text, "schema": schema}
 
 
 def _in_query(endpoint: Endpoint) -> Iterable[Mapping[str, Any]]:
     for name, schema in endpoint.query.items():
-        yield {"name": name, "in": "query", "required": False, "schema": dict(schema)}
+        bounds = {"maxLength": 500} if schema.get("type") == "string" and "enum" not in schema else {}
+        yield {"name": name, "in": "query", "required": False, "schema": {**bounds, **schema}}
 
 
 def _in_headers(endpoint: Endpoint) -> Iterable[Mapping[str, Any]]:
-    for name, words in endpoint.headers.items():
+    for name, text in endpoint.request_headers.items():
+        bounds = {"minLength": 1, "maxLength": 128} if name == IDEMPOTENCY_KEY else {}
         yield {
             "name": name,
             "in": "header",
             "required": False,
-            "description": words,
-            "schema": {"type": "string"},
+            "description": text,
+            "schema": {"type": "string", **bounds},
         }

@@ -12,12 +12,13 @@ from actgent.messages import Message, to_parts
 from actgent.runtime.delegation.task_delegation import child_ids
 from actgent.runtime.sessions.session_opener import SessionOpener
 from actgent.sessions.context import SessionContext
+from actgent.web import documents
 from actgent.web.problems import Problem, missing
 
 from .chat import CONTENT, to_content
-from .endpoints import JSON, Endpoint, HTTPCall
+from .endpoints import JSON, Endpoint, Forwarding, HTTPCall
 from .idempotency import key_for, key_of, key_reused, request_digest
-from .schemas import AGENT, ID, IDEMPOTENCY, METADATA, PRIORITY, SECONDS
+from .schemas import AGENT, ID, METADATA, PRIORITY, SECONDS
 from .views import of_schedule
 
 _ONE = {"agent": AGENT}
@@ -57,13 +58,13 @@ _TASK = {
 }
 
 
-async def list_schedules(call: HTTPCall) -> Response:
+async def list_schedules(call: HTTPCall) -> JSON[documents.PageDocument[documents.ScheduleDocument]]:
     """List the schedules of a session, ordered by due time."""
     session = await call.readable_session()
     return JSON({"items": [of_schedule(each) for each in session.schedules], "next": None})
 
 
-async def schedule(call: HTTPCall) -> Response:
+async def schedule(call: HTTPCall) -> JSON[documents.ScheduleDocument]:
     """Schedule a message to a session. A repeated `key` or `Idempotency-Key` creates no second schedule."""
     body, session = call.body, await call.session()
     digest = request_digest(call) if key_of(call) else ""
@@ -101,7 +102,7 @@ async def unschedule(call: HTTPCall) -> Response:
     return Response(status_code=204)
 
 
-async def list_tasks(call: HTTPCall) -> Response:
+async def list_tasks(call: HTTPCall) -> JSON[documents.PageDocument[documents.TaskDocument]]:
     """List the tasks that a session has delegated."""
     context = context_of(await call.readable_session())
     below = (context.children or {}).values()
@@ -109,7 +110,7 @@ async def list_tasks(call: HTTPCall) -> Response:
     return JSON({"items": found, "next": None})
 
 
-def _of_task(child: Any) -> dict[str, Any]:
+def _of_task(child: Any) -> documents.TaskDocument:
     return {
         "id": child.task.name or child.id,
         "agent": child.agent,
@@ -118,7 +119,7 @@ def _of_task(child: Any) -> dict[str, Any]:
     }
 
 
-async def delegate(call: HTTPCall) -> Response:
+async def delegate(call: HTTPCall) -> JSON[documents.DelegatedTask]:
     """Delegate a task to another agent. Its result is sent to this session as a message."""
     body, session = call.body, await call.session()
     call.gateway.access.known_opener(body["agent"])
@@ -190,7 +191,7 @@ ENDPOINTS = (
         answer=schedule,
         scope="chat",
         query=_ONE,
-        headers=IDEMPOTENCY,
+        id_field="key",
         body=_SCHEDULE,
         statuses=(201,),
     ),
@@ -201,6 +202,7 @@ ENDPOINTS = (
         scope="chat",
         query=_ONE,
         statuses=(204,),
+        forwarding=Forwarding(repeated_status=404),
     ),
     Endpoint(
         verb="GET",
@@ -215,7 +217,7 @@ ENDPOINTS = (
         answer=delegate,
         scope="chat",
         query=_ONE,
-        headers=IDEMPOTENCY,
+        id_field="task_id",
         body=_TASK,
         has_parts=True,
         statuses=(202,),
@@ -227,5 +229,6 @@ ENDPOINTS = (
         scope="chat",
         query=_ONE,
         statuses=(204,),
+        forwarding=Forwarding(repeated_status=404),
     ),
 )

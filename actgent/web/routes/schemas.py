@@ -20,7 +20,7 @@ CLIENT_ID = (
 
 The pattern has no lookahead, so it matches in linear time, and a body can be validated without a limit on the work.
 """
-ID: Mapping[str, Any] = {"type": "string", "pattern": CLIENT_ID}
+ID: Mapping[str, Any] = {"type": "string", "pattern": CLIENT_ID, "examples": ["order-17"]}
 TEXT: Mapping[str, Any] = {"type": "string"}
 AGENT: Mapping[str, Any] = {
     "type": "string",
@@ -49,15 +49,17 @@ PLACE: Mapping[str, Any] = {
     "description": "Index of a message in the conversation, from 0.",
 }
 STATE: Mapping[str, Any] = {"type": "string", "enum": list(STATES)}
-ON_BUSY: Mapping[str, Any] = {"enum": list(get_args(OnBusy))}
-PRIORITY: Mapping[str, Any] = {"enum": ["urgent", "high", "normal", "low"]}
+ON_BUSY: Mapping[str, Any] = {"type": "string", "enum": list(get_args(OnBusy))}
+PRIORITY: Mapping[str, Any] = {"type": "string", "enum": ["urgent", "high", "normal", "low"]}
 METADATA: Mapping[str, Any] = {
     "type": "object",
+    "additionalProperties": True,
     "description": "Kept with the message for programs, and never shown to a model; at most 16,000 characters.",
 }
 SECONDS: Mapping[str, Any] = {"type": "number", "exclusiveMinimum": 0, "maximum": 3e9}
 DECISIONS = ("approve", "reject", "edit", "respond")
 SHARED = ("model_calls", "tool_calls", "tokens", "cost", "seconds")
+LOCATION: Mapping[str, str] = {"Location": "Path of the created object."}
 SESSION_LIMITS: Mapping[str, Any] = {
     "type": "object",
     "properties": {
@@ -66,9 +68,6 @@ SESSION_LIMITS: Mapping[str, Any] = {
     "additionalProperties": False,
 }
 """JSON Schema of the limits that apply to a whole session."""
-IDEMPOTENCY: Mapping[str, str] = {
-    "Idempotency-Key": "The same key again is the same request: nothing happens twice, also after a restart. With another body it is a 422."
-}
 _CLIENT_ID = re.compile(CLIENT_ID)
 
 

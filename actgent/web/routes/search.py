@@ -1,18 +1,18 @@
 """Endpoints of the session index: full-text search over messages, and statistics by day, agent, model or owner."""
 
-from typing import Any
+from typing import cast
 
 import attrs
-from starlette.responses import Response
 
-from actgent.session_index import SearchFilter, SearchHit
+from actgent.session_index import SearchFilter, SearchHit, Trends
 from actgent.session_index.index import GROUPS
 from actgent.session_index.queries import MAX_QUERY_CHARS
+from actgent.web import documents
 from actgent.web.access_control import owner_in
 
 from .endpoints import JSON, Endpoint, HTTPCall
 from .schemas import AFTER, AMOUNT, DATE, LIMIT, STATE, TEXT, date_in
-from .views import to_date
+from .views import as_document, to_date
 
 DEFAULT_HITS = 20
 """Number of hits on a page if the request names no limit."""
@@ -48,7 +48,7 @@ _TRENDS = {
 }
 
 
-async def find_messages(call: HTTPCall) -> Response:
+async def find_messages(call: HTTPCall) -> JSON[documents.FoundPage]:
     """Find messages by their words, the newest first. The server needs the option `--index`."""
     query, gateway = call.query, call.gateway
     has_errors = query.get("has_errors")
@@ -76,11 +76,11 @@ async def _sees(call: HTTPCall, hit: SearchHit) -> bool:
     return head is not None and await access.sees(call.caller, head)
 
 
-def _of_hit(hit: SearchHit) -> dict[str, Any]:
-    return {**attrs.asdict(hit), "at": to_date(hit.at)}
+def _of_hit(hit: SearchHit) -> documents.FoundMessage:
+    return cast("documents.FoundMessage", {**attrs.asdict(hit), "at": to_date(hit.at)})
 
 
-async def get_trends(call: HTTPCall) -> Response:
+async def get_trends(call: HTTPCall) -> JSON[Trends]:
     """Get cost, tokens, turns, durations, errors and tool failures by day, agent, model or owner.
 
     Without the scope `admin`, only the sessions of the caller count. The server needs the option `--index`.
@@ -94,8 +94,7 @@ async def get_trends(call: HTTPCall) -> Response:
         agent=query.get("agent"),
         model=query.get("model"),
     )
-    items = [attrs.asdict(each) for each in found.items]
-    return JSON({"items": items, "total": attrs.asdict(found.total), "is_complete": found.is_complete})
+    return JSON(as_document(found))
 
 
 ENDPOINTS = (

@@ -1,6 +1,6 @@
 """Endpoints of sessions: create, list, get, interrupt, close and erase."""
 
-from typing import Any
+from typing import Any, cast
 
 from starlette.responses import Response
 
@@ -12,13 +12,14 @@ from actgent.errors.printable import quoted
 from actgent.journal.base import SessionSummary
 from actgent.messages import Sender
 from actgent.runtime.sessions.tree_close import close_below
+from actgent.web import documents
 from actgent.web.problems import Problem, missing
 from actgent.web.webhooks.outbox import session_keys
 from actgent.web.webhooks.webhook import EVENTS, MAX_URL_CHARS, check_events, check_url
 
-from .endpoints import JSON, Endpoint, HTTPCall
+from .endpoints import IDEMPOTENCY_KEY, JSON, Endpoint, Forwarding, HTTPCall
 from .idempotency import asker_of, check_asker, first_record, id_of_key, key_of
-from .schemas import AFTER, AGENT, IDEMPOTENCY, LIMIT, ON_BUSY, SESSION_LIMITS, STATE, TEXT, check_client_id
+from .schemas import AFTER, AGENT, LIMIT, LOCATION, ON_BUSY, SESSION_LIMITS, STATE, TEXT, check_client_id
 from .views import of_head, of_session
 
 _LIST = {
@@ -48,7 +49,7 @@ NEW_SESSION = {
             "description": "Webhook for events of the session, if the server permits webhooks of sessions.",
             "properties": {
                 "url": {"type": "string", "pattern": "^https?://", "maxLength": MAX_URL_CHARS},
-                "events": {"type": "array", "items": {"enum": list(EVENTS)}, "minItems": 1},
+                "events": {"type": "array", "items": {"type": "string", "enum": list(EVENTS)}, "minItems": 1},
             },
             "required": ["url"],
             "additionalProperties": False,
@@ -59,13 +60,13 @@ NEW_SESSION = {
 }
 
 
-async def list_sessions(call: HTTPCall) -> Response:
+async def list_sessions(call: HTTPCall) -> JSON[documents.PageDocument[documents.SessionSummaryDocument]]:
     """List sessions, the last changed first."""
     page = await call.gateway.access.page(call.caller, call.query, call.gateway.limits.page)
     return JSON({"items": [of_head(head) for head in page.items], "next": page.following})
 
 
-async def put_session(call: HTTPCall) -> Response:
+async def put_session(call: HTTPCall) -> JSON[documents.CreatedSession]:
     """Create a session with this id. A retry with the same body changes nothing.
 
     A retry with the same `Idempotency-Key` gets the response of the first request. Another key or body is an error.
@@ -75,7 +76,7 @@ async def put_session(call: HTTPCall) -> Response:
     return JSON(_created_session(call, head), status_code=201 if is_new else 200)
 
 
-async def post_session(call: HTTPCall) -> Response:
+async def post_session(call: HTTPCall) -> JSON[documents.CreatedSession]:
     """Create a session with an id chosen by the server."""
     key = key_of(call)
     session_id = id_of_key(call, key) if key else call.gateway.access.journal.new_session_id()
@@ -167,11 +168,11 @@ async def _check_receiver(call: HTTPCall) -> None:
             raise Problem("invalid", f"notify: {refused}") from refused
 
 
-def _created_session(call: HTTPCall, head: SessionSummary) -> dict[str, Any]:
+def _created_session(call: HTTPCall, head: SessionSummary) -> documents.CreatedSession:
     """Return the JSON of a created session, with the webhook's signing secret if the request has `notify`."""
     notify, webhook = _notify_of(call), call.gateway.session_webhook
     if not notify or webhook is None:
-        return of_head(head)
+        return cast("documents.CreatedSession", of_head(head))
     secret = session_keys(webhook, head.key, notify[0]).newest
     return {**of_head(head), "notify": {"url": notify[0], "events": notify[1:], "secret": secret}}
 
@@ -235,7 +236,7 @@ async def _set_initial_mode(session: Session, mode: str | None) -> None:
         await session.set_mode(mode, reason="asked for with the session")
 
 
-async def get_session(call: HTTPCall) -> Response:
+async def get_session(call: HTTPCall) -> JSON[documents.SessionDocument] | Response:
     """Get the current state of a session."""
     access = call.gateway.access
     head = await call.head()
@@ -294,7 +295,8 @@ ENDPOINTS = (
         scope="chat",
         body=NEW_SESSION,
         statuses=(201,),
-        headers=IDEMPOTENCY,
+        answer_headers=LOCATION,
+        id_field="",
     ),
     Endpoint(
         verb="PUT",
@@ -304,7 +306,7 @@ ENDPOINTS = (
         body=NEW_SESSION,
         statuses=(201, 200),
         headers={
-            "Idempotency-Key": "The same key again is the same request, answered as the first one; with another body it is a 422, and another key is a 409."
+            IDEMPOTENCY_KEY: "The same key again is the same request, answered as the first one; with another body it is a 422, and another key is a 409."
         },
     ),
     Endpoint(
@@ -314,7 +316,9 @@ ENDPOINTS = (
         scope="read",
         query=_ONE,
         statuses=(200, 304),
-        headers={"If-None-Match": "The ETag of before: 304 where nothing was written since."},
+        headers={"If-None-Match": "`ETag` of an earlier answer: 304 if no record was written since."},
+        answer_headers={"ETag": "Version of the session."},
+        forwarding=Forwarding(frees=True),
     ),
     Endpoint(
         verb="POST",
@@ -335,6 +339,7 @@ ENDPOINTS = (
             "additionalProperties": False,
         },
         statuses=(204,),
+        forwarding=Forwarding(frees=True),
     ),
     Endpoint(
         verb="POST",
@@ -343,6 +348,7 @@ ENDPOINTS = (
         scope="chat",
         query=_ONE,
         statuses=(204,),
+        forwarding=Forwarding(frees=True),
     ),
     Endpoint(
         verb="DELETE",
@@ -351,5 +357,6 @@ ENDPOINTS = (
         scope="admin",
         query=_ONE,
         statuses=(204,),
+        forwarding=Forwarding(repeated_status=404),
     ),
 )

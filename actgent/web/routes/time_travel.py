@@ -15,14 +15,15 @@ from actgent.journal.records import DECISION_TAGS, RECORD_TAGS
 from actgent.journal.transfer import SessionExport
 from actgent.messages import PART_TAGS
 from actgent.runtime.introspection import fork_session
+from actgent.web import documents
 from actgent.web.problems import Problem, missing
 from actgent.web.streaming.sse import StreamedFile, unless_gone
 
 from .chat import CONTENT, to_content
-from .endpoints import JSON, Endpoint, HTTPCall
+from .endpoints import JSON, READS_JOURNAL, Endpoint, HTTPCall
 from .idempotency import asker_of, check_asker, first_record, fork_id, key_of
-from .schemas import AGENT, ID, IDEMPOTENCY, LIMIT, NUMBER
-from .views import of_head, of_message, of_parts, of_usage, to_date
+from .schemas import AGENT, ID, LIMIT, LOCATION, NUMBER
+from .views import as_document, of_head, of_message, of_parts, of_usage, to_date
 
 T = TypeVar("T")
 _ONE = {"agent": AGENT}
@@ -42,14 +43,14 @@ def as_plain_json(value: Any) -> Any:
     return [as_plain_json(each) for each in value] if isinstance(value, list | tuple) else value
 
 
-async def get_records(call: HTTPCall) -> Response:
+async def get_records(call: HTTPCall) -> JSON[documents.RecordPage]:
     """List the records of a session."""
     head, after = await call.head(), call.query.get("after", 0)
     limit = min(call.query.get("limit", 100), call.gateway.limits.page)
     steps = await call.gateway.access.journal.read_steps(
         head.session_id, agent=head.agent, after=min(after, head.records), limit=limit
     )
-    items = [
+    items: list[documents.JournalRecord] = [
         {"number": number, "at": to_date(step.at or 0.0), "record": as_plain_json(record)}
         for step in steps
         for number, record in enumerate(step.records, step.first)
@@ -70,7 +71,7 @@ async def _number_of(call: HTTPCall) -> int:
     return int(text)
 
 
-async def get_past(call: HTTPCall) -> Response:
+async def get_past(call: HTTPCall) -> JSON[documents.PastSessionDocument]:
     """Return history, state and digest of a session after a record."""
     head, number = await call.head(), await _number_of(call)
     found = await call.gateway.access.runtime.rebuild(head.session_id, agent=head.agent, to=number)
@@ -86,7 +87,7 @@ async def get_past(call: HTTPCall) -> Response:
     )
 
 
-async def get_state(call: HTTPCall) -> Response:
+async def get_state(call: HTTPCall) -> JSON[documents.SessionState]:
     """Return the state of a session, now or after a record."""
     head = await call.head()
     number = call.query.get("at", head.records)
@@ -96,7 +97,7 @@ async def get_state(call: HTTPCall) -> Response:
     return JSON({"number": found.step, "state": as_plain_json(found.state)})
 
 
-async def post_compare(call: HTTPCall) -> Response:
+async def post_compare(call: HTTPCall) -> JSON[documents.Comparison]:
     """Replay a session with the current code of its agent and the recorded answers. Return the first difference."""
     head = await call.head()
     number = call.body.get("at", head.records)
@@ -106,10 +107,10 @@ async def post_compare(call: HTTPCall) -> Response:
         compare_session, call.gateway.access.runtime, head.session_id, agent=head.agent, to=number
     )
     found = await _run_replay(call, comparing)
-    return JSON({"number": number, "difference": None if found is None else attrs.asdict(found)})
+    return JSON({"number": number, "difference": None if found is None else as_document(found)})
 
 
-async def get_request(call: HTTPCall) -> Response:
+async def get_request(call: HTTPCall) -> JSON[documents.NextRequest]:
     """Return the model request for the next answer at or after a record, built by the current code of the agent."""
     head, number = await call.head(), await _number_of(call)
     asking = partial(
@@ -119,7 +120,7 @@ async def get_request(call: HTTPCall) -> Response:
     return JSON({"number": number, "request": None if found is None else _of_request(found)})
 
 
-def _of_request(shown: ShownRequest) -> dict[str, Any]:
+def _of_request(shown: ShownRequest) -> documents.ModelRequestDocument:
     chat = shown.chat
     return {
         "answer": shown.step,
@@ -157,7 +158,7 @@ async def _run_replay(call: HTTPCall, work: Callable[[], Awaitable[T]]) -> T | N
     return None
 
 
-async def post_fork(call: HTTPCall) -> Response:
+async def post_fork(call: HTTPCall) -> JSON[documents.SessionSummaryDocument]:
     """Copy a session as it was after a record. An open turn resumes in the copy, then `message` is processed."""
     head, body, access = await call.head(), call.body, call.gateway.access
     key = key_of(call)
@@ -217,24 +218,39 @@ ENDPOINTS = (
         verb="GET",
         path="/sessions/{id}/records",
         answer=get_records,
+        forwarding=READS_JOURNAL,
         scope="journal",
         query={**_ONE, "after": NUMBER, "limit": LIMIT},
     ),
-    Endpoint(verb="GET", path="/sessions/{id}/at/{n}", answer=get_past, scope="journal", query=_ONE),
     Endpoint(
         verb="GET",
-        path="/sessions/{id}/at/{n}/request",
-        answer=get_request,
+        path="/sessions/{id}/at/{n}",
+        answer=get_past,
+        forwarding=READS_JOURNAL,
         scope="journal",
         query=_ONE,
     ),
     Endpoint(
-        verb="GET", path="/sessions/{id}/state", answer=get_state, scope="read", query={**_ONE, "at": NUMBER}
+        verb="GET",
+        path="/sessions/{id}/at/{n}/request",
+        answer=get_request,
+        forwarding=READS_JOURNAL,
+        scope="journal",
+        query=_ONE,
+    ),
+    Endpoint(
+        verb="GET",
+        path="/sessions/{id}/state",
+        answer=get_state,
+        forwarding=READS_JOURNAL,
+        scope="read",
+        query={**_ONE, "at": NUMBER},
     ),
     Endpoint(
         verb="POST",
         path="/sessions/{id}/compare",
         answer=post_compare,
+        forwarding=READS_JOURNAL,
         scope="journal",
         query=_ONE,
         body={
@@ -251,7 +267,8 @@ ENDPOINTS = (
         answer=post_fork,
         scope="chat",
         query=_ONE,
-        headers=IDEMPOTENCY,
+        answer_headers=LOCATION,
+        id_field="session_id",
         has_parts=True,
         body={
             "type": "object",
@@ -268,6 +285,7 @@ ENDPOINTS = (
         verb="GET",
         path="/sessions/{id}/export",
         answer=get_export,
+        forwarding=READS_JOURNAL,
         scope="journal",
         query=_ONE,
         gives="application/octet-stream",

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
 from types import MappingProxyType
-from typing import Any
+from typing import TypeVar, cast
 
 import attrs
 
@@ -31,7 +31,9 @@ from actgent.runtime.agent_directory import AgentCard, Listed
 from actgent.runtime.introspection import AgentStatistics
 from actgent.runtime.sessions.session_opener import SessionOpener
 from actgent.tools.base import Tool
+from actgent.web import documents
 
+T = TypeVar("T")
 MAX_WAITING = 100
 """Maximum number of queued messages shown per session."""
 MAX_CONTENT_CHARACTERS = 4000
@@ -46,7 +48,12 @@ def to_date(seconds: float) -> str | None:
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def of_head(head: SessionSummary) -> dict[str, Any]:
+def as_document(value: T) -> T:
+    """Return a dict with the fields of an object. Its type is that of the object, because the document has the same fields."""
+    return cast("T", attrs.asdict(value))  # type: ignore[arg-type]  # attrs classes have no common base
+
+
+def of_head(head: SessionSummary) -> documents.SessionSummaryDocument:
     """Return the JSON of a session summary: the fields that are known without opening the session."""
     return {
         "id": head.session_id,
@@ -63,7 +70,7 @@ def of_head(head: SessionSummary) -> dict[str, Any]:
 
 def of_session(
     head: SessionSummary, session: Session | None, children: Sequence[SessionSummary]
-) -> dict[str, Any]:
+) -> documents.SessionDocument:
     """Return the JSON of a session with its child sessions.
 
     Args:
@@ -71,14 +78,15 @@ def of_session(
         session: The opened session; None if it is closed, or its agent does not run. Its live fields are left out then.
         children: Summaries of the session's child sessions.
     """
-    below = [{"agent": child.agent, "id": child.session_id, "state": child.state} for child in children]
-    return {**of_head(head), "children": below, **({} if session is None else _open_session_fields(session))}
-
-
-def _open_session_fields(session: Session) -> dict[str, Any]:
-    """Return the fields of an opened session: status, usage, approvals, schedules, and queued messages."""
+    below: list[documents.ChildSession] = [
+        {"agent": child.agent, "id": child.session_id, "state": child.state} for child in children
+    ]
+    if session is None:
+        return cast("documents.SessionDocument", {**of_head(head), "children": below})
     context = context_of(session)
     return {
+        **of_head(head),
+        "children": below,
         "status": shown_status(session),
         "description": session.description,
         "sources": sorted(context.conversation.label.sources),
@@ -93,7 +101,7 @@ def _open_session_fields(session: Session) -> dict[str, Any]:
     }
 
 
-def shown_status(session: Session) -> str:
+def shown_status(session: Session) -> documents.SessionStatus:
     """Return the status of a session. It is `waiting` if a turn is unfinished but not active in this process."""
     context = context_of(session)
     if context.host is not None or context.mailbox.acceptances is None:
@@ -109,7 +117,7 @@ def mode_of(session: Session) -> str | None:
         return None
 
 
-def of_usage(usage: Usage) -> dict[str, Any]:
+def of_usage(usage: Usage) -> documents.UsageDocument:
     """Return the JSON of a usage: the session's own usage, and as `total` the usage including its child sessions."""
     own = _own_usage(usage)
     return {**own, "total": own if usage.children is None else _own_usage(usage.total)}
@@ -118,18 +126,19 @@ def of_usage(usage: Usage) -> dict[str, Any]:
 _OF_USAGE = tuple(field.name for field in attrs.fields(Usage) if field.name != "children")
 
 
-def _own_usage(usage: Usage) -> dict[str, Any]:
-    return {name: getattr(usage, name) for name in _OF_USAGE}
+def _own_usage(usage: Usage) -> documents.OwnUsage:
+    return cast("documents.OwnUsage", {name: getattr(usage, name) for name in _OF_USAGE})
 
 
-def of_budget(budget: Budget | None) -> dict[str, Any] | None:
+def of_budget(budget: Budget | None) -> documents.BudgetDocument | None:
     """Return the remaining amounts of a budget, without unlimited ones; None if there is no budget."""
     if budget is None:
         return None
-    return {name: left for name, left in dict(budget.left).items() if left != math.inf}
+    known = {name: left for name, left in dict(budget.left).items() if left != math.inf}
+    return cast("documents.BudgetDocument", known)
 
 
-def of_approval(approval: Approval) -> dict[str, Any]:
+def of_approval(approval: Approval) -> documents.ApprovalDocument:
     """Return the JSON of an approval: a tool call that waits for an approver."""
     return {
         "id": approval.id,
@@ -149,18 +158,18 @@ def of_approval(approval: Approval) -> dict[str, Any]:
     }
 
 
-def of_labels(approval: Approval) -> dict[str, Any]:
+def of_labels(approval: Approval) -> documents.SinkLabels:
     """Return the field `labels` of an approval: the untrusted sources of each sink; no field if all are trusted."""
     labels = {name: sorted(label.sources) for name, label in approval.labels.items()}
     return {"labels": labels} if labels else {}
 
 
-def of_label(label: Label) -> dict[str, Any]:
+def of_label(label: Label) -> documents.Labelled:
     """Return the field `sources` of a message, result or reply; no field if it is trusted."""
     return {} if label.is_trusted else {"sources": sorted(label.sources)}
 
 
-def of_caller_call(approval: Approval) -> dict[str, Any]:
+def of_caller_call(approval: Approval) -> documents.CallerCall:
     """Return the JSON of a call of a tool of the caller, which waits for its result."""
     return {
         "id": approval.id,
@@ -172,7 +181,7 @@ def of_caller_call(approval: Approval) -> dict[str, Any]:
     }
 
 
-def of_schedule(schedule: Schedule) -> dict[str, Any]:
+def of_schedule(schedule: Schedule) -> documents.ScheduleDocument:
     """Return the JSON of a schedule."""
     return {
         "id": schedule.id,
@@ -187,7 +196,7 @@ def of_schedule(schedule: Schedule) -> dict[str, Any]:
 
 def of_agent(
     card: AgentCard, agent: Listed | None, opener: SessionOpener, known: AgentStatistics
-) -> dict[str, Any]:
+) -> documents.AgentDocument:
     """Return the JSON of an agent: its card, modes, tools, links to other agents, and limits.
 
     Args:
@@ -200,20 +209,23 @@ def of_agent(
     turns = running.runner.turn_lifecycle
     modes = running.core.modes
     return {
-        **attrs.asdict(card),
+        "name": card.name,
+        "role": card.role,
+        "goal": card.goal,
+        "capabilities": card.capabilities,
         "modes": None if modes is None else [mode.name for mode in modes],
         "tools": [
             {"name": spec.name, "description": spec.description, "parameters": dict(spec.parameters)}
             for spec in running.core.calling.registry.specs()
         ],
         "links": list(_links_of(agent, running.core.calling.registry)),
-        "limits": attrs.asdict(turns.options.limits or turns.limits),
-        "inbox": attrs.asdict(known.inbox),
+        "limits": as_document(turns.options.limits or turns.limits),
+        "inbox": as_document(known.inbox),
         "sessions": known.sessions,
     }
 
 
-def _links_of(agent: Listed | None, tools: Iterable[Tool]) -> Iterator[dict[str, str]]:
+def _links_of(agent: Listed | None, tools: Iterable[Tool]) -> Iterator[documents.AgentLink]:
     """Yield the agents that an agent calls as tools, hands conversations over to, routes to, or runs as steps.
 
     `kind` is `tool`, `handoff`, `route` or `step`, and `name` the name of the tool, action or step.
@@ -222,8 +234,8 @@ def _links_of(agent: Listed | None, tools: Iterable[Tool]) -> Iterator[dict[str,
 
     for tool in tools:
         if isinstance(tool, AgentTool | HandoffTool):
-            kind = "tool" if isinstance(tool, AgentTool) else "handoff"
-            yield {"agent": tool.agent.name, "kind": kind, "name": tool.name}
+            is_tool = isinstance(tool, AgentTool)
+            yield {"agent": tool.agent.name, "kind": "tool" if is_tool else "handoff", "name": tool.name}
         elif isinstance(tool, RunSteps):
             for step, name in tool.agents.items():
                 yield {"agent": name, "kind": "step", "name": step}
@@ -232,10 +244,16 @@ def _links_of(agent: Listed | None, tools: Iterable[Tool]) -> Iterator[dict[str,
             yield {"agent": target.name, "kind": "route", "name": action}
 
 
-def of_rating(rating: RatingRecord) -> dict[str, Any]:
+def of_rating(rating: RatingRecord) -> documents.Feedback:
     """Return the JSON of a rating."""
-    shown = ("message_id", "score", "comment", "expected", "by")
-    return {**{name: getattr(rating, name) for name in shown}, "at": to_date(rating.at)}
+    return {
+        "message_id": rating.message_id,
+        "score": rating.score,
+        "comment": rating.comment,
+        "expected": rating.expected,
+        "by": rating.by,
+        "at": to_date(rating.at),
+    }
 
 
 # --- messages ----------------------------------------------------------------------------
@@ -265,7 +283,7 @@ def media_ids(number: int, record: Record) -> MediaIds:
 
 def of_parts(
     parts: Sequence[Part], ids: MediaIds = NO_IDS, *, shows_foreign: bool = False
-) -> list[dict[str, Any]]:
+) -> list[documents.Part]:
     """Return the JSON of a message's parts, without thinking and provider-specific blocks.
 
     Args:
@@ -278,7 +296,7 @@ def of_parts(
     ]
 
 
-def _of_part(part: Part, ids: MediaIds, *, shows_foreign: bool) -> dict[str, Any] | None:
+def _of_part(part: Part, ids: MediaIds, *, shows_foreign: bool) -> documents.Part | None:
     if isinstance(part, Text):
         return {"type": "text", "text": part.text}
     if isinstance(part, Medium):
@@ -290,21 +308,19 @@ def _of_part(part: Part, ids: MediaIds, *, shows_foreign: bool) -> dict[str, Any
     return None
 
 
-def of_medium(medium: Medium, ids: MediaIds = NO_IDS) -> dict[str, Any]:
+def of_medium(medium: Medium, ids: MediaIds = NO_IDS) -> "documents.ImagePart | documents.FilePart":
     """Return the JSON of a picture or file: its type, size and `media_id`, with which clients download its bytes."""
-    view: dict[str, Any] = {
-        "type": "file" if isinstance(medium, File) else "image",
-        "media_type": medium.media_type,
-        "url": medium.url,
-    }
+    view: documents.ImagePart | documents.FilePart
     if isinstance(medium, File):
-        view["name"] = medium.name
+        view = {"type": "file", "media_type": medium.media_type, "url": medium.url, "name": medium.name}
+    else:
+        view = {"type": "image", "media_type": medium.media_type, "url": medium.url}
     if medium.data is not None:
-        view |= {"bytes": len(medium.data), "media_id": ids.get(id(medium))}
+        view["bytes"], view["media_id"] = len(medium.data), ids.get(id(medium))
     return view
 
 
-def of_call(call: ToolCall) -> dict[str, Any]:
+def of_call(call: ToolCall) -> documents.ToolCallDocument:
     """Return the JSON of a tool call."""
     arguments = dict(call.arguments) if isinstance(call.arguments, Mapping) else call.arguments
     return {"id": call.id, "name": call.name, "arguments": arguments}
@@ -316,7 +332,7 @@ def of_result(
     *,
     most: int = MAX_CONTENT_CHARACTERS,
     shows_foreign: bool = False,
-) -> dict[str, Any]:
+) -> documents.ToolResultDocument:
     """Return the JSON of a tool result.
 
     Args:
@@ -347,7 +363,7 @@ def foreign_error(raised: str) -> str:
     return f"the tool raised {raised}; the scope journal shows its words"
 
 
-def of_said(message: Message, *, shows_foreign: bool = False) -> dict[str, Any]:
+def of_said(message: Message, *, shows_foreign: bool = False) -> documents.HistoryMessage:
     """Return the JSON of a history message, with its turn and time.
 
     `shows_foreign=True` includes messages of exceptions from user code or libraries.
@@ -359,7 +375,9 @@ def of_said(message: Message, *, shows_foreign: bool = False) -> dict[str, Any]:
     }
 
 
-def of_message(message: Message, ids: MediaIds = NO_IDS, *, shows_foreign: bool = False) -> dict[str, Any]:
+def of_message(
+    message: Message, ids: MediaIds = NO_IDS, *, shows_foreign: bool = False
+) -> documents.MessageDocument:
     """Return the JSON of a message. The arguments are those of `of_parts`."""
     return {
         "message_id": message.id,

@@ -17,11 +17,8 @@ import trio
 from starlette.responses import Response
 from starlette.types import Receive, Scope as ASGIScope, Send
 
-from actgent.approvals import session_of
 from actgent.client.http.http_request import (
     BREAKS_HEADER,
-    EVENTS_ALONG_HEADER,
-    EVENTS_HEADER,
     REPEATED_HEADER,
     RETRY_TIMEOUT_HEADER,
     SOURCES_HEADER,
@@ -37,11 +34,11 @@ from actgent.client.transport import ConnectionLost
 from actgent.errors import Fenced, SessionClosed, SessionMoved
 from actgent.messages import new_secret
 from actgent.web.problems import Problem
-from actgent.web.routes import media, time_travel
-from actgent.web.routes.chat import ENDPOINTS as CHAT, accepted, get_feedback, say, wait_of
+from actgent.web.routes import time_travel
+from actgent.web.routes.chat import accepted, say, wait_of
 from actgent.web.routes.endpoints import Endpoint, HTTPCall
 from actgent.web.routes.idempotency import fork_id, id_of_key, key_for
-from actgent.web.routes.sessions import post_session
+from actgent.web.routes.sessions import interrupt, post_session
 from actgent.web.streaming.sse import unless_gone
 from actgent.web.tokens import SCOPES
 
@@ -61,42 +58,14 @@ RELAYED_ANSWER_HEADERS = frozenset(
     }
 )
 """Headers of a node's answer that are relayed to the client. They describe the content, not the connection."""
-_RELAYED_REQUEST_HEADERS = (
-    "accept",
-    "content-type",
-    "idempotency-key",
-    "if-none-match",
-    "last-event-id",
-    "traceparent",
-    SOURCES_HEADER,
-    EVENTS_HEADER,
-    EVENTS_ALONG_HEADER,
-)
-"""Headers of a client's request that are relayed to the owner."""
-_JOURNAL_ENDPOINTS = frozenset(
-    {
-        time_travel.get_records,
-        time_travel.get_past,
-        time_travel.get_request,
-        time_travel.get_state,
-        time_travel.post_compare,
-        time_travel.get_export,
-        media.get_medium,
-        get_feedback,
-    }
-)
-"""Endpoints that only read the journal, so any node answers them for any session."""
-_ID_FIELDS = {"say": "message_id", "schedule": "key", "delegate": "task_id", "post_fork": "session_id"}
-"""Body fields with the id that makes a retry idempotent, by endpoint."""
-_DONE_STATUS = {"post_decision": 409, "unschedule": 404, "cancel_task": 404, "erase": 404}
-"""HTTP status of a retry whose first try succeeded, by endpoint. The client gets a success instead."""
+_RELAYED_REQUEST_HEADERS = ("accept", "content-type", "traceparent", SOURCES_HEADER)
+"""Headers that are relayed to the owner with each request, in addition to those that the endpoint supports."""
 _OTHER_CAUSE = b'"as_asked":false'
 """Part of an error answer that means: another request caused the current state, so the retry did not succeed."""
 _RETRY_MARKS = (b'"/errors/busy"', b'"moved":true')
 """Parts of an error answer that mean: the request had no effect, and is retried."""
 _HELD_MARK = b'"held":true'
 """Part of an error answer of a node that holds the session back. It is sent on to clients that count broken connections."""
-_GET_MESSAGE = next(each for each in CHAT if each.answer.__name__ == "get_message")
 HOLD_SECONDS = 1.0
 """Seconds for which a request of a client that counts broken connections waits for a session that is held back.
 
@@ -180,12 +149,10 @@ class Relay:
 
     async def answer(self, endpoint: Endpoint, call: HTTPCall) -> Response:
         """Answer a request in this process, or return a response that relays it to the owner of its session."""
-        session_id = _session_of(call)
-        if session_id and endpoint.answer not in _JOURNAL_ENDPOINTS:
-            if not (
-                self.is_ours(session_id)
-                or (is_freeing(endpoint.verb, call.address) and self.is_draining(session_id))
-            ):
+        forwarding = endpoint.forwarding
+        session_id = forwarding.session_of(call)
+        if session_id and not forwarding.reads_journal:
+            if not (self.is_ours(session_id) or (forwarding.frees and self.is_draining(session_id))):
                 return RelayedResponse(self, endpoint, call, None)
             seconds = _retry_timeout_of(call)
             is_counting = counts_breaks(call)
@@ -196,23 +163,6 @@ class Relay:
             return RelayedResponse(self, endpoint, call, moved)
 
 
-def is_freeing(verb: str, path: str) -> bool:
-    """True if the request interrupts or closes a session, decides an approval, or reads a session's status.
-
-    A draining node answers these requests, because they help its turns to end.
-    """
-    above, _, last = path.rpartition("/")
-    return last in ("interrupt", "close", "decision") or (verb == "GET" and above.endswith("/sessions"))
-
-
-def _session_of(call: HTTPCall) -> str:
-    """Return the id of the session in a request's path; empty if the path names none."""
-    if "id" not in call.path:
-        return ""
-    is_approval = call.address.startswith("/v1/approvals/")
-    return session_of(call.path["id"]) if is_approval else call.path["id"]
-
-
 class RelayedResponse(Response):
     """A response that relays the request to the session's owner, and sends that node's answer."""
 
@@ -220,10 +170,10 @@ class RelayedResponse(Response):
         super().__init__()
         self._relay, self._way = relay, relay.way
         self._endpoint, self._call, self._moved = endpoint, call, moved
-        self._name = endpoint.answer.__name__
         self._body = dict(call.body)
+        names = (*_RELAYED_REQUEST_HEADERS, *map(str.lower, endpoint.request_headers))
         self._sent: dict[str, str] = {
-            name: value for name in _RELAYED_REQUEST_HEADERS if (value := call.header(name))
+            name: value for name in names if name != "prefer" and (value := call.header(name))
         }
         self._sent[WANTS_HEADERS] = "true"
         self._wait = wait_of(call)
@@ -254,7 +204,7 @@ class RelayedResponse(Response):
     def _build_request(self) -> HTTPRequest:
         """Return the request to relay. It gets an id if it has none, so that retries are idempotent."""
         call, verb = self._call, self._endpoint.verb
-        name, key = _ID_FIELDS.get(self._name), self._sent.get("idempotency-key")
+        name, key = self._endpoint.id_field, self._sent.get("idempotency-key")
         if not key and ((name and not self._body.get(name)) or self._endpoint.answer is post_session):
             self._is_counted = False  # a retry of the client would get another id here
         if name and not key:
@@ -294,11 +244,15 @@ class RelayedResponse(Response):
             return id_of_key(self._call, self._sent["idempotency-key"])
         if self._endpoint.answer is time_travel.post_fork:  # a fork writes only the new session
             return str(self._body.get("session_id") or fork_id(self._call, self._sent["idempotency-key"]))
-        return self._moved.session_id if isinstance(self._moved, SessionMoved) else _session_of(self._call)
+        return (
+            self._moved.session_id
+            if isinstance(self._moved, SessionMoved)
+            else self._endpoint.forwarding.session_of(self._call)
+        )
 
     @property
     def _is_repeatable(self) -> bool:
-        return self._name != "interrupt" or bool(
+        return self._endpoint.answer is not interrupt or bool(
             self._body.get("message_id") or self._body.get("drop_queued")
         )
 
@@ -413,7 +367,11 @@ class RelayedResponse(Response):
     async def _send_whole(self, answer: RelayedAnswer, data: bytes, send: Send) -> None:
         """Send a complete answer to the client. A retry whose first try had its effect is answered as success."""
         status = answer.status
-        if self._may_be_done and status == _DONE_STATUS.get(self._name) and _OTHER_CAUSE not in data:
+        if (
+            self._may_be_done
+            and status == self._endpoint.forwarding.repeated_status
+            and _OTHER_CAUSE not in data
+        ):
             status, data = _NO_CONTENT, b""
         headers = {**answer.headers, "content-length": str(len(data))}
         if status == _NO_CONTENT:
@@ -449,9 +407,7 @@ class RelayedResponse(Response):
         """Return a GET request for the path of a message or session, with a long-poll time in seconds."""
         headers = {**self._sent, "prefer": f"wait={seconds}"}
         path = place.removeprefix("/v1")
-        return HTTPRequest(
-            verb=_GET_MESSAGE.verb, path=path, query=self._call.search, headers=headers, body=None
-        )
+        return HTTPRequest(verb="GET", path=path, query=self._call.search, headers=headers, body=None)
 
 
 def counts_breaks(call: HTTPCall) -> bool:

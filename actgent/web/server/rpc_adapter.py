@@ -5,6 +5,7 @@ piece, and only a stream is written with ASGI messages.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import lru_cache, partial
 from typing import Any, Protocol, TypeVar
 
@@ -31,6 +32,7 @@ from actgent.web.app import (
 )
 from actgent.web.gateway_context import GatewayContext
 from actgent.web.gateway_limits import GatewayLimits
+from actgent.web.problems import Problem
 from actgent.web.routes.endpoint_table import ENDPOINTS
 from actgent.web.routes.endpoints import (
     Endpoint,
@@ -97,6 +99,13 @@ class RelayApplication:
     context: GatewayContext
     find: Callable[[str], Place]
     """Returns the endpoints of a path; raises `Problem` if the path has none."""
+
+    def is_freeing(self, verb: str, path: str) -> bool:
+        """True if requests of this path help turns to end or read a session's status, so that a draining node answers them."""
+        with suppress(Problem):  # unknown path
+            endpoint = self.find(path)[0].get(verb)
+            return endpoint is not None and endpoint.forwarding.frees
+        return False
 
     async def answer(self, request: RelayedRequest, send: SendChunk, gone: trio.Event) -> None:
         """Answer a request, and send the answer with `tell`. Stop if `gone` is set, which means that the sender disconnected."""

@@ -41,6 +41,7 @@ from actgent.journal.session_lists import SessionKey
 from actgent.messages import NO_USAGE, Message, ToolResult, Usage
 from actgent.runtime.subscriptions import page_ranges_before
 from actgent.support.fast_init import fast_init
+from actgent.web import documents
 from actgent.web.routes.views import (
     MAX_CONTENT_CHARACTERS,
     MediaIds,
@@ -58,7 +59,8 @@ from actgent.web.routes.views import (
 
 PAGE_SIZE = 200
 """Number of records read from the journal at a time."""
-Data = dict[str, Any]
+Data = Mapping[str, Any]
+"""Fields of an event; `SessionEvent` in `actgent.web.documents` has the type of each."""
 
 
 @fast_init
@@ -331,7 +333,7 @@ class MessageProgress:
     """Status, reply and usage of one message, computed from the records of its session."""
 
     message_id: str
-    status: str = "waiting"
+    status: documents.MessageState = "waiting"
     reply: Data = attrs.field(factory=dict)
     """Data of the last reply, or id and text of the last model answer; empty before the first."""
     ended: MessageEndRecord | None = None
@@ -347,7 +349,7 @@ class MessageProgress:
     """Approvals and calls of the caller's tools, by id."""
     _waits_for: tuple[str, ...] = ()
     """Ids of the undecided approvals and calls that the turn is suspended for."""
-    _label: Data = attrs.field(factory=dict)
+    _label: documents.Labelled = attrs.field(factory=lambda: documents.Labelled())
     """Field `sources` of the last answer; empty if the answer is trusted."""
 
     def apply(self, number: int, record: Record) -> None:
@@ -417,14 +419,17 @@ class MessageProgress:
         self._waits_for = ids
         self.status = "suspended" if ids else "working"
 
-    def document(self, key: SessionKey) -> Data:
+    def document(self, key: SessionKey) -> documents.MessageStatus:
         """Return the message's status as the JSON document that clients receive."""
-        outcome = None
+        outcome: documents.MessageOutcome | None = None
         if self.ended is not None:
             reply = self.reply if self.ended.failed is None else {}
-            fields = {name: reply.get(name) for name in ("id", "text", "data", "message_type", "reasoning")}
             outcome = {
-                **fields,
+                "id": reply.get("id"),
+                "text": reply.get("text"),
+                "data": reply.get("data"),
+                "message_type": reply.get("message_type"),
+                "reasoning": reply.get("reasoning"),
                 "usage": of_usage(self.usage),
                 "failed": self.ended.failed,
                 "error": _ended_row(self.ended)[1]["error"],
@@ -440,7 +445,7 @@ class MessageProgress:
             "outcome": outcome,
         }
 
-    def _waiting(self, approval_id: str) -> Data:
+    def _waiting(self, approval_id: str) -> "documents.PendingApproval | documents.PendingCallerCall":
         """Return what the turn waits for: an approval, or a call of a tool of the caller with its arguments."""
         asked = self._asked.get(approval_id)
         if asked is not None and asked.for_caller:

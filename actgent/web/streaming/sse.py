@@ -10,7 +10,7 @@ import random
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Sequence, Set as AbstractSet
 from functools import cached_property
-from typing import Any, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import attrs
 import trio
@@ -283,8 +283,8 @@ class Streamed(Response):
     """A response whose body is written while it is produced."""
 
 
-class StreamedEvents(Streamed):
-    """A response of server-sent events, which `run` writes until the stream ends or the client disconnects."""
+class StreamedEvents(Streamed, Generic[T]):
+    """A response of server-sent events of type `T`, which `run` writes until the stream ends or the client disconnects."""
 
     def __init__(self, run: Callable[[StreamWriter], Awaitable[None]], counts: StreamCounts) -> None:
         super().__init__(status_code=200, headers=HEADERS)

@@ -2,7 +2,6 @@
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import attrs
 import orjson
@@ -20,6 +19,7 @@ from actgent.journal.records import (
 )
 from actgent.journal.session_lists import SessionKey
 from actgent.support.strict_json import encode_json
+from actgent.web import documents
 from actgent.web.routes.views import to_date
 from actgent.web.streaming.session_events import SessionEvent, encoder_at
 
@@ -122,7 +122,7 @@ async def last_record_before(journal: Journal, head: SessionSummary, at: float) 
     return 0
 
 
-def to_failed(key: SessionKey, notification: Notification, reason: str) -> dict[str, Any]:
+def to_failed(key: SessionKey, notification: Notification, reason: str) -> documents.FailedDelivery:
     """Return a failed delivery as a JSON object for administrators."""
     return {
         "webhook_id": notification.id,

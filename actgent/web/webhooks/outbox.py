@@ -7,9 +7,8 @@ Only record numbers are held in memory; the body of a notification is read from 
 import random
 import time
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from typing import Any
 
 import httpx2
 import trio
@@ -23,6 +22,7 @@ from actgent.journal.session_lists import SessionFilter, SessionKey
 from actgent.sessions.quota_accounts import is_holder
 from actgent.support.logs import LogVariable, logger_of
 from actgent.toolsets.http import Guard
+from actgent.web import documents
 
 from .cursors import DeliveryCursors
 from .delivery import MAX_PAUSE_SECONDS, Attempt, deliver
@@ -80,14 +80,21 @@ class Outbox:
         """Number of sessions with pending notifications."""
         return len(self._streams)
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> documents.WebhookDocument:
         """Return the webhook, its counts and its failed deliveries as a JSON object for administrators."""
-        late = [
+        late: list[documents.LateDelivery] = [
             {"agent": stream.key.agent, "session_id": stream.key.session_id, "attempts": stream.attempts}
             for stream in self._queue.waiting_for_retry(MAX_LISTED_RETRIES)
         ]
-        counts = {"sent": self.sent, "waiting": self.waiting, "late": late}
-        return {**self.webhook.describe(), **counts, "failed": [dict(each) for each in self._cursors.failed]}
+        return {
+            "id": self.webhook.id,
+            "url": self.webhook.shown_url,
+            "events": self.webhook.events,
+            "sent": self.sent,
+            "waiting": self.waiting,
+            "late": late,
+            "failed": self._cursors.failed,
+        }
 
     async def run(self) -> None:
         """Deliver notifications until the journal closes or the task is cancelled."""
@@ -205,7 +212,7 @@ class Outbox:
         url, *events = opened.notify
         return Target(url=url, events=tuple(events), keys=session_keys(self.webhook, key, url))
 
-    async def redeliver(self, ids: Collection[str] | None = None) -> list[Mapping[str, Any]]:
+    async def redeliver(self, ids: Collection[str] | None = None) -> list[documents.FailedDelivery]:
         """Queue failed notifications again, with all retries. Each stays in the list of failures until it is delivered.
 
         Args:

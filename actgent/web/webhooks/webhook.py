@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 from urllib.parse import urlsplit
 
 import attrs
@@ -133,10 +133,10 @@ class Webhook:
             (self.url or "").encode(), digest_size=8, person=b"actgent.webhook"
         ).hexdigest()
 
-    def describe(self) -> dict[str, Any]:
-        """Return id, URL and events for administrators. The query of the URL is removed, because it may contain a secret."""
-        shown = None if self.url is None else urlsplit(self.url)._replace(query="", fragment="").geturl()
-        return {"id": self.id, "url": shown, "events": list(self.events)}
+    @property
+    def shown_url(self) -> str | None:
+        """URL for administrators, without its query, which may contain a secret; None for the webhook of URLs of sessions."""
+        return None if self.url is None else urlsplit(self.url)._replace(query="", fragment="").geturl()
 
 
 def check_webhooks(webhooks: Iterable[Webhook]) -> None:
@@ -152,7 +152,7 @@ def check_webhooks(webhooks: Iterable[Webhook]) -> None:
                 f"notify= takes Webhooks: [Webhook(url, secrets=...)], not {webhook!r:.200}"
             )
         if webhook.id in known:
-            url = "the URLs of sessions" if webhook.url is None else webhook.describe()["url"]
+            url = "the URLs of sessions" if webhook.url is None else webhook.shown_url
             raise ConfigurationError(
                 f"two webhooks have the same URL ({url}): merge their events into one webhook"
             )
