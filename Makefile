@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 PYRIGHT := tests/typing/node_modules/.package-lock.json
-OTHERS := $(addsuffix /node_modules/.package-lock.json,tests/interop/node tests/toolsets/mcp tests/toolsets/openapi tests/web/dashboard)
+OTHERS := $(addsuffix /node_modules/.package-lock.json,clients/typescript tests/interop/node tests/toolsets/mcp tests/toolsets/openapi tests/web/dashboard)
 # What flake8-async finds and ruff does not. ASYNC910-912 are left out: they want a checkpoint in every
 # private async function, and a checkpoint costs more than most of these steps.
 ASYNC_RULES := ASYNC102,ASYNC103,ASYNC104,ASYNC112,ASYNC121,ASYNC210,ASYNC913
@@ -35,9 +35,9 @@ $(INSTALLED): pyproject.toml .ci/requirements.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint .ci/requirements.lock --editable '.[dev]'
 	@touch $@
 
-tests/%/node_modules/.package-lock.json: tests/%/package-lock.json
-	@if command -v npm >/dev/null; then npm ci --prefix tests/$* --no-audit --no-fund --loglevel=error; \
-	else echo 'npm is missing: tests of what it installs in tests/$* are skipped'; fi
+%/node_modules/.package-lock.json: %/package-lock.json
+	@if command -v npm >/dev/null; then npm ci --prefix $* --no-audit --no-fund --loglevel=error; \
+	else echo 'npm is missing: tests of what it installs in $* are skipped'; fi
 
 demo: $(INSTALLED) ## the main job: agents, tools and 1,000 sessions against a model on loopback; needs no key
 	$(BIN)/actgent demo

@@ -349,7 +349,7 @@ class MessageProgress:
     """Approvals and calls of the caller's tools, by id."""
     _waits_for: tuple[str, ...] = ()
     """Ids of the undecided approvals and calls that the turn is suspended for."""
-    _label: documents.Labelled = attrs.field(factory=lambda: documents.Labelled())
+    _label: documents.Labelled = attrs.field(factory=documents.Labelled)
     """Field `sources` of the last answer; empty if the answer is trusted."""
 
     def apply(self, number: int, record: Record) -> None:

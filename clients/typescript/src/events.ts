@@ -1,0 +1,206 @@
+import { type CallArguments, type Connection, ConnectionError, type OperationName, ProblemError, retryPause, sleep } from "./http.js";
+import type { ChangeEvent, ObservationEvent, SessionStreamEvent } from "./types.js";
+
+const STREAM_SILENCE_SECONDS = 45;
+const LIVE_EVENTS = new Set(["token", "growing", "progress", "resync", "lagged", "bye"]);
+
+interface Frame {
+  id?: number;
+  event: string;
+  data: unknown;
+}
+
+/** An event of a session with its cursor. Live events, such as `token`, have none. */
+export type EventWithCursor = SessionStreamEvent & { id?: number };
+
+export interface EventOptions {
+  /** Cursor after which the events start; 0 is the beginning of the session. Default: 0. */
+  after?: number;
+  /** Names of live events to receive in addition to all others: `token`, `growing`, `progress`. Default: none. */
+  live?: ReadonlyArray<"token" | "growing" | "progress">;
+  /** Ends the stream when it is aborted. */
+  signal?: AbortSignal;
+}
+
+const RECORD_EVENTS = [
+  "message", "turn", "answer", "tools", "result", "reply", "event", "route", "call", "approval", "decision",
+  "state", "schedule", "ended", "failed", "feedback", "closed",
+];
+
+/**
+ * Yield the events of a session, each once. A lost connection is opened again at the last cursor.
+ *
+ * The generator ends when the session is closed.
+ */
+export async function* sessionEvents(
+  connection: Connection,
+  session: { id: string; agent?: string },
+  options: EventOptions = {},
+): AsyncGenerator<EventWithCursor, void, undefined> {
+  let cursor = options.after ?? 0;
+  const headers: Record<string, string> = {};
+  if (options.live?.length) headers["actgent-events"] = [...RECORD_EVENTS, ...options.live].join(",");
+  const given: CallArguments<"get_events"> = { path: { id: session.id } };
+  if (session.agent !== undefined) given.query = { agent: session.agent };
+  const open = () => openStream(connection, "get_events", given, { ...headers, "last-event-id": String(cursor) }, options.signal);
+  let held: Frame[] = []; // events of a record whose last event, which has the cursor, has not arrived
+  for await (const frame of reconnecting(connection, open, options.signal, () => (held = []))) {
+    if (frame.event === "resync") {
+      held = [];
+      cursor = frame.id ?? cursor;
+      yield frame as EventWithCursor;
+    } else if (LIVE_EVENTS.has(frame.event)) {
+      yield frame as EventWithCursor;
+    } else {
+      held.push(frame);
+      if (frame.id === undefined) continue;
+      const complete = held;
+      held = [];
+      if (frame.id <= cursor) continue;
+      cursor = frame.id;
+      for (const each of complete) yield { ...each, id: cursor } as EventWithCursor;
+      if (frame.event === "closed") return;
+    }
+  }
+}
+
+/** Yield the changes in all sessions that the token may access. After `resync`, read the lists again. */
+export async function* changes(
+  connection: Connection,
+  watch: string,
+  signal?: AbortSignal,
+): AsyncGenerator<ChangeEvent, void, undefined> {
+  const open = () => openStream(connection, "watch", { query: { watch } }, {}, signal);
+  let isFirst = true;
+  const begin = () => {
+    isFirst = false;
+  };
+  for await (const frame of reconnecting(connection, open, signal, begin)) {
+    if (frame.event !== "bye" && frame.event !== "lagged") yield frame as ChangeEvent;
+    else if (!isFirst) yield { event: "resync", data: {} };
+  }
+}
+
+/** Yield the observations of a session: intents, plans, thoughts, tools, answers and errors. */
+export async function* observations(
+  connection: Connection,
+  session: { id: string; agent?: string },
+  options: { after?: number; types?: string; turn?: string; signal?: AbortSignal } = {},
+): AsyncGenerator<Extract<ObservationEvent, { event: "observation" }>["data"], void, undefined> {
+  let cursor = options.after ?? 0;
+  const query: NonNullable<CallArguments<"get_observations">["query"]> = {};
+  if (session.agent !== undefined) query.agent = session.agent;
+  if (options.types !== undefined) query.types = options.types;
+  if (options.turn !== undefined) query.turn = options.turn;
+  const open = () =>
+    openStream(
+      connection, "get_observations", { path: { id: session.id }, query },
+      { "last-event-id": String(cursor) }, options.signal,
+    );
+  for await (const frame of reconnecting(connection, open, options.signal, () => undefined)) {
+    if (frame.event === "end") return;
+    if (frame.event !== "observation") continue;
+    const found = frame.data as Extract<ObservationEvent, { event: "observation" }>["data"];
+    cursor = frame.id ?? cursor;
+    yield found;
+  }
+}
+
+async function* reconnecting(
+  connection: Connection,
+  open: () => Promise<AsyncGenerator<Frame, void, undefined> | null>,
+  signal: AbortSignal | undefined,
+  begin: () => void,
+): AsyncGenerator<Frame, void, undefined> {
+  let until = Date.now() + connection.retrySeconds * 1000;
+  for (let tries = 0; ; ) {
+    let minimum = 0;
+    try {
+      begin();
+      const frames = await open();
+      if (frames === null) return;
+      for await (const frame of frames) {
+        if (frame.event === "bye" || frame.event === "lagged") break;
+        tries = 0;
+        until = Date.now() + connection.retrySeconds * 1000;
+        yield frame;
+      }
+    } catch (error) {
+      const isTemporary = error instanceof ConnectionError || (error instanceof ProblemError && error.isTemporary);
+      if (signal?.aborted || !isTemporary || Date.now() >= until) throw error;
+      if (error instanceof ProblemError) minimum = error.problem.retry_after ?? 0;
+    }
+    if (signal?.aborted) throw signal.reason;
+    await sleep(retryPause(tries++, minimum), signal);
+  }
+}
+
+/** Open a stream, and return its events; null if the server has no more events. */
+async function openStream<N extends OperationName>(
+  connection: Connection,
+  name: N,
+  given: CallArguments<N>,
+  headers: Record<string, string>,
+  signal: AbortSignal | undefined,
+): Promise<AsyncGenerator<Frame, void, undefined> | null> {
+  const stop = new AbortController();
+  const abort = () => stop.abort(signal?.reason);
+  if (signal?.aborted) abort();
+  signal?.addEventListener("abort", abort, { once: true });
+  const release = () => signal?.removeEventListener("abort", abort);
+  try {
+    const response = await connection.send(name, { ...given, signal: stop.signal }, { ...headers, accept: "text/event-stream" });
+    if (response.status === 204 || response.body === null) {
+      release();
+      return null;
+    }
+    return frames(response.body, stop, release);
+  } catch (error) {
+    release();
+    throw error;
+  }
+}
+
+/** Decode the server-sent events of a response. A stream that is silent for too long counts as lost. */
+async function* frames(
+  body: ReadableStream<Uint8Array>,
+  stop: AbortController,
+  release: () => void,
+): AsyncGenerator<Frame, void, undefined> {
+  const reader = body.getReader();
+  const decoder = new TextDecoder();
+  let rest = "";
+  let frame: { id?: number; event: string; data: string[] } = { event: "message", data: [] };
+  try {
+    for (;;) {
+      const timer = setTimeout(() => stop.abort(new ConnectionError("the stream is silent")), STREAM_SILENCE_SECONDS * 1000);
+      let chunk: ReadableStreamReadResult<Uint8Array>;
+      try {
+        chunk = await reader.read();
+      } catch (error) {
+        if (stop.signal.aborted) throw stop.signal.reason;
+        throw new ConnectionError(`the stream broke off: ${String(error)}`, { cause: error });
+      } finally {
+        clearTimeout(timer);
+      }
+      if (chunk.done) return;
+      const lines = (rest + decoder.decode(chunk.value, { stream: true })).split(/\r\n|\n|\r(?!$)/);
+      rest = lines.pop() ?? "";
+      for (const line of lines) {
+        const colon = line.indexOf(":");
+        const field = colon < 0 ? line : line.slice(0, colon);
+        const value = colon < 0 ? "" : line.slice(colon + 1).replace(/^ /, "");
+        if (line === "") {
+          if (frame.data.length) yield { ...frame, data: JSON.parse(frame.data.join("\n")) as unknown };
+          frame = { event: "message", data: [] };
+        } else if (field === "data") frame.data.push(value);
+        else if (field === "event") frame.event = value;
+        else if (field === "id" && /^\d+$/.test(value)) frame.id = Number(value);
+      }
+    }
+  } finally {
+    release();
+    await reader.cancel().catch(() => undefined);
+    stop.abort();
+  }
+}

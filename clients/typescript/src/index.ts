@@ -1,0 +1,221 @@
+import { type EventOptions, type EventWithCursor, changes, observations, sessionEvents } from "./events.js";
+import { type CallArguments, type ClientOptions, Connection, type OperationName, type RequestOptions } from "./http.js";
+import type * as api from "./types.js";
+
+export type { EventOptions, EventWithCursor } from "./events.js";
+export {
+  type CallArguments,
+  type ClientOptions,
+  ConnectionError,
+  type OperationName,
+  ProblemError,
+  type RequestOptions,
+} from "./http.js";
+export { SessionStore, type Snapshot } from "./store.js";
+export type * as api from "./types.js";
+
+/** Text, or parts: text, pictures and files. */
+export type Content = api.SayBody["content"];
+/** Decision of an approval. */
+export type Decision = api.PostDecisionBody;
+
+export interface SendOptions extends Omit<api.SayBody, "content" | "message_id">, RequestOptions {
+  /** Id of the message. A repeated id is the same message. Default: a new one. */
+  id?: string;
+}
+
+/** The gateway of one or more agents. */
+export class Client {
+  readonly connection: Connection;
+
+  constructor(options: ClientOptions) {
+    this.connection = new Connection(options);
+  }
+
+  /** Call any operation of the API by its name in the OpenAPI document. */
+  call<N extends OperationName>(name: N, given: CallArguments<N>): Promise<api.Operations[N]["answer"]> {
+    return this.connection.call(name, given);
+  }
+
+  /** Create a session of an agent. With an `id`, a repeated call returns the same session. */
+  async createSession(options: api.PostSessionBody & { id?: string } & RequestOptions): Promise<Session> {
+    const { id, signal, idempotencyKey, headers, wait: _, ...body } = options;
+    const request = defined({ signal, idempotencyKey, headers });
+    const made =
+      id === undefined
+        ? await this.call("post_session", { body, ...request })
+        : await this.connection.call("put_session", { path: { id }, body, ...request });
+    return new Session(this, made.id, made.agent);
+  }
+
+  /** Return a handle of an existing session. Nothing is sent. `agent` is needed only if several agents have this id. */
+  session(id: string, agent?: string): Session {
+    return new Session(this, id, agent);
+  }
+
+  /** Return a page of the sessions that the token may access, the last changed first. */
+  sessions(query: NonNullable<api.Operations["list_sessions"]["query"]> = {}): Promise<api.SessionSummaryPage> {
+    return this.call("list_sessions", { query });
+  }
+
+  /** Return the running agents. */
+  async agents(): Promise<api.Agent[]> {
+    return (await this.call("list_agents", {})).items;
+  }
+
+  /** Return open approvals, the oldest first. */
+  approvals(query: NonNullable<api.Operations["get_approvals"]["query"]> = {}): Promise<api.ApprovalPage> {
+    return this.call("get_approvals", { query });
+  }
+
+  /** Decide an approval of any session. */
+  async decide(approvalId: string, decision: Decision): Promise<void> {
+    await this.call("post_decision", { path: { id: approvalId }, body: decision });
+  }
+
+  /** Return owner and scopes of the token. */
+  me(): Promise<api.Identity> {
+    return this.call("get_me", {});
+  }
+
+  /** Follow the changes in all sessions; `watch` names the kinds: `heads`, `agents`, `approvals`, `errors`. */
+  changes(watch: ReadonlyArray<"heads" | "agents" | "approvals" | "errors">, signal?: AbortSignal): AsyncGenerator<api.ChangeEvent, void, undefined> {
+    return changes(this.connection, watch.join(","), signal);
+  }
+}
+
+/** A session. The object holds no connection and need not be closed. */
+export class Session {
+  constructor(
+    readonly client: Client,
+    readonly id: string,
+    readonly agent?: string,
+  ) {}
+
+  get #path() {
+    return { path: { id: this.id }, ...(this.agent === undefined ? {} : { query: { agent: this.agent } }) };
+  }
+
+  /** Return the current state of the session. */
+  async get(): Promise<api.Session> {
+    return (await this.client.call("get_session", this.#path)) as api.Session;
+  }
+
+  /** Send a message, and return when it is accepted; with `wait`, after at most so many seconds when it has ended. */
+  send(content: Content, options: SendOptions = {}): Promise<api.MessageStatus> {
+    const { id, signal, idempotencyKey, headers, wait, ...body } = options;
+    return this.client.call("say", {
+      ...this.#path,
+      body: { ...body, content },
+      ...defined({ signal, headers, wait }),
+      idempotencyKey: id ?? idempotencyKey ?? crypto.randomUUID(),
+    });
+  }
+
+  /**
+   * Send a message, and wait until it is answered, has failed, or waits for approvals.
+   *
+   * The status tells which. A failed message is no exception: `outcome.failed` names the kind of the failure.
+   */
+  async chat(content: Content, options: SendOptions = {}): Promise<api.MessageStatus> {
+    let status = await this.send(content, { wait: 60, ...options });
+    while (status.status === "waiting" || status.status === "working") {
+      status = await this.status(status.message_id, { wait: 60, ...defined({ signal: options.signal }) });
+    }
+    return status;
+  }
+
+  /** Return status and outcome of a message; with `wait`, after at most so many seconds when it has ended. */
+  status(messageId: string, options: RequestOptions = {}): Promise<api.MessageStatus> {
+    return this.client.call("get_message", {
+      path: { id: this.id, m: messageId },
+      ...(this.agent === undefined ? {} : { query: { agent: this.agent } }),
+      ...options,
+    });
+  }
+
+  /** Send a message, and yield the events from its record on, until it has ended or waits for approvals. */
+  async *stream(
+    content: Content,
+    options: SendOptions & Pick<EventOptions, "live"> = {},
+  ): AsyncGenerator<EventWithCursor, void, undefined> {
+    const { live, ...rest } = options;
+    const sent = await this.send(content, rest);
+    const given: EventOptions = { after: sent.cursor, live: live ?? ["token", "progress"] };
+    if (options.signal) given.signal = options.signal;
+    let turn: string | null = null;
+    for await (const event of this.events(given)) {
+      yield event;
+      if (event.event === "ended" && event.data.message_id === sent.message_id) return;
+      if (event.event === "turn" && event.data.phase === "started") {
+        if (!event.data.joins) turn = event.data.turn;
+        if (event.data.message_id === sent.message_id) turn = event.data.turn;
+      }
+      if (event.event === "turn" && event.data.phase === "suspended" && event.data.turn === turn) {
+        const known = await this.status(sent.message_id);
+        if (known.status === "suspended") return;
+      }
+    }
+  }
+
+  /** Yield the events of the session, each once, also across lost connections. Ends when the session is closed. */
+  events(options: EventOptions = {}): AsyncGenerator<EventWithCursor, void, undefined> {
+    return sessionEvents(this.client.connection, defined({ id: this.id, agent: this.agent }), options);
+  }
+
+  /** Yield the observations of the session: intents, plans, thoughts, tools, answers and errors. */
+  observations(
+    options: Parameters<typeof observations>[2] = {},
+  ): AsyncGenerator<api.Observation, void, undefined> {
+    return observations(this.client.connection, defined({ id: this.id, agent: this.agent }), options);
+  }
+
+  /** Return messages of the history: the newest, or those before or after an index. */
+  messages(query: Omit<NonNullable<api.Operations["get_messages"]["query"]>, "agent"> = {}): Promise<api.MessagePage> {
+    return this.client.call("get_messages", {
+      path: { id: this.id },
+      query: { ...query, ...defined({ agent: this.agent }) },
+    });
+  }
+
+  /** Return the open approvals of the session and its child sessions. */
+  async approvals(): Promise<api.Approval[]> {
+    return (await this.client.call("list_of_session", this.#path)).items;
+  }
+
+  /** Approve a tool call; `content` has the values of a form. */
+  approve(approvalId: string, content: api.JSONObject = {}): Promise<void> {
+    return this.client.decide(approvalId, { approve: content });
+  }
+
+  /** Reject a tool call. The model receives the reason. */
+  reject(approvalId: string, reason: string): Promise<void> {
+    return this.client.decide(approvalId, { reject: reason });
+  }
+
+  /** Send the result of a call of a tool that this program runs itself. */
+  async answerCall(callId: string, result: api.AnswerCallBody): Promise<void> {
+    await this.client.call("answer_call", {
+      path: { id: this.id, call: callId },
+      body: result,
+      ...(this.agent === undefined ? {} : { query: { agent: this.agent } }),
+    });
+  }
+
+  /** Interrupt the running turn, or one message. Returns when the turn has ended. */
+  async interrupt(options: api.InterruptBody = {}): Promise<void> {
+    await this.client.call("interrupt", { ...this.#path, body: options });
+  }
+
+  /** Close the session and its child sessions. */
+  async close(): Promise<void> {
+    await this.client.call("close", this.#path);
+  }
+}
+
+/** Return an object without the fields that are undefined. */
+function defined<T extends object>(fields: T): { [K in keyof T]: Exclude<T[K], undefined> } {
+  return Object.fromEntries(Object.entries(fields).filter(([, value]) => value !== undefined)) as {
+    [K in keyof T]: Exclude<T[K], undefined>;
+  };
+}
