@@ -128,7 +128,15 @@ def _of_request(shown: ShownRequest) -> documents.ModelRequestDocument:
         "messages": [
             {"role": each.role, "parts": of_parts(each.parts, shows_foreign=True)} for each in chat.messages
         ],
-        "tools": [{"name": each.name, "description": each.description} for each in chat.tools],
+        "tools": [
+            {"name": each.name, "description": each.description, "parameters": dict(each.parameters)}
+            for each in chat.tools
+        ],
+        "settings": {
+            "temperature": chat.temperature,
+            "max_tokens": chat.max_tokens,
+            "response_format": None if chat.response_format is None else attrs.asdict(chat.response_format),
+        },
         "tokens": shown.estimate,
         "of_messages": shown.messages,
         "memory": shown.memory,

@@ -18,6 +18,7 @@ const PAGES = [
   { name: "Journal", letter: "j", scope: "journal", load: async () => (await import("./pages/journal.js")).Journal },
 ].map((page) => ({ place: page.name.toLowerCase(), ...page }));
 const SESSION = { place: "session", name: "Session", load: async () => (await import("./pages/session.js")).Session };
+const TRACE = { place: "trace", name: "Trace", load: async () => (await import("./pages/trace.js")).Trace };
 const NEW = { place: "new", name: "New session", load: async () => (await import("./pages/new-session.js")).NewSession };
 const KEYS = [
   ["/", "find sessions by the beginning of the id, or by owner:ada state:suspended agent:clerk"],
@@ -26,6 +27,8 @@ const KEYS = [
   ["j, k, Enter", "down, up, open (list of sessions)"],
   ["a, e, w, r", "approve, edit, answer, reject (pending approval)"],
   ["[, ], F", "previous record, next record, fork (journal)"],
+  ["[, ], ↑, ↓", "previous turn, next turn, select a span (trace)"],
+  ["+, -, 0, ←, →", "zoom in, zoom out, whole turn, earlier, later (trace)"],
   ["?", "these keys"],
 ];
 
@@ -156,7 +159,7 @@ function Frame({ onOut }) {
   };
   const listed = PAGES.find((each) => each.place === at.parts[0]) || PAGES[1];
   useEffect(() => document.querySelector("nav [aria-current]")?.scrollIntoView({ block: "nearest", inline: "nearest" }), [listed]);
-  const page = at.parts[0] === NEW.place ? NEW : listed.place === "sessions" && at.parts[1] ? SESSION : listed;
+  const page = at.parts[0] === NEW.place ? NEW : listed.place === "sessions" && at.parts[1] ? (at.parts[2] === TRACE.place ? TRACE : SESSION) : listed;
   const find = (event) => {
     event.preventDefault();
     location.hash = `#/sessions?q=${encodeURIComponent(new FormData(event.target).get("q"))}`;
@@ -183,7 +186,7 @@ function Frame({ onOut }) {
     <main id="main" tabindex="-1">
       ${!token.data && !token.error && html`<${Loading} what=${page.name.toLowerCase()} />`}
       ${token.error && !token.data && html`<${Failed} error=${token.error} what="Permissions of the token" again=${token.again} />`}
-      ${token.data && html`<${Shown} key=${page === SESSION ? at.parts[1] + at.query.agent : page.place} page=${page} id=${at.parts[1]} agent=${at.query.agent} parts=${at.parts} query=${at.query} now=${now.data} asked=${asked} failed=${failed} />`}
+      ${token.data && html`<${Shown} key=${page === SESSION || page === TRACE ? page.place + at.parts[1] + at.query.agent : page.place} page=${page} id=${at.parts[1]} agent=${at.query.agent} parts=${at.parts} query=${at.query} now=${now.data} asked=${asked} failed=${failed} />`}
     </main>
     ${help && html`<${Help} onClose=${() => setHelp(false)} />`}
     ${refused && html`<${Modal} label="Sign in"><${SignIn} message="The key is unknown or has expired." onKey=${signedIn} /></${Modal}>`}`;

@@ -183,3 +183,9 @@ export function sessionLink(session) {
 export function journalLink(session, at) {
   return `#/journal/${encodeURIComponent(session.id)}?agent=${encodeURIComponent(session.agent)}${at ? `&at=${at}` : ""}`;
 }
+
+// The trace of a turn; of the last turn without one. The record of its message makes it quick to find in a long session.
+export function traceLink(session, turn) {
+  const record = turn?.parts.find((each) => each.kind === "said")?.record;
+  return `#/sessions/${encodeURIComponent(session.id)}/trace?agent=${encodeURIComponent(session.agent)}${turn ? `&turn=${encodeURIComponent(turn.id)}` : ""}${record ? `&at=${record}` : ""}`;
+}

@@ -185,6 +185,8 @@ def _answer_row(record: AgentMessageRecord) -> tuple[str, Data]:
         "model": record.model,
         "usage": of_usage(record.usage),
         "seconds": record.seconds,
+        "waited": record.waited,
+        "repairs": record.repairs,
         "cut": message.cut,
         **of_label(message.label),
     }

@@ -21,7 +21,14 @@ WAIT = """new Promise(done => {
   };
   look();
 })"""
-NAMED = {"Tab": (9, ""), "Enter": (13, "\r"), "Escape": (27, ""), "ArrowRight": (39, "")}
+NAMED = {
+    "Tab": (9, ""),
+    "Enter": (13, "\r"),
+    "Escape": (27, ""),
+    "ArrowRight": (39, ""),
+    "ArrowUp": (38, ""),
+    "ArrowDown": (40, ""),
+}
 """Keys that are no characters: their codes, and the texts that they make."""
 GO = """new Promise(done => {
   const before = location.href;

@@ -27,6 +27,7 @@ PAGES = {
     "sessions": "#/sessions",
     "new": "#/new?agent=clerk",
     "session": "#/sessions/invoice-4711?agent=clerk",
+    "trace": "#/sessions/invoice-4711/trace?agent=clerk",
     "approvals": "#/approvals",
     "errors": "#/errors",
     "schedules": "#/schedules",

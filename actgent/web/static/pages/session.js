@@ -3,7 +3,7 @@
 import { Component } from "../vendor/preact.js";
 import { useEffect, useLayoutEffect, useRef, useState } from "../vendor/hooks.js";
 import { ask, get, may, path } from "../api.js";
-import { Ago, Empty, Failed, Live, Loading, Tag, count, counted, html, journalLink, lasted, money, sessionLink, usePolled } from "../parts.js";
+import { Ago, Empty, Failed, Live, Loading, Tag, count, counted, html, journalLink, lasted, money, sessionLink, traceLink, usePolled } from "../parts.js";
 import { Markdown } from "../markdown.js";
 import { Decision } from "./approvals.js";
 import { MessageBox, contentOf, filesOf, useFiles, useRequestId } from "./compose.js";
@@ -98,7 +98,8 @@ function Turn({ turn, session, growing, onDone, number }) {
     <div class="about"><b>Turn ${number}</b> <${Ago} at=${turn.at} /><${Tag} state=${turn.phase} />
       <span class="sp"></span>
       <span>${counted(turn.calls, "model call")}</span><span>${counted(turn.tokens, "token")}</span><span>${money(turn.cost)}</span>
-      ${seconds !== null && html`<span>${lasted(seconds * 1000)}</span>`}</div>
+      ${seconds !== null && html`<span>${lasted(seconds * 1000)}</span>`}
+      <a href=${traceLink(session, turn)} aria-label=${`Trace of turn ${number}`.trim()}>Trace</a></div>
     ${turn.parts.map((part, place) => html`<${Part} key=${place} part=${part} session=${session} onDone=${onDone} />`)}
     ${OVER.includes(turn.phase) && html`<${Feedback} turn=${turn} session=${session} />`}
     ${growing && html`<div class="msg"><b>${session.agent}</b><div><${Markdown} text=${growing.text} /><span class="caret"></span></div></div>`}
@@ -137,11 +138,11 @@ function Turns({ story, isWhole, session, onDone }) {
 // The state of the program. Names that begin with an underscore belong to actgent.
 const visible = (state) => Object.fromEntries(Object.entries(state).filter(([name]) => !name.startsWith("_")));
 
-function Timeline({ turn }) {
+function Timeline({ turn, session }) {
   if (!turn?.spans.length) return null;
   const begin = Math.min(...turn.spans.map((each) => each.begin));
   const whole = Math.max(1, Math.max(...turn.spans.map((each) => each.end)) - begin);
-  return html`<section class="panel" aria-label="Timeline of the last turn"><h2>Timeline <span class="dim">the last turn</span></h2>
+  return html`<section class="panel" aria-label="Timeline of the last turn"><h2>Timeline <span class="dim">the last turn</span><span class="sp"></span><a href=${traceLink(session, turn)}>Open the trace</a></h2>
     <div class="tl">
       ${turn.spans.map(
         (each) => html`<span>${each.label}</span>
@@ -254,6 +255,7 @@ export function Session({ id, agent }) {
       <span class="sp"></span><div class="row"><${Tag} state=${status} />
       <${Live} live=${link.live} again=${link.again} words=${story?.closed ? "ended" : undefined} />
       ${may("journal") && html`<a class="btn" href=${journalLink(about)}>Journal</a>`}
+      <a class="btn" href=${traceLink(about, story?.turns.at(-1))}>Trace</a>
       ${STOPPABLE.includes(status) && may("chat") && html`<button class="btn bad" onClick=${stop}>Stop</button>`}
       ${status !== "closed" && may("chat") && html`<button class="btn" onClick=${close}>Close</button>`}</div></div>
     ${failure && html`<p class="err" role="alert">${failure.message}</p>`}
@@ -270,7 +272,7 @@ export function Session({ id, agent }) {
       ${(may("chat") || status === "closed") && html`<${Say} id=${id} agent=${about.agent} closed=${status === "closed"} />`}
     </section>
     <div class="stack">
-      <${Timeline} turn=${story?.turns.at(-1)} />
+      <${Timeline} turn=${story?.turns.at(-1)} session=${about} />
       <section class="panel" aria-label="Session"><h2>Session</h2><div class="b"><dl class="kv">
         <dt>Agent</dt><dd>${about.agent}</dd><dt>Owner</dt><dd>${about.owner}</dd>
         ${about.mode && html`<dt>Mode</dt><dd>${about.mode}</dd>`}

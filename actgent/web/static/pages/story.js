@@ -22,31 +22,40 @@ const APPLY = {
   turn(story, data, turn) {
     if (data.phase === "started") {
       turn.began = data.at;
-      span(turn, "in the inbox", "queue", turn.accepted, data.at);
+      span(turn, "in the inbox", "queue", turn.accepted, data.at, { key: "inbox" });
     }
-    if (data.phase === "suspended") turn.asked = data.at;
-    if (data.phase === "resumed") span(turn, "a person", "person", turn.asked, data.at);
+    if (data.phase === "suspended") [turn.asked, turn.waitsFor] = [data.at, data.waits_for];
+    if (data.phase === "resumed") {
+      span(turn, "suspended", "person", turn.asked, data.at, { key: `suspended-${turn.spans.length}`, waitsFor: turn.waitsFor });
+      turn.asked = null;
+    }
     turn.phase = data.phase === "suspended" ? "suspended" : "working";
   },
-  answer(story, data, turn) {
+  answer(story, data, turn, record) {
     story.growing = null;
     turn.calls += 1;
     turn.tokens += data.usage.total.input_tokens + data.usage.total.output_tokens;
     turn.cost = turn.cost === null || data.usage.total.cost === null ? null : turn.cost + data.usage.total.cost;
     const end = Date.parse(data.at);
-    if (data.seconds) span(turn, `model · ${turn.calls}`, "model", end - data.seconds * 1000, end);
+    const begun = Math.max(Date.parse(turn.began) || 0, end - data.seconds * 1000); // times of records are rounded to milliseconds
+    if (data.seconds) span(turn, `model · ${turn.calls}`, "model", begun, end, { key: `model-${record}`, record, data });
+    if (data.waited >= 0.001) span(turn, "rate limit", "limit", begun, begun + data.waited * 1000, { key: `limit-${record}`, within: `model-${record}` });
     if (data.text) turn.parts.push({ kind: "answer", id: data.message_id, text: data.text, cut: data.cut });
     for (const call of data.calls) {
-      const part = { kind: "call", call, result: null, begun: end };
+      const part = { kind: "call", call, result: null, begun: end, answer: record };
       story.calls[call.id] = part;
       turn.parts.push(part);
     }
   },
-  result(story, data, turn) {
+  tools(story, data) {
+    for (const id of data.call_ids) if (story.calls[id]) story.calls[id].begun = Date.parse(data.at);
+  },
+  result(story, data, turn, record) {
     const part = story.calls[data.call_id];
     if (part) {
       part.result = data;
-      span(turn, data.tool, "tool", part.begun, data.at);
+      const failed = data.status !== "success";
+      span(turn, data.tool, failed ? "tool bad" : "tool", part.begun, data.at, { key: `call-${data.call_id}`, record, data, call: part.call });
     } else turn.parts.push({ kind: "call", call: { id: data.call_id, name: data.tool, arguments: {} }, result: data });
   },
   reply(story, data, turn) {
@@ -64,7 +73,8 @@ const APPLY = {
     const part = turn.parts.find((each) => each.kind === "approval" && each.approval.id === data.id);
     if (!part) return;
     Object.assign(part, { word: data.word, by: data.by });
-    if (story.calls[part.approval.call_id]) story.calls[part.approval.call_id].waits = false;
+    span(turn, `approval of ${part.approval.tool}`, "person", part.approval.at, data.at, { key: `approval-${data.id}`, data: { ...part.approval, word: data.word, by: data.by } });
+    if (story.calls[part.approval.call_id]) Object.assign(story.calls[part.approval.call_id], { waits: false, begun: Date.parse(data.at) });
   },
   state: (story, data) => Object.assign(story.state, data.changes || {}),
   ended(story, data) {
@@ -72,7 +82,7 @@ const APPLY = {
     story.growing = null;
     turn.phase = data.failed ? "failed" : "answered";
     turn.ended = data.at;
-    if (data.failed === "model") span(turn, `model · ${turn.calls + 1} failed`, "model", lastEnd(turn), data.at); // a failed call has no record
+    if (data.failed === "model") span(turn, `model · ${turn.calls + 1} failed`, "model bad", lastEnd(turn), data.at, { key: "failed", failure: data }); // a failed call has no record
     if (data.failed) turn.parts.push({ kind: "failed", failed: data.failed, words: data.error?.words || data.error?.class || "" });
   },
   feedback(story, data) {
@@ -97,9 +107,9 @@ function grow(story, data, turn) {
   story.growing = { turn: turn?.id, text: shown.slice(0, data.begin || 0) + data.text };
 }
 
-function span(turn, label, kind, from, to) {
+function span(turn, label, kind, from, to, more) {
   const [begin, end] = [from, to].map((each) => (typeof each === "string" ? Date.parse(each) : each));
-  if (begin && end >= begin) turn.spans.push({ label, kind, begin, end });
+  if (begin && end >= begin) turn.spans.push({ label, kind, begin, end, ...more });
 }
 
 // The end of the last span of a turn, or the time at which the turn began.

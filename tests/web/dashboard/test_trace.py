@@ -1,0 +1,183 @@
+"""The trace of a turn on the dashboard: all its spans, their details, zoom and keys."""
+
+import pytest
+
+from actgent import BareAgent, ProviderUnavailable, ScriptedLLM, ToolCall, tool
+
+from .test_dashboard import link_of
+
+SPANS = "[...document.querySelectorAll('.span')].map(each => each.querySelector('.cut').textContent)"
+DEPTHS = "[...document.querySelectorAll('.span')].map(each => Number(/ d(\\d)/.exec(each.className)[1]))"
+DETAIL = "document.querySelector('.detail').innerText"
+CLICK = "[...document.querySelectorAll('.span')].find(each => each.querySelector('.cut').textContent === %r).click()"
+OPEN = (
+    "[...document.querySelectorAll('.detail summary')].find(each => each.textContent.startsWith(%r)).click()"
+)
+
+
+@tool
+async def weigh(what: str) -> str:
+    """Weigh a thing."""
+    return "2 kg " * 1500
+
+
+@tool
+async def fail(what: str) -> str:
+    """Fail."""
+    raise RuntimeError(f"no {what}")
+
+
+@tool(approval=True)
+async def send(place: str) -> str:
+    """Send it."""
+    return f"sent to {place}"
+
+
+def team():
+    packer = BareAgent(
+        "packer",
+        llm=ScriptedLLM([ToolCall("weigh", {"what": "box"}), "Packed."], repeat=True),
+        tools=[weigh],
+        goal="pack",
+    )
+    script = [
+        [ToolCall("packer", {"task": "pack it"}), ToolCall("fail", {"what": "tape"})],
+        ToolCall("send", {"place": "mars"}),
+        "All **done**.",
+        "Again.",
+        ProviderUnavailable("503"),
+    ]
+    return [
+        BareAgent("lead", llm=ScriptedLLM(script), tools=[packer.as_tool(), fail, send], temperature=0.25)
+    ]
+
+
+@pytest.fixture
+async def traced(serving, screen):
+    """A session with a turn that waits for an approval, and what sends further messages; the trace is shown."""
+    async with serving(agents=team()) as served, served.client("root") as client:
+        await client.put("/v1/sessions/s1", json={"agent": "lead"})
+
+        async def say(words):
+            await client.post(
+                "/v1/sessions/s1/messages", json={"content": words}, headers={"prefer": "wait=20"}
+            )
+
+        await say("pack and send")
+        await screen.open(link_of(served))
+        await screen.until("document.querySelector('tbody a')")
+        await screen.go("#/sessions/s1/trace?agent=lead")
+        await screen.until("document.querySelector('.span')")
+        yield client, say
+
+
+async def approve(client):
+    (waiting,) = (await client.get("/v1/approvals")).json()["items"]
+    await client.post(f"/v1/approvals/{waiting['id']}/decision", json={"approve": {}})
+
+
+async def test_all_spans_of_a_turn_are_shown(traced, screen):
+    """Model calls, tools, the turn of the child session, failures, suspension and approval; open ones grow to ended ones."""
+    client, _ = traced
+    begin = ["in the inbox", "model · 1", "packer", "session of packer", "in the inbox", "model · 1", "weigh", "model · 2", "fail, failed", "model · 2"]  # fmt: skip
+    waits = ["suspended, not ended", "approval of send, not ended"]
+    assert await screen.run(SPANS) == [*begin, *waits]
+    assert await screen.run(DEPTHS) == [0, 0, 0, 1, 2, 2, 2, 2, 0, 0, 0, 1]
+    await approve(client)
+    await screen.until(f"{SPANS}.at(-1) === 'model · 3'")
+    assert await screen.run(SPANS) == [*begin, "suspended", "approval of send", "send", "model · 3"]
+    await screen.until("document.querySelector('.head .tag').textContent === 'answered'")
+
+
+async def test_details_show_what_was_sent_and_received(traced, screen):
+    """A model call shows tokens, cost, request with settings and schemas, and record; a tool its arguments and whole result."""
+    await screen.run(CLICK % "model · 1")
+    await screen.until(f"{DETAIL}.includes('Input tokens')")
+    for words in ("Model", "Stop reason", "Cost", "Calls packer", '"task": "pack it"', "Calls fail"):
+        assert words in await screen.run(DETAIL), words
+    assert screen.asked("/request") == 0
+    await screen.run(OPEN % "Request as")
+    await screen.until(f"{DETAIL}.includes('Tool packer')")
+    shown = await screen.run(DETAIL)
+    for words in ('"temperature": 0.25', "1. user", "pack and send", '"required": [', "Tool send"):
+        assert words in shown, words
+    await screen.run(OPEN % "Answer as")
+    await screen.until(f"{DETAIL}.includes('\"stop\"')")
+    await screen.run(CLICK % "weigh")
+    await screen.until(f'{DETAIL}.includes(\'"what": "box"\')')
+    await screen.run(OPEN % "The whole result")
+    await screen.until(f"document.querySelector('.detail').innerText.length > {5 * 1500}")
+    await screen.run(CLICK % "fail, failed")
+    await screen.until(f"{DETAIL}.includes('no tape')")
+    await screen.run(CLICK % "approval of send, not ended")
+    await screen.until(f"{DETAIL}.includes('mars') && {DETAIL}.includes('open')")
+    await screen.run(CLICK % "session of packer")
+    await screen.until(f"{DETAIL}.includes('pack it')")
+    await screen.run("[...document.querySelectorAll('.detail a')].at(-1).click()")
+    await screen.until(f"{SPANS}.join() === 'in the inbox,model · 1,weigh,model · 2'")
+
+
+async def test_keys_select_zoom_and_change_the_turn(traced, screen):
+    """Arrow keys select spans, + - 0 zoom, and [ ] go to the previous and the next turn."""
+    client, say = traced
+    await approve(client)
+    await say("again")
+    await say("and again")
+    await screen.until("document.querySelector('.head .tag').textContent === 'answered'")
+    await screen.run("document.querySelector('.span').focus()")
+    for _ in range(3):
+        await screen.press("ArrowDown")
+    await screen.until("document.querySelector('.span[aria-pressed=true] .cut').textContent === 'session of packer'")  # fmt: skip
+    await screen.press("ArrowUp")
+    await screen.until(f"{DETAIL}.startsWith('packer')")
+    width = "Number(document.querySelectorAll('.span rect')[2].getAttribute('width'))"
+    before = await screen.run(width)
+    await screen.press("+", "+")
+    await screen.until(f"{width} > {before} * 2")
+    await screen.press("-")
+    await screen.press("0")
+    await screen.until(f"Math.abs({width} - {before}) < 0.001")
+    await screen.until("![...document.querySelectorAll('.head button')].at(-1).disabled")
+    await screen.press("]")
+    await screen.until("document.querySelector('.facts .cut').textContent === 'again'")
+    await screen.until(f"{SPANS}.join() === 'in the inbox,model · 1'")
+    await screen.press("]")
+    await screen.until(f"{SPANS}.join() === 'in the inbox,model · 1 failed, failed'")
+    await screen.until("document.querySelector('.head .tag').textContent === 'failed'")
+    await screen.press("[")
+    await screen.until("document.querySelector('.facts .cut').textContent === 'again'")
+    await screen.press("[")
+    await screen.until(f"{SPANS}.length === 14")
+    await screen.press("[")
+    await screen.until(
+        "document.querySelector('main [role=status]').textContent === 'This is the first turn.'"
+    )
+
+
+async def test_each_turn_links_to_its_trace(traced, screen):
+    """The session page has a link for each turn, which opens the trace of that turn."""
+    client, say = traced
+    await approve(client)
+    await say("again")
+    await screen.go("#/sessions/s1?agent=lead")
+    await screen.until("document.querySelectorAll('.turn .about a').length === 2")
+    await screen.run("document.querySelector('.turn .about a').click()")
+    await screen.until(f"{SPANS}.length === 14")
+    await screen.run("history.back()")
+    await screen.until("document.querySelectorAll('.turn .about a').length === 2")
+    await screen.run("document.querySelectorAll('.turn .about a')[1].click()")
+    await screen.until(f"{SPANS}.join() === 'in the inbox,model · 1'")
+
+
+async def test_trace_without_the_scope_journal(serving, screen):
+    """Without the scope the spans and details are there, and the request and the record are absent."""
+    async with serving(agents=team()) as served, served.client() as ada:
+        await ada.put("/v1/sessions/s1", json={"agent": "lead"})
+        await ada.post("/v1/sessions/s1/messages", json={"content": "go"}, headers={"prefer": "wait=20"})
+        await screen.open(link_of(served, "watcher"))
+        await screen.until("document.querySelector('tbody a')")
+        await screen.go("#/sessions/s1/trace?agent=lead")
+        await screen.until("document.querySelector('.span')")
+        await screen.run(CLICK % "model · 1")
+        await screen.until(f"{DETAIL}.includes('Input tokens')")
+        assert await screen.run("document.querySelectorAll('.detail summary').length") == 0
