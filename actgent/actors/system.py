@@ -142,10 +142,11 @@ class ActorSystem:
 
     async def finish_unused(self) -> None:
         """End the actors that were not used, concurrently. The system ends all others by cancelling their tasks."""
-        with trio.CancelScope(shield=True):
-            async with trio.open_nursery() as nursery:
-                for cell in self._context.unused():
-                    nursery.start_soon(cell.finish)
+        if unused := [*self._context.unused()]:
+            with trio.CancelScope(shield=True):
+                async with trio.open_nursery() as nursery:
+                    for cell in unused:
+                        nursery.start_soon(cell.finish)
 
     @property
     def dead_letters(self) -> tuple[DeadLetter, ...]:

@@ -107,6 +107,7 @@ from .runs import (
 from .session import DeliveryHandler, Session, SessionHandler, context_of, face_of
 from .teams import AgentRef, AgentTool, HandoffTool, limited
 from .validation import (
+    AgentBounds,
     check_arguments,
     check_call_rule,
     check_each_seconds,
@@ -278,20 +279,23 @@ class Agent(Generic[DataT_co, DepsT]):
         self.name = name
         self._failure_logger = FailureLogger(name, debug=debug)
         self.limits = limits or Limits()
-        self.grace, self._thread_grace = grace, thread_grace
+        self.grace = grace
         self.on_busy = check_rule(on_busy)
-        self._handler_timeout = handler_timeout
-        self._parallel_tools = check_flag("parallel_tools", parallel_tools)
-        self._max_threads = at_least_one("max_threads", max_threads)
-        self.inbox_bounds: dict[str, int] = {
-            "concurrency": at_least_one("max_concurrent_sessions", max_concurrent_sessions),
-            "urgent_concurrency": at_least_one("max_urgent_sessions", max_urgent_sessions),
-            "capacity": at_least_one("inbox_capacity", inbox_capacity),
-            "session_capacity": at_least_one("session_inbox_capacity", session_inbox_capacity),
-            "urgent_capacity": at_least_one("urgent_inbox_capacity", urgent_inbox_capacity),
-            "capacity_bytes": at_least_one("inbox_bytes", inbox_bytes),
-            "message_bytes": at_least_one("message_bytes", message_bytes),
-        }
+        self._bounds = AgentBounds(
+            parallel_tools=check_flag("parallel_tools", parallel_tools),
+            max_threads=at_least_one("max_threads", max_threads),
+            handler_timeout=handler_timeout,
+            thread_grace=thread_grace,
+            inbox={
+                "concurrency": at_least_one("max_concurrent_sessions", max_concurrent_sessions),
+                "urgent_concurrency": at_least_one("max_urgent_sessions", max_urgent_sessions),
+                "capacity": at_least_one("inbox_capacity", inbox_capacity),
+                "session_capacity": at_least_one("session_inbox_capacity", session_inbox_capacity),
+                "urgent_capacity": at_least_one("urgent_inbox_capacity", urgent_inbox_capacity),
+                "capacity_bytes": at_least_one("inbox_bytes", inbox_bytes),
+                "message_bytes": at_least_one("message_bytes", message_bytes),
+            },
+        )
         known = forms_of(instructions)
         all_types = validate_types((*types_from(known), *types_of(types)))
         policy = check_policy(policy)
@@ -321,8 +325,7 @@ class Agent(Generic[DataT_co, DepsT]):
         check_system_prompt(system_prompt, body=body)
         templates = own_templates(assistant=assistant_prompt, user=user_prompt)
         self.prompts = self._make_prompts(prompt, system_prompt, templates)
-        self.system_prompt = self.prompts.system_prompt()
-        """System prompt of sessions without a layer. Of a prompt that changes with the session, only its fixed beginning."""
+        self.prompts.system_prompt()  # raises now if the template is invalid
         check_reducers(reducers)
         self._reducers, self._state_check = reducers, None if state is None else _state_check_of(state)
         self._memory = ShortTermMemory() if memory is None else memory_of(memory)
@@ -373,6 +376,11 @@ class Agent(Generic[DataT_co, DepsT]):
         )
         prompts.check()
         return prompts
+
+    @property
+    def system_prompt(self) -> str:
+        """System prompt of sessions without a layer. Of a prompt that changes with the session, only its fixed beginning."""
+        return self.prompts.system_prompt()
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r}>"
@@ -581,6 +589,11 @@ class Agent(Generic[DataT_co, DepsT]):
     def model_clients(self) -> Mapping[str, LLM]:
         """Model clients of the agent by role; `default` is the one of `llm=`. Names and settings are converted to clients."""
         return self._models.open()
+
+    @property
+    def inbox_bounds(self) -> Mapping[str, int]:
+        """Bounds of the agent's inbox, by the parameters of `PriorityInbox`."""
+        return self._bounds.inbox
 
     async def open_toolsets(self, runtime: Runtime) -> None:
         """Connect the toolsets of the agent. `Runtime.start` calls this method; messages are processed after it.
@@ -1130,9 +1143,9 @@ class Agent(Generic[DataT_co, DepsT]):
         if self._host is not None:
             raise ConfigurationError(f"agent {self.name!r} runs already: one block at a time")
         async with AsyncExitStack() as block:
-            max_threads = max(RUNTIME_THREADS, self._max_threads)
+            max_threads = max(RUNTIME_THREADS, self._bounds.max_threads)
             runtime = await block.enter_async_context(
-                open_runtime(max_threads=max_threads, thread_grace=self._thread_grace)
+                open_runtime(max_threads=max_threads, thread_grace=self._bounds.thread_grace)
             )
             await runtime.start(self)
             self._block = block.pop_all()
@@ -1288,8 +1301,8 @@ class Agent(Generic[DataT_co, DepsT]):
             models=self.model_clients,
             tools=self.tools,
             given_tools=self._initial_tools(),
-            threads=self._max_threads,
-            parallel_tools=self._parallel_tools,
+            threads=self._bounds.max_threads,
+            parallel_tools=self._bounds.parallel_tools,
             approval=self.approval_rule,
             policy=runtime.policy if self.policy is None else self.policy,
             access=(*([] if self.modes is None else [self.modes.refusal]), *self._access_rules()),
@@ -1298,8 +1311,8 @@ class Agent(Generic[DataT_co, DepsT]):
             guards=self._guards,
             router=self._route,
             failure_logger=self._failure_logger,
-            handler_timeout=self._handler_timeout,
-            bounds=self.inbox_bounds,
+            handler_timeout=self._bounds.handler_timeout,
+            bounds=self._bounds.inbox,
         )
 
     async def _stopped(self, runtime: Runtime) -> None:

@@ -3,6 +3,8 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import attrs
+
 from actgent.control.arguments import at_least_one, check_id, check_limits, check_seconds
 from actgent.errors import ConfigurationError, nearest
 from actgent.labels import Policy
@@ -93,6 +95,18 @@ def memory_of(memory: MemoryLike) -> Memory:
 
     manage: Any = getattr(memory, "manage_history", memory)
     return ManagedMemory(manage)
+
+
+@attrs.frozen(kw_only=True)
+class AgentBounds:
+    """Bounds of one agent's work. They are one object, because CPython stores objects of up to 29 attributes in less memory."""
+
+    inbox: Mapping[str, int]
+    """Bounds of the inbox, by the parameters of `PriorityInbox`."""
+    parallel_tools: bool
+    max_threads: int
+    handler_timeout: float
+    thread_grace: float
 
 
 def check_each_seconds(**seconds: float) -> None:

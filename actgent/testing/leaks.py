@@ -14,9 +14,11 @@ from typing import Self
 import attrs
 import trio
 
+from actgent.turns.watchdog import THREAD_NAME
+
 _FD = Path("/proc/self/fd")
-_IDLE_WORKER = re.compile(r"Trio thread \d+")
-"""Name of an idle trio worker thread. trio keeps such threads for 10 s; busy ones have the name of their function."""
+_IDLE_WORKER = re.compile(rf"Trio thread \d+|{THREAD_NAME}")
+"""Names of threads that end soon: idle trio workers, which trio keeps for 10 s, and the watchdog of actgent."""
 
 _Found = dict[Hashable, Callable[[], str]]
 """Open resources by key, each with a function that describes it."""

@@ -113,8 +113,8 @@ class ToolRegistry:
                 f"or correct the name (registered tools: {', '.join(self._own_tools) or 'none'})"
             )
 
-    def add(self, candidate: Tool | ToolProtocol, *, last: bool = False) -> None:
-        """Append a tool or tool-like object; `last` puts it after the tools of toolsets.
+    def add(self, candidate: Tool | ToolProtocol) -> None:
+        """Append a tool or tool-like object.
 
         Raises:
             DuplicateTool: The registry has a tool of this name.
@@ -125,8 +125,12 @@ class ToolRegistry:
         if tool.name in self._own_tools:
             raise DuplicateTool(tool.name)
         self._own_tools[tool.name] = tool
-        if last:
-            self._last_name = tool.name
+        self._merge()
+
+    def add_last(self, tool: Tool) -> None:
+        """Add a valid tool of actgent after the tools of toolsets. The registry has no tool of that name."""
+        self._own_tools[tool.name] = tool
+        self._last_name = tool.name
         self._merge()
 
     def remove(self, name: str) -> None:

@@ -1,7 +1,7 @@
 """Watchdog of the event loop: logs handlers, tools and models that block it, and the number of suppressed log records.
 
-One thread serves all runtimes of the process, and exists only while a runtime is open. The event loop only stores which
-sync handler it calls. If the thread finds the loop inside a tool, a model or an async handler, it schedules a callback
+One thread serves all runtimes of the process. It ends at the first check at which no runtime is open, so a series of short
+runtimes shares one thread. The event loop only stores which sync handler it calls. If the thread finds the loop inside a tool, a model or an async handler, it schedules a callback
 on the loop; the loop is blocked if the callback does not run.
 """
 
@@ -22,6 +22,7 @@ from actgent.support.logs import LogVariable, logger_of, summarise
 
 _log = logger_of(__name__)
 
+THREAD_NAME = "actgent watchdog"
 INTERVAL_SECONDS = 0.5
 """Seconds between two checks whether the event loop is blocked."""
 BLOCKED_SECONDS = 1.0
@@ -141,36 +142,36 @@ class _WatchdogThread:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._watches: list[Watch] = []
-        self._done = threading.Event()
         self._thread: threading.Thread | None = None
 
     def add(self, watch: Watch) -> None:
         with self._lock:
             self._watches.append(watch)
-            if self._thread is None:
-                self._done = threading.Event()
-                self._thread = threading.Thread(
-                    target=self._watch, args=(self._done,), name="actgent watchdog", daemon=True
-                )
+            if self._thread is None or not self._thread.is_alive():  # a forked process has no threads
+                self._thread = threading.Thread(target=self._watch, name=THREAD_NAME, daemon=True)
                 self._thread.start()
 
     def remove(self, watch: Watch) -> None:
         with self._lock:
             self._watches.remove(watch)
-            if self._watches:
-                return
-            self._done.set()
-            thread, self._thread = self._thread, None
-        if thread is not None:
-            thread.join()
-        summarise(all_of_them=True)
+            is_last = not self._watches
+        if is_last:
+            summarise(all_of_them=True)
 
-    def _watch(self, done: threading.Event) -> None:
-        while not done.wait(INTERVAL_SECONDS):
+    def _watch(self) -> None:
+        while watches := self._wait():
             now = time.monotonic()
-            for watch in tuple(self._watches):
+            for watch in watches:
                 watch.check(now)
             summarise()
+
+    def _wait(self) -> tuple[Watch, ...]:
+        """Wait until the next check. Return the event loops to check; if there are none, the thread has ended."""
+        time.sleep(INTERVAL_SECONDS)
+        with self._lock:
+            if not self._watches:
+                self._thread = None
+            return tuple(self._watches)
 
 
 _guard = _WatchdogThread()

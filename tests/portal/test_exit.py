@@ -6,7 +6,7 @@ import sys
 import pytest
 
 AGENT = """
-import os, signal, sys, threading, trio
+import os, signal, sys, threading, time, trio
 from actgent import LLM, BareAgent, ScriptedLLM, open_portal
 
 class Slow(LLM):
@@ -132,6 +132,9 @@ before = threading.active_count()
 for _ in range(20):
     with open_portal() as portal:
         portal.start(BareAgent("quick", llm=ScriptedLLM(["Yes."]))).run("Hello")
+ends = time.monotonic() + 10
+while threading.active_count() > before and time.monotonic() < ends:
+    time.sleep(0.05)
 print(threading.active_count() - before, flush=True)
 """)
     assert (told, code) == ("0\n", 0)

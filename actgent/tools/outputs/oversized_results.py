@@ -75,7 +75,7 @@ def offer_read_result(registry: ToolRegistry) -> None:
     """Add `read_result` as the last tool of a registry that has tools, unless it has a tool of that name."""
     has_tools = registry.has_toolsets or bool(registry.specs())
     if has_tools and registry.get(ReadResult.name) is None:
-        registry.add(_READ_RESULT, last=True)
+        registry.add_last(_READ_RESULT)
 
 
 def has_read_result(registry: ToolRegistry) -> bool:
