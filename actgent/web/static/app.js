@@ -15,6 +15,8 @@ const PAGES = [
   { name: "Schedules", letter: "t", load: async () => (await import("./pages/schedules.js")).Schedules },
   { name: "Budgets", letter: "b", load: async () => (await import("./pages/budgets.js")).Budgets },
   { name: "Provider limits", place: "rate-limiters", letter: "l", load: async () => (await import("./pages/rate-limiters.js")).RateLimiters },
+  { name: "Search", letter: "f", load: async () => (await import("./pages/search.js")).Search },
+  { name: "Trends", letter: "r", load: async () => (await import("./pages/trends.js")).Trends },
   { name: "Journal", letter: "j", scope: "journal", load: async () => (await import("./pages/journal.js")).Journal },
 ].map((page) => ({ place: page.name.toLowerCase(), ...page }));
 const SESSION = { place: "session", name: "Session", load: async () => (await import("./pages/session.js")).Session };

@@ -33,6 +33,8 @@ PAGES = {
     "schedules": "#/schedules",
     "budgets": "#/budgets",
     "rate-limiters": "#/rate-limiters",
+    "search": "#/search?q=invoice",
+    "trends": "#/trends",
     "journals": "#/journal",
     "journal": "#/journal/invoice-4711?agent=clerk&at=12",
 }
@@ -135,7 +137,7 @@ async def play(client):
 async def open_scene(client_of):
     """A gateway in which the scene was played; gives its address with the key of an admin."""
     secret, token = new_token("root", owner="root", scopes=("admin",))
-    async with open_runtime(journal="memory:") as runtime:
+    async with open_runtime(journal="memory:", index=True) as runtime:
         for agent in agents():
             await runtime.start(agent)
         limits = GatewayLimits(grace=1, rate=1000, burst=1000)
