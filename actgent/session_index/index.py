@@ -43,6 +43,8 @@ BATCH_RECORDS = 2_000
 """Number of records after which a batch is full."""
 READ_RECORDS = 500
 """Number of records of a session that are read at a time."""
+LAST_STEPS_SECONDS = 5.0
+"""Maximum seconds for which an erasure waits until the index has the last steps."""
 RETRY_SECONDS = 30.0
 """Seconds until the index is compared with the journal again after an error."""
 FEED_STEPS = 20_000
@@ -103,7 +105,8 @@ class SessionIndex:
         """Sessions whose steps are to be added; without steps, the journal has them."""
         self._is_compared = False
         """True once the index was compared with the journal."""
-        self._is_adding = False
+        self._begun = self._done = 0
+        """Number of rounds that were begun and completed. A round adds all steps that wait at its begin."""
         self._reader_of_feed: FeedReader | None = None
         self._hurry = trio.Event()
         """Set to add the waiting steps without a delay."""
@@ -167,13 +170,16 @@ class SessionIndex:
             JournalError: The journal cannot be read.
         """
         await self._journal.waiting()  # writes the queued steps
-        feed = self._reader_of_feed
-        while (
-            not self._is_compared or self._waiting or self._is_adding or (feed is not None and feed.has_news)
-        ):
+        wanted = self._begun + 1
+        while not self._is_compared or (self._done < wanted and self._has_work):
             self._hurry.set()
             await self._added.wait()
-            feed = self._reader_of_feed
+
+    @property
+    def _has_work(self) -> bool:
+        """True if a round runs, or steps wait."""
+        feed = self._reader_of_feed
+        return self._begun > self._done or bool(self._waiting) or (feed is not None and feed.has_news)
 
     # --- filling -----------------------------------------------------------------------------
 
@@ -192,7 +198,7 @@ class SessionIndex:
                 is_open = False
             except (JournalError, Fenced, WireError) as error:
                 _log.warning("the session index is not up to date, and is tried again: %s", error)
-                self._is_compared = False
+                self._is_compared, self._begun = False, self._done
                 await trio.sleep(RETRY_SECONDS)
 
     async def _follow(self, reader: FeedReader) -> None:
@@ -202,7 +208,7 @@ class SessionIndex:
             with trio.move_on_after(GATHER_SECONDS):
                 await self._hurry.wait()
             self._hurry = trio.Event()
-            self._is_adding = True
+            self._begun += 1
             try:
                 await self._take(reader)
             except FeedLagged:
@@ -210,7 +216,7 @@ class SessionIndex:
             except trio.EndOfChannel:
                 return
             await self._add_waiting()
-            self._is_adding = False
+            self._done += 1
             self._note_added()
 
     def _note_added(self) -> None:
@@ -313,7 +319,10 @@ class SessionIndex:
 
 
 class IndexedJournal(WrappedJournal):
-    """Journal wrapper that erases sessions from the index too."""
+    """Journal wrapper that erases sessions from the index too.
+
+    The last steps of a session are added first, so that the statistics have them.
+    """
 
     def __init__(self, inner: Journal, index: SessionIndex) -> None:
         super().__init__(inner)
@@ -322,15 +331,23 @@ class IndexedJournal(WrappedJournal):
     async def erase_trees(
         self, roots: Sequence[SessionKey], *, unchanged_since: float = math.inf
     ) -> list[SessionKey]:
+        await self._add_last_steps()
         erased = await self.inner.erase_trees(roots, unchanged_since=unchanged_since)
         if erased:
             await self.index.erase(erased)
         return erased
 
     async def delete(self, session_id: str, *, agent: str | None = None) -> None:
+        await self._add_last_steps()
         agents = await self.inner.agents_with_session(session_id) if agent is None else [agent]
         await self.inner.delete(session_id, agent=agent)
         await self.index.erase([SessionKey(each, session_id) for each in agents])
+
+    async def _add_last_steps(self) -> None:
+        """Let the index add the written steps. Do nothing while the index is being built, or cannot be written."""
+        if self.index.is_complete:
+            with trio.move_on_after(LAST_STEPS_SECONDS):
+                await self.index.wait_filled()
 
 
 @asynccontextmanager

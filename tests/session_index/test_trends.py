@@ -107,6 +107,18 @@ async def test_the_statistics_of_erased_sessions_stay(url):
         assert (await trends(runtime)).total.turns == 1
 
 
+async def test_sessions_of_single_requests_are_counted_before_they_are_erased(lasting_url):
+    """They are erased when the runtime closes, at the latest."""
+    async with open_runtime(journal=lasting_url, index=True) as runtime:
+        agent = await runtime.start(agent_of())
+        await runtime.index.wait_filled()
+        for _ in range(3):
+            await agent.run("hello")
+    async with open_runtime(journal=lasting_url, index=True) as runtime:
+        assert await runtime.sessions() == ()
+        assert (await trends(runtime)).total.turns == 3
+
+
 async def test_an_unknown_group_is_refused():
     async with open_runtime(journal="memory:", index=True) as runtime:
         with pytest.raises(ConfigurationError, match="by='days'"):

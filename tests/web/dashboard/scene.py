@@ -35,6 +35,7 @@ PAGES = {
     "rate-limiters": "#/rate-limiters",
     "search": "#/search?q=invoice",
     "trends": "#/trends",
+    "webhooks": "#/webhooks",
     "journals": "#/journal",
     "journal": "#/journal/invoice-4711?agent=clerk&at=12",
 }

@@ -35,7 +35,7 @@ function Chart({ items, figure }) {
   const highest = Math.max(...values, 0);
   const step = WIDTH / days.length;
   const words = `${figure.name} by day, from ${days[0][0]} to ${days.at(-1)[0]}; highest ${figure.text(highest)}`;
-  return html`<figure class="panel"><svg class="chart" viewBox="0 0 ${WIDTH} ${HEIGHT}" preserveAspectRatio="none" role="img" aria-label=${words}>
+  return html`<figure class="panel trend"><svg class="chart" viewBox="0 0 ${WIDTH} ${HEIGHT}" preserveAspectRatio="none" role="img" aria-label=${words}>
       ${days.map(([name], place) => {
         const height = highest ? (values[place] / highest) * HEIGHT : 0;
         return html`<rect key=${name} x=${place * step} y=${HEIGHT - height} width=${Math.max(1, step - 2)} height=${height}><title>${name}: ${figure.text(values[place])}</title></rect>`;

@@ -1,0 +1,35 @@
+"""The page of webhooks on the dashboard."""
+
+from actgent import Webhook, new_webhook_secret
+
+WAIT = {"prefer": "wait=20"}
+
+
+async def test_a_failed_delivery_is_sent_again(serving, receiving, screen):
+    """The page lists the failed delivery with its reason. After *Send again* the receiver gets it."""
+    status = [503]
+    with receiving(lambda *_: status[0]) as receiver:
+        hook = Webhook(
+            receiver.url,
+            secrets=[new_webhook_secret()],
+            events=["reply"],
+            allow=["127.0.0.1"],
+            retry_timeout=0.02,
+        )
+        async with serving(notify=[hook]) as served, served.client("root") as root:
+            await root.put("/v1/sessions/s1", json={"agent": "clerk"})
+            await root.post("/v1/sessions/s1/messages", json={"content": "hello"}, headers=WAIT)
+            await screen.open(f"{served.gateway.url}/#key={served.tokens['root']}")
+            await screen.until("document.querySelector('nav')")
+            await screen.go("#/webhooks")
+            await screen.until("document.querySelector('main tbody button')")
+            row = await screen.run("document.querySelector('main tbody tr').innerText")
+            assert "s1" in row
+            assert "503" in row
+            status[0] = 204
+            await screen.run("document.querySelector('main tbody button').click()")
+            await screen.until(
+                "document.querySelector('main [role=status]').innerText === '1 delivery queued.'"
+            )
+            await screen.until("document.querySelector('main').innerText.includes('No delivery failed.')")
+            assert [body["data"]["session_id"] for body in receiver.bodies()] == ["s1"]
