@@ -1,8 +1,9 @@
-"""Serves the static files of the dashboard. They contain no secrets and need no token; the page uses the API with a token."""
+"""Serves the static files of the dashboard, and the documentation page of the API. They contain no secrets and need no token."""
 
 import functools
 import gzip
 import hashlib
+from collections.abc import Callable
 from importlib import resources
 from typing import Any
 
@@ -11,7 +12,10 @@ from starlette.responses import Response
 from starlette.routing import Route as Path
 from starlette.types import Receive, Scope as ASGIScope, Send
 
+from . import api_page
 from .problems import Problem
+from .routes.endpoint_table import ENDPOINTS
+from .routes.openapi import document_of
 
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; media-src blob:; connect-src 'self'; base-uri 'none'; "
@@ -29,16 +33,32 @@ _TYPES = {
 def routes() -> list[Path]:
     """Return the routes of the dashboard page and its files."""
     return [
-        Path("/", _File("index.html")),
-        *(Path(f"/static/{name}", _File(name)) for name in _names() if name != "index.html"),
+        Path("/", _file("index.html")),
+        *(Path(f"/static/{name}", _file(name)) for name in _names() if name != "index.html"),
     ]
 
 
-class _File:
-    """ASGI application that serves one static file."""
+def docs_route() -> Path:
+    """Return the route of the documentation page of the API."""
+    return Path("/docs", _Page(_docs_content, ".html", api_page.POLICY))
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+
+def _file(name: str) -> "_Page":
+    return _Page(functools.partial(_file_content, name), f".{name.rpartition('.')[2]}", POLICY)
+
+
+class _Page:
+    """ASGI application that serves content that does not change."""
+
+    def __init__(self, content: Callable[..., tuple[bytes, str]], suffix: str, policy: str) -> None:
+        """Create the application.
+
+        Args:
+            content: Returns the content and its ETag; `is_packed=True` compresses the content with gzip.
+            suffix: Suffix of the file type, a key of `_TYPES`.
+            policy: Content security policy.
+        """
+        self._content, self._suffix, self._policy = content, suffix, policy
 
     async def __call__(self, scope: ASGIScope, receive: Receive, send: Send) -> None:
         if scope["method"] not in ("GET", "HEAD"):
@@ -47,12 +67,12 @@ class _File:
             )
         request = HTTPRequest(scope)
         is_packed = _takes_gzip(request.headers.get("accept-encoding", ""))
-        content, tag = _content(self.name, is_packed=is_packed)
+        content, tag = self._content(is_packed=is_packed)
         headers = {
             **({"content-encoding": "gzip"} if is_packed else {}),
             "vary": "accept-encoding",
-            "content-type": _TYPES[f".{self.name.rpartition('.')[2]}"],
-            "content-security-policy": POLICY,
+            "content-type": _TYPES[self._suffix],
+            "content-security-policy": self._policy,
             "cross-origin-opener-policy": "same-origin",
             "cache-control": "no-cache",
             "etag": tag,
@@ -71,10 +91,19 @@ def _takes_gzip(accepted: str) -> bool:
 
 
 @functools.cache
-def _content(name: str, *, is_packed: bool) -> tuple[bytes, str]:
+def _file_content(name: str, *, is_packed: bool) -> tuple[bytes, str]:
     """Return the content and the ETag of a static file; with `is_packed`, the content compressed with gzip."""
     folder: Any = resources.files(__package__) / "static"
-    content = folder.joinpath(*name.split("/")).read_bytes()
+    return _tagged(folder.joinpath(*name.split("/")).read_bytes(), is_packed=is_packed)
+
+
+@functools.cache
+def _docs_content(*, is_packed: bool) -> tuple[bytes, str]:
+    """Return the documentation page and its ETag; with `is_packed`, the page compressed with gzip."""
+    return _tagged(api_page.render_page(document_of(ENDPOINTS)), is_packed=is_packed)
+
+
+def _tagged(content: bytes, *, is_packed: bool) -> tuple[bytes, str]:
     content = gzip.compress(content, mtime=0) if is_packed else content
     return content, f'"{hashlib.sha256(content).hexdigest()[:16]}"'
 

@@ -15,7 +15,7 @@ from actgent.runtime.runtime import Runtime
 
 from .access_control import AccessFilter, require_journal
 from .app import Application, HostPolicy, preflight_of, router_of
-from .dashboard import routes
+from .dashboard import docs_route, routes
 from .gateway_context import GatewayContext
 from .gateway_limits import GatewayLimits, Meters, OpenMessages
 from .metrics import Metrics
@@ -163,7 +163,7 @@ def _application(
         limits=context.limits,
         now=now,
         meters=context.meters,
-        router=router_of(endpoints, routes() if dashboard else ()),
+        router=router_of(endpoints, [docs_route(), *(routes() if dashboard else ())]),
         preflight=preflight_of(endpoints),
         relay=relay,
     )

@@ -1,11 +1,17 @@
 """The description of the gateway, and what it says of itself."""
 
+import base64
+import hashlib
+import json
 import re
+from html.parser import HTMLParser
 
+import httpx2
 import jsonschema_rs
 import pytest
 
 from actgent import ConfigurationError, open_gateway, open_runtime
+from actgent.web.api_page import render_page
 from actgent.web.routes.endpoint_table import ENDPOINTS
 from actgent.web.routes.openapi import document_of
 
@@ -199,3 +205,58 @@ async def test_application_can_be_mounted(served):
             assert (await client.put("/v1/sessions/s1", json={"agent": "clerk"})).status_code == 201
             assert (await client.get("/v1/sessions/s1%2Fchild")).status_code == 404
             assert (await client.get("/v1/sessions/s1")).json()["id"] == "s1"
+
+
+class PageReader(HTMLParser):
+    """Collects the tags, ids, links and external resources of a page."""
+
+    def __init__(self):
+        super().__init__()
+        self.tags, self.ids, self.links, self.open = set(), [], set(), []
+
+    def handle_starttag(self, tag, attrs):
+        known = dict(attrs)
+        self.tags.add(tag)
+        self.ids += [known["id"]] if "id" in known else []
+        self.links |= {known[name] for name in ("href", "src", "action") if name in known}
+        self.open += [] if tag == "meta" else [tag]
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+
+@pytest.mark.parametrize("dashboard", [True, False])
+async def test_docs_page_shows_every_operation_without_outside_resources(serving, dashboard):
+    """The page needs no token. Its links lead to places of the page or to the document, and its policy permits only its style."""
+    async with (
+        serving(dashboard=dashboard) as served,
+        httpx2.AsyncClient(base_url=served.gateway.url) as client,
+    ):
+        page = await client.get("/docs")
+        again = await client.get("/docs", headers={"if-none-match": page.headers["etag"]})
+    assert (page.status_code, page.headers["content-type"]) == (200, "text/html; charset=utf-8")
+    assert again.status_code == 304
+    reader = PageReader()
+    reader.feed(page.text)
+    document = document_of(ENDPOINTS)
+    operations = {each["operationId"] for verbs in document["paths"].values() for each in verbs.values()}
+    schemas = {f"schema-{name}" for name in document["components"]["schemas"]}
+    assert operations | schemas < set(reader.ids)
+    assert len(reader.ids) == len(set(reader.ids))
+    assert reader.links == {f"#{each}" for each in reader.ids} | {"v1/openapi.json"}
+    assert (reader.open, reader.tags & {"script", "link", "img", "iframe"}) == ([], set())
+    style = page.text.partition("<style>")[2].partition("</style>")[0]
+    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
+    policy = page.headers["content-security-policy"]
+    assert policy.startswith(f"default-src 'none'; style-src 'sha256-{digest}';")
+
+
+def test_docs_page_escapes_texts():
+    """Texts of the document are no markup."""
+    document = json.loads(json.dumps(document_of(ENDPOINTS)))
+    document["info"]["description"] = "<script>alert(1)</script>"
+    document["components"]["schemas"]["Turn"]["description"] = "`a<b>`"
+    text = render_page(document).decode()
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in text
+    assert "<code>a&lt;b&gt;</code>" in text
+    assert "<script" not in text
