@@ -22,6 +22,7 @@ const PAGES = [
 ].map((page) => ({ place: page.name.toLowerCase(), ...page }));
 const SESSION = { place: "session", name: "Session", load: async () => (await import("./pages/session.js")).Session };
 const TRACE = { place: "trace", name: "Trace", load: async () => (await import("./pages/trace.js")).Trace };
+const COMPARE = { place: "compare", name: "Compare", load: async () => (await import("./pages/compare.js")).Compare };
 const NEW = { place: "new", name: "New session", load: async () => (await import("./pages/new-session.js")).NewSession };
 const KEYS = [
   ["/", "find sessions by the beginning of the id, or by owner:ada state:suspended agent:clerk"],
@@ -162,7 +163,7 @@ function Frame({ onOut }) {
   };
   const listed = PAGES.find((each) => each.place === at.parts[0]) || PAGES[1];
   useEffect(() => document.querySelector("nav [aria-current]")?.scrollIntoView({ block: "nearest", inline: "nearest" }), [listed]);
-  const page = at.parts[0] === NEW.place ? NEW : listed.place === "sessions" && at.parts[1] ? (at.parts[2] === TRACE.place ? TRACE : SESSION) : listed;
+  const page = [NEW, COMPARE].find((each) => each.place === at.parts[0]) || (listed.place === "sessions" && at.parts[1] ? (at.parts[2] === TRACE.place ? TRACE : SESSION) : listed);
   const find = (event) => {
     event.preventDefault();
     location.hash = `#/sessions?q=${encodeURIComponent(new FormData(event.target).get("q"))}`;

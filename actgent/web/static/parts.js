@@ -189,3 +189,8 @@ export function traceLink(session, turn) {
   const record = turn?.parts.find((each) => each.kind === "said")?.record;
   return `#/sessions/${encodeURIComponent(session.id)}/trace?agent=${encodeURIComponent(session.agent)}${turn ? `&turn=${encodeURIComponent(turn.id)}` : ""}${record ? `&at=${record}` : ""}`;
 }
+
+export function compareLink(one, other) {
+  const names = { a: one.id, aa: one.agent, b: other?.id, ba: other?.agent };
+  return `#/compare?${Object.entries(names).filter(([, value]) => value).map(([name, value]) => `${name}=${encodeURIComponent(value)}`).join("&")}`;
+}

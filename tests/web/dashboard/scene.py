@@ -28,6 +28,8 @@ PAGES = {
     "new": "#/new?agent=clerk",
     "session": "#/sessions/invoice-4711?agent=clerk",
     "trace": "#/sessions/invoice-4711/trace?agent=clerk",
+    "compare": "#/compare?a=letter-01&aa=clerk&b=invoice-4711&ba=clerk",
+    "compared": "#/compare?a=letter-01&aa=clerk",
     "approvals": "#/approvals",
     "errors": "#/errors",
     "schedules": "#/schedules",

@@ -68,7 +68,10 @@ async def test_untrusted_text_is_shown_as_text(serving, screen):
             "[...document.querySelectorAll('tbody a')].find(each => !each.textContent.endsWith('2')).hash"
         )
         journal = link.replace("#/sessions/", "#/journal/")
-        for page in (place, link, journal, *(f"#/{each}" for each in ("agents", "sessions", "approvals", "errors", "schedules", "budgets", "journal"))):  # fmt: skip
+        trace = link.replace("?", "/trace?")
+        session = link.removeprefix("#/sessions/").partition("?")[0]
+        compared = f"#/compare?a={session}&b={session}2"
+        for page in (place, link, journal, trace, compared, *(f"#/{each}" for each in ("agents", "sessions", "approvals", "errors", "schedules", "budgets", "journal"))):  # fmt: skip
             await screen.go(page)
             await screen.until("document.querySelector('main').innerText.includes('onerror=')")
             assert await screen.run("document.querySelectorAll('main img, main script').length") == 0, page

@@ -3,7 +3,7 @@
 import { Component } from "../vendor/preact.js";
 import { useEffect, useLayoutEffect, useRef, useState } from "../vendor/hooks.js";
 import { ask, get, may, path } from "../api.js";
-import { Ago, Empty, Failed, Live, Loading, Tag, count, counted, html, journalLink, lasted, money, sessionLink, traceLink, usePolled } from "../parts.js";
+import { Ago, Empty, Failed, Live, Loading, Tag, compareLink, count, counted, html, journalLink, lasted, money, sessionLink, traceLink, usePolled } from "../parts.js";
 import { Markdown } from "../markdown.js";
 import { Decision } from "./approvals.js";
 import { MessageBox, contentOf, filesOf, useFiles, useRequestId } from "./compose.js";
@@ -256,6 +256,7 @@ export function Session({ id, agent }) {
       <${Live} live=${link.live} again=${link.again} words=${story?.closed ? "ended" : undefined} />
       ${may("journal") && html`<a class="btn" href=${journalLink(about)}>Journal</a>`}
       <a class="btn" href=${traceLink(about, story?.turns.at(-1))}>Trace</a>
+      <a class="btn" href=${compareLink(about)}>Compare</a>
       ${STOPPABLE.includes(status) && may("chat") && html`<button class="btn bad" onClick=${stop}>Stop</button>`}
       ${status !== "closed" && may("chat") && html`<button class="btn" onClick=${close}>Close</button>`}</div></div>
     ${failure && html`<p class="err" role="alert">${failure.message}</p>`}
