@@ -273,6 +273,8 @@ class _Answer:
         self.is_cut = False
         """True if the client disconnected; exceptions are then ignored."""
         self.status = 0
+        self.rate_headers: Mapping[str, str] = {}
+        """Headers with the request rate of the token; empty without a token."""
         self.route = "none"
         """Path template of the endpoint; `none` if no endpoint matched."""
         self.to_error: Callable[[Problem, str], Response] | None = None
@@ -285,6 +287,7 @@ class _Answer:
             extra = {
                 **ALWAYS,
                 "x-request-id": self.id,
+                **self.rate_headers,
                 **({} if self.origin is None else _cors(self.origin)),
             }
             known = {name for name, _ in message["headers"]}
@@ -321,7 +324,9 @@ class _Address:
         is_stream = (
             endpoint.streams and not is_head and JSON.media_type not in request.headers.get("accept", "")
         )
-        with application.meters.entered(caller.token.digest, now=trio.current_time(), is_stream=is_stream):
+        meters = application.meters
+        with meters.entered(caller.token.digest, now=trio.current_time(), is_stream=is_stream) as left:
+            answer.rate_headers = {"ratelimit": left, "ratelimit-policy": meters.policy}
             response = await application.call(endpoint, caller, request)
             held = application.tokens.cancel_on_revocation(caller.token, now=application.now())
             with held if endpoint.streams else nullcontext():
@@ -413,7 +418,7 @@ async def _nowhere(_scope: ASGIScope, _receive: Receive, _send: Send) -> None:
 def _cors(origin: str) -> dict[str, str]:
     return {
         "access-control-allow-origin": origin,
-        "access-control-expose-headers": "location, retry-after, x-request-id, etag",
+        "access-control-expose-headers": "location, retry-after, ratelimit, ratelimit-policy, x-request-id, etag",
         "vary": "origin",
     }
 

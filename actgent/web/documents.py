@@ -887,6 +887,27 @@ class RequestTool(TypedDict):
     name: ToolName
     description: str
     """Description for the model."""
+    parameters: JSONObject
+    """JSON Schema of the arguments."""
+
+
+class RequestFormat(TypedDict):
+    """JSON Schema that the text of an answer must match."""
+
+    name: str
+    """Name of the schema."""
+    schema: JSONObject
+    """The schema."""
+
+
+class RequestSettings(TypedDict):
+    """Settings of a model request. Null uses the default of the model."""
+
+    temperature: float | None
+    max_tokens: int | None
+    """Maximum number of answer tokens."""
+    response_format: RequestFormat | None
+    """Required format of the answer; null for any text."""
 
 
 class ModelRequestDocument(TypedDict):
@@ -897,6 +918,7 @@ class ModelRequestDocument(TypedDict):
     """System prompt."""
     messages: Sequence[RequestMessage]
     tools: Sequence[RequestTool]
+    settings: RequestSettings
     tokens: Count
     """Estimated number of tokens."""
     of_messages: Count
@@ -944,8 +966,12 @@ class AnswerReceived(EventFields, Labelled):
     model: str
     """Name of the model."""
     usage: UsageDocument
-    seconds: float | None
-    """Duration of the model call in seconds; null if unknown."""
+    seconds: Amount
+    """Duration of the model call in seconds, retries included; 0 if unknown."""
+    waited: Amount
+    """Part of `seconds` that waited for the rate limit of the provider."""
+    repairs: Count
+    """Number of answers of the turn that could not be read and were requested again."""
     cut: bool
     """True if the answer was cut off."""
 

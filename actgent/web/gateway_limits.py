@@ -1,6 +1,7 @@
 """Limits of a gateway per token and in total. A request above a limit is rejected at once and never waits."""
 
 import ipaddress
+import math
 from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -92,6 +93,14 @@ class TokenMeter:
     streams: int = 0
     """Number of open streams of the token."""
 
+    def header(self, rate: float) -> str:
+        """Return the value of the header `RateLimit`: requests left, and seconds until the next one if none is left.
+
+        `rate` is the number of requests per second that the bucket gains.
+        """
+        seconds = "" if self.tokens >= 1 else f";t={_seconds_until_request(self.tokens, rate)}"
+        return f'"requests";r={max(0, int(self.tokens))}{seconds}'
+
     @property
     def is_busy(self) -> bool:
         """True if a request is running or a stream is open."""
@@ -106,10 +115,13 @@ class Meters:
         self._meters: OrderedDict[str, TokenMeter] = OrderedDict()
         self._wrong: OrderedDict[str, TokenMeter] = OrderedDict()
         """Token buckets for unknown tokens, by client address or IPv6 network."""
+        window = f";w={math.ceil(limits.burst / limits.rate)}" if limits.rate else ""
+        self.policy = f'"requests";q={limits.burst}{window}'
+        """Value of the header `RateLimit-Policy`: requests at once, and seconds after which the full number is available again."""
 
     @contextmanager
-    def entered(self, digest: str, *, now: float, is_stream: bool = False) -> Iterator[None]:
-        """Open a `with` block during which a request of a token counts as running.
+    def entered(self, digest: str, *, now: float, is_stream: bool = False) -> Iterator[str]:
+        """Open a `with` block during which a request of a token counts as running. It yields the value of the header `RateLimit`.
 
         Args:
             digest: Digest of the access token.
@@ -128,7 +140,7 @@ class Meters:
             _check_below(meter.running, self._limits.requests, "requests", "request")
             meter.running += 1
         try:
-            yield
+            yield meter.header(self._limits.rate)
         finally:
             if is_stream:
                 meter.streams -= 1
@@ -171,15 +183,20 @@ class Meters:
         meter.tokens = min(burst, meter.tokens + (now - meter.filled) * rate)
         meter.filled = now
         if meter.tokens < 1:
-            seconds = max(1, round((1 - meter.tokens) / rate)) if rate else 60
             raise Problem(
                 "too-many-requests",
                 f"this token exceeds {rate:g} requests per second",
+                headers={"ratelimit": meter.header(rate), "ratelimit-policy": self.policy},
                 limit="rate",
                 value=rate,
-                retry_after=seconds,
+                retry_after=_seconds_until_request(meter.tokens, rate),
             )
         meter.tokens -= 1
+
+
+def _seconds_until_request(tokens: float, rate: float) -> int:
+    """Return the seconds until a bucket has a request; 60 if it gains none."""
+    return max(1, round((1 - tokens) / rate)) if rate else 60
 
 
 def _check_below(number: int, most: int, limit: str, word: str) -> None:

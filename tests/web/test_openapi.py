@@ -5,14 +5,19 @@ import hashlib
 import json
 import re
 from html.parser import HTMLParser
+from typing import TypedDict
 
 import httpx2
 import jsonschema_rs
 import pytest
+import trio
+import trio.lowlevel
 
 from actgent import ConfigurationError, open_gateway, open_runtime
+from actgent.web import gateway_setup
 from actgent.web.api_page import render_page
 from actgent.web.routes.endpoint_table import ENDPOINTS
+from actgent.web.routes.endpoints import JSON, READS_JOURNAL, Endpoint, HTTPCall
 from actgent.web.routes.openapi import document_of
 
 
@@ -205,6 +210,55 @@ async def test_application_can_be_mounted(served):
             assert (await client.put("/v1/sessions/s1", json={"agent": "clerk"})).status_code == 201
             assert (await client.get("/v1/sessions/s1%2Fchild")).status_code == 404
             assert (await client.get("/v1/sessions/s1")).json()["id"] == "s1"
+
+
+class Weather(TypedDict):
+    """Weather of a place."""
+
+    place: str
+    """Name of the place."""
+
+
+async def get_weather(call: HTTPCall) -> JSON[Weather]:
+    """Return the weather of a place."""
+    await trio.lowlevel.checkpoint()
+    return JSON({"place": call.path["id"]})
+
+
+async def test_endpoint_is_written_down_once(served, monkeypatch):
+    """From one row follow its route, scope, documentation with the type of its answer, and the headers for other origins."""
+    planted = Endpoint(
+        verb="GET",
+        path="/weather/{id}",
+        answer=get_weather,
+        scope="read",
+        query={"unit": {"type": "string", "enum": ["c", "f"]}},
+        headers={"Weather-Source": "Name of a source."},
+        forwarding=READS_JOURNAL,
+    )
+    monkeypatch.setattr(gateway_setup, "ENDPOINTS", (*ENDPOINTS, planted))
+    origin = "https://app.example.com"
+    async with (
+        open_gateway(served.runtime, bind="127.0.0.1:0", origins=[origin]) as gateway,
+        httpx2.AsyncClient(base_url=gateway.url) as client,
+    ):
+        headers = {"authorization": f"Bearer {gateway.key}"}
+        answer = await client.get("/v1/weather/berlin?unit=c", headers=headers)
+        assert (answer.status_code, answer.json()) == (200, {"place": "berlin"})
+        assert (await client.get("/v1/weather/berlin?unit=k", headers=headers)).status_code == 422
+        assert (await client.get("/v1/weather/berlin")).status_code == 401
+        preflight = await client.options("/v1/weather/berlin", headers={"origin": origin})
+        assert "weather-source" in preflight.headers["access-control-allow-headers"].split(", ")
+        document = (await client.get("/v1/openapi.json")).json()
+    operation = document["paths"]["/v1/weather/{id}"]["get"]
+    schema = operation["responses"]["200"]["content"]["application/json"]["schema"]
+    assert schema == {"$ref": "#/components/schemas/Weather"}
+    assert document["components"]["schemas"]["Weather"] == {
+        "type": "object",
+        "description": "Weather of a place.",
+        "properties": {"place": {"type": "string", "description": "Name of the place."}},
+        "required": ["place"],
+    }
 
 
 class PageReader(HTMLParser):

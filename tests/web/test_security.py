@@ -266,6 +266,11 @@ async def test_token_has_a_request_rate(serving):
     async with serving(limits=limits) as served, served.client() as ada, served.client("bob") as bob:
         answers = [await ada.get("/v1/sessions") for _ in range(4)]
         assert [each.status_code for each in answers] == [200, 200, 200, 429]
+        left = [each.headers["ratelimit"] for each in answers]
+        assert left[:2] == ['"requests";r=2', '"requests";r=1']
+        assert {each.partition(";t=")[0] for each in left[2:]} == {'"requests";r=0'}
+        assert left[3].partition(";t=")[2] == answers[3].headers["retry-after"]
+        assert {each.headers["ratelimit-policy"] for each in answers} == {'"requests";q=3;w=300'}
         assert int(answers[3].headers["retry-after"]) > 10
         assert (await bob.get("/v1/sessions")).status_code == 200
 

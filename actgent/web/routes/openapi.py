@@ -78,6 +78,14 @@ _HEADERS = {
         "description": "Id of the request, under which the server log has the details of an error.",
         "schema": {"type": "string", "examples": ["0197c2d6a1f4"]},
     },
+    "RateLimit": {
+        "description": "`r`: requests that the token may send at once; `t`: seconds until the next one, if none is left.",
+        "schema": {"type": "string", "examples": ['"requests";r=99']},
+    },
+    "RateLimit-Policy": {
+        "description": "`q`: largest number of requests at once; `w`: seconds in which it is available again.",
+        "schema": {"type": "string", "examples": ['"requests";q=100;w=5']},
+    },
     "Retry-After": {
         "description": "Seconds after which the request can be sent again.",
         "schema": {"type": "integer", "minimum": 0, "examples": [1]},
@@ -132,7 +140,10 @@ class _DocumentBuilder:
         return answers | errors | {"default": {"$ref": "#/components/responses/Problem"}}
 
     def _success(self, endpoint: Endpoint, status: int) -> dict[str, Any]:
-        headers: dict[str, Any] = {"X-Request-Id": {"$ref": "#/components/headers/X-Request-Id"}}
+        names = (
+            ("X-Request-Id",) if endpoint.scope is None else ("X-Request-Id", "RateLimit", "RateLimit-Policy")
+        )
+        headers: dict[str, Any] = {name: {"$ref": f"#/components/headers/{name}"} for name in names}
         for name, text in endpoint.answer_headers.items():
             headers[name] = {"description": text, "schema": {"type": "string"}}
         answer: dict[str, Any] = {"description": f"{HTTPStatus(status).phrase}.", "headers": headers}

@@ -135,7 +135,9 @@ def _of_request(shown: ShownRequest) -> documents.ModelRequestDocument:
         "settings": {
             "temperature": chat.temperature,
             "max_tokens": chat.max_tokens,
-            "response_format": None if chat.response_format is None else attrs.asdict(chat.response_format),
+            "response_format": None
+            if chat.response_format is None
+            else {"name": chat.response_format.name, "schema": dict(chat.response_format.schema)},
         },
         "tokens": shown.estimate,
         "of_messages": shown.messages,

@@ -131,8 +131,12 @@ export interface AnswerReceived {
   /** Name of the model. */
   model: string;
   usage: Usage;
-  /** Duration of the model call in seconds; null if unknown. */
-  seconds: number | null;
+  /** Duration of the model call in seconds, retries included; 0 if unknown. */
+  seconds: number;
+  /** Part of `seconds` that waited for the rate limit of the provider. */
+  waited: number;
+  /** Number of answers of the turn that could not be read and were requested again. */
+  repairs: number;
   /** True if the answer was cut off. */
   cut: boolean;
 }
@@ -1001,6 +1005,7 @@ export interface ModelRequest {
   system: string;
   messages: Array<RequestMessage>;
   tools: Array<RequestTool>;
+  settings: RequestSettings;
   /** Estimated number of tokens. */
   tokens: number;
   /** Number of messages of the conversation at that time. */
@@ -1406,11 +1411,28 @@ export interface ReplySent {
   reasoning: JSONValue;
 }
 
+/** JSON Schema that the text of an answer must match. */
+export interface RequestFormat {
+  /** Name of the schema. */
+  name: string;
+  /** The schema. */
+  schema: JSONObject;
+}
+
 /** A message of a model request. */
 export interface RequestMessage {
   /** Role of the message. */
   role: string;
   parts: Array<Part>;
+}
+
+/** Settings of a model request. Null uses the default of the model. */
+export interface RequestSettings {
+  temperature: number | null;
+  /** Maximum number of answer tokens. */
+  max_tokens: number | null;
+  /** Required format of the answer; null for any text. */
+  response_format: RequestFormat | null;
 }
 
 /** A tool of a model request. */
@@ -1419,6 +1441,8 @@ export interface RequestTool {
   name: string;
   /** Description for the model. */
   description: string;
+  /** JSON Schema of the arguments. */
+  parameters: JSONObject;
 }
 
 /** An event on a page of events. */
